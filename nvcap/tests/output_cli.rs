@@ -161,6 +161,29 @@ fn standard_input_is_read() {
     assert!(text(&out.stdout).contains("complete: 2 submissions"));
 }
 
+/// What reads others' files starts no program and connects to nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_decoder_has_given_up_what_it_does_not_need() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nvcap"))
+        .args(["decode", "--from", "orc", "-", "-q"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&small_capture(1)).unwrap();
+    let status = || fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let since = std::time::Instant::now();
+    while !status().contains("Seccomp:\t2") {
+        assert!(since.elapsed().as_secs() < 20, "{}", status());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(status().contains("NoNewPrivs:\t1"), "{}", status());
+    drop(stdin);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
+}
+
 #[test]
 fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
     for (args, status, says) in [

@@ -1,8 +1,14 @@
 //! Diagnostics on standard error, when `NVCAP_LOG` asks for them (error, warn, info, debug, trace).
 
+use std::sync::OnceLock;
+use std::time::Instant;
+
 use crate::output::message::tell;
 
 struct Stderr;
+
+/// What is said at level debug and below has its time since then.
+static STARTED: OnceLock<Instant> = OnceLock::new();
 
 impl log::Log for Stderr {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
@@ -11,11 +17,15 @@ impl log::Log for Stderr {
 
     fn log(&self, record: &log::Record<'_>) {
         if self.enabled(record.metadata()) {
-            tell(format_args!(
-                "{}: {}",
-                record.level().as_str().to_lowercase(),
-                record.args()
-            ));
+            let level = record.level().as_str().to_lowercase();
+            match STARTED.get() {
+                Some(started) if record.level() >= log::Level::Debug => tell(format_args!(
+                    "{level}: {:.1} ms: {}",
+                    started.elapsed().as_secs_f64() * 1e3,
+                    record.args()
+                )),
+                _ => tell(format_args!("{level}: {}", record.args())),
+            }
         }
     }
 
@@ -28,6 +38,7 @@ pub(super) fn init() {
     if let Some(level) = level
         && log::set_logger(&Stderr).is_ok()
     {
+        STARTED.get_or_init(Instant::now);
         log::set_max_level(level);
     }
 }

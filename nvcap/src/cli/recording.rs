@@ -241,6 +241,7 @@ impl Recording<'_> {
         }
         let name = self.args.file.display();
         self.reading.begin()?;
+        confine();
         let played = match self.opened {
             Opened::Orc(capture) => play_orc(*capture, pipeline, &mut self.reading, &name),
             Opened::Pcapng(reader) => {
@@ -269,6 +270,12 @@ impl Recording<'_> {
             "cannot write the output".to_owned()
         }))
     }
+}
+
+/// What is read from here on may be anybody's.
+fn confine() {
+    #[cfg(target_os = "linux")]
+    crate::source::confine::decoding();
 }
 
 /// The record which says that a part of a file is missing. It makes the ledger incomplete.

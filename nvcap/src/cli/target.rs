@@ -80,7 +80,7 @@ pub(super) struct Target {
     #[arg(
         long,
         value_name = "SIZE",
-        default_value = "64M",
+        default_value = "16M",
         value_parser = values::parse_size,
         help_heading = CAPTURE
     )]

@@ -127,7 +127,7 @@ pub(super) struct Args {
     #[arg(
         long,
         value_name = "SIZE",
-        default_value = "64M",
+        default_value = "16M",
         value_parser = parse_size,
         help_heading = CAPTURE
     )]

@@ -12,6 +12,11 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet, btree_map::Entry},
     fs::File,
     io,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
 };
 
 use super::present;
@@ -37,6 +42,10 @@ const MOST_WORDS: u16 = 1024;
 const MOST_KEPT: usize = 64 << 20;
 /// The most QMDs of either kind.
 const MOST_QMDS: usize = 1 << 18;
+/// The most different QMDs that were uploaded to one address.
+const MOST_CONTENTS: usize = 16;
+/// The most threads of one search.
+const MOST_THREADS: usize = 8;
 /// The most bytes of memory that are read; the smallest areas first, which include libcuda's own.
 const MOST_READ: u64 = 32 << 30;
 /// The greatest distance between images of one graph; the least is the size of a QMD.
@@ -76,9 +85,22 @@ struct Pass {
     uploads: BTreeMap<u64, Vec<Data>>,
     /// Other uploads, by address; none where several differ.
     others: BTreeMap<u64, Option<Data>>,
-    kept: usize,
     nodes: Vec<Node>,
     read: u64,
+}
+
+/// What the threads of a search have found together, against the limits.
+#[derive(Default)]
+struct Room {
+    uploads: AtomicUsize,
+    nodes: AtomicUsize,
+    /// Bytes of other uploads.
+    kept: AtomicUsize,
+}
+
+/// Takes so much of what there is room for; whether there was any.
+fn take(taken: &AtomicUsize, count: usize, most: usize) -> bool {
+    taken.fetch_add(count, Ordering::Relaxed) < most
 }
 
 /// A part of a process's memory that is searched.
@@ -123,22 +145,63 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
     Ok(search_in(&memory, &parts, class, at))
 }
 
-/// As `search`, on parts of any memory. `at` is the time and process given to the images.
+/// As `search`, on parts of any memory. `at` is the time and process given to the images. What is large is read by several threads.
 #[must_use]
-pub fn search_in(memory: &dyn Peek, parts: &[Part], class: u32, at: At) -> Found {
-    let mut pass = Pass::default();
-    let mut cut = 0;
+pub fn search_in(memory: &(dyn Peek + Sync), parts: &[Part], class: u32, at: At) -> Found {
+    let (pieces, cut) = pieces(parts);
+    let room = Room::default();
+    let next = AtomicUsize::new(0);
+    let whole = Mutex::new(Pass::default());
+    let work = || {
+        let mut pass = Pass::default();
+        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            pass.piece(memory, class, *piece, &room);
+        }
+        if let Ok(mut whole) = whole.lock() {
+            whole.merge(pass);
+        }
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = (cores * 3 / 4).clamp(1, MOST_THREADS).min(pieces.len());
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Threads inherit the niceness of the one that makes them.
+            let _ = thread::Builder::new()
+                .name("nvcap-images".into())
+                .spawn_scoped(scope, work);
+        }
+        work();
+    });
+    Found {
+        cut,
+        ..whole.into_inner().unwrap_or_default().conclude(class, at)
+    }
+}
+
+/// What is read at once, up to the limit; and how many bytes are beyond it.
+fn pieces(parts: &[Part]) -> (Vec<Part>, u64) {
+    let (mut pieces, mut read, mut cut) = (Vec::new(), 0, 0);
     for part in parts {
-        if pass.read >= MOST_READ {
+        if read >= MOST_READ {
             cut += part.end - part.start;
             continue;
         }
-        pass.part(memory, class, *part);
+        let mut start = part.start;
+        while start < part.end {
+            let end = part.end.min(start + CHUNK as u64);
+            pieces.push(Part {
+                start,
+                end,
+                ..*part
+            });
+            read += end - start;
+            if end == part.end {
+                break;
+            }
+            start = end - OVERLAP as u64;
+        }
     }
-    Found {
-        cut,
-        ..pass.conclude(class, at)
-    }
+    (pieces, cut)
 }
 
 /// As [`search`], without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the memory may not be
@@ -163,37 +226,58 @@ fn is_searched(area: &Area) -> bool {
 }
 
 impl Pass {
-    fn part(&mut self, memory: &dyn Peek, class: u32, part: Part) {
-        let Part { start, end, heap } = part;
-        let mut at = start;
-        while at < end {
-            let len = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-            let (bytes, _) = memory.peek_lax(at, len);
-            self.read += len as u64;
-            self.bytes(class, at, &bytes, heap);
-            if at + len as u64 >= end {
-                return;
+    fn piece(&mut self, memory: &dyn Peek, class: u32, piece: Part, room: &Room) {
+        let len = usize::try_from(piece.end - piece.start).unwrap_or(CHUNK);
+        let (bytes, _) = memory.peek_lax(piece.start, len);
+        self.read += len as u64;
+        self.bytes(class, piece.start, &bytes, piece.heap, room);
+    }
+
+    /// Adds what another thread has found.
+    fn merge(&mut self, other: Pass) {
+        self.read += other.read;
+        self.nodes.extend(other.nodes);
+        for (address, contents) in other.uploads {
+            let own = self.uploads.entry(address).or_default();
+            for (bytes, found) in contents {
+                match own.iter().position(|(b, _)| *b == bytes) {
+                    Some(i) => own[i].1 = found.min(own[i].1),
+                    None if own.len() < MOST_CONTENTS => own.push((bytes, found)),
+                    None => {}
+                }
             }
-            at += (len - OVERLAP.min(len / 2)) as u64;
+        }
+        for (address, data) in other.others {
+            match self.others.entry(address) {
+                Entry::Vacant(slot) => {
+                    slot.insert(data);
+                }
+                Entry::Occupied(mut slot) => {
+                    let same = |(a, _): &Data| data.as_ref().is_some_and(|(b, _)| a == b);
+                    if !slot.get().as_ref().is_some_and(same) {
+                        slot.insert(None);
+                    }
+                }
+            }
         }
     }
 
-    fn bytes(&mut self, class: u32, at: u64, bytes: &[u8], heap: bool) {
+    fn bytes(&mut self, class: u32, at: u64, bytes: &[u8], heap: bool, room: &Room) {
         let size = image::size(class);
         for upload in image::uploads(bytes, MOST_WORDS) {
             let found = at + upload.offset as u64;
             if upload.data.len() == size && image::is_node(class, upload.data) {
-                if self.uploads.len() >= MOST_QMDS {
-                    continue;
-                }
                 let contents = self.uploads.entry(upload.address.0).or_default();
-                if contents.len() < 16 && contents.iter().all(|(c, _)| **c != *upload.data) {
+                if contents.len() < MOST_CONTENTS
+                    && contents.iter().all(|(c, _)| **c != *upload.data)
+                    && take(&room.uploads, 1, MOST_QMDS)
+                {
                     contents.push((upload.data.into(), found));
                 }
-            } else if self.kept < MOST_KEPT {
+            } else if room.kept.load(Ordering::Relaxed) < MOST_KEPT {
                 match self.others.entry(upload.address.0) {
                     Entry::Vacant(slot) => {
-                        self.kept += upload.data.len();
+                        take(&room.kept, upload.data.len(), MOST_KEPT);
                         slot.insert(Some((upload.data.into(), found)));
                     }
                     Entry::Occupied(mut slot) => {
@@ -219,7 +303,7 @@ impl Pass {
             let Some(view) = View::of(class, bytes) else {
                 continue;
             };
-            if self.nodes.len() < MOST_QMDS {
+            if take(&room.nodes, 1, MOST_QMDS) {
                 self.nodes.push(Node {
                     at: at + offset as u64,
                     bytes: bytes.into(),

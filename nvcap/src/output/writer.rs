@@ -8,6 +8,7 @@
 
 use std::io::{self, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::file::Named;
 use super::message::tell;
@@ -16,6 +17,9 @@ use crate::blocked_write;
 
 /// Bytes gathered before they are written.
 const BUFFER: usize = 256 * 1024;
+
+/// How long an object for a pipe is buffered while others come: whoever reads the pipe sees it soon.
+const SOON: Duration = Duration::from_millis(20);
 
 /// Most bytes of one write: as many as a pipe holds, so that progress is noticed with a slow reader.
 const PIECE: usize = 64 * 1024;
@@ -72,6 +76,8 @@ pub struct Output {
     /// A write failed and the target cannot be cut back: its last line may be incomplete.
     torn: bool,
     line_buffered: bool,
+    /// When the buffer was last written, if it goes to a standard stream.
+    written: Option<Instant>,
     unshown: u64,
     told: bool,
     /// Why the last objects could not be written.
@@ -94,6 +100,7 @@ impl Output {
     fn standard(stream: Standard) -> Self {
         let mut output = Self::new(Target::Standard(stream), None);
         output.line_buffered = stream.is_terminal();
+        output.written = Some(Instant::now());
         output
     }
 
@@ -137,6 +144,7 @@ impl Output {
             whole,
             torn: false,
             line_buffered: false,
+            written: None,
             unshown: 0,
             told: false,
             refused: None,
@@ -178,7 +186,8 @@ impl Output {
             return Ok(());
         }
         self.ends.push(self.buffer.len());
-        if self.line_buffered || self.buffer.len() >= BUFFER {
+        let is_due = |written: Instant| written.elapsed() >= SOON;
+        if self.line_buffered || self.buffer.len() >= BUFFER || self.written.is_some_and(is_due) {
             return self.flush();
         }
         Ok(())
@@ -228,6 +237,7 @@ impl Output {
             return Ok(());
         }
         let result = self.write_buffer();
+        self.written = self.written.map(|_| Instant::now());
         self.buffer.clear();
         self.ends.clear();
         result

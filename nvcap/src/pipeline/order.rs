@@ -30,6 +30,9 @@ use crate::wire::hash::NumberMap;
 pub const WINDOW_NS: u64 = 100_000_000;
 /// The same where the GPU's time stamps are awaited: a submission may be in its ring for that long before the GPU works on it.
 pub const GPU_TIME_WINDOW_NS: u64 = 1_000_000_000;
+/// The least that a record of a process that was attached to waits. In the first moments of such a trace a record waits as long as the
+/// trace is old, so that the first line comes soon.
+const AT_FIRST_NS: u64 = 10_000_000;
 /// The most bytes of waiting records: beyond that they leave before their window is over.
 pub(super) const MOST_BYTES: usize = 64 << 20;
 /// How many channels and processes are remembered before those without waiting records are forgotten.
@@ -44,6 +47,8 @@ pub(super) struct Order {
     held_bytes: usize,
     /// The latest time so far.
     newest: u64,
+    /// When the trace began, if it began with a process that ran already.
+    attached: Option<u64>,
     /// The time up to which everything has left.
     left: u64,
     /// Times that submissions and announcements of a channel must not go before.
@@ -129,6 +134,7 @@ impl Order {
             held: Held::default(),
             held_bytes: 0,
             newest: 0,
+            attached: None,
             left: 0,
             channels: NumberMap::default(),
             processes: NumberMap::default(),
@@ -147,6 +153,9 @@ impl Order {
             return;
         }
         let key = self.place(&record);
+        if self.newest == 0 && is_present(&record) {
+            self.attached = Some(key);
+        }
         self.newest = self.newest.max(key);
         self.held_bytes += record.size();
         self.held.put(key, record);
@@ -162,11 +171,20 @@ impl Order {
             return Some(record);
         }
         let key = self.held.first()?;
-        let over = self.newest.saturating_sub(key) >= self.window_ns;
+        let over = self.newest.saturating_sub(key) >= self.window(key);
         if !over && self.held_bytes <= self.most_bytes {
             return None;
         }
         self.leave()
+    }
+
+    /// How long a record with this time waits.
+    fn window(&self, key: u64) -> u64 {
+        let age = self.attached.map(|began| key.saturating_sub(began));
+        let at_first = age.filter(|_| self.window_ns <= WINDOW_NS);
+        at_first.map_or(self.window_ns, |age| {
+            self.window_ns.min(age.max(AT_FIRST_NS))
+        })
     }
 
     /// The next record, however long it has waited: for a source that is idle or at its end.
@@ -238,6 +256,11 @@ impl Order {
 }
 
 /// An event in a process's life that its other records stay before or behind.
+/// Whether it says that a process is there which ran before the trace.
+fn is_present(record: &Record) -> bool {
+    matches!(record, Record::Process(p) if matches!(p.life, Life::Present { .. }))
+}
+
 fn is_turn(life: &Life) -> bool {
     match life {
         Life::Present { .. } | Life::Exec { .. } => true,
@@ -348,6 +371,28 @@ mod tests {
         }
         assert!(small.take().is_some(), "600 bytes are two records");
         assert!(small.take().is_none());
+    }
+
+    #[test]
+    fn records_at_the_beginning_of_an_attached_trace_wait_as_long_as_it_is_old() {
+        let ms = |n: u64| 1_000 + n * 1_000_000;
+        let left = |first: Option<Record>, window| {
+            let mut order = Order::within(window);
+            first.into_iter().for_each(|r| order.put(r));
+            for time in [5, 15, 16, 60, 100] {
+                order.put(submission(ms(time), 0, time));
+            }
+            let left: Vec<_> = std::iter::from_fn(|| order.take()).collect();
+            left.iter()
+                .filter(|r| matches!(r, Record::Submission(_)))
+                .count()
+        };
+        let name = String::new();
+        let present = || Some(life(ms(0), Life::Present { name: name.clone() }));
+        // Those of 5, 15 and 16 ms have waited 95, 85 and 84 ms; that of 60 ms only 40.
+        assert_eq!(left(present(), WINDOW_NS), 3);
+        assert_eq!(left(None, WINDOW_NS), 0);
+        assert_eq!(left(present(), GPU_TIME_WINDOW_NS), 0);
     }
 
     #[test]

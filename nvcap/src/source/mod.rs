@@ -9,7 +9,7 @@
 //! - `arrivals`: processes that come to use a GPU (`-a`).
 //! - `run`: running either live source to its end; `how` chooses one.
 //! - `command`: the command that is started for a trace, and as which `user`.
-//! - `signals`: those that end a trace; `rights`: what nvcap may do; `error`: errors with their remedy.
+//! - `signals`: those that end a trace; `rights`: what nvcap may do; `confine`: what it gives up; `error`: errors with their remedy.
 //! - `channels_file`: channels that the user names.
 
 #[cfg(feature = "trap")]
@@ -20,6 +20,8 @@ pub(crate) mod channels_file;
 pub(crate) mod clock;
 #[cfg(feature = "trap")]
 pub(crate) mod command;
+#[cfg(all(feature = "cli", target_os = "linux"))]
+pub(crate) mod confine;
 #[cfg(feature = "trap")]
 pub(crate) mod error;
 #[cfg(feature = "trap")]

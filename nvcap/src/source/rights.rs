@@ -35,6 +35,48 @@ pub(crate) const SYS_ADMIN: Capability = Capability {
     bit: 21,
 };
 
+/// Signals the command that nvcap started, as another user.
+const KILL: Capability = Capability {
+    name: "cap_kill",
+    bit: 5,
+};
+/// Writes files into folders of the user who called sudo.
+const DAC_OVERRIDE: Capability = Capability {
+    name: "cap_dac_override",
+    bit: 1,
+};
+/// Keeps the buffers of perf events in memory.
+const IPC_LOCK: Capability = Capability {
+    name: "cap_ipc_lock",
+    bit: 14,
+};
+/// Runs the thread that observes before others.
+const SYS_NICE: Capability = Capability {
+    name: "cap_sys_nice",
+    bit: 23,
+};
+/// Reads the kernel's log, and addresses of its symbols.
+const SYSLOG: Capability = Capability {
+    name: "cap_syslog",
+    bit: 34,
+};
+
+/// All that a live trace may need; the rest of what root has is given up before it begins.
+pub(crate) const TRACING: [Capability; 10] = [
+    BPF,
+    PERFMON,
+    SYS_PTRACE,
+    DAC_READ_SEARCH,
+    SYS_ADMIN,
+    KILL,
+    DAC_OVERRIDE,
+    IPC_LOCK,
+    SYS_NICE,
+    SYSLOG,
+];
+/// What the thread needs that decodes and shows what was captured: it reads files and stacks of the traced program, and writes the output.
+pub(crate) const SHOWING: [Capability; 4] = [SYS_PTRACE, DAC_READ_SEARCH, DAC_OVERRIDE, SYSLOG];
+
 /// All that the trap needs, for any process.
 pub(crate) const NEEDED: [Capability; 4] = [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH];
 
@@ -100,8 +142,10 @@ mod tests {
 
     #[test]
     fn bits_are_the_kernel_s() {
-        let all = [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH, SYS_ADMIN];
-        assert_eq!(all.map(|c| c.bit), [39, 38, 19, 2, 21]);
+        let bits = [39, 38, 19, 2, 21, 5, 1, 14, 23, 34];
+        assert_eq!(TRACING.map(|c| c.bit), bits);
+        let names = TRACING.map(|c| c.name.to_ascii_uppercase().parse::<caps::Capability>());
+        assert_eq!(names.map(|c| u32::from(c.unwrap().index())), bits);
         assert!(BPF.is_in(1 << 39) && !BPF.is_in(1 << 38));
     }
 }

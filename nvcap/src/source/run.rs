@@ -19,8 +19,9 @@ use std::{
 use super::{
     arrivals::{Arrivals, Everyone},
     command::{Command, Launch},
+    confine,
     error::{Error, Result},
-    exit_stop, signals,
+    exit_stop, rights, signals,
 };
 use crate::record::{At, ChannelId, CpuVa, Loss, Lost, Record};
 use crate::wire::GpuVa;
@@ -159,6 +160,7 @@ pub(crate) fn run<S: Source>(
     // SAFETY: reads an id.
     let shows = unsafe { libc::gettid() };
     exit_stop::block_sigchld();
+    confine::keep(&rights::TRACING);
     signals::catch(shows)?;
     let queued = Arc::new(AtomicUsize::new(0));
     let stop = Arc::new(AtomicI32::new(0));
@@ -189,6 +191,9 @@ pub(crate) fn run<S: Source>(
                 )
             })?
     };
+    // The reader has what it needs; this thread takes what others wrote.
+    confine::keep(&rights::SHOWING);
+    confine::decoding();
     let mut failed = None;
     let mut outcome = Err(Error::new(
         "tracing",

@@ -1,6 +1,9 @@
 //! Loading the BPF object: offsets, maps, and the doorbell program that this kernel accepts.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    thread,
+};
 
 use aya::{
     Ebpf, EbpfLoader, Pod,
@@ -16,11 +19,13 @@ use super::{
     error::{Error, Result, remedy_for_refusal},
     fentry::{Fentry, Maps},
     kprobes::Kprobes,
+    perf,
     program::{failed, find},
     pythons::Pythons,
     shared::{Asleep, Shared},
     table::Tables,
 };
+use crate::source::confine;
 
 /// The object that `cargo xtask build` compiles; empty when this program was built without it.
 pub(crate) static OBJECT: &[u8] =
@@ -142,10 +147,12 @@ impl Loaded {
                 "build it with `cargo xtask build`",
             ));
         }
+        perf::make_ready();
         let offsets = PodOffsets(offsets(&Btf::kernel()?)?);
+        log::debug!("the kernel's types are read");
         let processors = processors()?;
         let if_stacks = |entries| if options.stack_bytes == 0 { 1 } else { entries };
-        let mut bpf = EbpfLoader::new()
+        let mut bpf = loader()
             .override_global("OFFSETS", &offsets, true)
             .override_global("MODE", &PodMode(options.mode), true)
             .override_global("STACK_BYTES", &options.stack_bytes, true)
@@ -158,9 +165,11 @@ impl Loaded {
             .load(OBJECT)
             .map_err(|e| failed("loading the BPF programs", &e))?;
 
+        log::debug!("the BPF maps are made");
         // Before the first map is taken out.
         let maps = maps(&bpf)?;
         let (doorbell, doorbell_name) = doorbell(&mut bpf, options.no_bpf_loop)?;
+        log::debug!("{doorbell_name} is loaded");
         let mut more: ProgramArray<MapData> = take(&mut bpf, "MORE")?;
         if doorbell_name == "doorbell_tail" {
             let program = perf_program(&mut bpf, "doorbell_more").map_err(|e| *e)?;
@@ -365,6 +374,18 @@ impl Loaded {
         }
         sum
     }
+}
+
+/// aya's loader, without the kernel's types: our programs have no relocations by them, and aya would read them all as soon as a loader
+/// is made, for a third of the time that it takes to begin a trace. A thread that can open no file goes on without.
+fn loader() -> EbpfLoader<'static> {
+    let make = || {
+        confine::no_files();
+        EbpfLoader::new()
+    };
+    thread::spawn(make)
+        .join()
+        .unwrap_or_else(|_| EbpfLoader::new())
 }
 
 /// A doorbell's stack is taken where a random number of 32 bits is at most this: one in `every`, on the average.

@@ -4,6 +4,7 @@
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    thread,
 };
 
 use perf_event_open_sys::{self as sys, bindings as b};
@@ -26,6 +27,32 @@ pub(crate) enum Stops {
     AfterWrite,
     /// Before the instruction at its address.
     Before,
+}
+
+/// Makes the kernel ready for events of threads: for the first one after a second without any it waits until every processor has been
+/// elsewhere in the kernel, tens of ms with many processors. That passes beside other work here.
+pub(crate) fn make_ready() {
+    let ready = || {
+        let mut attr = b::perf_event_attr {
+            type_: b::PERF_TYPE_SOFTWARE,
+            config: u64::from(b::PERF_COUNT_SW_DUMMY),
+            size: size_of::<b::perf_event_attr>() as u32,
+            ..Default::default()
+        };
+        attr.set_exclude_kernel(1);
+        let flags = u64::from(b::PERF_FLAG_FD_CLOEXEC);
+        // SAFETY: attr is a whole perf_event_attr.
+        let fd = unsafe { sys::perf_event_open(&mut attr, 0, -1, -1, flags) };
+        if fd >= 0 {
+            // SAFETY: a new descriptor that nobody else has.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+        log::debug!("the kernel is ready for breakpoints");
+    };
+    // Without it the first breakpoint takes longer.
+    let _ = thread::Builder::new()
+        .name("nvcap-ready".into())
+        .spawn(ready);
 }
 
 /// Opens a breakpoint at `address` for thread `tid` in user mode, with `program` attached. It is active when this returns (or

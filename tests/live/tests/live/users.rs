@@ -208,3 +208,70 @@ pub fn thread_id() -> Result<()> {
     ensure!(report.threads.len() > 1, "threads {:?}", report.threads);
     Ok(())
 }
+
+/// The lines of a thread's status that say what it may do.
+fn rights(status: &str) -> Vec<(&str, &str)> {
+    let lines = status.lines().filter_map(|l| l.split_once(":\t"));
+    lines
+        .filter(|(name, _)| ["CapPrm", "CapEff", "NoNewPrivs", "Seccomp"].contains(name))
+        .collect()
+}
+
+/// A trace keeps the capabilities that it needs, the thread that decodes fewer, and the command all that it would have without.
+pub fn rights_given_up() -> Result<()> {
+    need_tracing()?;
+    const BPF: u64 = 1 << 39 | 1 << 38;
+    const READS_MEMORY: u64 = 1 << 19;
+    // CAP_SYS_MODULE, CAP_NET_ADMIN, CAP_SYS_BOOT.
+    const OF_NO_USE: u64 = 1 << 16 | 1 << 12 | 1 << 22;
+    let plan = plan(23, crate::setup::sized(100, 100));
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut gpu = waiting(&plan, &["--before-wait=7"])?;
+    let nvcap = crate::attach::attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    let mut seen = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{}/task", nvcap.pid()))? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let name = status.lines().find_map(|l| l.strip_prefix("Name:\t"));
+        let rights = rights(&status);
+        let bits = |name| {
+            let value = rights.iter().find(|r| r.0 == name).context("no line")?.1;
+            u64::from_str_radix(value, 16).context("no number")
+        };
+        let name = name.context("a thread without a name")?.to_owned();
+        ensure!(bits("CapEff")? & OF_NO_USE == 0, "{name}: {rights:?}");
+        ensure!(bits("CapEff")? & READS_MEMORY != 0, "{name}: {rights:?}");
+        seen.push((
+            name,
+            bits("CapEff")? & BPF,
+            bits("Seccomp")?,
+            bits("NoNewPrivs")?,
+        ));
+    }
+    let is = |name: &str, rights| {
+        seen.iter()
+            .any(|s| s.0 == name && (s.1, s.2, s.3) == rights)
+    };
+    ensure!(is("nvcap", (0, 2, 1)), "{seen:?}");
+    ensure!(is("nvcap-reader", (BPF, 0, 0)), "{seen:?}");
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    verify(&trace, &Expected::part(plan, Extent::From(7)))?.expect_complete()?;
+
+    let page = softgpu::layout::doorbell_page(0, 1) + softgpu::layout::DOORBELL;
+    let doorbell = format!("--doorbell={page:#x}");
+    let command = [
+        "-q",
+        &doorbell,
+        "--user=root",
+        "--",
+        "cat",
+        "/proc/self/status",
+    ];
+    let traced = Running::start(&live::programs::nvcap()?, command)?.end(LIMIT)?;
+    traced.expect_code(0)?;
+    let own = std::fs::read_to_string("/proc/self/status")?;
+    ensure!(rights(&traced.stdout) == rights(&own), "{}", traced.stdout);
+    Ok(())
+}

@@ -150,6 +150,7 @@ impl Session {
                 early.extend((!was_there).then_some(index));
             }
         }
+        log::debug!("the rings of process {pid} are found");
         capture.guess_tokens(space, snapshot::tokens(&memory, &areas))?;
         capture.spaces.keep_memory(pid, memory);
         let life = self.life();
@@ -161,6 +162,10 @@ impl Session {
                 ..life
             },
         )?;
+        log::debug!(
+            "{} doorbell pages of process {pid} are to be watched",
+            pages.len()
+        );
         for (n, (page, gpu, _)) in pages.iter().enumerate() {
             let target = Target {
                 pid,
@@ -177,6 +182,7 @@ impl Session {
         for index in early {
             self.capture.peek(index);
         }
+        log::debug!("process {pid} is watched");
         Ok(())
     }
 

@@ -53,6 +53,7 @@ use super::{
 use crate::{
     driver, procfs,
     record::{ChannelId, CpuVa, Record},
+    source::{confine, rights},
     stacks::queue::StackQueue,
     wire::GpuVa,
 };
@@ -140,12 +141,17 @@ impl Session {
         })?;
         discover::attach_process(&mut bpf.bpf)?;
         discover::attach_module_load(&mut bpf.bpf);
+        log::debug!("processes are followed");
         // Names given by the user need no discovery, but more channels may come; then a refusal is no failure.
         let (way, refused) = match discover::attach(&mut bpf, options.discover) {
             Ok((way, refused)) => (Some(way), refused),
             Err(_) if options.discover.is_none() && !options.named.is_empty() => (None, Vec::new()),
             Err(e) => return Err(e),
         };
+        log::debug!("the driver's calls are followed");
+        if way != Some(Way::Fentry) {
+            confine::give_up(&[rights::SYS_ADMIN]);
+        }
         let driver_version = driver_version();
         for (request, size) in driver::uvm_argument_sizes() {
             bpf.set_uvm_size(request, size);
