@@ -36,9 +36,9 @@ def target(softgpu, folder, *more):
     return gpu
 
 
-def attach(nvcap, channels, pid):
+def attach(nvcap, channels, pid, *more):
     named = ["--channels", channels] if channels else []
-    return subprocess.Popen([nvcap, *named, "-p", str(pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen([nvcap, *more, *named, "-p", str(pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def first(nvcap, channels, pid):
@@ -63,8 +63,8 @@ def first(nvcap, channels, pid):
 
 
 def at_rest(nvcap, channels, pid):
-    """MiB resident, and percent of a processor, of a trace in which nothing happens."""
-    tracer = attach(nvcap, channels, pid)
+    """MiB resident, and percent of a processor, of a trace that shows nothing."""
+    tracer = attach(nvcap, channels, pid, "-q")
     time.sleep(2)
 
     def ticks():

@@ -47,6 +47,7 @@ pub(super) struct Order {
     held_bytes: usize,
     /// The latest time so far.
     newest: u64,
+    has_begun: bool,
     /// When the trace began, if it began with a process that ran already.
     attached: Option<u64>,
     /// The time up to which everything has left.
@@ -134,6 +135,7 @@ impl Order {
             held: Held::default(),
             held_bytes: 0,
             newest: 0,
+            has_begun: false,
             attached: None,
             left: 0,
             channels: NumberMap::default(),
@@ -153,8 +155,10 @@ impl Order {
             return;
         }
         let key = self.place(&record);
-        if self.newest == 0 && is_present(&record) {
-            self.attached = Some(key);
+        // Records of the machine's GPUs come first, of any trace.
+        if !self.has_begun && !matches!(record, Record::Gpu(_)) {
+            self.has_begun = true;
+            self.attached = is_present(&record).then_some(key);
         }
         self.newest = self.newest.max(key);
         self.held_bytes += record.size();
@@ -378,6 +382,11 @@ mod tests {
         let ms = |n: u64| 1_000 + n * 1_000_000;
         let left = |first: Option<Record>, window| {
             let mut order = Order::within(window);
+            order.put(Record::Gpu(crate::record::Gpu {
+                at: at(ms(0), 0),
+                minor: 0,
+                pci_device: 0x2330,
+            }));
             first.into_iter().for_each(|r| order.put(r));
             for time in [5, 15, 16, 60, 100] {
                 order.put(submission(ms(time), 0, time));
