@@ -1,4 +1,5 @@
-//! `nvcap study`: CUDA's copies and graphs, what it submits for them, and what of the time is the GPU's.
+//! `nvcap study`: CUDA's copies and graphs, what it submits for them, and what of the time is the GPU's; and how streams and processes
+//! share a GPU.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,25 +11,25 @@ use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
 use super::{bench as raw, target};
 use crate::bench::{self, Measured};
-use crate::output::{ledger::verdict, message::tell};
+use crate::output::{Sink, ledger::verdict, message::tell};
 use crate::pipeline::Pipeline;
 use crate::study::{
-    dma, graph, page,
-    seen::Seen,
-    work::{self, What, Work},
+    dma, graph, page, sharing,
+    work::{self, Said, What, Work},
 };
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap study dma                   copies of 4 B to 1 GiB, into nvcap-study-dma/
   sudo nvcap study graph                 graphs of 1 to 2,000 nodes, into nvcap-study-graph/
+  sudo nvcap study sharing               streams, priorities, processes, in nvcap-study-sharing/
   sudo nvcap study dma --sizes 4K,1M -o here
   nvcap stats here/dma.pcapng --phases here/dma.traced.phases
 
 A small program in Python calls CUDA's driver library (no compiler, no PyTorch): once undisturbed,
 for its times, and once in a trace, for what it submits. Beside its copies stands what nvcap bench
 measures. The folder has the page (.html), the figures (.json), the recording (.pcapng), its phases,
-and the program (work.py). docs/studies.md says what each figure is.
+and the program (work.py, sharing.py). docs/studies.md says what each figure is.
 
 Nobody else should use the GPU meanwhile.
 Exit status: 0 done, 1 error, 2 usage.";
@@ -47,24 +48,22 @@ enum Study {
     Dma(Dma),
     /// Graphs: what is submitted to upload and to launch them, and how long that takes
     Graph(Graph),
+    /// Streams, priorities, copies and processes: the channel, group and runlist of each, and what waits behind what
+    Sharing(Sharing),
 }
 
-/// What both have.
+/// What all have.
 #[derive(clap::Args, Debug)]
 struct Shared {
     /// The GPU with this minor number: N of /dev/nvidiaN
     #[arg(long, value_name = "N", default_value_t = 0)]
     gpu: u32,
 
-    /// How often each copy or launch is made
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    runs: u32,
-
     /// Python 3, which runs the program that calls CUDA
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: String,
 
-    /// The folder that everything is written into; by default nvcap-study-dma or nvcap-study-graph
+    /// The folder that everything is written into; by default nvcap-study-dma, -graph or -sharing
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 
@@ -77,10 +76,21 @@ struct Shared {
     force: bool,
 }
 
+/// How often.
+#[derive(clap::Args, Debug)]
+struct Runs {
+    /// How often each copy or launch is made
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    runs: u32,
+}
+
 #[derive(clap::Args, Debug)]
 struct Dma {
     #[command(flatten)]
     shared: Shared,
+
+    #[command(flatten)]
+    runs: Runs,
 
     /// Sizes of copies, separated by commas, such as 4,24K,1M,1G (of 1024); by default the powers of two from 4 B to
     /// 1 GiB, and some around 24 KiB
@@ -93,10 +103,24 @@ struct Graph {
     #[command(flatten)]
     shared: Shared,
 
+    #[command(flatten)]
+    runs: Runs,
+
     /// Numbers of nodes, separated by commas; graphs with copies have up to 256
     #[arg(long, value_name = "NODES", value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128,256,512,1000,2000",
         value_parser = clap::value_parser!(u64).range(1..=100_000))]
     nodes: Vec<u64>,
+}
+
+#[derive(clap::Args, Debug)]
+struct Sharing {
+    #[command(flatten)]
+    shared: Shared,
+
+    /// Numbers of streams, separated by commas
+    #[arg(long, value_name = "STREAMS", value_delimiter = ',', default_value = "1,2,4,8,9,16,32,40",
+        value_parser = clap::value_parser!(u64).range(1..=128))]
+    streams: Vec<u64>,
 }
 
 /// Runs `nvcap study`.
@@ -104,6 +128,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.study {
         Study::Dma(args) => run_dma(args),
         Study::Graph(args) => run_graph(args),
+        Study::Sharing(args) => run_sharing(args),
     }
 }
 
@@ -116,11 +141,11 @@ fn run_dma(args: &Dma) -> anyhow::Result<ExitCode> {
     }
     sizes.sort_unstable();
     sizes.dedup();
-    let work = begin(&args.shared, What::Dma, sizes.clone())?;
+    let work = begin(&args.shared, What::Dma, args.runs.runs, sizes.clone())?;
     tell("without CUDA (nvcap bench)");
     let raw = measure(&args.shared, sizes)?;
     tell("CUDA, undisturbed");
-    let said = work.alone::<dma::Timed>()?;
+    let said = work.alone::<Said<dma::Timed>>()?;
     let (seen, ledger) = traced(&work)?;
     let study = dma::study(&said, &seen, &raw, ledger);
     let html = page::of_dma(&study, &raw);
@@ -129,9 +154,14 @@ fn run_dma(args: &Dma) -> anyhow::Result<ExitCode> {
 }
 
 fn run_graph(args: &Graph) -> anyhow::Result<ExitCode> {
-    let work = begin(&args.shared, What::Graph, args.nodes.clone())?;
+    let work = begin(
+        &args.shared,
+        What::Graph,
+        args.runs.runs,
+        args.nodes.clone(),
+    )?;
     tell("CUDA, undisturbed");
-    let said = work.alone::<graph::Timed>()?;
+    let said = work.alone::<Said<graph::Timed>>()?;
     let (seen, ledger) = traced(&work)?;
     let study = graph::study(&said, &seen, ledger);
     let json = serde_json::to_string(&serde_json::json!({ "study": &study }))?;
@@ -142,8 +172,23 @@ fn run_graph(args: &Graph) -> anyhow::Result<ExitCode> {
     )
 }
 
-/// Makes the folder, with the program in it.
-fn begin(shared: &Shared, what: What, numbers: Vec<u64>) -> anyhow::Result<Work> {
+fn run_sharing(args: &Sharing) -> anyhow::Result<ExitCode> {
+    let work = begin(&args.shared, What::Sharing, 1, args.streams.clone())?;
+    tell("CUDA, undisturbed");
+    let untraced = work.alone::<sharing::told::Told>()?;
+    let (seen, ledger) = traced(&work)?;
+    let told = work.said::<sharing::told::Told>("traced")?;
+    let study = sharing::study(&told, &seen, &untraced, ledger);
+    let json = serde_json::to_string(&serde_json::json!({ "study": &study }))?;
+    end(
+        &args.shared,
+        &work,
+        (&page::of_sharing(&study), &json, &study.text()),
+    )
+}
+
+/// Makes the folder, with the programs in it.
+fn begin(shared: &Shared, what: What, runs: u32, numbers: Vec<u64>) -> anyhow::Result<Work> {
     let others = raw::others(shared.gpu);
     if !others.is_empty() && !shared.force {
         bail!(
@@ -160,11 +205,13 @@ fn begin(shared: &Shared, what: What, numbers: Vec<u64>) -> anyhow::Result<Work>
             folder.display()
         )
     })?;
-    write(&folder.join("work.py"), work::PROGRAM)?;
+    for (name, program) in work::PROGRAMS {
+        write(&folder.join(name), program)?;
+    }
     Ok(Work {
         what,
         gpu: shared.gpu,
-        runs: shared.runs,
+        runs,
         numbers,
         python: shared.python.clone(),
         folder,
@@ -188,7 +235,7 @@ fn measure(shared: &Shared, sizes: Vec<u64>) -> anyhow::Result<Measured> {
 }
 
 /// Runs the program in a trace; what the recording shows, and its ledger in words.
-fn traced(work: &Work) -> anyhow::Result<(Seen, String)> {
+fn traced<S: Sink + Default>(work: &Work) -> anyhow::Result<(S, String)> {
     tell("CUDA, traced");
     let nvcap = std::env::current_exe().context("cannot tell where nvcap is")?;
     let (recording, phases) = work.traced(&nvcap)?;
@@ -196,7 +243,7 @@ fn traced(work: &Work) -> anyhow::Result<(Seen, String)> {
 }
 
 /// What a recording shows of its phases.
-fn read(recording: &Path, phases: &Path) -> anyhow::Result<(Seen, String)> {
+fn read<S: Sink + Default>(recording: &Path, phases: &Path) -> anyhow::Result<(S, String)> {
     let args = RecordingArgs::of(recording);
     let mut recording = args.open()?;
     let shown = OutputArgs {
@@ -205,7 +252,7 @@ fn read(recording: &Path, phases: &Path) -> anyhow::Result<(Seen, String)> {
     };
     let shown = shown.of_recording(recording.trace());
     let options = shown.pipeline_options(false, None)?;
-    let mut seen = Seen::default();
+    let mut seen = S::default();
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut seen)]);
     recording.quiet_until_the_end(None).play(&mut pipeline)?;
     let ledger = pipeline.finish()?;
@@ -243,13 +290,13 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{seen::Means, work::Said};
+    use crate::study::seen::{Means, Seen};
 
     /// The capture of an H200, whose phases are named as those of the study: by what means CUDA copied, doorbells and bytes.
     #[test]
     fn of_a_capture() {
         let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures");
-        let (seen, ledger) = read(
+        let (seen, ledger) = read::<Seen>(
             &captures.join("h200-mixed.orc.xz"),
             &captures.join("h200-mixed.phases"),
         )

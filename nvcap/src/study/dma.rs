@@ -1,11 +1,9 @@
 //! Copies: for each kind and size what CUDA needs, by what means it copies, and what that means needs alone.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
 use super::{
-    grouped, rest_of,
+    grouped, report, rest_of,
     seen::{Means, Phase, Seen},
     table, versions,
     work::Said,
@@ -203,17 +201,18 @@ impl Study {
 
     /// The tables.
     pub(crate) fn text(&self) -> String {
-        let mut out = versions(self.cuda, self.empty_call_ns);
-        for (kind, rows) in self.kinds() {
+        let tables = self.kinds().map(|(kind, rows)| {
             let rows: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-            let _ = write!(out, "\n{kind}\n{}", table(&HEAD, &rows));
-        }
-        out += "\nwhere CUDA changes its means\n";
-        for change in &self.changes {
-            out += &change.line();
-            out.push('\n');
-        }
-        let _ = writeln!(out, "\nthe trace: {}", self.ledger);
-        out
+            (kind.to_owned(), table(&HEAD, &rows))
+        });
+        let mut sections: Vec<_> = tables.collect();
+        let changes = self.changes.iter().map(|change| change.line() + "\n");
+        let head = "where CUDA changes its means".to_owned();
+        sections.push((head, changes.collect()));
+        report(
+            versions(self.cuda, self.empty_call_ns),
+            &sections,
+            &self.ledger,
+        )
     }
 }

@@ -1,11 +1,9 @@
 //! Graphs: for each shape and number of nodes what CUDA submits to make it ready and to launch it, and how long that takes.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
 use super::{
-    grouped,
+    grouped, report,
     seen::{Phase, Seen},
     table, versions,
     work::Said,
@@ -150,12 +148,15 @@ impl Study {
 
     /// The tables.
     pub(crate) fn text(&self) -> String {
-        let mut out = versions(self.cuda, self.empty_call_ns);
-        for (shape, rows) in self.shapes() {
+        let tables = self.shapes().map(|(shape, rows)| {
             let rows: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-            let _ = write!(out, "\n{shape}\n{}", table(&HEAD, &rows));
-        }
-        let _ = writeln!(out, "\nthe trace: {}", self.ledger);
-        out
+            (shape.to_owned(), table(&HEAD, &rows))
+        });
+        let sections: Vec<_> = tables.collect();
+        report(
+            versions(self.cuda, self.empty_call_ns),
+            &sections,
+            &self.ledger,
+        )
     }
 }

@@ -1,13 +1,15 @@
-//! `nvcap study`: what of the time of CUDA's copies and graphs is the GPU's, and what it submits for them. CUDA runs twice: once
-//! undisturbed, for its times, and once in a trace, for what it submits; beside the copies stands what `nvcap bench` measures without CUDA.
+//! `nvcap study`: what of the time of CUDA's copies and graphs is the GPU's, what it submits for them, and how streams and processes share
+//! a GPU. CUDA runs twice: once undisturbed, for its times, and once in a trace, for what it submits; beside the copies stands what
+//! `nvcap bench` measures without CUDA.
 //!
-//! [`work`] is the program that calls CUDA, [`seen`] what a recording of it shows, [`dma`] and [`graph`] put the two together and have the
-//! tables; [`page`] makes a page of them.
+//! [`work`] is the program that calls CUDA, [`seen`] what a recording of it shows, [`dma`], [`graph`] and [`sharing`] put the two together
+//! and have the tables; [`page`] makes a page of them.
 
 pub(crate) mod dma;
 pub(crate) mod graph;
 pub(crate) mod page;
 pub(crate) mod seen;
+pub(crate) mod sharing;
 pub(crate) mod work;
 
 /// The share of a whole that a part is not, in percent.
@@ -39,6 +41,20 @@ fn grouped(number: f64) -> String {
         out.insert(0, '-');
     }
     out
+}
+
+/// Nanoseconds as milliseconds.
+fn ms(ns: u64) -> String {
+    format!("{:.3}", ns as f64 / 1e6)
+}
+
+/// A study in text: a first line, sections with their heads, and what the trace lacks.
+fn report(first: String, sections: &[(String, String)], ledger: &str) -> String {
+    let mut out = first;
+    for (head, body) in sections {
+        out += &format!("\n{head}\n{body}");
+    }
+    out + &format!("\nthe trace: {ledger}\n")
 }
 
 /// A table of text: the first column to the left, the others to the right.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{dma, graph, versions};
+use super::{dma, graph, sharing, versions};
 use crate::bench::{
     Measured,
     measure::{Point, Series, Times, Way},
@@ -105,6 +105,47 @@ pub(crate) fn of_graph(study: &graph::Study) -> String {
         page.head(shape);
         let rows: Vec<Vec<String>> = rows.iter().map(graph::Row::cells).collect();
         page.table(&graph::HEAD, &rows);
+    }
+    page.text(&format!("The trace: {}", study.ledger));
+    page.end()
+}
+
+/// The page of [`sharing`].
+pub(crate) fn of_sharing(study: &sharing::Study) -> String {
+    let mut page = Page::new("nvcap study sharing: who shares what of a GPU");
+    page.text(&study.head());
+    page.text(
+        "Kernels spin for some milliseconds and write down when they began, ended and stood still, by the GPU's clock; the trace shows the \
+         channel of each. Late: the first kernel of a stream, which depends on no other, started more than a quarter of its length after \
+         its launch. The rules are those of Bakita and Anderson, Demystifying NVIDIA GPU Internals to Enable Reliable GPU Management (RTAS \
+         2024), in other words.",
+    );
+    page.head("Rules");
+    for lines in study.rule_lines() {
+        for line in lines {
+            page.text(&line);
+        }
+    }
+    page.head("Beside the rules");
+    for finding in &study.findings {
+        page.text(&format!("{}: {}", finding.about, finding.text));
+    }
+    for note in &study.notes {
+        page.text(&format!("Not done: {note}"));
+    }
+    page.head("Many streams");
+    page.table(&sharing::STREAMS, &study.stream_rows());
+    page.head("Channels with work");
+    page.table(&sharing::CHANNELS, &study.channel_rows());
+    page.head("Copies");
+    page.table(&sharing::COPIES, &study.copy_rows());
+    for scene in &study.scenes {
+        page.head(&scene.name);
+        page.0 += &sharing::timeline::drawing(scene, escaped);
+    }
+    for scene in study.shown() {
+        page.head(&format!("{}: kernels", scene.name));
+        page.table(&sharing::KERNELS, &study.kernel_rows(scene));
     }
     page.text(&format!("The trace: {}", study.ledger));
     page.end()

@@ -10,6 +10,7 @@ import ctypes
 import glob
 import json
 import mmap
+import os
 import sys
 import time
 
@@ -22,7 +23,7 @@ BRANCHES = 4
 
 
 def fail(why):
-    sys.exit(f"work.py: {why}")
+    sys.exit(f"{os.path.basename(sys.argv[0])}: {why}")
 
 
 class Cuda:
@@ -246,4 +247,5 @@ def main():
         json.dump({"cuda": study.version(), "empty_call_ns": study.overhead(), "rows": study.rows}, file)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,11 @@ use serde::de::DeserializeOwned;
 
 use crate::ledger::{STATUS_LOST, STATUS_NOT_UNDERSTOOD};
 
-/// The program, as it is written beside its results.
-pub(crate) const PROGRAM: &str = include_str!("work.py");
+/// The programs, as they are written beside their results.
+pub(crate) const PROGRAMS: [(&str, &str); 2] = [
+    ("work.py", include_str!("work.py")),
+    ("sharing.py", include_str!("sharing.py")),
+];
 
 /// What it has CUDA do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub(crate) enum What {
     Dma,
     /// Graphs.
     Graph,
+    /// Streams and processes.
+    Sharing,
 }
 
 impl What {
@@ -25,6 +30,14 @@ impl What {
         match self {
             Self::Dma => "dma",
             Self::Graph => "graph",
+            Self::Sharing => "sharing",
+        }
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Dma | Self::Graph => "work.py",
+            Self::Sharing => "sharing.py",
         }
     }
 }
@@ -38,7 +51,7 @@ pub(crate) struct Work {
     pub gpu: u32,
     /// How often each thing is done.
     pub runs: u32,
-    /// Sizes in bytes, or numbers of nodes.
+    /// Sizes in bytes, or numbers of nodes or streams.
     pub numbers: Vec<u64>,
     /// The Python that runs it.
     pub python: String,
@@ -80,7 +93,7 @@ impl Work {
         let numbers: Vec<String> = self.numbers.iter().map(u64::to_string).collect();
         vec![
             self.python.clone().into(),
-            self.folder.join("work.py").into(),
+            self.folder.join(self.what.program()).into(),
             self.what.name().into(),
             self.gpu.to_string().into(),
             self.runs.to_string().into(),
@@ -94,9 +107,17 @@ impl Work {
     ///
     /// # Errors
     /// Where it cannot run, or fails.
-    pub(crate) fn alone<Row: DeserializeOwned>(&self) -> Result<Said<Row>, Failed> {
+    pub(crate) fn alone<Said: DeserializeOwned>(&self) -> Result<Said, Failed> {
         run(&self.command("alone"), &self.python)?;
-        let file = self.file("alone.json");
+        self.said("alone")
+    }
+
+    /// What it said in the run of this name.
+    ///
+    /// # Errors
+    /// Where that cannot be read.
+    pub(crate) fn said<Said: DeserializeOwned>(&self, name: &str) -> Result<Said, Failed> {
+        let file = self.file(&format!("{name}.json"));
         let text = std::fs::read_to_string(&file);
         let text = text.map_err(|e| Failed(format!("{}: {e}", file.display())))?;
         serde_json::from_str(&text).map_err(|e| Failed(format!("{}: {e}", file.display())))
