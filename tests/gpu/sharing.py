@@ -72,7 +72,7 @@ def agrees(nvcap, folder, study):
     launches = [line for line in launches if line.get("op") == "launch"]
     scenes = {}
     for line in launches:
-        scenes.setdefault(line["phase"], []).append(line["channel"])
+        scenes.setdefault(line.get("phase"), []).append(line["channel"])
     for scene in study["scenes"]:
         if scene["kernels"]:
             own = sorted(k["channel"] if k["channel"] is not None else -1 for k in scene["kernels"])

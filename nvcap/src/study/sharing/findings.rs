@@ -85,7 +85,7 @@ fn null_stream(scene: &Scene) -> Option<String> {
     let (first, null) = (of("blocking 1")?, of("null")?);
     let (second, free) = (of("blocking 2")?, of("non-blocking")?);
     Some(format!(
-        "its kernel started {} after that of a blocking stream before it had ended, and the next blocking stream's {} after its own end; a non-blocking stream's kernel ran {} ms beside the first",
+        "its kernel started {} after the end of a blocking stream's that was launched before it, the next blocking stream's {} after its own end; a non-blocking stream's kernel ran {} ms beside the first",
         after(null, first),
         after(second, null),
         ms(first

@@ -337,7 +337,7 @@ fn a_full_gpu_and_the_null_stream() {
         [
             "a kernel launched 0.100 ms after one of 4 blocks (on 1 SMs) started 1.000 ms after that one's first block, when 1 of its \
              blocks had started; it had ended 2.000 ms before the other",
-            "its kernel started 0.010 ms after that of a blocking stream before it had ended, and the next blocking stream's 0.010 ms after \
+            "its kernel started 0.010 ms after the end of a blocking stream's that was launched before it, the next blocking stream's 0.010 ms after \
              its own end; a non-blocking stream's kernel ran 3.980 ms beside the first",
         ]
     );
