@@ -8,7 +8,7 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader, Pod,
     maps::{Array, HashMap, Map, MapData, ProgramArray, RingBuf},
-    programs::{PerfEvent, Program, RawTracePoint},
+    programs::{Program, RawTracePoint},
 };
 use nvcap_common::{
     Birth, Config, Mode, Offsets, Proc, Ranges, SiteKey, SiteValue, Stats, TokenKey, TokenValue,
@@ -20,7 +20,7 @@ use super::{
     fentry::{Fentry, Maps},
     kprobes::Kprobes,
     perf,
-    program::{failed, find},
+    program::{DOORBELL, doorbell, failed, find, perf_program, verify_at_once},
     pythons::Pythons,
     shared::{Asleep, Shared},
     table::Tables,
@@ -168,6 +168,7 @@ impl Loaded {
         log::debug!("the BPF maps are made");
         // Before the first map is taken out.
         let maps = maps(&bpf)?;
+        verify_at_once(&mut bpf, options.no_bpf_loop);
         let (doorbell, doorbell_name) = doorbell(&mut bpf, options.no_bpf_loop)?;
         log::debug!("{doorbell_name} is loaded");
         let mut more: ProgramArray<MapData> = take(&mut bpf, "MORE")?;
@@ -492,9 +493,11 @@ fn pythons(bpf: &Ebpf) -> Result<Pythons> {
 /// Loads the program that reads and changes hash maps.
 fn tables(bpf: &mut Ebpf, processors: usize) -> Result<Tables> {
     let program: &mut RawTracePoint = find(bpf, "table")?;
-    program
-        .load()
-        .map_err(|e| failed("loading the program of the tables", &e))?;
+    if program.fd().is_err() {
+        program
+            .load()
+            .map_err(|e| failed("loading the program of the tables", &e))?;
+    }
     let program = program
         .fd()
         .map_err(|e| failed("opening the program of the tables", &e))?;
@@ -513,31 +516,6 @@ fn tables(bpf: &mut Ebpf, processors: usize) -> Result<Tables> {
     Tables::new(program, request, stats, processors).map_err(failed)
 }
 
-fn perf_program<'a>(
-    bpf: &'a mut Ebpf,
-    name: &str,
-) -> std::result::Result<&'a mut PerfEvent, Box<Error>> {
-    let missing = || {
-        Error::new(
-            format!("finding program {name}"),
-            "it is not in the object",
-            "rebuild nvcap",
-        )
-    };
-    let program: &mut PerfEvent = bpf
-        .program_mut(name)
-        .ok_or_else(missing)?
-        .try_into()
-        .map_err(|_| Box::new(missing()))?;
-    program
-        .load()
-        .map_err(|e| Box::new(failed(&format!("loading {name}"), &e)))?;
-    Ok(program)
-}
-
-/// The doorbell program's forms, the preferred one first.
-const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
-
 /// The forms that were built in.
 pub(crate) fn doorbell_programs() -> impl Iterator<Item = &'static str> {
     // Program names are in the object's string table.
@@ -546,30 +524,6 @@ pub(crate) fn doorbell_programs() -> impl Iterator<Item = &'static str> {
         OBJECT.windows(symbol.len()).any(|w| w == symbol)
     };
     DOORBELL.into_iter().filter(move |name| is_there(name))
-}
-
-fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)> {
-    let mut names = DOORBELL.as_slice();
-    if no_bpf_loop {
-        names = &names[1..];
-    }
-    let mut first_error = None;
-    for name in names {
-        match perf_program(bpf, name) {
-            Ok(program) => {
-                let fd = program
-                    .fd()
-                    .map_err(|e| failed("opening the doorbell program", &e))?;
-                let fd = fd.as_fd().try_clone_to_owned();
-                let fd = fd.map_err(|e| {
-                    Error::new("opening the doorbell program", &e, remedy_for_refusal(&e))
-                })?;
-                return Ok((fd, name));
-            }
-            Err(e) => first_error = first_error.or(Some(*e)),
-        }
-    }
-    Err(first_error.expect("at least one name was tried"))
 }
 
 pub(crate) use crate::source::memory::devices::majors;

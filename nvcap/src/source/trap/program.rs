@@ -1,6 +1,14 @@
-//! Programs of the BPF object by name, and aya's errors in words.
+//! Programs of the BPF object, by name and loaded; aya's errors in words.
 
-use aya::{Ebpf, programs::Program};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    thread,
+};
+
+use aya::{
+    Ebpf,
+    programs::{PerfEvent, Program},
+};
 
 use super::error::{ASK_DOCTOR, Error, Result, remedy_for_refusal};
 
@@ -54,6 +62,89 @@ fn refused(e: &(dyn std::error::Error + 'static)) -> &'static str {
 /// An error of aya's, with the step that failed.
 pub(super) fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error {
     Error::new(what, cause(e), refused(e))
+}
+
+/// Programs on raw tracepoints that every trace needs.
+const ALWAYS: [&str; 4] = ["table", "process_fork", "process_exec", "process_exit"];
+
+/// The doorbell program's forms, the preferred one first.
+pub(super) const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
+
+/// A program on perf events, loaded.
+pub(super) fn perf_program<'a>(
+    bpf: &'a mut Ebpf,
+    name: &str,
+) -> std::result::Result<&'a mut PerfEvent, Box<Error>> {
+    let missing = || {
+        Error::new(
+            format!("finding program {name}"),
+            "it is not in the object",
+            "rebuild nvcap",
+        )
+    };
+    let program: &mut PerfEvent = bpf
+        .program_mut(name)
+        .ok_or_else(missing)?
+        .try_into()
+        .map_err(|_| Box::new(missing()))?;
+    if program.fd().is_err() {
+        program
+            .load()
+            .map_err(|e| Box::new(failed(&format!("loading {name}"), &e)))?;
+    }
+    Ok(program)
+}
+
+/// Loads the programs that every trace needs, the doorbell's beside the others: to verify it takes as long as all of them. One that the
+/// kernel refuses is loaded again by whoever needs it, who knows what to say.
+pub(super) fn verify_at_once(bpf: &mut Ebpf, no_bpf_loop: bool) {
+    let mut tracepoints = Vec::new();
+    let mut of_doorbell = None;
+    for (name, program) in bpf.programs_mut() {
+        match program {
+            Program::PerfEvent(program) if name == DOORBELL[usize::from(no_bpf_loop)] => {
+                of_doorbell = Some(program);
+            }
+            Program::RawTracePoint(program) if ALWAYS.contains(&name) => tracepoints.push(program),
+            _ => {}
+        }
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| of_doorbell.map(PerfEvent::load));
+        for program in tracepoints {
+            if let Err(e) = program.load() {
+                log::debug!("not loaded at first: {e}");
+            }
+        }
+    });
+}
+
+/// The doorbell's program, loaded, in the form that this kernel accepts.
+///
+/// # Errors
+/// Why it refuses the preferred one.
+pub(super) fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)> {
+    let mut names = DOORBELL.as_slice();
+    if no_bpf_loop {
+        names = &names[1..];
+    }
+    let mut first_error = None;
+    for name in names {
+        match perf_program(bpf, name) {
+            Ok(program) => {
+                let fd = program
+                    .fd()
+                    .map_err(|e| failed("opening the doorbell program", &e))?;
+                let fd = fd.as_fd().try_clone_to_owned();
+                let fd = fd.map_err(|e| {
+                    Error::new("opening the doorbell program", &e, remedy_for_refusal(&e))
+                })?;
+                return Ok((fd, name));
+            }
+            Err(e) => first_error = first_error.or(Some(*e)),
+        }
+    }
+    Err(first_error.expect("at least one name was tried"))
 }
 
 #[cfg(test)]
