@@ -315,7 +315,7 @@ fn processes() -> Finding {
     }
 }
 
-/// KVM guests before Linux 6.14 on the host can lose a hit, and the process gets SIGTRAP instead (stale DR6).
+/// Guests of KVM before Linux 6.14 can lose a hit, and the process gets SIGTRAP instead ([`super::lost_hits`]).
 fn lost_hits() -> Option<Finding> {
     let cpu = fs::read_to_string("/proc/cpuinfo").ok()?;
     let guest = cpu
@@ -327,8 +327,8 @@ fn lost_hits() -> Option<Finding> {
         finding(
             "virtual machine",
             CheckOutcome::Note,
-            "some hypervisors (KVM before Linux 6.14) lose a breakpoint hit now and then, and the program gets a \
-             SIGTRAP that kills it unless it handles it; do not trace what must not die in such a guest",
+            "some hypervisors (KVM before Linux 6.14) lose a breakpoint hit now and then, and the program gets a SIGTRAP that ends it \
+             unless it handles it: nvcap doctor --trap 60 measures how often; --how observe sets no breakpoint",
         )
     })
 }

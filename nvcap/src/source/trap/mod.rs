@@ -8,6 +8,7 @@
 //! - [`assemble`], [`shared`], [`space`], [`table`]: ring-buffer records, the channel table, and the other maps.
 //! - [`registers`]: of threads that sit in the kernel, for `nvcap dump`.
 //! - [`live`]: running it to its end.
+//! - [`doctor`], [`lost_hits`]: what this machine allows, and how often it loses a hit.
 
 pub(crate) mod arm;
 pub(crate) mod assemble;
@@ -20,6 +21,7 @@ pub(crate) mod fentry;
 pub(crate) mod kprobes;
 pub(crate) mod live;
 pub(crate) mod load;
+pub(crate) mod lost_hits;
 pub(crate) mod perf;
 pub(crate) mod precheck;
 mod program;
