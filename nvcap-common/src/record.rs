@@ -30,7 +30,7 @@ pub mod kind {
     pub const THREAD: u16 = 12;
     /// [`super::Life`]: a new program.
     pub const EXEC: u16 = 13;
-    /// [`super::Life`]: a thread ended; `child` is 1 when the process did.
+    /// [`super::Life`]: a thread ended.
     pub const EXIT: u16 = 14;
     /// [`super::Header`] alone: a kernel module is being loaded.
     pub const MODULE: u16 = 15;
@@ -40,6 +40,8 @@ pub mod kind {
     pub const STACK: u16 = 17;
     /// [`super::PythonFrames`], before the STACK of the same doorbell.
     pub const PYTHON: u16 = 18;
+    /// [`super::Life`]: a debug exception without a cause sends SIGTRAP to the process.
+    pub const STRAY: u16 = 19;
 }
 
 /// Flags in [`Header::flags`].
@@ -373,10 +375,18 @@ pub struct Munmap {
 pub struct Life {
     /// Header; `len` is 0.
     pub header: Header,
-    /// FORK, THREAD: the child's id. EXIT: 1 when the process ended. EXEC: 1 when the space was kept.
+    /// FORK, THREAD: the child's id. EXIT: [`Life::ENDED`] when the process ended, and from bit [`Life::SIGNAL`] on the signal that ended
+    /// it. EXEC: 1 when the space was kept. STRAY: 0.
     pub child: u32,
     /// Address space after the event.
     pub space: u32,
     /// Command name, NUL padded.
     pub comm: [u8; 16],
+}
+
+impl Life {
+    /// In `child` of EXIT.
+    pub const ENDED: u32 = 1;
+    /// In `child` of EXIT: the bit that the signal begins at.
+    pub const SIGNAL: u32 = 8;
 }

@@ -288,6 +288,8 @@ pub struct Stats {
     pub put_off: u64,
     /// Doorbells that were counted, and whose entries nobody reads.
     pub counted: u64,
+    /// SIGTRAPs by debug exceptions without a cause, of traced processes.
+    pub stray: u64,
 }
 
 /// At which doorbells rings are read: set before the programs are loaded.
@@ -383,6 +385,8 @@ pub struct Offsets {
     pub task_files: u32,
     /// `task_struct.signal`
     pub task_signal: u32,
+    /// `task_struct.exit_code`
+    pub task_exit_code: u32,
     /// `signal_struct.live`
     pub signal_live: u32,
     /// `files_struct.fdt`

@@ -20,6 +20,7 @@ static OFFSETS: Global<Offsets> = Global::new(Offsets {
     task_tgid: 0,
     task_files: 0,
     task_signal: 0,
+    task_exit_code: 0,
     signal_live: 0,
     files_fdt: 0,
     fdt_fd: 0,

@@ -16,6 +16,14 @@ use crate::{
     maps::{NEXT_SPACE, PROCS, WAKEUP, changed, count, fetch_add, reserve, submit, traced},
 };
 
+const SIGTRAP: u32 = 5;
+/// `si_code` of a debug exception that neither a single step nor a breakpoint is known to have caused.
+const TRAP_BRKPT: u32 = 1;
+/// Offset of `si_code` in `struct kernel_siginfo`, which is that of siginfo_t.
+const INFO_CODE: u32 = 8;
+/// The bits of `task_struct.exit_code` that have the signal.
+const EXIT_SIGNAL: u32 = 0x7f;
+
 /// The maker and time of birth of each thread: arming a running process uses them to tell which threads inherited their
 /// breakpoints.
 #[map]
@@ -126,11 +134,36 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     let o = kernel::offsets();
     let task: u64 = ctx.arg(0);
     let last = kernel::read32(kernel::read64(task, o.task_signal), o.signal_live) == 0;
-    life(kind::EXIT, u32::from(last), proc.space);
+    let mut child = 0;
+    if last {
+        let signal = kernel::read32(task, o.task_exit_code) & EXIT_SIGNAL;
+        child = Life::ENDED | signal << Life::SIGNAL;
+    }
+    life(kind::EXIT, child, proc.space);
     if last {
         let _ = PROCS.remove(pid);
         changed();
     }
+    0
+}
+
+/// signal_generate(signal, information, task, ...): where the kernel finds no cause of a debug exception, as where the machine lost which
+/// breakpoint it is of, it sends SIGTRAP with this code.
+#[raw_tracepoint(tracepoint = "signal_generate")]
+pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
+    let (signal, info, task): (u64, u64, u64) = (ctx.arg(0), ctx.arg(1), ctx.arg(2));
+    // Values that are no address stand for signals without information.
+    if signal as u32 != SIGTRAP || info <= 1 || kernel::read32(info, INFO_CODE) != TRAP_BRKPT {
+        return 0;
+    }
+    let o = kernel::offsets();
+    let (pid, _) = kernel::ids();
+    if kernel::read32(task, o.task_tgid) != pid {
+        return 0;
+    }
+    let Some(proc) = traced(pid) else { return 0 };
+    count(|s| s.stray += 1);
+    life(kind::STRAY, 0, proc.space);
     0
 }
 

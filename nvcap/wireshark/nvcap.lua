@@ -126,7 +126,7 @@ local schema = {
     },
     Trapped = {
         { 1, "hits", "n" }, { 2, "runs", "n" }, { 3, "before", "n" }, { 4, "deferred", "n" }, { 5, "put_off", "n" },
-        { 6, "counted", "n" }, { 7, "duty", "Duty" },
+        { 6, "counted", "n" }, { 7, "duty", "Duty" }, { 8, "stray_traps", "n" },
     },
     Duty = {
         { 1, "windows", "n" }, { 2, "watched_ns", "n" }, { 3, "all_ns", "n" }, { 4, "submissions", "d" },

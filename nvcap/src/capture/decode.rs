@@ -343,6 +343,7 @@ pub(super) fn trapped(t: tm::Trapped) -> Trapped {
         deferred: t.deferred,
         put_off: t.put_off,
         counted: t.counted,
+        stray_traps: t.stray_traps,
         duty,
     }
 }

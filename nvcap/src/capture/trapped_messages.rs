@@ -20,6 +20,8 @@ pub(super) struct Trapped {
     pub counted: u64,
     #[prost(message, optional, tag = "7")]
     pub duty: Option<Duty>,
+    #[prost(uint64, tag = "8")]
+    pub stray_traps: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -65,6 +67,7 @@ impl From<&ledger::Trapped> for Trapped {
             put_off: t.put_off,
             counted: t.counted,
             duty,
+            stray_traps: t.stray_traps,
         }
     }
 }

@@ -19,20 +19,22 @@ pub(super) fn account(end: &End) -> Trapped {
         deferred: stats.deferred,
         put_off: stats.put_off,
         counted: stats.counted,
+        stray_traps: stats.stray,
         duty: end.totals.duty,
     }
 }
 
-/// A command that a SIGTRAP has ended while its doorbells were watched: some hypervisors lose a hit, and the program
-/// gets the trap instead (see `nvcap doctor`).
+/// A command that a SIGTRAP has ended while its doorbells were watched, and of which the trace did not tell whose it was: some hypervisors
+/// lose a hit, and the program gets the trap instead (see `nvcap doctor`).
 pub(super) fn lost_trap(child: Option<ExitStatus>, end: &End) -> Option<Record> {
     let trapped = child.is_some_and(|c| c.signal() == Some(libc::SIGTRAP));
-    (trapped && end.totals.kernel_hits > 0).then(|| {
+    let is_told = end.totals.trap_deaths_are_told;
+    (trapped && !is_told && end.totals.kernel_hits > 0).then(|| {
         Record::Loss(Loss {
             at: At::default(),
             channel: None,
             what: Lost::Untraced {
-                why: "the command was ended by SIGTRAP: this machine may have lost a hit of nvcap's breakpoint (nvcap doctor), \
+                why: "the command was ended by SIGTRAP: this machine may have lost a hit of nvcap's breakpoint (nvcap doctor --trap), \
                       and with it the command's last submission; --how observe sets no breakpoint"
                     .to_owned(),
             },

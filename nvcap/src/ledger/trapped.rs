@@ -17,12 +17,15 @@ pub struct Trapped {
     pub put_off: u64,
     /// Doorbells that were counted and not captured (`--count`).
     pub counted: u64,
+    /// SIGTRAPs that nobody asked for: debug exceptions of which the kernel was not told the cause, as where the machine loses a hit. The
+    /// kernel counts no hit then.
+    pub stray_traps: u64,
     /// With `--duty`: how long doorbells were watched, and what that tells of all.
     pub duty: Option<Duty>,
 }
 
 impl Trapped {
-    /// Hits that ran no program: another one was running on that processor, or the machine lost the trap.
+    /// Hits that ran no program: another one was running on that processor.
     #[must_use]
     pub fn without_program(&self) -> u64 {
         self.hits.saturating_sub(self.runs)

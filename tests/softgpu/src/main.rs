@@ -180,6 +180,9 @@ struct Args {
     /// After N submissions of its first channel, become user nobody's (setuid)
     #[arg(long, value_name = "N")]
     nobody_after: Option<u64>,
+    /// After N submissions of its first channel, execute int1: a debug exception without a cause, as where a machine loses a hit
+    #[arg(long, value_name = "N")]
+    int1_after: Option<u64>,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -390,6 +393,7 @@ impl Args {
             private_bytes: self.private_mb << 20,
             log: self.log.clone(),
             nobody_after: self.nobody_after,
+            int1_after: self.int1_after,
         }
     }
 }

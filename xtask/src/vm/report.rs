@@ -155,7 +155,10 @@ const FEATURES: &[(&str, &[&str])] = &[
         ],
     ),
     ("attach", &["attach::"]),
-    ("kill, signals", &["death::", "life::", "chaos::"]),
+    (
+        "kill, signals",
+        &["death::", "stray_traps::", "life::", "chaos::"],
+    ),
     ("reload", &["reload", "reload-at-once"]),
     ("containers", &["container", "in-container"]),
     ("old kernel refused", &["old-kernel"]),

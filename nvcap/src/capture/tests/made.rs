@@ -32,6 +32,7 @@ pub(super) fn trapped() -> Trapped {
         deferred: 6,
         put_off: 5,
         counted: 4,
+        stray_traps: 3,
         duty: Some(windows.duty(1_000_000, 1_000, 2)),
     }
 }

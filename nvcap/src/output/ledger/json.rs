@@ -154,6 +154,7 @@ fn trapped_json(ledger: &Ledger) -> Value {
         "deferred": t.deferred,
         "put_off": t.put_off,
         "counted": t.counted,
+        "stray_traps": t.stray_traps,
         "duty": duty,
     })
 }

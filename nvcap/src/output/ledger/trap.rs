@@ -42,10 +42,18 @@ pub(super) fn text(f: &mut Formatter<'_>, t: &Trapped) {
     };
     if t.without_program() > 0 {
         line(format!(
-            "{} of {} ran no program: the machine lost the trap, or the processor was in another program; what was rung for was \
-             fetched from the rings later, or is counted as missing",
+            "{} of {} ran no program, for the processor was in another program; what was rung for was fetched from the rings later, or is \
+             counted as missing",
             t.without_program(),
             plural_of(t.hits, "breakpoint hit", "breakpoint hits")
+        ));
+    }
+    if t.stray_traps > 0 {
+        line(format!(
+            "{} that nobody asked for: the machine lost as many breakpoint hits, which are not among the {} counted; what was rung for was \
+             fetched from the rings later, or is counted as missing (nvcap doctor --trap measures how often; --how observe sets no breakpoint)",
+            plural_of(t.stray_traps, "SIGTRAP came", "SIGTRAPs came"),
+            t.hits
         ));
     }
     if t.deferred > 0 {

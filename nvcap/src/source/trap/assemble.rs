@@ -83,7 +83,7 @@ pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
         kind::NESTED => with_payload!(Nested),
         kind::MMAP => split(bytes).map(|(r, _)| Raw::Mmap(r)),
         kind::MUNMAP => split(bytes).map(|(r, _)| Raw::Munmap(r)),
-        kind::FORK | kind::THREAD | kind::EXEC | kind::EXIT => {
+        kind::FORK | kind::THREAD | kind::EXEC | kind::EXIT | kind::STRAY => {
             split(bytes).map(|(r, _)| Raw::Life(r))
         }
         kind::MODULE => header(bytes).map(Raw::Module),

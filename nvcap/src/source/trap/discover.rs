@@ -70,6 +70,14 @@ pub(crate) fn attach_process(bpf: &mut Ebpf) -> Result<()> {
     Ok(())
 }
 
+/// Sees SIGTRAPs that no breakpoint, step or instruction of a traced process explains.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn attach_signals(bpf: &mut Ebpf) -> Result<()> {
+    raw_tracepoint(bpf, "signal_generate", "signal_generate")
+}
+
 /// Attaches the first way that works (or the one asked for) and returns it, with the reasons why those before it failed.
 ///
 /// # Errors

@@ -118,6 +118,7 @@ pub(crate) fn offsets(btf: &Btf) -> Result<Offsets> {
         task_tgid: o("task_struct", "tgid")?,
         task_files: o("task_struct", "files")?,
         task_signal: o("task_struct", "signal")?,
+        task_exit_code: o("task_struct", "exit_code")?,
         signal_live: o("signal_struct", "live")?,
         files_fdt: o("files_struct", "fdt")?,
         fdt_fd: o("fdtable", "fd")?,
@@ -372,6 +373,7 @@ impl Loaded {
             sum.again += s.again;
             sum.put_off += s.put_off;
             sum.counted += s.counted;
+            sum.stray += s.stray;
         }
         sum
     }

@@ -171,18 +171,3 @@ pub fn child_status() -> Result<()> {
     }
     Ok(())
 }
-
-/// A command that ends by SIGTRAP while traced may have been ended by a lost hit: the trace is not called complete.
-pub fn trap_signal() -> Result<()> {
-    need_tracing()?;
-    let folder = Folder::new()?;
-    let gpu = softgpu()?;
-    let script = format!("{} --submissions=50; kill -TRAP $$", gpu.display());
-    let mut args: Vec<OsString> = vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
-    args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
-    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
-    ended.expect_code(3)?;
-    let said = format!("{}{}", ended.stdout, ended.stderr);
-    ensure!(said.contains("ended by SIGTRAP"), "{said}");
-    Ok(())
-}

@@ -28,6 +28,7 @@ mod registers;
 mod samples;
 mod setup;
 mod stacks;
+mod stray_traps;
 mod tables;
 mod time_from_stamps;
 mod times;
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
         bench: byte_for_byte;
         attach: operations operations_observed waiting_process running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
-        death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status trap_signal;
+        death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
             bad_channels_file missing_channels_file no_driver no_target missing_command;
         modes: batch batch_of_idle_channels batch_attached count duty excluded;
+        stray_traps: measured own_trap ended ended_child ended_attached handled observing observed_command;
         registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one;
         observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits

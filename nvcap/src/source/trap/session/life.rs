@@ -43,11 +43,14 @@ impl Session {
                 }));
             }
             kind::EXEC => self.executed(at, name, r.space, r.child == 0)?,
+            kind::STRAY => self.traps.came(at),
             _ => {
                 if let Some((ioctl, dev)) = self.capture.ioctl_without_end(at.tid) {
                     self.ioctl(ioctl, dev);
                 }
-                self.ended(at, r.child == 1);
+                let signal = r.child >> c::Life::SIGNAL;
+                self.tell_trap_death(at, signal);
+                self.ended(at, r.child & c::Life::ENDED != 0);
             }
         }
         Ok(())
@@ -115,12 +118,23 @@ impl Session {
         self.capture.out.lost(at.pid, None, Lost::Untraced { why });
     }
 
+    /// Tells of a process that SIGTRAP ended, where the machine lost a hit of its breakpoints or may have.
+    fn tell_trap_death(&mut self, at: At, signal: u32) {
+        if self.breakpoints.any(at.pid)
+            && let Some(why) = self.traps.death(at.pid, signal)
+        {
+            let why = why.to_owned();
+            self.capture.out.lost(at.pid, None, Lost::Untraced { why });
+        }
+    }
+
     fn ended(&mut self, at: At, process: bool) {
         self.emit(Record::Process(Process {
             at,
             life: Life::Exit { process },
         }));
         if process {
+            self.traps.forget(at.pid);
             if self.modules.is_unwatched(at) {
                 self.capture.out.untraced(at.pid, &unseen(at.pid));
             }

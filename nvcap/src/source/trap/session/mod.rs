@@ -29,6 +29,7 @@ mod spaces;
 mod stacks;
 mod store_sites;
 mod stores;
+mod stray_traps;
 mod token_evidence;
 mod token_learner;
 mod translations;
@@ -41,7 +42,7 @@ pub(crate) use self::mode::Mode;
 use self::{
     breakpoints::Breakpoints, capture::Capture, missed::MissedLives, modules::Modules,
     named_channels::NamedChannels, patrol::Patrol, ring_search::RingSearch,
-    store_sites::StoreSites, stores::StoppedStores,
+    store_sites::StoreSites, stores::StoppedStores, stray_traps::StrayTraps,
 };
 use super::{
     arm,
@@ -110,6 +111,7 @@ pub(crate) struct Session {
     modules: Modules,
     patrol: Patrol,
     lag: lag::Lag,
+    traps: StrayTraps,
     options: TrapOptions,
     way: Option<Way>,
     refused: Vec<(Way, Error)>,
@@ -124,6 +126,8 @@ pub(crate) struct Totals {
     pub kernel_hits: u64,
     /// Of `--duty`: what it tells of all the time.
     pub duty: Option<crate::ledger::Duty>,
+    /// Whether it was told of each process that a SIGTRAP ended whose SIGTRAP that was.
+    pub trap_deaths_are_told: bool,
 }
 
 impl Session {
@@ -142,6 +146,7 @@ impl Session {
         discover::attach_process(&mut bpf.bpf)?;
         discover::attach_module_load(&mut bpf.bpf);
         log::debug!("processes are followed");
+        let traps = StrayTraps::new(discover::attach_signals(&mut bpf.bpf));
         // Names given by the user need no discovery, but more channels may come; then a refusal is no failure.
         let (way, refused) = match discover::attach(&mut bpf, options.discover) {
             Ok((way, refused)) => (Some(way), refused),
@@ -175,6 +180,7 @@ impl Session {
             modules,
             patrol: Patrol::default(),
             lag: lag::Lag::default(),
+            traps,
             options,
             way,
             refused,
@@ -277,6 +283,7 @@ impl Session {
             stats,
             kernel_hits: hits,
             duty: self.duty.estimate(arm::now(), entries, doubtful),
+            trap_deaths_are_told: self.traps.are_all_told(stats.stray),
         }
     }
 }
