@@ -13,9 +13,12 @@ mod shared;
 pub use record::*;
 pub use shared::*;
 
-/// Number of registers in [`Site::regs`]. The index is the number in the x86 instruction encoding (rax rcx rdx rbx rsp rbp
-/// rsi rdi r8..r15); on aarch64 x0..x15.
-pub const REGS: usize = 16;
+/// Number of registers in [`Site::regs`]. The index is the number in instructions: on x86-64 rax rcx rdx rbx rsp rbp rsi rdi
+/// r8..r15, on aarch64 x0..x30 and sp.
+pub const REGS: usize = if cfg!(nvcap_arch = "aarch64") { 32 } else { 16 };
+/// From where a write watchpoint traps to the end of the store, in bytes: x86-64 traps behind the store, aarch64 before it,
+/// where its four bytes are still to be executed and the doorbell has not been rung. Everywhere else a store is known by its end.
+pub const TRAP_TO_END: u64 = if cfg!(nvcap_arch = "aarch64") { 4 } else { 0 };
 /// GPFIFO entries carried by one [`Submit`].
 pub const BATCH: usize = 16;
 /// The sizes of record payloads: a payload is stored in the smallest that holds it.

@@ -60,7 +60,7 @@ pub mod flag {
     pub const CONTENDED: u16 = 32;
     /// Scan: more values of GP_PUT follow in another record of the same doorbell.
     pub const PART: u16 = 64;
-    /// Submit: at an execution breakpoint on the doorbell's store, before it was executed.
+    /// Submit: at an execution breakpoint on the doorbell's store. See [`crate::TRAP_TO_END`] for watchpoints.
     pub const BEFORE: u16 = 128;
     /// Submit: doorbells before this one left their entries to it.
     pub const BATCHED: u16 = 256;
@@ -104,7 +104,7 @@ pub struct Submit {
     pub count: u32,
     /// Address space.
     pub space: u32,
-    /// The trap's instruction pointer.
+    /// Behind the doorbell's store.
     pub ip: u64,
     /// Address of the doorbell word.
     pub doorbell: u64,
@@ -146,7 +146,7 @@ pub struct Data {
 pub struct Site {
     /// Header; `len` is 0.
     pub header: Header,
-    /// Instruction pointer at the trap.
+    /// Behind the doorbell's store.
     pub ip: u64,
     /// The watched address.
     pub doorbell: u64,
@@ -154,7 +154,7 @@ pub struct Site {
     pub space: u32,
     /// Nonzero: `code` could not be read.
     pub code_error: u32,
-    /// General registers after the store.
+    /// Registers at the trap.
     pub regs: [u64; REGS],
     /// Bytes from `ip - CODE` to `ip + CODE`.
     pub code: [u8; 2 * CODE],

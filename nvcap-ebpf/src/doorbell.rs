@@ -9,7 +9,7 @@ use aya_ebpf::{
     macros::perf_event,
     programs::PerfEventContext,
 };
-use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, kind};
+use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, TRAP_TO_END, kind};
 
 use crate::{
     cached_put, capture, kernel, known,
@@ -91,13 +91,16 @@ fn go_on(ctx: &PerfEventContext, w: &mut Walk) {
 fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     let (pid, tid) = kernel::ids();
     registers(ctx, w);
+    // The address of an execution breakpoint is that of the instruction.
+    w.before = u32::from(w.doorbell == w.ip);
+    if w.before == 0 {
+        w.ip += TRAP_TO_END;
+    }
     let (ip, generation) = (w.ip, generation());
     let Some(space) = known::space(w, pid, generation) else {
         count(|s| s.foreign += 1);
         return false;
     };
-    // The address of an execution breakpoint is that of the instruction.
-    w.before = u32::from(w.doorbell == w.ip);
     let looked = w.looked_tid == tid && w.looked_ip == w.ip;
     w.looked_tid = 0;
     if w.before == 0 && looked && kernel::now() - w.looked_ns < SAME_STORE_NS {
@@ -114,7 +117,7 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
             // Not this trace's any more: the process has executed another program.
             return false;
         };
-        // As behind the store, which changes no register.
+        // The watchpoint's trap has the same registers, as far as the doorbell's address and the token go.
         w.doorbell =
             w.regs[value.base as usize & (REGS - 1)].wrapping_add_signed(value.displacement);
         if w.doorbell & 0xfff != u64::from(value.offset) {
@@ -178,11 +181,12 @@ fn registers(ctx: &PerfEventContext, w: &mut Walk) {
     w.ip = r.pc;
     // SAFETY: as above.
     w.doorbell = unsafe { (*ctx.ctx).addr };
-    w.regs = [
-        r.regs[0], r.regs[1], r.regs[2], r.regs[3], r.regs[4], r.regs[5], r.regs[6], r.regs[7],
-        r.regs[8], r.regs[9], r.regs[10], r.regs[11], r.regs[12], r.regs[13], r.regs[14],
-        r.regs[15],
-    ];
+    // One by one: an array that is made first takes half of a program's stack.
+    macro_rules! take {
+        ($($number:literal)*) => { $( w.regs[$number] = r.regs[$number]; )* };
+    }
+    take!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30);
+    w.regs[31] = r.sp;
 }
 
 #[cfg(bpf_target_arch = "x86_64")]

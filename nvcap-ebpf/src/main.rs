@@ -45,3 +45,12 @@ fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+
+/// Whose registers the programs read: nvcap's build script refuses those of another architecture.
+#[unsafe(link_section = "nvcap_arch")]
+#[unsafe(no_mangle)]
+static NVCAP_ARCH: [u8; 18] = if cfg!(bpf_target_arch = "aarch64") {
+    *b"nvcap for aarch64\0"
+} else {
+    *b"nvcap for x86_64\0\0"
+};

@@ -1,10 +1,7 @@
 //! Reads of the traced process's memory in the doorbell program, made so that reads of video memory cost as little as
 //! possible.
 
-use aya_ebpf::{
-    cty::c_void,
-    helpers::generated::{bpf_probe_read_user, bpf_probe_read_user_str},
-};
+use aya_ebpf::{cty::c_void, helpers::generated::bpf_probe_read_user};
 use nvcap_common::{GET_EVERY, NO_GET, SharedChannel};
 
 use crate::maps::CONFIG;
@@ -53,6 +50,8 @@ fn get_put(at: u64) -> Option<(u32, u32)> {
 #[cfg(bpf_target_arch = "x86_64")]
 #[inline(always)]
 fn put_alone(at: u64, entries: u64) -> Option<u32> {
+    use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
+
     if entries > 1 << 16 {
         return None;
     }

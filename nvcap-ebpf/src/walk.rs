@@ -83,7 +83,7 @@ pub struct Walk {
     pub own: u32,
     /// Nonzero: windows are to be sent.
     pub learn: u32,
-    /// Nonzero: at an execution breakpoint, before the doorbell's store.
+    /// Nonzero: at an execution breakpoint on the doorbell's store.
     pub before: u32,
     /// Nonzero: `channel`, `trust` and `misses` are those of the token that was rung.
     pub rung: u32,

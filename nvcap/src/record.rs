@@ -313,7 +313,8 @@ named! {
     pub enum How {
         /// At the doorbell, by the breakpoint.
         Trapped = "trapped",
-        /// At the store that rings the doorbell, before it was executed, by the execution breakpoint.
+        /// At the store that rings the doorbell, before it was executed: by the execution breakpoint, or on aarch64 by the
+        /// watchpoint, which traps before the store there.
         Precommit = "precommit",
         /// At a later doorbell of the channel than their own, or soon after, for doorbells are captured in batches (`--batch`): the
         /// time is an upper bound.

@@ -129,10 +129,30 @@ pub(crate) fn call_name(number: u32) -> Option<&'static str> {
     })
 }
 
-/// Names are known on x86-64 only.
+/// The same by the numbers that newer architectures share (include/uapi/asm-generic/unistd.h).
 #[cfg(not(target_arch = "x86_64"))]
-pub fn call_name(_number: u32) -> Option<&'static str> {
-    None
+pub(crate) fn call_name(number: u32) -> Option<&'static str> {
+    Some(match number {
+        22 => "epoll_pwait",
+        29 => "ioctl",
+        63 => "read",
+        64 => "write",
+        72 => "pselect6",
+        73 => "ppoll",
+        95 => "waitid",
+        98 => "futex",
+        101 => "nanosleep",
+        115 => "clock_nanosleep",
+        124 => "sched_yield",
+        137 => "rt_sigtimedwait",
+        202 => "accept",
+        207 => "recvfrom",
+        212 => "recvmsg",
+        260 => "wait4",
+        441 => "epoll_pwait2",
+        449 => "futex_waitv",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 /// Which store rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
-    /// `mov %ecx,(%rax)`: bytes 89 08.
+    /// `mov %ecx,(%rax)`: bytes 89 08. On aarch64 `str w1, [x0]`.
     Plain,
-    /// `mov %edx,0x90(%r8)`: the page in a register, the word's offset in the instruction.
+    /// `mov %edx,0x90(%r8)`: the page in a register, the word's offset in the instruction. On aarch64 `str w2, [x8, #0x90]`.
     Displaced,
 }
 
-/// Offset of libcuda's own copy of GP_PUT from the address in r14 at the first store.
+/// Offset of libcuda's own copy of GP_PUT from the address in r14 (on aarch64: x20) at the first store.
 const CACHED_PUT: u64 = 72;
 
 /// Rings: writes `token` to the doorbell word of the page at `page`. `own` is the address of the copy of GP_PUT; at the
@@ -77,16 +77,54 @@ unsafe fn displaced(page: u64, token: u32) {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+/// As on x86-64, with x20 in r14's place. The compiler keeps x19 for itself: it holds 0 at the store, and x9 its complement.
+#[cfg(target_arch = "aarch64")]
 #[inline(never)]
-unsafe fn plain(doorbell: u64, token: u32, _near_own: u64) {
-    // SAFETY: the caller guarantees the address.
-    unsafe { core::ptr::write_volatile(doorbell as *mut u32, token) }
+unsafe fn plain(doorbell: u64, token: u32, near_own: u64) {
+    // SAFETY: the caller guarantees the address; the store touches nothing else, and x19 is restored.
+    unsafe {
+        core::arch::asm!(
+            "mvn x9, x19",
+            "mov x19, xzr",
+            "str w1, [x0]",
+            "mvn x19, x9",
+            in("x0") doorbell,
+            in("w1") token,
+            in("x20") near_own,
+            in("x2") 0u64,
+            in("x3") 0u64,
+            in("x4") 0u64,
+            in("x5") 0u64,
+            in("x6") 0u64,
+            in("x7") 0u64,
+            in("x8") 0u64,
+            out("x9") _,
+            in("x10") 0u64,
+            in("x11") 0u64,
+            in("x12") 0u64,
+            in("x13") 0u64,
+            in("x14") 0u64,
+            in("x15") 0u64,
+            in("x16") 0u64,
+            in("x17") 0u64,
+            in("x21") 0u64,
+            in("x22") 0u64,
+            in("x23") 0u64,
+            in("x24") 0u64,
+            in("x25") 0u64,
+            in("x26") 0u64,
+            in("x27") 0u64,
+            in("x28") 0u64,
+            options(nostack, preserves_flags)
+        );
+    }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
 #[inline(never)]
 unsafe fn displaced(page: u64, token: u32) {
-    // SAFETY: the caller guarantees the address.
-    unsafe { core::ptr::write_volatile((page + crate::layout::DOORBELL) as *mut u32, token) }
+    // SAFETY: the caller guarantees the address; the store touches nothing else.
+    unsafe {
+        core::arch::asm!("str w2, [x8, #0x90]", in("x8") page, in("w2") token, options(nostack, preserves_flags));
+    }
 }

@@ -13,10 +13,7 @@ use nvcap_common::{REGS, WINDOW, Windows};
 /// How many different values of GP_PUT a place must have held.
 const ENOUGH: usize = 8;
 /// The stack pointer: memory near it belongs to one call, and is chosen only when nothing else is left.
-#[cfg(target_arch = "x86_64")]
-const STACK: Option<usize> = Some(4);
-#[cfg(not(target_arch = "x86_64"))]
-const STACK: Option<usize> = None;
+const STACK: usize = if cfg!(target_arch = "aarch64") { 31 } else { 4 };
 
 /// A place near a register's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +83,8 @@ impl CachedPut {
             })
         };
         let best = (0..REGS)
-            .filter(|r| Some(*r) != STACK)
-            .chain(STACK)
+            .filter(|r| *r != STACK)
+            .chain([STACK])
             .find_map(place);
         let verdict = match best {
             None => Agreement::Nowhere,
@@ -131,7 +128,7 @@ mod tests {
             w.words[14][34] = put;
             w.words[14][35] = put;
             // On the stack, too; and in a word that is equal by chance now and then.
-            w.words[4][0] = put;
+            w.words[STACK][0] = put;
             w.words[2][7] = put & !1;
             let expected = match put {
                 1..=7 => Agreement::More,

@@ -77,7 +77,10 @@ pub(crate) fn examine() -> Vec<Finding> {
                 CheckOutcome::Works,
                 format!("loaded, with {}", loaded.doorbell_name),
             ));
-            all.push(breakpoints(&loaded));
+            all.push(match super::stepping::check(loaded.doorbell.as_fd()) {
+                Ok(()) => breakpoints(&loaded),
+                Err(e) => finding(BREAKPOINTS, CheckOutcome::Missing, e.to_string()),
+            });
             let process =
                 discover::attach_process(&mut loaded.bpf).map(|()| "fork, exec, exit".to_owned());
             all.push(result(
@@ -219,11 +222,13 @@ fn observing() -> Finding {
     }
 }
 
+const BREAKPOINTS: &str = "hardware breakpoints";
+
 static WATCHED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
 /// Opens breakpoints on this thread until no register is left, and triggers one.
 fn breakpoints(loaded: &Loaded) -> Finding {
-    let what = "hardware breakpoints";
+    let what = BREAKPOINTS;
     // SAFETY: gettid has no preconditions.
     let tid = unsafe { libc::gettid() } as u32;
     let life = Life {

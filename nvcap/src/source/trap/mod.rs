@@ -3,7 +3,7 @@
 //! - [`session`]: the trace as a whole; the other modules serve it.
 //! - [`load`], [`btf`], [`bpf`], [`kprobes`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of seeing the
 //!   driver's calls.
-//! - [`arm`], [`perf`]: breakpoints.
+//! - [`arm`], [`perf`]: breakpoints; [`stepping`]: whether a thread gets past one.
 //! - [`site`], [`cached_put`]: which register holds the token, and where the process keeps its own copy of GP_PUT.
 //! - [`assemble`], [`shared`], [`space`], [`table`]: ring-buffer records, the channel table, and the other maps.
 //! - [`registers`]: of threads that sit in the kernel, for `nvcap dump`.
@@ -31,6 +31,7 @@ pub(crate) mod session;
 pub(crate) mod shared;
 pub(crate) mod site;
 pub(crate) mod space;
+mod stepping;
 pub(crate) mod table;
 
 pub(crate) use super::{channels_file, error};

@@ -23,7 +23,7 @@ pub(crate) struct Life {
 /// When a breakpoint stops a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stops {
-    /// Behind a write to the 4 bytes at its address.
+    /// Behind a write to the 4 bytes at its address; on aarch64 before it ([`nvcap_common::TRAP_TO_END`]).
     AfterWrite,
     /// Before the instruction at its address.
     Before,

@@ -34,7 +34,10 @@ mod token_evidence;
 mod token_learner;
 mod translations;
 
-use std::{os::fd::AsRawFd, time::Duration};
+use std::{
+    os::fd::{AsFd as _, AsRawFd},
+    time::Duration,
+};
 
 use nvcap_common as c;
 
@@ -50,6 +53,7 @@ use super::{
     discover::{self, Way},
     error::{Error, Result},
     load::{LoadOptions, Loaded},
+    stepping,
 };
 use crate::{
     driver, procfs,
@@ -143,6 +147,7 @@ impl Session {
             stack_every: options.stacks.as_ref().map_or(1, |q| q.every),
             mode: options.mode.of_programs(),
         })?;
+        stepping::check(bpf.doorbell.as_fd())?;
         discover::attach_process(&mut bpf.bpf)?;
         discover::attach_module_load(&mut bpf.bpf);
         log::debug!("processes are followed");

@@ -375,7 +375,7 @@ impl Capture {
             ip: (!foreign).then_some(head.ip),
             doorbell: (!foreign).then_some(CpuVa(head.doorbell)),
             // What an earlier doorbell may have been rung for was committed before.
-            how: match (before && !late, batched) {
+            how: match ((before || c::TRAP_TO_END != 0) && !late, batched) {
                 (_, true) => How::Batched,
                 (true, false) => How::Precommit,
                 (false, false) => How::Trapped,
