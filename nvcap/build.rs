@@ -1,8 +1,8 @@
 //! Hands the compiled BPF object to the library, which embeds it, and the commit to the program, which says it.
 //!
 //! `cargo xtask build` compiles `nvcap-ebpf` and names the object in `NVCAP_BPF_OBJECT`; a plain `cargo build`
-//! takes the one that an earlier `xtask build` left in `target/bpf/`. Where there is none the program is built
-//! without live tracing, and says so when live tracing is asked for.
+//! takes the one that an earlier `xtask build` left in `target/bpf/` for the processor that it builds for. Where there is
+//! none the program is built without live tracing, and says so when live tracing is asked for.
 //!
 //! The commit is that of the checkout, with `+changes` behind it where what the program is made of is not as it was
 //! committed; else `unknown` (an unpacked archive). Whoever packs nvcap may name it in `NVCAP_COMMIT`.
@@ -27,12 +27,28 @@ fn main() {
     if env::var_os("CARGO_FEATURE_TRAP").is_none() {
         return;
     }
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    let is_host = env::var("HOST").is_ok_and(|host| host.split('-').next() == Some(&*arch));
+    let left = match is_host {
+        true => "../target/bpf/nvcap.bpf.o".to_owned(),
+        false => format!("../target/bpf/nvcap-{arch}.bpf.o"),
+    };
     let built = env::var_os("NVCAP_BPF_OBJECT")
         .map(PathBuf::from)
-        .unwrap_or_else(|| manifest.join("../target/bpf/nvcap.bpf.o"));
+        .unwrap_or_else(|| manifest.join(left));
     println!("cargo::rerun-if-changed={}", built.display());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("nvcap.bpf.o");
     let object = fs::read(&built).unwrap_or_default();
+    for other in ["x86_64", "aarch64"].into_iter().filter(|a| *a != arch) {
+        // As nvcap-ebpf has it in its section nvcap_arch.
+        let mark = format!("nvcap for {other}\0");
+        assert!(
+            !object.windows(mark.len()).any(|w| w == mark.as_bytes()),
+            "{} has BPF programs for processes of {other}, and nvcap is built for {arch}; \
+             type: cargo xtask build --target {arch}",
+            built.display()
+        );
+    }
     fs::write(out, object).expect("OUT_DIR is writable");
 }
 

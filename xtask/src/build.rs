@@ -9,11 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{install, paths, shell::Cmd, toolchain};
-
-/// The target of every program that is to run on other machines.
-const GNU: &str = "x86_64-unknown-linux-gnu";
-const MUSL: &str = "x86_64-unknown-linux-musl";
+use crate::{arch::Arch, install, paths, shell::Cmd, toolchain};
 
 /// How the programs are built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +18,8 @@ pub struct Profile {
     pub release: bool,
     /// One file that needs no shared library, for any distribution.
     pub fixed: bool,
+    /// The processor they are for.
+    pub arch: Arch,
 }
 
 impl Profile {
@@ -29,22 +27,72 @@ impl Profile {
     pub const RELEASE: Self = Self {
         release: true,
         fixed: true,
+        arch: Arch::HOST,
     };
+
+    /// The same for another processor.
+    pub fn on(self, arch: Arch) -> Self {
+        Self { arch, ..self }
+    }
+
+    fn is_foreign(self) -> bool {
+        self.arch != Arch::HOST
+    }
+
+    /// The target to name to cargo; none for a plain build on this machine.
+    fn target(self) -> Option<String> {
+        match self.is_foreign() {
+            // A program of musl's needs no C library here, but rustls's C code needs headers: a cross compiler brings both.
+            true => Some(self.arch.gnu()),
+            false => self.fixed.then(static_target),
+        }
+    }
+
+    /// What `cargo` needs for this profile beside the packages' names.
+    fn options(self, cargo: Cmd) -> Cmd {
+        let mut cargo = cargo.args(self.release.then_some("--release"));
+        if let Some(target) = self.target() {
+            cargo = cargo.args(["--target", &target]);
+        }
+        if self.fixed {
+            cargo = cargo.env("RUSTFLAGS", static_flags());
+        }
+        if self.is_foreign() {
+            let target = self.arch.gnu().replace('-', "_").to_uppercase();
+            cargo = cargo
+                .env(format!("CARGO_TARGET_{target}_LINKER"), self.arch.cross().0)
+                .env("NVCAP_BPF_OBJECT", paths::bpf_object(self.arch));
+        }
+        cargo
+    }
+
+    /// Installs what such programs are linked with, or says what to type.
+    fn need_linker(self) -> Result<()> {
+        match self.is_foreign() {
+            true => need_cross(self.arch),
+            false if self.fixed => need_static_libc(),
+            false => Ok(()),
+        }
+    }
 
     /// Where cargo puts programs of this profile.
     pub fn dir(self) -> PathBuf {
         let target = paths::target();
-        let base = if self.fixed {
-            target.join(static_target())
-        } else {
-            target
+        let base = match self.target() {
+            Some(triple) => target.join(triple),
+            None => target,
         };
         base.join(if self.release { "release" } else { "debug" })
     }
 }
 
-/// Compiles the BPF programs to `target/bpf/nvcap.bpf.o` and returns that path.
+/// Compiles the BPF programs for processes of this machine's processor: [`bpf_for`].
 pub fn bpf() -> Result<PathBuf> {
+    bpf_for(Arch::HOST)
+}
+
+/// Compiles the BPF programs for processes of a processor to [`paths::bpf_object`], and returns that path.
+pub fn bpf_for(arch: Arch) -> Result<PathBuf> {
     let dir = paths::ebpf_crate();
     if !paths::has_crate("nvcap-ebpf") {
         bail!(
@@ -55,7 +103,8 @@ pub fn bpf() -> Result<PathBuf> {
     }
     let toolchain = toolchain::Toolchain::get()?;
     let locked = dir.join("Cargo.lock").is_file().then_some("--locked");
-    toolchain.cargo("build").args(locked).dir(&dir).run().with_context(|| {
+    let build = toolchain.cargo("build", arch).args(locked).dir(&dir);
+    build.run().with_context(|| {
         format!(
             "the BPF programs were not built (compiler: {}; linker: {}).\nIf the message above is the linker's and \
              speaks of bitcode or of an unknown attribute, its LLVM is older than the compiler's: remove it from PATH \
@@ -64,8 +113,10 @@ pub fn bpf() -> Result<PathBuf> {
             toolchain.linker.display()
         )
     })?;
-    let built = dir.join("target/bpfel-unknown-none/release/nvcap-ebpf");
-    let object = paths::bpf_object();
+    let built = dir
+        .join(toolchain::bpf_target(arch))
+        .join("bpfel-unknown-none/release/nvcap-ebpf");
+    let object = paths::bpf_object(arch);
     fs::create_dir_all(object.parent().expect("it has a folder"))?;
     let fresh = object.with_extension("new");
     fs::copy(&built, &fresh).with_context(|| {
@@ -110,20 +161,10 @@ pub fn programs() -> Vec<String> {
 ///
 /// Does not touch the BPF object: call [`bpf`] first where it must be fresh.
 pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf> {
-    if profile.fixed {
-        need_static_libc()?;
-    }
-    let mut cmd = host_cargo()
-        .arg("build")
-        .arg("--locked")
-        .args(profile.release.then_some("--release"));
+    profile.need_linker()?;
+    let mut cmd = profile.options(host_cargo().args(["build", "--locked"]));
     for name in names {
         cmd = cmd.args(["-p", name.as_ref()]);
-    }
-    if profile.fixed {
-        cmd = cmd
-            .args(["--target", static_target()])
-            .env("RUSTFLAGS", static_flags());
     }
     cmd.run()?;
     Ok(profile.dir())
@@ -131,18 +172,13 @@ pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf>
 
 /// Builds a package's only test program without running it, and returns its path.
 pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
-    let mut cmd = host_cargo()
-        .args([
-            "test", "--no-run", "--locked", "-p", package, "--test", package,
-        ])
-        .args(profile.release.then_some("--release"))
+    profile.need_linker()?;
+    let test = [
+        "test", "--no-run", "--locked", "-p", package, "--test", package,
+    ];
+    let cmd = profile
+        .options(host_cargo().args(test))
         .args(["--message-format=json-render-diagnostics"]);
-    if profile.fixed {
-        need_static_libc()?;
-        cmd = cmd
-            .args(["--target", static_target()])
-            .env("RUSTFLAGS", static_flags());
-    }
     let messages = cmd
         .read()
         .with_context(|| format!("not built; look with: {}", cmd.line()))?;
@@ -160,12 +196,12 @@ pub fn host_cargo() -> Cmd {
     Cmd::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .other_package()
         .dir(paths::root())
-        .env("NVCAP_BPF_OBJECT", paths::bpf_object())
+        .env("NVCAP_BPF_OBJECT", paths::bpf_object(Arch::HOST))
 }
 
 /// `cargo xtask build`.
 pub fn run(profile: Profile) -> Result<()> {
-    bpf()?;
+    bpf_for(profile.arch)?;
     // Tests and benchmarks use a release, as root and without building: all of it must be there.
     let dir = if profile.release {
         packages(&programs(), profile)?
@@ -213,11 +249,11 @@ fn needs_interpreter(elf: &[u8]) -> Option<bool> {
 }
 
 /// glibc if its static library is here, else musl if rustup has it.
-fn static_target() -> &'static str {
+fn static_target() -> String {
     if has_static_glibc() || !has_musl() {
-        GNU
+        Arch::HOST.gnu()
     } else {
-        MUSL
+        Arch::HOST.musl()
     }
 }
 
@@ -226,18 +262,50 @@ fn static_flags() -> &'static str {
 }
 
 fn has_static_glibc() -> bool {
+    links_statically("cc")
+}
+
+/// Whether a C compiler finds a static C library.
+fn links_statically(compiler: &str) -> bool {
     // gcc prints the bare name if it finds no such file.
-    Cmd::new("cc")
+    Cmd::new(compiler)
         .arg("-print-file-name=libc.a")
         .read()
         .is_some_and(|path| path.starts_with('/'))
 }
 
 fn has_musl() -> bool {
+    has_target(&Arch::HOST.musl())
+}
+
+/// Whether rustup has a target's standard library.
+fn has_target(target: &str) -> bool {
     Cmd::new("rustup")
         .args(["target", "list", "--installed"])
         .read()
-        .is_some_and(|list| list.lines().any(|line| line == MUSL))
+        .is_some_and(|list| list.lines().any(|line| line == target))
+}
+
+/// A processor's Rust target, whose standard library rustup adds where it is lacking.
+pub fn rust_target(arch: Arch) -> Result<String> {
+    let target = arch.gnu();
+    if arch != Arch::HOST && !has_target(&target) {
+        let add = Cmd::new("rustup").args(["target", "add", &target]);
+        let lacking = || format!("Rust's standard library for {} is not here", arch.name());
+        add.run().with_context(lacking)?;
+    }
+    Ok(target)
+}
+
+/// The standard library, the C compiler and the static glibc of another processor: installed, or named.
+fn need_cross(arch: Arch) -> Result<()> {
+    let (compiler, packages) = arch.cross();
+    let purpose = format!("building programs for {}", arch.name());
+    rust_target(arch)?;
+    match links_statically(compiler) {
+        true => Ok(()),
+        false => install::apt(packages, &purpose),
+    }
 }
 
 fn need_static_libc() -> Result<()> {
@@ -249,9 +317,10 @@ fn need_static_libc() -> Result<()> {
     }
     bail!(
         "a static program needs glibc's static library or Rust's musl target. Type one of:\n  \
-         rustup target add {MUSL}\n  sudo apt-get install libc6-dev   (Debian, Ubuntu)\n  \
+         rustup target add {}\n  sudo apt-get install libc6-dev   (Debian, Ubuntu)\n  \
          sudo dnf install glibc-static   (Fedora, RHEL)\n\
-         or leave --static and --release out"
+         or leave --static and --release out",
+        Arch::HOST.musl()
     )
 }
 

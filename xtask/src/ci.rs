@@ -7,7 +7,10 @@ use std::fs;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 
-use crate::{api, build, install, licences, package, paths, report::Report, shell::Cmd, toolchain};
+use crate::{
+    api, arch::Arch, build, install, licences, package, paths, report::Report, shell::Cmd,
+    toolchain,
+};
 
 /// A part of the gate.
 #[derive(Subcommand)]
@@ -87,6 +90,7 @@ fn lint(report: &mut Report) -> Result<()> {
             .args(["--features", "cli", "--locked"])
             .args(deny),
     )?;
+    lint_aarch64(report)?;
     // First, because the public interface is read from these pages.
     report.step(
         "documentation of private items",
@@ -106,6 +110,24 @@ fn lint(report: &mut Report) -> Result<()> {
     lint_bpf(report)
 }
 
+/// clippy of the library and of the program for aarch64, as far as they need no C compiler of that processor (rustls has C code).
+fn lint_aarch64(report: &mut Report) -> Result<()> {
+    const NAME: &str = "clippy for aarch64";
+    match build::rust_target(Arch::Aarch64) {
+        Err(error) => {
+            report.skip(NAME, &format!("{error:#}"));
+            Ok(())
+        }
+        Ok(target) => report.step(
+            NAME,
+            &build::host_cargo()
+                .args(["clippy", "-p", "nvcap", "--no-default-features"])
+                .args(["--features", "trap", "--locked", "--target", &target])
+                .args(["--", "-D", "warnings"]),
+        ),
+    }
+}
+
 /// clippy for the BPF crate, if its compiler has a clippy of its own.
 fn lint_bpf(report: &mut Report) -> Result<()> {
     const NAME: &str = "clippy of nvcap-ebpf";
@@ -114,16 +136,20 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
         return Ok(());
     }
     let toolchain = toolchain::Toolchain::get()?;
-    if toolchain.clippy().is_none() && install::apt_allowed() && install::apt_offers(DEBIAN_CLIPPY)
+    if toolchain.clippy(Arch::HOST).is_none()
+        && install::apt_allowed()
+        && install::apt_offers(DEBIAN_CLIPPY)
     {
         // It is no error if this fails: the step below says that it did not run.
         let _ = install::apt(&[DEBIAN_CLIPPY], NAME);
     }
-    match toolchain.clippy() {
-        Some(cmd) => report.step(
-            NAME,
-            &cmd.dir(paths::ebpf_crate()).args(["--", "-D", "warnings"]),
-        ),
+    let deny = |clippy: Cmd| {
+        clippy
+            .dir(paths::ebpf_crate())
+            .args(["--", "-D", "warnings"])
+    };
+    match toolchain.clippy(Arch::HOST) {
+        Some(clippy) => report.step(NAME, &deny(clippy)),
         None => {
             report.skip(
                 NAME,

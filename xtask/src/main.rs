@@ -1,6 +1,7 @@
 //! The commands for nvcap's developers: `cargo xtask COMMAND`. Dispatch and help; each command is a module.
 
 mod api;
+mod arch;
 mod bench;
 mod browser;
 mod build;
@@ -54,7 +55,8 @@ enum Command {
     /// Build the BPF programs and nvcap
     #[command(after_help = "Examples:
   cargo xtask build             development build: target/debug/nvcap
-  cargo xtask build --release   one static file for any distribution; its path is printed last")]
+  cargo xtask build --release   one static file for any distribution; its path is printed last
+  cargo xtask build --release --target aarch64   the same for Grace, Jetson and other Arm machines")]
     Build {
         /// Optimised and, unless --dynamic is given, static
         #[arg(long)]
@@ -65,6 +67,9 @@ enum Command {
         /// Linked with this machine's glibc, in any profile
         #[arg(long)]
         dynamic: bool,
+        /// For machines with this processor
+        #[arg(long, value_name = "ARCH", value_enum, default_value_t = arch::Arch::HOST)]
+        target: arch::Arch,
     },
     /// Build everything, become root by sudo, and trace
     #[command(
@@ -152,9 +157,11 @@ fn dispatch() -> anyhow::Result<ExitCode> {
             release,
             fixed,
             dynamic,
+            target,
         } => build::run(build::Profile {
             release,
             fixed: fixed || (release && !dynamic),
+            arch: target,
         })?,
         Command::Run { args } => return run::run(&args),
         Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,

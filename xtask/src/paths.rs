@@ -7,6 +7,8 @@ use std::{
 
 use anyhow::{Context, Result};
 
+use crate::arch::Arch;
+
 /// The workspace root: the folder above `xtask/`.
 pub fn root() -> PathBuf {
     // Cargo sets the variable for `cargo run`; the compiled-in value serves a binary that is started by hand.
@@ -37,9 +39,12 @@ pub fn ebpf_crate() -> PathBuf {
     root().join("nvcap-ebpf")
 }
 
-/// The finished BPF object; `nvcap/build.rs` looks for it here too.
-pub fn bpf_object() -> PathBuf {
-    target().join("bpf/nvcap.bpf.o")
+/// The finished BPF object for processes of a processor; `nvcap/build.rs` looks for it here too.
+pub fn bpf_object(arch: Arch) -> PathBuf {
+    target().join(match arch {
+        Arch::HOST => "bpf/nvcap.bpf.o".to_owned(),
+        other => format!("bpf/nvcap-{}.bpf.o", other.name()),
+    })
 }
 
 /// The tables that `cargo xtask facts` turns into `nvcap/facts/*.bin`.

@@ -76,8 +76,9 @@ impl Cmd {
 
     /// Sets an environment variable; it is shown with the command.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.env
-            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        let name = name.as_ref();
+        self.env.retain(|(earlier, _)| earlier != name);
+        self.env.push((name.to_owned(), value.as_ref().to_owned()));
         self
     }
 

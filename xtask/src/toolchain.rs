@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use crate::{install, paths, shell::Cmd};
+use crate::{arch::Arch, install, paths, shell::Cmd};
 
 /// The bpf-linker to install if none fits.
 const LINKER_VERSION: &str = "0.13.0";
@@ -51,40 +51,52 @@ pub struct Toolchain {
     pub linker: PathBuf,
 }
 
+/// The target folder of the BPF programs for processes of a processor, in their crate.
+pub fn bpf_target(arch: Arch) -> String {
+    match arch {
+        Arch::HOST => "target".into(),
+        other => format!("target/{}", other.name()),
+    }
+}
+
 impl Toolchain {
-    /// `cargo SUBCOMMAND …` with this toolchain, for the BPF target, in the release profile.
-    pub fn cargo(&self, subcommand: &str) -> Cmd {
-        self.for_bpf(self.compiler.cargo(), subcommand)
+    /// `cargo SUBCOMMAND …` with this toolchain, for the BPF target and processes of a processor, in the release profile.
+    pub fn cargo(&self, subcommand: &str, arch: Arch) -> Cmd {
+        self.for_bpf(self.compiler.cargo(), subcommand, arch)
     }
 
     /// clippy with this toolchain; none if its compiler came without one.
-    pub fn clippy(&self) -> Option<Cmd> {
+    pub fn clippy(&self, arch: Arch) -> Option<Cmd> {
         match &self.compiler.rustup {
             Some(toolchain) => {
                 Cmd::new("rustup")
                     .args(["run", toolchain, "cargo-clippy", "--version"])
                     .read()?;
-                Some(self.for_bpf(self.compiler.cargo(), "clippy"))
+                Some(self.for_bpf(self.compiler.cargo(), "clippy", arch))
             }
             None => {
                 // cargo-clippy starts the clippy-driver beside it, which must be of the compiler's own release.
                 let own = self.compiler.rustc.with_file_name("cargo-clippy");
                 paths::is_executable(&own).then_some(())?;
-                Some(self.for_bpf(self.compiler.with_own_rustc(Cmd::new(own)), "clippy"))
+                Some(self.for_bpf(self.compiler.with_own_rustc(Cmd::new(own)), "clippy", arch))
             }
         }
     }
 
-    fn for_bpf(&self, cargo: Cmd, subcommand: &str) -> Cmd {
+    fn for_bpf(&self, cargo: Cmd, subcommand: &str, arch: Arch) -> Cmd {
         let build_std: &[&str] = if self.compiler.build_std {
             &["-Z", "build-std=core"]
         } else {
             &[]
         };
-        let flags = format!(
+        let mut flags = format!(
             "-C target-cpu=v3 -C debuginfo=2 -C linker={} -C link-arg=--btf",
             self.linker.display()
         );
+        if arch != Arch::HOST {
+            // As aya-ebpf has it: cargo then tells build scripts CARGO_CFG_BPF_TARGET_ARCH.
+            flags.push_str(&format!(" --cfg bpf_target_arch=\"{}\"", arch.name()));
+        }
         cargo
             .args([
                 subcommand,
@@ -92,7 +104,7 @@ impl Toolchain {
                 "--target",
                 "bpfel-unknown-none",
                 "--target-dir",
-                "target",
+                &bpf_target(arch),
             ])
             .args(build_std)
             .env("RUSTFLAGS", flags)

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::build::Profile;
 use emulator::Emulator;
@@ -36,6 +36,7 @@ use report::{Outcome, Report};
     cargo xtask vm --kernel 6.1 --way fentry            one kernel, one way of discovery\n  \
     cargo xtask vm --kernel 6.12 --way kprobe -- fork   one test there\n  \
     cargo xtask vm --cell 6.12-kprobe-550               one cell by its name (--list names them)\n  \
+    cargo xtask vm --cell 6.12-aarch64-kprobe           Linux 6.12 on an emulated Arm machine\n  \
     cargo xtask vm --table                              the whole matrix, then docs/kernels.md")]
 pub struct Args {
     /// Only these kernel series
@@ -47,6 +48,9 @@ pub struct Args {
     /// Only the cells with these names
     #[arg(long, value_name = "NAME")]
     cell: Vec<String>,
+    /// Also the machines with another processor (aarch64): programs are built for it, and its emulation is slow
+    #[arg(long)]
+    foreign: bool,
     /// Name the cells and their tests, and end
     #[arg(long)]
     list: bool,
@@ -85,12 +89,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         return Ok(());
     }
-    let emulator = Emulator::get()?;
-    let profile = Profile {
-        release: !args.dev,
-        ..Profile::RELEASE
-    };
-    let programs = guest::build(args.nvcap.as_deref(), args.bed, profile)?;
+    let beds = beds(&cells, &args)?;
     // The build's time belongs to the change, not to the matrix.
     let start = Instant::now();
     let jobs = args
@@ -107,7 +106,7 @@ pub fn run(args: Args) -> Result<()> {
                     let Some(cell) = queue.lock().ok().and_then(|mut q| q.pop_front()) else {
                         return;
                     };
-                    let report = machine(&emulator, &cell, &programs, &args);
+                    let report = machine(&beds, &cell, &args);
                     report.print();
                     if let Ok(mut all) = reports.lock() {
                         all.push(report);
@@ -151,8 +150,34 @@ pub fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// What all machines with a processor have in common.
+struct Bed {
+    emulator: Emulator,
+    programs: Programs,
+}
+
+/// The emulator and the programs for each processor of the cells.
+fn beds(cells: &[Cell], args: &Args) -> Result<Vec<Bed>> {
+    let mut beds: Vec<Bed> = Vec::new();
+    for cell in cells {
+        let arch = fetch::series(cell.kernel)?.arch;
+        if beds.iter().any(|bed| bed.emulator.arch == arch) {
+            continue;
+        }
+        let profile = Profile {
+            release: !args.dev,
+            ..Profile::RELEASE.on(arch)
+        };
+        beds.push(Bed {
+            emulator: Emulator::get(arch)?,
+            programs: guest::build(args.nvcap.as_deref(), args.bed, profile)?,
+        });
+    }
+    Ok(beds)
+}
+
 /// Runs one machine, from its kernel to its report.
-fn machine(emulator: &Emulator, cell: &Cell, programs: &Programs, args: &Args) -> Report {
+fn machine(beds: &[Bed], cell: &Cell, args: &Args) -> Report {
     let mut tests: Vec<String> = if args.tests.is_empty() {
         cell.tests().iter().map(|t| t.to_string()).collect()
     } else {
@@ -165,11 +190,13 @@ fn machine(emulator: &Emulator, cell: &Cell, programs: &Programs, args: &Args) -
         };
         args.tests.iter().flat_map(group).collect()
     };
-    if programs.nvcap.is_none() {
+    if args.bed {
         tests.retain(|t| t.starts_with("bed-"));
     }
     let boot = || {
         let kernel = fetch::kernel(cell.kernel)?;
+        let bed = beds.iter().find(|b| b.emulator.arch == kernel.arch);
+        let Bed { emulator, programs } = bed.context("there is no bed for its processor")?;
         let modules = module::build(&kernel, cell.branch, cell.btf)?;
         qemu::boot(
             emulator,
@@ -186,6 +213,11 @@ fn machine(emulator: &Emulator, cell: &Cell, programs: &Programs, args: &Args) -
 
 fn chosen(args: &Args) -> Result<Vec<Cell>> {
     let mut cells = matrix::all();
+    let named = |cell: &Cell| {
+        args.kernel.iter().any(|k| k == cell.kernel) || args.cell.contains(&cell.name())
+    };
+    let foreign = matrix::foreign().into_iter();
+    cells.extend(foreign.filter(|cell| args.foreign || args.list || named(cell)));
     cells.retain(|cell| {
         (args.kernel.is_empty() || args.kernel.iter().any(|k| k == cell.kernel))
             && (args.way.is_empty() || args.way.contains(&cell.way))

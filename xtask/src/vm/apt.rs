@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::shell;
-use crate::paths;
+use crate::{arch::Arch, paths};
 
 /// The keys that Debian signs its archives with, from the package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -21,8 +21,8 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// A private apt in `dir`, for suites of the main archive and of the security archive.
-    pub fn new(dir: &Path, suites: [&str; 2]) -> Result<Apt> {
+    /// A private apt in `dir`, for suites of the main archive and of the security archive, with packages of a processor.
+    pub fn new(dir: &Path, suites: [&str; 2], arch: Arch) -> Result<Apt> {
         present()?;
         let apt = dir.join("apt");
         for folder in ["lists/partial", "cache/archives/partial", "preferences.d"] {
@@ -45,12 +45,13 @@ impl Apt {
         fs::write(
             &config,
             format!(
-                "Dir::State::lists \"{0}/lists\";\nDir::State::status \"{0}/status\";\nDir::State::extended_states \
+                "APT::Architecture \"{1}\";\nAPT::Architectures {{ \"{1}\"; }};\nDir::State::lists \"{0}/lists\";\nDir::State::status \"{0}/status\";\nDir::State::extended_states \
                  \"{0}/extended_states\";\nDir::Cache \"{0}/cache\";\nDir::Etc::sourcelist \"{0}/vm.sources\";\n\
                  Dir::Etc::sourceparts \"-\";\nDir::Etc::preferences \"{0}/preferences\";\n\
                  Dir::Etc::preferencesparts \"{0}/preferences.d\";\nAPT::Sandbox::User \"root\";\n\
                  APT::Update::Error-Mode \"any\";\nAcquire::Languages \"none\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n",
-                apt.display()
+                apt.display(),
+                arch.debian(),
             ),
         )?;
         let apt = Apt { config };

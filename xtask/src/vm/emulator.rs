@@ -11,10 +11,16 @@ use anyhow::{Result, bail, ensure};
 
 use super::apt::Apt;
 use super::shell;
-use crate::paths;
+use crate::{arch::Arch, paths};
 
-const PACKAGE: &str = "qemu-system-x86";
-const PROGRAM: &str = "qemu-system-x86_64";
+/// The package, its program, and the machine type that the kernels boot on.
+fn parts(arch: Arch) -> (&'static str, &'static str, &'static str) {
+    match arch {
+        Arch::X86_64 => ("qemu-system-x86", "qemu-system-x86_64", "microvm"),
+        Arch::Aarch64 => ("qemu-system-arm", "qemu-system-aarch64", "virt"),
+    }
+}
+
 const SUITES: [&str; 2] = ["bookworm bookworm-updates", "bookworm-security"];
 /// Where packages put libraries: some before the move to /usr, some after it.
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
@@ -24,7 +30,15 @@ const FIRMWARE: [&str; 2] = ["usr/share/qemu", "usr/share/seabios"];
 
 /// A QEMU that can be started.
 #[derive(Debug)]
-pub enum Emulator {
+pub struct Emulator {
+    /// The processor of its machines.
+    pub arch: Arch,
+    place: Place,
+}
+
+/// Where it is.
+#[derive(Debug)]
+enum Place {
     /// The host's.
     Host(PathBuf),
     /// Unpacked in this folder.
@@ -33,24 +47,30 @@ pub enum Emulator {
 
 impl Emulator {
     /// The host's QEMU if it supports the machines, else the unpacked one, which is fetched if missing.
-    pub fn get() -> Result<Emulator> {
-        if let Some(program) = paths::on_path(PROGRAM) {
-            let host = Emulator::Host(program);
+    pub fn get(arch: Arch) -> Result<Emulator> {
+        let (package, name, _) = parts(arch);
+        if let Some(program) = paths::on_path(name) {
+            let place = Place::Host(program);
+            let host = Emulator { arch, place };
             match host.check() {
                 Ok(()) => return Ok(host),
                 Err(error) => println!("vm: the host's QEMU will not do: {error:#}"),
             }
         }
-        let dir = shell::cache().join("qemu");
-        let unpacked = Emulator::Unpacked(dir.join("root"));
+        let dir = shell::cache().join(match arch {
+            Arch::HOST => "qemu".to_owned(),
+            other => format!("qemu-{}", other.name()),
+        });
+        let place = Place::Unpacked(dir.join("root"));
+        let unpacked = Emulator { arch, place };
         let ready = dir.join("ready");
         if !ready.is_file() {
             println!("vm: fetching QEMU (once)");
             fs::remove_dir_all(&dir).ok();
-            if let Err(error) = fetch(&dir).and_then(|()| unpacked.check()) {
+            if let Err(error) = fetch(&dir, package).and_then(|()| unpacked.check()) {
                 bail!(
                     "cannot unpack QEMU into {}: {error:#}\n\
-                     If that cannot be mended, have a {PROGRAM} on PATH by other means and type this again",
+                     If that cannot be mended, have a {name} on PATH by other means and type this again",
                     dir.display()
                 );
             }
@@ -61,15 +81,15 @@ impl Emulator {
 
     /// The command that starts it.
     pub fn command(&self) -> Command {
-        match self {
-            Emulator::Host(program) => Command::new(program),
-            Emulator::Unpacked(root) => {
+        match &self.place {
+            Place::Host(program) => Command::new(program),
+            Place::Unpacked(root) => {
                 let libraries = LIBRARIES.map(|at| root.join(at).display().to_string());
                 let mut command = Command::new(root.join(LOADER));
                 command
                     .arg("--library-path")
                     .arg(libraries.join(":"))
-                    .arg(root.join("usr/bin").join(PROGRAM))
+                    .arg(root.join("usr/bin").join(parts(self.arch).1))
                     .env("QEMU_MODULE_DIR", root.join(MODULES));
                 for at in FIRMWARE {
                     command.arg("-L").arg(root.join(at));
@@ -82,17 +102,16 @@ impl Emulator {
     /// Checks that it starts and supports the machine type that the kernels boot on.
     fn check(&self) -> Result<()> {
         let machines = shell::quiet(self.command().args(["-M", "help"]))?;
-        ensure!(
-            machines.lines().any(|line| line.starts_with("microvm ")),
-            "it has no machine microvm"
-        );
+        let machine = parts(self.arch).2;
+        let is_it = |line: &str| line.split_whitespace().next() == Some(machine);
+        ensure!(machines.lines().any(is_it), "it has no machine {machine}");
         Ok(())
     }
 }
 
-fn fetch(dir: &Path) -> Result<()> {
-    let apt = Apt::new(dir, SUITES)?;
-    let mut packages = apt.closure(PACKAGE)?;
+fn fetch(dir: &Path, package: &str) -> Result<()> {
+    let apt = Apt::new(dir, SUITES, Arch::HOST)?;
+    let mut packages = apt.closure(package)?;
     packages.retain(|package| is_part(package));
     let debs = dir.join("debs");
     apt.unpack(&packages, &debs, &dir.join("root"))?;
@@ -143,7 +162,11 @@ mod tests {
 
     #[test]
     fn an_unpacked_qemu_runs_with_nothing_of_the_hosts() {
-        let command = Emulator::Unpacked("/x".into()).command();
+        let unpacked = |arch| Emulator {
+            arch,
+            place: Place::Unpacked("/x".into()),
+        };
+        let command = unpacked(Arch::X86_64).command();
         assert_eq!(
             command.get_program(),
             "/x/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"

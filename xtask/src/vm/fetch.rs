@@ -7,12 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 
 use super::{apt::Apt, bzimage, shell};
-use crate::paths;
+use crate::{arch::Arch, paths};
 
 /// A kernel series that Debian packages.
 pub struct Series {
     /// Its name here.
     pub name: &'static str,
+    /// The processor that it is for.
+    pub arch: Arch,
     /// Suites of the main archive and of the security archive.
     suites: [&'static str; 2],
     /// The package whose dependency names the newest kernel.
@@ -45,6 +47,7 @@ const BOOKWORM: Tools = Tools {
 pub const SERIES: &[Series] = &[
     Series {
         name: "5.10",
+        arch: Arch::X86_64,
         suites: ["bullseye", "bullseye-security"],
         meta: "linux-image-cloud-amd64",
         kbuild: "linux-kbuild-5.10",
@@ -54,6 +57,7 @@ pub const SERIES: &[Series] = &[
     },
     Series {
         name: "6.1",
+        arch: Arch::X86_64,
         suites: ["bookworm bookworm-updates", "bookworm-security"],
         meta: "linux-image-cloud-amd64",
         kbuild: "linux-kbuild-6.1",
@@ -63,6 +67,7 @@ pub const SERIES: &[Series] = &[
     },
     Series {
         name: "6.12",
+        arch: Arch::X86_64,
         suites: ["bookworm bookworm-updates", "bookworm-security"],
         meta: "linux-image-6.12-cloud-amd64",
         kbuild: "linux-kbuild-{}",
@@ -70,9 +75,30 @@ pub const SERIES: &[Series] = &[
         module_btf: true,
         tools: BOOKWORM,
     },
+    Series {
+        name: "6.1-aarch64",
+        arch: Arch::Aarch64,
+        suites: ["bookworm bookworm-updates", "bookworm-security"],
+        meta: "linux-image-cloud-arm64",
+        kbuild: "linux-kbuild-6.1",
+        more: &[],
+        module_btf: false,
+        tools: BOOKWORM,
+    },
+    Series {
+        name: "6.12-aarch64",
+        arch: Arch::Aarch64,
+        suites: ["bookworm bookworm-updates", "bookworm-security"],
+        meta: "linux-image-6.12-cloud-arm64",
+        kbuild: "linux-kbuild-{}",
+        more: &[],
+        module_btf: false,
+        tools: BOOKWORM,
+    },
     // The newest in Debian's backports: 7.2 when this was written.
     Series {
         name: "backports",
+        arch: Arch::X86_64,
         suites: ["trixie-backports", ""],
         meta: "linux-image-cloud-amd64",
         kbuild: "linux-kbuild-{}",
@@ -106,10 +132,12 @@ pub struct Kernel {
     pub release: String,
     /// Whether it supports BTF of modules.
     pub module_btf: bool,
+    /// The processor that it is for.
+    pub arch: Arch,
 }
 
 impl Kernel {
-    /// The ELF kernel.
+    /// The kernel that QEMU starts: on x86-64 the ELF kernel.
     pub fn image(&self) -> PathBuf {
         self.dir.join("vmlinux")
     }
@@ -130,15 +158,20 @@ impl Kernel {
 /// One fetch at a time: several machines of the matrix need the same kernel.
 static FETCHING: Mutex<()> = Mutex::new(());
 
-/// The kernel of `series`: from the cache, or fetched.
-pub fn kernel(series: &str) -> Result<Kernel> {
-    let series = SERIES.iter().find(|s| s.name == series).with_context(|| {
+/// The series with this name.
+pub fn series(name: &str) -> Result<&'static Series> {
+    SERIES.iter().find(|s| s.name == name).with_context(|| {
         let names: Vec<_> = SERIES.iter().map(|s| s.name).collect();
         format!(
-            "there is no kernel series {series}; there are {}",
+            "there is no kernel series {name}; there are {}",
             names.join(", ")
         )
-    })?;
+    })
+}
+
+/// The kernel of a series: from the cache, or fetched.
+pub fn kernel(name: &str) -> Result<Kernel> {
+    let series = series(name)?;
     let _one = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = shell::cache().join("kernels").join(series.name);
     let kver = dir.join("kver");
@@ -147,6 +180,7 @@ pub fn kernel(series: &str) -> Result<Kernel> {
             dir,
             release: release.trim().into(),
             module_btf: series.module_btf,
+            arch: series.arch,
         });
     }
     println!("vm: fetching kernel {} (once)", series.name);
@@ -158,26 +192,39 @@ pub fn kernel(series: &str) -> Result<Kernel> {
         dir,
         release,
         module_btf: series.module_btf,
+        arch: series.arch,
     })
 }
 
 fn fetch(series: &Series, dir: &Path) -> Result<String> {
     fs::create_dir_all(dir)?;
-    let apt = Apt::new(dir, series.suites)?;
+    let apt = Apt::new(dir, series.suites, series.arch)?;
     let depends = apt.depends(series.meta)?;
+    let flavour = format!("-cloud-{}", series.arch.debian());
     let Some(release) = depends.lines().find_map(|line| {
         let image = line.trim().strip_prefix("Depends: linux-image-")?;
-        image.ends_with("-cloud-amd64").then(|| image.to_string())
+        image.ends_with(&flavour).then(|| image.to_string())
     }) else {
         bail!("{} depends on no kernel:\n{depends}", series.meta);
     };
-    let version = release.trim_end_matches("-cloud-amd64");
+    let version = release.trim_end_matches(&flavour);
+    let kbuild = series.kbuild.replace("{}", version);
     let mut packages = vec![
         format!("linux-image-{release}"),
         format!("linux-headers-{release}"),
         format!("linux-headers-{version}-common"),
-        series.kbuild.replace("{}", version),
     ];
+    let mut host_packages: Vec<String> = series
+        .tools
+        .packages
+        .iter()
+        .map(|p| p.to_string())
+        .collect();
+    // The build's own programs run here, whatever the kernel is for.
+    match series.arch {
+        Arch::HOST => packages.push(kbuild),
+        _ => host_packages.push(kbuild),
+    }
     packages.extend(series.more.iter().map(|p| p.replace("{}", &release)));
     let root = dir.join("root");
     apt.unpack(&packages, &dir.join("debs"), &root)?;
@@ -190,14 +237,8 @@ fn fetch(series: &Series, dir: &Path) -> Result<String> {
             &root,
         )?;
     }
-    let tools = Apt::new(&dir.join("tools"), series.tools.suites)?;
-    let names: Vec<String> = series
-        .tools
-        .packages
-        .iter()
-        .map(|p| p.to_string())
-        .collect();
-    tools.unpack(&names, &dir.join("tools/debs"), &root)?;
+    let tools = Apt::new(&dir.join("tools"), series.tools.suites, Arch::HOST)?;
+    tools.unpack(&host_packages, &dir.join("tools/debs"), &root)?;
     if series.tools.wrapped {
         wrap_one(&root.join("usr/bin/pahole"), &root)?;
     }
@@ -209,9 +250,12 @@ fn fetch(series: &Series, dir: &Path) -> Result<String> {
     .map(|at| root.join(at))
     .find(|at| at.is_file())
     .context("the packages hold no vmlinuz")?;
-    bzimage::extract(&image, &dir.join("vmlinux"))?;
+    match series.arch {
+        Arch::X86_64 => bzimage::extract(&image, &dir.join("vmlinux"))?,
+        Arch::Aarch64 => _ = fs::copy(&image, dir.join("vmlinux"))?,
+    }
     absolute_paths(&root, &release)?;
-    compiler(dir)?;
+    compiler(dir, series.arch)?;
     for spent in ["apt", "debs", "tools"] {
         fs::remove_dir_all(dir.join(spent))?;
     }
@@ -238,12 +282,15 @@ fn script(at: &Path, text: &str) -> Result<()> {
 }
 
 /// A compiler in place of the kernel's own, if the host lacks that: without options that only the other one knows.
-fn compiler(dir: &Path) -> Result<()> {
+fn compiler(dir: &Path, arch: Arch) -> Result<()> {
+    let gcc = arch.tool("gcc").0;
     script(
         &dir.join("cc"),
-        "#!/bin/sh\nfor arg; do\n  shift\n  case $arg in\n    \
-         -fmin-function-alignment=*|-fzero-init-padding-bits=*) ;;\n    *) set -- \"$@\" \"$arg\" ;;\n  esac\ndone\n\
-         exec gcc \"$@\"\n",
+        &format!(
+            "#!/bin/sh\nfor arg; do\n  shift\n  case $arg in\n    \
+             -fmin-function-alignment=*|-fzero-init-padding-bits=*) ;;\n    *) set -- \"$@\" \"$arg\" ;;\n  esac\ndone\n\
+             exec {gcc} \"$@\"\n"
+        ),
     )
 }
 

@@ -7,7 +7,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::shell;
-use crate::build::{self, Profile};
+use crate::{
+    arch::Arch,
+    build::{self, Profile},
+};
 
 /// Where they are on the host.
 pub struct Programs {
@@ -23,7 +26,8 @@ pub struct Programs {
 pub fn build(nvcap: Option<&Path>, bed: bool, profile: Profile) -> Result<Programs> {
     let mut wanted = vec!["vm-guest".to_owned(), "softgpu".to_owned()];
     if nvcap.is_none() && !bed {
-        build::bpf().context("without nvcap, `cargo xtask vm --bed` runs the bed's own tests")?;
+        build::bpf_for(profile.arch)
+            .context("without nvcap, `cargo xtask vm --bed` runs the bed's own tests")?;
         wanted = build::programs();
     }
     let dir = build::packages(&wanted, profile)?;
@@ -36,27 +40,30 @@ pub fn build(nvcap: Option<&Path>, bed: bool, profile: Profile) -> Result<Progra
     let nvcap = match nvcap {
         Some(nvcap) => {
             let live = build::test_program("live", profile)?;
-            Some((stripped("nvcap", nvcap)?, stripped("live", live)?))
+            Some((
+                stripped("nvcap", nvcap, profile.arch)?,
+                stripped("live", live, profile.arch)?,
+            ))
         }
         None => None,
     };
     Ok(Programs {
-        init: stripped("vm-init", dir.join("vm-init"))?,
-        softgpu: stripped("softgpu", dir.join("softgpu"))?,
+        init: stripped("vm-init", dir.join("vm-init"), profile.arch)?,
+        softgpu: stripped("softgpu", dir.join("softgpu"), profile.arch)?,
         nvcap,
     })
 }
 
 /// A copy without debugging information, which is most of a program's size and which every machine would have to unpack;
 /// the program itself if there is no objcopy.
-fn stripped(name: &str, program: PathBuf) -> Result<PathBuf> {
-    let dir = shell::cache().join("programs");
+fn stripped(name: &str, program: PathBuf, arch: Arch) -> Result<PathBuf> {
+    let dir = shell::cache().join("programs").join(arch.name());
     fs::create_dir_all(&dir)?;
     let (new, to) = (
         dir.join(format!("{name}.{}", std::process::id())),
         dir.join(name),
     );
-    let mut strip = Command::new("objcopy");
+    let mut strip = Command::new(arch.tool("objcopy").0);
     strip.arg("--strip-all").arg(&program).arg(&new);
     if !strip.output().is_ok_and(|o| o.status.success()) {
         return Ok(program);

@@ -134,7 +134,7 @@ impl Cell {
         if self.gpus != USUAL.gpus {
             name.push_str(&format!("-{}gpu", self.gpus));
         }
-        if !self.btf && self.kernel != "5.10" {
+        if !self.btf && self.kernel != "5.10" && !self.is_foreign() {
             name.push_str("-nobtf");
         }
         if self.lockdown != "none" {
@@ -147,6 +147,11 @@ impl Cell {
             name.push_str("-user");
         }
         name
+    }
+
+    /// Of another processor than the hosts of the matrix.
+    pub fn is_foreign(&self) -> bool {
+        self.kernel.ends_with("-aarch64")
     }
 
     /// True if it differs from the usual machine only in its kernel and its way.
@@ -164,6 +169,15 @@ impl Cell {
         let mut tests = Vec::new();
         if self.gpus == 0 {
             return vec!["bed-none", "no-gpu"];
+        }
+        if self.is_foreign() {
+            let all = [BED, ALL, STAND_IN].concat();
+            let few = [BED, FEW].concat();
+            return if self.kernel.starts_with("6.12") {
+                all
+            } else {
+                few
+            };
         }
         let restricted = self.lockdown != "none" || self.kptr != 0 || self.user;
         // The bed depends on the kernel and the module, not on nvcap's way.
@@ -242,4 +256,15 @@ pub fn all() -> Vec<Cell> {
         });
     }
     cells
+}
+
+/// Machines with another processor, which no x86-64 host runs in the time of the gate: only where they are asked for.
+pub fn foreign() -> Vec<Cell> {
+    ["6.12-aarch64", "6.1-aarch64"]
+        .map(|kernel| Cell {
+            kernel,
+            btf: false,
+            ..USUAL
+        })
+        .into()
 }

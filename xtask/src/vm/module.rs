@@ -10,10 +10,13 @@ use anyhow::{Context, Result, bail};
 
 use super::fetch::Kernel;
 use super::shell;
-use crate::paths;
+use crate::{arch::Arch, paths};
 
 /// Programs that the build starts, with their packages.
-const NEEDS: &[shell::Need] = &[("make", "make"), ("gcc", "gcc"), ("objcopy", "binutils")];
+fn needs(arch: Arch) -> Vec<(String, String)> {
+    let make = ("make".to_owned(), "make".to_owned());
+    vec![make, arch.tool("gcc"), arch.tool("objcopy")]
+}
 
 /// The built files.
 pub const FILES: [&str; 2] = ["nvidia.ko", "nvidia-uvm.ko"];
@@ -50,7 +53,7 @@ pub fn build(kernel: &Kernel, branch: u32, btf: bool) -> Result<PathBuf> {
     if FILES.iter().all(|f| kind.join(f).is_file()) {
         return Ok(kind);
     }
-    shell::need(NEEDS, "building the stand-in kernel module")?;
+    shell::need(&needs(kernel.arch), "building the stand-in kernel module")?;
     let work = shell::cache()
         .join("build")
         .join(format!("{}-{branch}", kernel.release));
@@ -69,7 +72,7 @@ pub fn build(kernel: &Kernel, branch: u32, btf: bool) -> Result<PathBuf> {
         let ready = work.join(kind);
         fs::create_dir_all(&ready)?;
         for file in FILES {
-            let mut strip = Command::new("objcopy");
+            let mut strip = Command::new(kernel.arch.tool("objcopy").0);
             strip.arg("--strip-debug");
             if btf {
                 add_btf(kernel, &work, file)?;
@@ -111,6 +114,11 @@ fn make(kernel: &Kernel, branch: u32, work: &Path) -> Result<()> {
         .arg(kernel.headers())
         .arg(format!("M={}", work.display()));
     make.arg(format!("NV_BRANCH={branch}")).arg("modules");
+    if kernel.arch != Arch::HOST {
+        let prefix = kernel.arch.tool("").0;
+        make.arg(format!("ARCH={}", kernel.arch.debian()))
+            .arg(format!("CROSS_COMPILE={prefix}"));
+    }
     // The headers ask for the compiler of the kernel's own release; another one is good enough for these modules.
     let asked = fs::read_to_string(kernel.headers().join(".kernelvariables")).unwrap_or_default();
     let compiler = asked.lines().find_map(|l| {
@@ -120,7 +128,7 @@ fn make(kernel: &Kernel, branch: u32, work: &Path) -> Result<()> {
                 + 16..],
         )
     });
-    if compiler.is_some_and(|c| paths::on_path(c).is_none()) {
+    if compiler.is_some_and(|c| paths::on_path(&kernel.arch.tool(c).0).is_none()) {
         make.arg(format!("CC={}", kernel.dir.join("cc").display()));
     }
     let said = shell::quiet(&mut make)?;

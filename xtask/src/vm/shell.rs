@@ -7,20 +7,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::{install, paths};
 
-/// A program, and the Debian package that has it.
-pub type Need = (&'static str, &'static str);
-
 /// The folder for everything of the VMs that is kept between runs.
 pub fn cache() -> PathBuf {
     paths::target().join("vm")
 }
 
-/// Installs the missing ones of `programs`, or fails with the command to type.
-pub fn need(programs: &[Need], purpose: &str) -> Result<()> {
+/// Installs the missing ones of `programs`, each with the Debian package that has it, or fails with the command to type.
+pub fn need<S: AsRef<str>>(programs: &[(S, S)], purpose: &str) -> Result<()> {
     let mut packages: Vec<&str> = programs
         .iter()
-        .filter(|(program, _)| paths::on_path(program).is_none())
-        .map(|(_, package)| *package)
+        .filter(|(program, _)| paths::on_path(program.as_ref()).is_none())
+        .map(|(_, package)| package.as_ref())
         .collect();
     packages.dedup();
     if packages.is_empty() {

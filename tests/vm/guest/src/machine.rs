@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
-use std::sync::{OnceLock, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -45,9 +45,7 @@ fn mount(kind: &str, at: &str) -> Result<()> {
 
 /// Mounts everything that a program expects of a running Linux, and opens the console.
 pub fn mounts() -> Result<()> {
-    // Requested now, for the end: a locked-down kernel gives no access to ports.
-    // SAFETY: requests access to one port, of a device that only ends the machine.
-    let _ = MAY_EXIT.set(unsafe { libc::ioperm(EXIT_PORT.into(), 1, 1) } == 0);
+    prepare_exit();
     mount("proc", "/proc")?;
     mount("sysfs", "/sys")?;
     mount("devtmpfs", "/dev")?;
@@ -150,9 +148,35 @@ pub fn unload_driver() -> Result<()> {
 }
 
 /// The port of the isa-debug-exit device.
+#[cfg(target_arch = "x86_64")]
 const EXIT_PORT: u16 = 0xf4;
 /// Whether this process may write to it.
-static MAY_EXIT: OnceLock<bool> = OnceLock::new();
+#[cfg(target_arch = "x86_64")]
+static MAY_EXIT: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+
+/// Requests what [`leave`] needs, early: a locked-down kernel gives no access to ports.
+#[cfg(target_arch = "x86_64")]
+fn prepare_exit() {
+    // SAFETY: requests access to one port, of a device that only ends the machine.
+    let _ = MAY_EXIT.set(unsafe { libc::ioperm(EXIT_PORT.into(), 1, 1) } == 0);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn exit_by_device(code: u8) {
+    if *MAY_EXIT.get_or_init(|| false) {
+        // SAFETY: one port write, which ends the machine.
+        unsafe {
+            core::arch::asm!("out dx, al", in("dx") EXIT_PORT, in("al") code & 0x7f, options(nostack, nomem));
+        }
+    }
+}
+
+/// Other machines have no such device: they are switched off, and the console alone has the status.
+#[cfg(not(target_arch = "x86_64"))]
+fn prepare_exit() {}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn exit_by_device(_code: u8) {}
 
 /// Sets up the machine that the job describes.
 pub fn prepare(job: &Job) -> Result<()> {
@@ -382,16 +406,13 @@ pub fn complaint() -> Option<String> {
     ))
 }
 
-/// Leaves QEMU: its status becomes `code << 1 | 1` through the isa-debug-exit device.
+/// Leaves QEMU: on x86-64 its status becomes `code << 1 | 1` through the isa-debug-exit device.
 pub fn leave(code: u8) -> ! {
-    // SAFETY: flushing a descriptor; then one port write, which ends the machine.
-    unsafe {
-        libc::tcdrain(1);
-        if *MAY_EXIT.get_or_init(|| false) {
-            core::arch::asm!("out dx, al", in("dx") EXIT_PORT, in("al") code & 0x7f, options(nostack, nomem));
-        }
-        libc::reboot(libc::RB_POWER_OFF);
-    }
+    // SAFETY: flushes a descriptor.
+    unsafe { libc::tcdrain(1) };
+    exit_by_device(code);
+    // SAFETY: ends the machine.
+    unsafe { libc::reboot(libc::RB_POWER_OFF) };
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
