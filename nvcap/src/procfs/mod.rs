@@ -28,6 +28,12 @@ pub(crate) mod tasks;
 pub(crate) use lossy::text;
 use stat::Stat;
 
+/// Bytes of a page of this kernel: 4 KiB, on aarch64 also 16 or 64 KiB.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: reads a constant of the system.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// Whether this program runs as root.
 pub(crate) fn is_root() -> bool {
     // SAFETY: reads an id.

@@ -16,7 +16,6 @@ use perf_event_open_sys::{self as sys, bindings as b};
 const STACK: u32 = 32 << 10;
 /// Bytes of the buffer: a power of two of pages, with room for a sample.
 const BUFFER: usize = 128 << 10;
-const PAGE: usize = 4096;
 /// Nanoseconds of a thread's time before it is sampled.
 const PERIOD: u64 = 1_000_000;
 /// How long all threads together are waited for.
@@ -48,6 +47,11 @@ pub(super) struct Sample {
     pub cut: bool,
 }
 
+/// Bytes of the page before the buffer.
+fn page_size() -> usize {
+    usize::try_from(crate::procfs::page_size()).unwrap_or(4096)
+}
+
 /// A perf event of a thread, with its buffer.
 struct Event {
     /// The event ends with it.
@@ -58,7 +62,7 @@ struct Event {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: the mapping that `open` made, once.
-        unsafe { libc::munmap(self.buffer.cast(), PAGE + BUFFER) };
+        unsafe { libc::munmap(self.buffer.cast(), page_size() + BUFFER) };
     }
 }
 
@@ -91,7 +95,7 @@ impl Event {
         let buffer = unsafe {
             libc::mmap(
                 ptr::null_mut(),
-                PAGE + BUFFER,
+                page_size() + BUFFER,
                 libc::PROT_READ,
                 libc::MAP_SHARED,
                 fd.as_raw_fd(),
@@ -115,7 +119,7 @@ impl Event {
         let written = head.load(Ordering::Acquire).min(BUFFER as u64) as usize;
         // SAFETY: the kernel has written so many bytes; since nothing is read from the buffer for good, it writes none of them
         // again.
-        let bytes = unsafe { std::slice::from_raw_parts(self.buffer.add(PAGE), written) };
+        let bytes = unsafe { std::slice::from_raw_parts(self.buffer.add(page_size()), written) };
         first_sample(bytes)
     }
 }

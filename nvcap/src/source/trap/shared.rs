@@ -9,6 +9,8 @@ use std::{
 
 use nvcap_common::{SharedChannel, Space};
 
+use crate::procfs;
+
 /// An array map's values, mapped.
 #[derive(Debug)]
 pub(super) struct Mapped {
@@ -22,9 +24,7 @@ unsafe impl Send for Mapped {}
 impl Mapped {
     /// Maps the first `bytes` of an array map's values.
     pub(super) fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
-        // SAFETY: sysconf has no preconditions.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        let len = bytes.next_multiple_of(page);
+        let len = bytes.next_multiple_of(procfs::page_size() as usize);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of the map's values.
         let p = unsafe {
