@@ -65,7 +65,13 @@ pub(super) fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error
 }
 
 /// Programs on raw tracepoints that every trace needs.
-const ALWAYS: [&str; 4] = ["table", "process_fork", "process_exec", "process_exit"];
+const ALWAYS: [&str; 5] = [
+    "table",
+    "process_fork",
+    "process_exec",
+    "process_exit",
+    "signal_generate",
+];
 
 /// The doorbell program's forms, the preferred one first.
 pub(super) const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
