@@ -123,7 +123,10 @@ fn lint_aarch64(report: &mut Report) -> Result<()> {
             &build::host_cargo()
                 .args(["clippy", "-p", "nvcap", "--no-default-features"])
                 .args(["--features", "trap", "--locked", "--target", &target])
-                .args(["--", "-D", "warnings"]),
+                // What only `nvcap serve` uses is left out with it.
+                .args(["--", "-D", "warnings", "-A", "dead-code"])
+                // Whether it has been built or not.
+                .env("NVCAP_BPF_OBJECT", paths::bpf_object(Arch::Aarch64)),
         ),
     }
 }

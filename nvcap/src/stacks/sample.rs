@@ -67,6 +67,10 @@ impl Drop for Event {
 }
 
 impl Event {
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the bindings of aarch64 have these constants as u64"
+    )]
     fn open(tid: u32) -> io::Result<Self> {
         let mut attr = b::perf_event_attr {
             type_: b::PERF_TYPE_SOFTWARE,
