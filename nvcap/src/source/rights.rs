@@ -61,8 +61,14 @@ const SYSLOG: Capability = Capability {
     bit: 34,
 };
 
+/// Opens files as a process has them mapped (`/proc/PID/map_files`).
+const CHECKPOINT_RESTORE: Capability = Capability {
+    name: "cap_checkpoint_restore",
+    bit: 40,
+};
+
 /// All that a live trace may need; the rest of what root has is given up before it begins.
-pub(crate) const TRACING: [Capability; 10] = [
+pub(crate) const TRACING: [Capability; 11] = [
     BPF,
     PERFMON,
     SYS_PTRACE,
@@ -73,9 +79,16 @@ pub(crate) const TRACING: [Capability; 10] = [
     IPC_LOCK,
     SYS_NICE,
     SYSLOG,
+    CHECKPOINT_RESTORE,
 ];
 /// What the thread needs that decodes and shows what was captured: it reads files and stacks of the traced program, and writes the output.
-pub(crate) const SHOWING: [Capability; 4] = [SYS_PTRACE, DAC_READ_SEARCH, DAC_OVERRIDE, SYSLOG];
+pub(crate) const SHOWING: [Capability; 5] = [
+    SYS_PTRACE,
+    DAC_READ_SEARCH,
+    DAC_OVERRIDE,
+    SYSLOG,
+    CHECKPOINT_RESTORE,
+];
 
 /// All that the trap needs, for any process.
 pub(crate) const NEEDED: [Capability; 4] = [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH];
@@ -142,7 +155,7 @@ mod tests {
 
     #[test]
     fn bits_are_the_kernel_s() {
-        let bits = [39, 38, 19, 2, 21, 5, 1, 14, 23, 34];
+        let bits = [39, 38, 19, 2, 21, 5, 1, 14, 23, 34, 40];
         assert_eq!(TRACING.map(|c| c.bit), bits);
         let names = TRACING.map(|c| c.name.to_ascii_uppercase().parse::<caps::Capability>());
         assert_eq!(names.map(|c| u32::from(c.unwrap().index())), bits);
