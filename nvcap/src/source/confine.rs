@@ -81,13 +81,6 @@ pub(crate) fn keep(kept: &[Capability]) {
     said("capabilities that tracing does not need", result);
 }
 
-/// Gives up these capabilities.
-#[cfg(feature = "trap")]
-pub(crate) fn give_up(given: &[Capability]) {
-    let result = keep_bits(given.iter().fold(u64::MAX, |bits, c| bits & !(1 << c.bit)));
-    said("capabilities that are needed no more", result);
-}
-
 fn said(what: &str, result: io::Result<()>) {
     if let Err(e) = result {
         log::info!("not given up: {what}: {e}");
@@ -180,7 +173,7 @@ mod tests {
             let before = bits();
             keep(&[BPF, SYS_PTRACE]);
             assert_eq!(bits(), before & (1 << BPF.bit | 1 << SYS_PTRACE.bit));
-            give_up(&[BPF]);
+            keep(&[SYS_PTRACE]);
             assert_eq!(bits(), before & 1 << SYS_PTRACE.bit);
             assert_eq!(of_thread("CapEff:"), of_thread("CapPrm:"));
         });

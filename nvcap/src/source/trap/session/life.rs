@@ -120,7 +120,7 @@ impl Session {
 
     /// Tells of a process that SIGTRAP ended, where the machine lost a hit of its breakpoints or may have.
     fn tell_trap_death(&mut self, at: At, signal: u32) {
-        if self.breakpoints.any(at.pid)
+        if self.breakpoints.may_have(at.pid)
             && let Some(why) = self.traps.death(at.pid, signal)
         {
             let why = why.to_owned();

@@ -58,7 +58,6 @@ use super::{
 use crate::{
     driver, procfs,
     record::{ChannelId, CpuVa, Record},
-    source::{confine, rights},
     stacks::queue::StackQueue,
     wire::GpuVa,
 };
@@ -159,9 +158,6 @@ impl Session {
             Err(e) => return Err(e),
         };
         log::debug!("the driver's calls are followed");
-        if way != Some(Way::Fentry) {
-            confine::give_up(&[rights::SYS_ADMIN]);
-        }
         let driver_version = driver_version();
         for (request, size) in driver::uvm_argument_sizes() {
             bpf.set_uvm_size(request, size);
