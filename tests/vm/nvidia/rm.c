@@ -99,6 +99,7 @@ static int params_size(u32 class)
 	case CLASS_MEMORY_SYSTEM:
 	case CLASS_MEMORY_LOCAL_USER: return MEMORY_PARAMS_SIZE;
 	case CLASS_VASPACE: return VASPACE_PARAMS_SIZE;
+	case CLASS_MEMORY_VIRTUAL: return 24;
 	case CLASS_CTXSHARE: return 12;
 	case CLASS_TSG: return 20;
 	case CLASS_HOPPER_USERMODE: return 2;

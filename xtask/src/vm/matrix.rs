@@ -96,6 +96,7 @@ const ALL: &[&str] = &[
     "attach::fork_afterwards",
     "attach::two_processes",
     "attach::exits_meanwhile",
+    "bench::on_the_device",
     "registers::precommit",
     "registers::precommit_attached",
     "death::kill_nvcap_attached",

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
             no_operations_on_maps;
         capture: one_thread gpu_not_named eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
             late_doorbells cached_put cached_put_stuck cached_put_ahead both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_execs many_events lagging_get many_submissions operations;
-        bench: byte_for_byte;
+        bench: byte_for_byte on_the_device;
         attach: operations operations_observed waiting_process running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status;

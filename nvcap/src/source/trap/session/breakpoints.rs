@@ -155,11 +155,6 @@ impl Breakpoints {
         self.armed.get(&pid).is_some_and(|all| !all.is_empty())
     }
 
-    /// Whether the process has any breakpoint, or may have inherited one.
-    pub(super) fn may_have(&self, pid: u32) -> bool {
-        self.any(pid) || self.heirs.contains_key(&pid)
-    }
-
     /// Whether the process has a doorbell watched.
     pub(super) fn has(&self, pid: u32) -> bool {
         let all = self.armed.get(&pid).into_iter().flatten();

@@ -120,9 +120,8 @@ impl Session {
 
     /// Tells of a process that SIGTRAP ended, where the machine lost a hit of its breakpoints or may have.
     fn tell_trap_death(&mut self, at: At, signal: u32) {
-        if self.breakpoints.may_have(at.pid)
-            && let Some(why) = self.traps.death(at.pid, signal)
-        {
+        let has_any = self.breakpoints.any(at.pid);
+        if let Some(why) = self.traps.death(at.pid, signal, has_any) {
             let why = why.to_owned();
             self.capture.out.lost(at.pid, None, Lost::Untraced { why });
         }

@@ -41,13 +41,14 @@ impl StrayTraps {
         *self.of.entry(at.pid).or_default() += 1;
     }
 
-    /// What is lost with a process that has breakpoints and was ended by this signal.
-    pub(super) fn death(&self, pid: u32, signal: u32) -> Option<&'static str> {
+    /// What is lost with a process that was ended by this signal. `has_any`: it is known to have breakpoints; one that got such a SIGTRAP
+    /// has, perhaps inherited ones that are not known of.
+    pub(super) fn death(&self, pid: u32, signal: u32, has_any: bool) -> Option<&'static str> {
         let is_trap = signal == libc::SIGTRAP as u32;
         match self.of.contains_key(&pid) {
             _ if !is_trap => None,
             true => Some(LOST),
-            false if !self.is_seeing => Some(MAY),
+            false if !self.is_seeing && has_any => Some(MAY),
             false => None,
         }
     }
@@ -74,24 +75,30 @@ mod tests {
     #[test]
     fn only_a_lost_hit_is_blamed_for_a_death() {
         let mut traps = StrayTraps::new(Ok(()));
-        assert_eq!(traps.death(PID, TRAP), None, "its own int3, or a kill");
+        assert_eq!(
+            traps.death(PID, TRAP, true),
+            None,
+            "its own int3, or a kill"
+        );
         traps.came(At {
             pid: PID,
             ..At::default()
         });
-        assert_eq!(traps.death(PID, TRAP), Some(LOST));
-        assert_eq!(traps.death(PID + 1, TRAP), None);
-        assert_eq!(traps.death(PID, 0), None, "it has a handler");
+        assert_eq!(traps.death(PID, TRAP, true), Some(LOST));
+        assert_eq!(traps.death(PID, TRAP, false), Some(LOST), "inherited");
+        assert_eq!(traps.death(PID + 1, TRAP, true), None);
+        assert_eq!(traps.death(PID, 0, true), None, "it has a handler");
         assert!(traps.are_all_told(1) && !traps.are_all_told(2));
         traps.forget(PID);
-        assert_eq!(traps.death(PID, TRAP), None);
+        assert_eq!(traps.death(PID, TRAP, true), None);
     }
 
     #[test]
     fn where_signals_are_not_seen_it_is_a_guess() {
         let traps = StrayTraps::new(Err(Error::new("attaching", "refused", "")));
-        assert_eq!(traps.death(PID, TRAP), Some(MAY));
-        assert_eq!(traps.death(PID, 9), None);
+        assert_eq!(traps.death(PID, TRAP, true), Some(MAY));
+        assert_eq!(traps.death(PID, TRAP, false), None);
+        assert_eq!(traps.death(PID, 9, true), None);
         assert!(!traps.are_all_told(0));
     }
 }
