@@ -98,9 +98,9 @@ struct Room {
     kept: AtomicUsize,
 }
 
-/// Takes so much of what there is room for; whether there was any.
-fn take(taken: &AtomicUsize, count: usize, most: usize) -> bool {
-    taken.fetch_add(count, Ordering::Relaxed) < most
+/// Takes one of what there is room for; whether there was any.
+fn take(taken: &AtomicUsize, most: usize) -> bool {
+    taken.fetch_add(1, Ordering::Relaxed) < most
 }
 
 /// A part of a process's memory that is searched.
@@ -267,17 +267,20 @@ impl Pass {
         for upload in image::uploads(bytes, MOST_WORDS) {
             let found = at + upload.offset as u64;
             if upload.data.len() == size && image::is_node(class, upload.data) {
-                let contents = self.uploads.entry(upload.address.0).or_default();
-                if contents.len() < MOST_CONTENTS
-                    && contents.iter().all(|(c, _)| **c != *upload.data)
-                    && take(&room.uploads, 1, MOST_QMDS)
-                {
+                let known = self.uploads.get(&upload.address.0);
+                let is_new = known.is_none_or(|contents| {
+                    contents.len() < MOST_CONTENTS
+                        && contents.iter().all(|(c, _)| **c != *upload.data)
+                });
+                // Beyond the limit no address is kept either.
+                if is_new && take(&room.uploads, MOST_QMDS) {
+                    let contents = self.uploads.entry(upload.address.0).or_default();
                     contents.push((upload.data.into(), found));
                 }
             } else if room.kept.load(Ordering::Relaxed) < MOST_KEPT {
                 match self.others.entry(upload.address.0) {
                     Entry::Vacant(slot) => {
-                        take(&room.kept, upload.data.len(), MOST_KEPT);
+                        room.kept.fetch_add(upload.data.len(), Ordering::Relaxed);
                         slot.insert(Some((upload.data.into(), found)));
                     }
                     Entry::Occupied(mut slot) => {
@@ -303,7 +306,7 @@ impl Pass {
             let Some(view) = View::of(class, bytes) else {
                 continue;
             };
-            if take(&room.nodes, 1, MOST_QMDS) {
+            if take(&room.nodes, MOST_QMDS) {
                 self.nodes.push(Node {
                     at: at + offset as u64,
                     bytes: bytes.into(),
