@@ -386,9 +386,12 @@ fn loader() -> EbpfLoader<'static> {
         confine::no_files();
         EbpfLoader::new()
     };
-    thread::spawn(make)
-        .join()
-        .unwrap_or_else(|_| EbpfLoader::new())
+    let made = thread::Builder::new()
+        .name("nvcap-loader".into())
+        .spawn(make);
+    made.ok()
+        .and_then(|thread| thread.join().ok())
+        .unwrap_or_else(EbpfLoader::new)
 }
 
 /// A doorbell's stack is taken where a random number of 32 bits is at most this: one in `every`, on the average.

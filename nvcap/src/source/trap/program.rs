@@ -116,7 +116,10 @@ pub(super) fn verify_at_once(bpf: &mut Ebpf, no_bpf_loop: bool) {
         }
     }
     thread::scope(|scope| {
-        scope.spawn(|| of_doorbell.map(PerfEvent::load));
+        // Without a thread it is loaded later.
+        let _ = thread::Builder::new()
+            .name("nvcap-verify".into())
+            .spawn_scoped(scope, || of_doorbell.map(PerfEvent::load));
         for program in tracepoints {
             if let Err(e) = program.load() {
                 log::debug!("not loaded at first: {e}");
