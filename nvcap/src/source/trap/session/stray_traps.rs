@@ -1,7 +1,7 @@
 //! SIGTRAPs that nobody asked for: where the machine loses which breakpoint a debug exception is of, the program gets the signal, and ends
 //! unless it handles it (`lost_hits` measures how often). Knows of no channel: what such a doorbell rang for is found by the rings.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use super::super::error::Result;
 use crate::record::At;
@@ -18,7 +18,8 @@ const MAY: &str = "it was ended by SIGTRAP: the machine may have lost a hit of n
 pub(super) struct StrayTraps {
     is_seeing: bool,
     told: u64,
-    of: HashMap<u32, u64>,
+    /// The processes that got one.
+    of: HashSet<u32>,
 }
 
 impl StrayTraps {
@@ -30,7 +31,7 @@ impl StrayTraps {
         Self {
             is_seeing: attached.is_ok(),
             told: 0,
-            of: HashMap::new(),
+            of: HashSet::new(),
         }
     }
 
@@ -38,14 +39,14 @@ impl StrayTraps {
     pub(super) fn came(&mut self, at: At) {
         log::debug!("a SIGTRAP of process {} that nobody asked for", at.pid);
         self.told += 1;
-        *self.of.entry(at.pid).or_default() += 1;
+        self.of.insert(at.pid);
     }
 
     /// What is lost with a process that was ended by this signal. `has_any`: it is known to have breakpoints; one that got such a SIGTRAP
     /// has, perhaps inherited ones that are not known of.
     pub(super) fn death(&self, pid: u32, signal: u32, has_any: bool) -> Option<&'static str> {
         let is_trap = signal == libc::SIGTRAP as u32;
-        match self.of.contains_key(&pid) {
+        match self.of.contains(&pid) {
             _ if !is_trap => None,
             true => Some(LOST),
             false if !self.is_seeing && has_any => Some(MAY),
