@@ -37,20 +37,25 @@ pub(crate) struct Enriched<S> {
     /// How attached processes are searched, if they are.
     search: Option<Search>,
     gpus: Vec<Gpu>,
-    namer: Option<Namer>,
     stamper: Option<Stamper>,
     holds_end: bool,
     hold: Option<ExitHold>,
     /// The records of the GPUs were given.
     told: bool,
+    held: Held,
+}
+
+/// Records that are held, and the searches that they wait for.
+struct Held {
+    namer: Option<Namer>,
     searches: Vec<mpsc::Receiver<Option<Found>>>,
-    held: Vec<Record>,
+    records: Vec<Record>,
     /// Results of searches that wait with them.
     images: Vec<Record>,
-    held_bytes: usize,
-    /// Until when held records wait for names, however many programs are asked for meanwhile.
+    bytes: usize,
+    /// Until when they wait for names, however many programs are asked for meanwhile.
     named_by: Instant,
-    /// Until when records wait for searches that run.
+    /// Until when they wait for searches that run.
     until: Option<Instant>,
 }
 
@@ -61,18 +66,16 @@ impl<S: Source> Enriched<S> {
         let search: Option<Search> = search.then(|| Arc::new(search_process) as Search);
         let class = chip::only().map(|c| c.compute);
         Self {
-            namer: if names { Namer::start(class) } else { None },
             holds_end: names && hold,
+            held: Held::new(if names { Namer::start(class) } else { None }),
             ..Self::with(inner, chip::gpus(), search)
         }
     }
 
     /// Waits longer for names: for output that has no line for a name that is found later.
-    pub(crate) fn patient(self) -> Self {
-        Self {
-            namer: self.namer.map(Namer::patient),
-            ..self
-        }
+    pub(crate) fn patient(mut self) -> Self {
+        self.held.namer = self.held.namer.map(Namer::patient);
+        self
     }
 
     /// Reads the GPU's time stamps, with a share of a processor.
@@ -89,17 +92,11 @@ impl<S: Source> Enriched<S> {
             inner,
             search,
             gpus,
-            namer: None,
             stamper: None,
             holds_end: false,
             hold: None,
             told: false,
-            searches: Vec::new(),
-            held: Vec::new(),
-            images: Vec::new(),
-            held_bytes: 0,
-            named_by: Instant::now(),
-            until: None,
+            held: Held::new(None),
         }
     }
 
@@ -115,9 +112,48 @@ impl<S: Source> Enriched<S> {
                 let _ = to.send(search(pid));
             });
         if started.is_ok() {
-            self.searches.push(from);
-            self.until = Some(Instant::now() + PATIENCE);
+            self.held.searches.push(from);
+            self.held.until = Some(Instant::now() + PATIENCE);
         }
+    }
+
+    fn emit_gpus(&mut self, to: &mut Vec<Record>) {
+        if !std::mem::replace(&mut self.told, true) {
+            to.extend(self.gpus.iter().copied().map(Record::Gpu));
+        }
+    }
+
+    /// How long the source may wait for the next record.
+    fn until_next(&self, wait: Duration) -> Duration {
+        let holds = self.inner.is_ending() || self.hold.as_ref().is_some_and(ExitHold::is_ending);
+        let stamps = self.stamper.as_ref().is_some_and(Stamper::is_waiting);
+        if self.held.asks() || holds {
+            wait.min(SOON)
+        } else if stamps {
+            wait.min(stamps::SOON)
+        } else {
+            wait
+        }
+    }
+}
+
+impl Held {
+    fn new(namer: Option<Namer>) -> Self {
+        Self {
+            namer,
+            searches: Vec::new(),
+            records: Vec::new(),
+            images: Vec::new(),
+            bytes: 0,
+            named_by: Instant::now(),
+            until: None,
+        }
+    }
+
+    /// Whether names are asked for and not told yet.
+    fn asks(&self) -> bool {
+        let asks = |n: &Namer| n.is_asking(Duration::MAX);
+        self.namer.as_ref().is_some_and(asks)
     }
 
     /// The results since the last call.
@@ -134,12 +170,6 @@ impl<S: Source> Enriched<S> {
         all
     }
 
-    fn emit_gpus(&mut self, to: &mut Vec<Record>) {
-        if !std::mem::replace(&mut self.told, true) {
-            to.extend(self.gpus.iter().copied().map(Record::Gpu));
-        }
-    }
-
     /// Takes the results of a search.
     fn add_images(&mut self, found: Vec<Image>) {
         let from = self.images.len();
@@ -152,35 +182,63 @@ impl<S: Source> Enriched<S> {
 
     /// Releases the held records, with names and the results of searches before them.
     fn release(&mut self, to: &mut Vec<Record>) {
-        let names = self.held.extract_if(.., |r| matches!(r, Record::Kernel(_)));
+        let names = self
+            .records
+            .extract_if(.., |r| matches!(r, Record::Kernel(_)));
         to.extend(names);
         // Behind the records of the process itself.
         let at = self
-            .held
+            .records
             .iter()
             .position(|r| matches!(r, Record::Submission(_)))
-            .unwrap_or(self.held.len());
-        let rest = self.held.split_off(at);
-        to.append(&mut self.held);
+            .unwrap_or(self.records.len());
+        let rest = self.records.split_off(at);
+        to.append(&mut self.records);
         to.append(&mut self.images);
         to.extend(rest);
-        self.held_bytes = 0;
+        self.bytes = 0;
     }
 
-    /// How long the source may wait for the next record.
-    fn until_next(&self, wait: Duration) -> Duration {
-        let asks = self
-            .namer
-            .as_ref()
-            .is_some_and(|n| n.is_asking(Duration::MAX));
-        let holds = self.inner.is_ending() || self.hold.as_ref().is_some_and(ExitHold::is_ending);
-        let stamps = self.stamper.as_ref().is_some_and(Stamper::is_waiting);
-        if asks || holds {
-            wait.min(SOON)
-        } else if stamps {
-            wait.min(stamps::SOON)
-        } else {
-            wait
+    /// Gives new records, or holds them.
+    fn take(&mut self, mut now: Vec<Record>, to: &mut Vec<Record>) {
+        let holds = self.namer.as_ref().is_some_and(Namer::is_holding);
+        let waits = !self.records.is_empty() || !self.images.is_empty();
+        if self.searches.is_empty() && !waits && !holds {
+            to.append(&mut now);
+            return;
+        }
+        if !waits {
+            self.named_by = Instant::now() + LONG_PATIENCE;
+        }
+        self.bytes += now.iter().map(Record::size).sum::<usize>();
+        self.records.append(&mut now);
+        let found = self.found();
+        if !found.is_empty() {
+            // The graphs' programs have names, too: those are waited for.
+            self.add_images(found);
+            self.named_by = Instant::now() + LONG_PATIENCE;
+        }
+        let late = !self.searches.is_empty() && self.until.is_none_or(|t| Instant::now() >= t);
+        let named = !self.asks() || Instant::now() >= self.named_by;
+        if self.searches.is_empty() && named || late || self.bytes >= MOST_HELD {
+            self.release(to);
+        }
+    }
+
+    /// Waits for the searches and names, each as long as patience lasts: they are needed to decode the records.
+    fn wait(&mut self) {
+        while !self.searches.is_empty() && self.until.is_some_and(|t| Instant::now() < t) {
+            let found = self.found();
+            self.add_images(found);
+            thread::sleep(Duration::from_millis(5));
+        }
+        let found = self.found();
+        self.add_images(found);
+        if let Some(namer) = &mut self.namer {
+            while !namer.patience().is_zero() {
+                let wait = namer.patience();
+                namer.answers(wait, &mut self.records);
+            }
         }
     }
 }
@@ -220,13 +278,12 @@ impl<S: Source> Source for Enriched<S> {
         let ending = self.hold.as_ref().is_some_and(ExitHold::is_ending);
         // Records from before an error are held too, and given at the end.
         let stepped = self.inner.step(self.until_next(wait), &mut now);
-        if let Some(namer) = &mut self.namer {
+        if let Some(namer) = &mut self.held.namer {
             namer.look(&now);
             namer.answers(Duration::ZERO, &mut now);
         }
         // Ends are held for a limited time, whatever is asked for.
-        let asks = |n: &Namer| n.is_asking(Duration::MAX);
-        if !self.namer.as_ref().is_some_and(asks) {
+        if !self.held.asks() {
             // Once all that the command submitted was given.
             if ending && now.is_empty() {
                 self.hold = None;
@@ -240,29 +297,7 @@ impl<S: Source> Source for Enriched<S> {
             stamper.look(&now, locate);
             stamper.stamps(&mut now);
         }
-        let holds = self.namer.as_ref().is_some_and(Namer::is_holding);
-        let waits = !self.held.is_empty() || !self.images.is_empty();
-        if self.searches.is_empty() && !waits && !holds {
-            to.append(&mut now);
-            return stepped;
-        }
-        if !waits {
-            self.named_by = Instant::now() + LONG_PATIENCE;
-        }
-        self.held_bytes += now.iter().map(Record::size).sum::<usize>();
-        self.held.append(&mut now);
-        let found = self.found();
-        if !found.is_empty() {
-            // The graphs' programs have names, too: those are waited for.
-            self.add_images(found);
-            self.named_by = Instant::now() + LONG_PATIENCE;
-        }
-        let late = !self.searches.is_empty() && self.until.is_none_or(|t| Instant::now() >= t);
-        let asks = self.namer.as_ref().is_some_and(asks);
-        let named = !asks || Instant::now() >= self.named_by;
-        if self.searches.is_empty() && named || late || self.held_bytes >= MOST_HELD {
-            self.release(to);
-        }
+        self.held.take(now, to);
         stepped
     }
 
@@ -295,7 +330,8 @@ impl<S: Source> Source for Enriched<S> {
     }
 
     fn is_pending(&self) -> bool {
-        let waits = self.namer.as_ref().is_some_and(|n| !n.patience().is_zero());
+        let namer = self.held.namer.as_ref();
+        let waits = namer.is_some_and(|n| !n.patience().is_zero());
         let stamps = self.stamper.as_ref().is_some_and(Stamper::is_waiting);
         waits || stamps || self.inner.is_pending()
     }
@@ -305,28 +341,16 @@ impl<S: Source> Source for Enriched<S> {
         if let Some(stamper) = &self.stamper {
             stamper.stamps(to);
         }
-        // Waits for the searches as long as patience lasts: their results are needed to decode the held records.
-        while !self.searches.is_empty() && self.until.is_some_and(|t| Instant::now() < t) {
-            let found = self.found();
-            self.add_images(found);
-            thread::sleep(Duration::from_millis(5));
-        }
-        let found = self.found();
-        self.add_images(found);
-        if let Some(namer) = &mut self.namer {
-            while !namer.patience().is_zero() {
-                let wait = namer.patience();
-                namer.answers(wait, &mut self.held);
-            }
-        }
-        self.release(to);
+        // The source comes first: nobody would read what is submitted while names and searches are waited for, and its process may end
+        // meanwhile. A command that stands at its end stands there until they are found.
         let mut last = Vec::new();
-        let namer = self.namer.take();
-        // What is fetched at the end has ended by then: only stamps that are read already can tell of it.
         let end = self.inner.finish(&mut last);
-        if let Some(namer) = namer {
-            last_names(namer, &last, to);
+        if let Some(namer) = &mut self.held.namer {
+            namer.look(&last);
         }
+        self.held.wait();
+        self.held.release(to);
+        // What is fetched at the end has ended by then: only stamps that are read already can tell of it.
         if let Some(stamper) = &mut self.stamper {
             stamper.look(&last, |_, _| None);
             thread::sleep(stamps::LAST);
@@ -334,15 +358,6 @@ impl<S: Source> Source for Enriched<S> {
         }
         to.append(&mut last);
         end
-    }
-}
-
-/// Takes the names of the last records' programs, as long as output waits for them.
-fn last_names(mut namer: Namer, of: &[Record], to: &mut Vec<Record>) {
-    namer.look(of);
-    while !namer.patience().is_zero() {
-        let wait = namer.patience();
-        namer.answers(wait, to);
     }
 }
 

@@ -18,6 +18,8 @@ struct Steady {
     ends: bool,
     launches: bool,
     quiet: bool,
+    /// Told when it ends; then it gives one more.
+    ended: Option<mpsc::Sender<()>>,
 }
 
 impl Source for Steady {
@@ -104,7 +106,11 @@ impl Source for Steady {
         self.ends = false;
     }
 
-    fn finish(self, _: &mut Vec<Record>) -> u64 {
+    fn finish(mut self, to: &mut Vec<Record>) -> u64 {
+        if let Some(ended) = self.ended.take() {
+            let _ = self.step(Duration::ZERO, to);
+            ended.send(()).unwrap();
+        }
         self.given
     }
 }
@@ -235,6 +241,19 @@ fn at_the_end_held_records_come_behind_the_results() {
     ender.join().unwrap();
 }
 
+/// Nothing is read while searches are waited for: what is submitted meanwhile would be lost unsaid where its process ends.
+#[test]
+fn the_source_ends_before_searches_are_waited_for() {
+    let (mut source, end) = searched();
+    source.attach(PID).unwrap();
+    let mut all = Vec::new();
+    source.step(Duration::ZERO, &mut all).unwrap();
+    // The search lasts until the source has ended.
+    source.inner.ended = Some(end);
+    assert_eq!(source.finish(&mut all), 2);
+    assert_eq!(kinds(&all), ["gpu", "process", "image", "0", "1"]);
+}
+
 #[test]
 fn what_came_before_an_error_is_told() {
     let (mut source, end) = searched();
@@ -250,7 +269,7 @@ fn what_came_before_an_error_is_told() {
 #[test]
 fn ends_are_held_no_longer_than_names_are_asked_for() {
     let mut source = Enriched::with(Steady::default(), vec![gpu()], None);
-    source.namer = Namer::start(None);
+    source.held.namer = Namer::start(None);
     source.inner.ends = true;
     source.inner.launches = true;
     source.step(Duration::ZERO, &mut Vec::new()).unwrap();
@@ -260,9 +279,9 @@ fn ends_are_held_no_longer_than_names_are_asked_for() {
         source.step(Duration::ZERO, &mut Vec::new()).unwrap();
         thread::sleep(Duration::from_millis(1));
     }
-    assert!(!source.namer.as_ref().unwrap().is_asking(Duration::MAX));
+    assert!(!source.held.namer.as_ref().unwrap().is_asking(Duration::MAX));
     // Nobody looks for names.
-    source.namer = None;
+    source.held.namer = None;
     source.inner.ends = true;
     source.step(Duration::ZERO, &mut Vec::new()).unwrap();
     assert!(!source.inner.ends);
@@ -272,12 +291,12 @@ fn ends_are_held_no_longer_than_names_are_asked_for() {
 #[test]
 fn images_of_a_quiet_process_are_not_kept_back() {
     let (mut source, end) = searched();
-    source.namer = Namer::start(None);
+    source.held.namer = Namer::start(None);
     source.inner.quiet = true;
     source.attach(PID).unwrap();
     end.send(()).unwrap();
     let mut all = Vec::new();
-    while !source.searches.is_empty() {
+    while !source.held.searches.is_empty() {
         source.step(Duration::ZERO, &mut all).unwrap();
     }
     source.inner.quiet = false;
@@ -304,12 +323,12 @@ fn output_without_lines_for_late_names_waits_for_them() {
     let shown = |all: &[Record]| all.iter().any(|r| matches!(r, Record::Submission(_)));
     for patient in [false, true] {
         let mut source = Enriched::with(launch(), vec![gpu()], None);
-        source.namer = Namer::start(None);
+        source.held.namer = Namer::start(None);
         let mut source = if patient { source.patient() } else { source };
         let mut all = Vec::new();
         source.step(Duration::ZERO, &mut all).unwrap();
         source.inner.launches = false;
-        assert!(source.namer.as_ref().unwrap().is_asking(Duration::MAX));
+        assert!(source.held.namer.as_ref().unwrap().is_asking(Duration::MAX));
         assert_eq!(shown(&all), !patient);
         let end = Instant::now() + Duration::from_secs(5);
         while !shown(&all) && Instant::now() < end {
@@ -324,7 +343,7 @@ fn output_without_lines_for_late_names_waits_for_them() {
 fn a_search_that_takes_too_long_holds_nothing_up() {
     let (mut source, end) = searched();
     source.attach(PID).unwrap();
-    source.until = Some(Instant::now());
+    source.held.until = Some(Instant::now());
     let mut all = Vec::new();
     source.step(Duration::ZERO, &mut all).unwrap();
     assert_eq!(kinds(&all), ["gpu", "process", "0"]);

@@ -182,11 +182,7 @@ struct Trace {
     from: Option<u64>,
     until: u64,
     killed: bool,
-    observes: bool,
 }
-
-/// What an observing nvcap that is ended may not have read any more, ns (docs/limitations.md).
-const LAST_MOMENT: u64 = 1_000_000;
 
 /// A few seconds, with an end that everything is verified at.
 struct Round {
@@ -316,7 +312,6 @@ impl Round {
             from: Some(0),
             until: u64::MAX,
             killed: false,
-            observes: false,
         });
         self.programs.push(Program {
             running: None,
@@ -395,7 +390,6 @@ impl Round {
             from: None,
             until: u64::MAX,
             killed: false,
-            observes: how == "--how=observe",
         });
         counts.one(match how {
             "--how=observe" => "traces that observe",
@@ -417,7 +411,7 @@ impl Round {
         if !nvcap.runs() {
             return Ok(());
         }
-        trace.until = monotonic() - if trace.observes { LAST_MOMENT } else { 0 };
+        trace.until = monotonic();
         nvcap.signal(signal)?;
         trace.killed = signal == libc::SIGKILL;
         counts.one(match signal {

@@ -295,6 +295,7 @@ impl ChannelTable {
             taken: start,
             patrolled: (start, start),
             counted: 0,
+            unrung: false,
             passed: (0, 0),
             ahead: None,
             beyond: 0,

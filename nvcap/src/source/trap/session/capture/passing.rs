@@ -48,6 +48,7 @@ impl Capture {
         if let Some(channel) = self.table.get_mut(index) {
             channel.taken = target;
             channel.counted = state.counted;
+            channel.unrung = unrung(channel.unrung, entries, doorbells.unwrap_or(0));
             channel.passed.0 += entries;
             channel.passed.1 += doorbells.unwrap_or(0);
             channel.ahead = None;
@@ -108,9 +109,12 @@ impl Capture {
             return;
         };
         let seen = state.seen.max(channel.ahead.unwrap_or(0));
-        // GP_PUT cannot be read any more: each doorbell that was counted has brought one.
+        // GP_PUT cannot be read any more: each doorbell that was counted has brought one, but for the first, where the last look saw
+        // the entry of it.
         let counted = state.counted.saturating_sub(channel.counted);
-        let entries = seen.saturating_sub(state.done).max(counted);
+        let brought = counted.saturating_sub(u64::from(channel.unrung));
+        let entries = seen.saturating_sub(state.done).max(brought);
+        channel.unrung = false;
         channel.taken = channel.taken.max(state.done + entries);
         channel.passed.0 += entries;
         channel.passed.1 += counted;
@@ -154,9 +158,27 @@ fn target(from: u64, from_index: u32, put: u32, entries: u32, doorbells: Option<
     from + ahead + rounds * ring
 }
 
+/// Whether a look saw an entry whose doorbell comes after it: more entries than doorbells, with the one that the look before saw so.
+/// A driver that submits several entries by a doorbell looks the same; then an entry fewer is assumed at the channel's end.
+fn unrung(before: bool, entries: u64, doorbells: u64) -> bool {
+    entries + u64::from(before) > doorbells
+}
+
 #[cfg(test)]
 mod tests {
-    use super::target;
+    use super::{target, unrung};
+
+    #[test]
+    fn an_entry_that_was_seen_before_its_doorbell_is_one() {
+        assert!(unrung(false, 21, 20));
+        // Its doorbell came, and another with its entry.
+        assert!(!unrung(true, 1, 2));
+        assert!(unrung(true, 2, 2));
+        assert!(!unrung(false, 0, 0) && unrung(true, 0, 0));
+        // Captured by another channel's doorbell, and counted by its own.
+        assert!(!unrung(false, 4, 5));
+        assert!(unrung(false, 5, 4) && !unrung(true, 4, 5));
+    }
 
     #[test]
     fn rounds_of_the_ring_are_known_by_doorbells() {
