@@ -1,4 +1,4 @@
-//! Time and bandwidth over size as a drawing: SVG, both axes logarithmic.
+//! Time and bandwidth over size as a drawing, or other lines: SVG, both axes logarithmic.
 
 use std::fmt::Write as _;
 
@@ -28,17 +28,61 @@ pub(crate) fn svg(measured: &Measured) -> String {
 
 /// The drawing of these.
 pub(crate) fn drawing(series: &[Series]) -> String {
+    let lines = |value: fn(&Point) -> f64| {
+        let line = |one: &Series| Line {
+            name: format!("{} {}", one.way.name(), one.engine),
+            points: one
+                .points
+                .iter()
+                .map(|p| (p.bytes as f64, value(p)))
+                .collect(),
+        };
+        series.iter().map(line).collect()
+    };
+    let sizes: Vec<(f64, String)> = (0..=40)
+        .step_by(4)
+        .map(|power| (f64::from(power).exp2(), size(1u64 << power)))
+        .collect();
+    let panel = |title, lines| Panel {
+        title,
+        marks: sizes.clone(),
+        lines,
+    };
+    panels(&[
+        panel("time, ns", lines(|point| point.times.ns)),
+        panel("bandwidth, GB/s", lines(|point| point.gb_per_s)),
+    ])
+}
+
+/// A line and its name. Only positive values have a place.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Lines with the same axes.
+#[derive(Debug)]
+pub(crate) struct Panel<'a> {
+    /// What is upwards, with its unit.
+    pub title: &'a str,
+    /// Values to the right that are marked, with their names.
+    pub marks: Vec<(f64, String)>,
+    pub lines: Vec<Line>,
+}
+
+/// The drawing of panels, one below the other.
+pub(crate) fn panels(all: &[Panel<'_>]) -> String {
     let mut out = String::new();
-    let height = 2.0 * PANEL;
+    let height = all.len() as f64 * PANEL;
     let _ = write!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
     );
-    panel(&mut out, 0.0, "time, ns", series, |point| point.times.ns);
-    panel(&mut out, PANEL, "bandwidth, GB/s", series, |point| {
-        point.gb_per_s
-    });
+    for (i, one) in all.iter().enumerate() {
+        panel(&mut out, i as f64 * PANEL, one);
+    }
     out.push_str("</svg>\n");
     out
 }
@@ -77,18 +121,19 @@ impl Axis {
     }
 }
 
-fn panel(out: &mut String, top: f64, title: &str, series: &[Series], value: fn(&Point) -> f64) {
-    let points = series.iter().flat_map(|s| &s.points);
+fn panel(out: &mut String, top: f64, panel: &Panel<'_>) {
+    let points = panel.lines.iter().flat_map(|l| &l.points);
     let (bottom, right) = (top + PANEL - BOTTOM, WIDTH - RIGHT);
-    let x = Axis::of(points.clone().map(|p| p.bytes as f64), LEFT, right);
-    let y = Axis::of(points.map(value), bottom, top + TOP);
+    let x = Axis::of(points.clone().map(|p| p.0), LEFT, right);
+    let y = Axis::of(points.map(|p| p.1), bottom, top + TOP);
     let (Some(x), Some(y)) = (x, y) else {
         return;
     };
     let _ = writeln!(
         out,
-        "<text x=\"{LEFT}\" y=\"{}\" font-size=\"14\">{title}</text>",
-        top + TOP - 14.0
+        "<text x=\"{LEFT}\" y=\"{}\" font-size=\"14\">{}</text>",
+        top + TOP - 14.0,
+        panel.title
     );
     for ten in y.tens() {
         let at = y.at(ten);
@@ -99,40 +144,37 @@ fn panel(out: &mut String, top: f64, title: &str, series: &[Series], value: fn(&
             at + 4.0
         );
     }
-    let sizes = (0..=40).step_by(4).map(|power| 1u64 << power);
-    for bytes in sizes {
-        let at = x.at(bytes as f64);
+    for (value, name) in &panel.marks {
+        let at = x.at(*value);
         if at < LEFT - 0.5 || at > right + 0.5 {
             continue;
         }
         let _ = writeln!(
             out,
-            "<path d=\"M{at:.1} {}V{bottom}\" stroke=\"#dddddd\"/><text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            "<path d=\"M{at:.1} {}V{bottom}\" stroke=\"#dddddd\"/><text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{name}</text>",
             top + TOP,
-            bottom + 18.0,
-            size(bytes)
+            bottom + 18.0
         );
     }
-    for (i, one) in series.iter().enumerate() {
+    for (i, one) in panel.lines.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
         // The same colour again has another dash.
         let dash = ["", "6 3", "2 3"][i / COLOURS.len() % 3];
-        let drawn = one.points.iter().filter(|p| value(p) > 0.0);
+        let drawn = one.points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0);
         let line: Vec<String> = drawn
-            .map(|p| format!("{:.1},{:.1}", x.at(p.bytes as f64), y.at(value(p))))
+            .map(|p| format!("{:.1},{:.1}", x.at(p.0), y.at(p.1)))
             .collect();
         let legend = top + TOP + 16.0 * i as f64;
         let _ = writeln!(
             out,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" stroke-dasharray=\"{dash}\"/>\n\
              <path d=\"M{} {legend}h20\" stroke=\"{colour}\" stroke-width=\"2\" stroke-dasharray=\"{dash}\"/>\
-             <text x=\"{}\" y=\"{}\">{} {}</text>",
+             <text x=\"{}\" y=\"{}\">{}</text>",
             line.join(" "),
             right + 12.0,
             right + 38.0,
             legend + 4.0,
-            one.way.name(),
-            one.engine
+            one.name
         );
     }
 }

@@ -65,6 +65,12 @@ const PAPER_DMA: &str = "The paper's A40: inline below 24 KiB (start-up about 24
 500 ns, 22 GiB/s at 1 MiB); of 8 B 94.87 % of the time is not the engine's, of 32 MiB 0.36 %.";
 const PAPER_GRAPH: &str = "The paper's A40, chains of 1 to 2,000 nodes: with CUDA 11.8 a launch has 328 to 45,476 B of pushbuffer, many doorbells, and takes \
 1.8 to 209 us; with CUDA 13.0 340 to 2,216 B, one doorbell, and 1.9 to 5.9 us.";
+/// The same of chains of these nodes: CUDA's version, bytes of pushbuffer and ns of a launch.
+const PAPER_NODES: [f64; 2] = [1.0, 2000.0];
+const PAPER_CHAINS: [(&str, [f64; 2], [f64; 2]); 2] = [
+    ("A40, CUDA 11.8", [328.0, 45_476.0], [1_800.0, 209_000.0]),
+    ("A40, CUDA 13.0", [340.0, 2_216.0], [1_900.0, 5_900.0]),
+];
 
 /// The page of [`dma`].
 pub(crate) fn of_dma(study: &dma::Study, raw: &Measured) -> String {
@@ -101,6 +107,9 @@ pub(crate) fn of_graph(study: &graph::Study) -> String {
          four branches, one that waits for all; copy: a copy of 4 KiB to the GPU and a kernel by turns.",
     );
     page.text(PAPER_GRAPH);
+    page.head("Over the number of nodes");
+    page.text("Of the A40's chains the paper gives the first and the last point; there is nothing behind the line between them.");
+    page.0 += &plot::panels(&graphs_drawn(study));
     for (shape, rows) in study.shapes() {
         page.head(shape);
         let rows: Vec<Vec<String>> = rows.iter().map(graph::Row::cells).collect();
@@ -151,6 +160,53 @@ pub(crate) fn of_sharing(study: &sharing::Study) -> String {
     page.end()
 }
 
+/// What graphs cost over their nodes, the paper's chains beside them.
+fn graphs_drawn(study: &graph::Study) -> [plot::Panel<'static>; 4] {
+    let lines = |value: fn(&graph::Row) -> f64| -> Vec<plot::Line> {
+        let line = |(shape, rows): (&str, &[graph::Row])| plot::Line {
+            name: escaped(shape),
+            points: rows.iter().map(|r| (r.nodes as f64, value(r))).collect(),
+        };
+        study.shapes().map(line).collect()
+    };
+    let with_paper = |mut lines: Vec<plot::Line>, of: fn(usize) -> [f64; 2]| {
+        let paper = PAPER_CHAINS
+            .iter()
+            .enumerate()
+            .map(|(i, (name, ..))| plot::Line {
+                name: (*name).to_owned(),
+                points: PAPER_NODES.into_iter().zip(of(i)).collect(),
+            });
+        lines.extend(paper);
+        lines
+    };
+    let panel = |title, lines| plot::Panel {
+        title,
+        marks: [1, 10, 100, 1000]
+            .map(|n: u32| (f64::from(n), n.to_string()))
+            .into(),
+        lines,
+    };
+    [
+        panel(
+            "bytes of pushbuffer of a later launch",
+            with_paper(lines(|r| r.later.pushbuffer_bytes), |i| PAPER_CHAINS[i].1),
+        ),
+        panel(
+            "time of a later launch's call, ns",
+            with_paper(lines(|r| r.later.times.call_ns), |i| PAPER_CHAINS[i].2),
+        ),
+        panel(
+            "bytes of pushbuffer of the upload",
+            lines(|r| r.instantiate.pushbuffer_bytes + r.upload.pushbuffer_bytes),
+        ),
+        panel(
+            "time until the upload is done, ns",
+            lines(|r| r.upload.times.done_ns),
+        ),
+    ]
+}
+
 /// CUDA's times as series beside those of the engines that it uses.
 fn drawn(study: &dma::Study, raw: &Measured) -> Vec<Series> {
     let mut all = Vec::new();
@@ -187,4 +243,64 @@ fn drawn(study: &dma::Study, raw: &Measured) -> Vec<Series> {
     };
     all.extend(raw.transfers.iter().filter(used).cloned());
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::graph::{Row, Step, Study, Times as Time};
+
+    /// Of the table in docs/studies.md: nodes, bytes and ns of the upload, bytes and ns of a later launch.
+    const CHAINS: [[f64; 5]; 5] = [
+        [1.0, 1012.0, 25_836.0, 76.0, 2870.0],
+        [32.0, 32_448.0, 45_764.0, 108.0, 2943.0],
+        [256.0, 256_448.0, 296_853.0, 316.0, 3659.0],
+        [1000.0, 1_000_448.0, 1_227_594.0, 1020.0, 7161.0],
+        [2000.0, 2_000_448.0, 2_653_917.0, 1964.0, 13_734.0],
+    ];
+
+    fn step(bytes: f64, ns: f64) -> Step {
+        let times = Time {
+            call_ns: ns,
+            done_ns: ns,
+        };
+        Step {
+            submissions: 1.0,
+            pushbuffer_bytes: bytes,
+            kernels: 1.0,
+            times,
+        }
+    }
+
+    #[test]
+    fn graphs_are_drawn_beside_the_papers() {
+        let rows = ["chain", "<branch>"].iter().flat_map(|shape| {
+            CHAINS.map(|[nodes, uploaded, upload, launched, launch]| Row {
+                shape: (*shape).to_owned(),
+                nodes: nodes as u64,
+                instantiate: step(0.0, 0.0),
+                upload: step(uploaded, upload),
+                first: step(launched, launch),
+                later: step(launched, launch),
+            })
+        });
+        let study = Study {
+            cuda: 13_000,
+            empty_call_ns: 376.0,
+            rows: rows.collect(),
+            ledger: "complete".to_owned(),
+        };
+        let page = of_graph(&study);
+        // Two shapes in four panels, two lines of the paper's in two of them.
+        assert_eq!(page.matches("<polyline").count(), 4 * 2 + 2 * 2);
+        assert!(page.contains("&lt;branch&gt;</text>") && !page.contains("<branch>"));
+        for (lines, points) in [(8, 5), (4, 2)] {
+            let of_so_many = page.split("points=\"").skip(1).filter(|rest| {
+                let line = rest.split('"').next().unwrap_or_default();
+                line.split(' ').count() == points
+            });
+            assert_eq!(of_so_many.count(), lines);
+        }
+        assert!(!page.contains("NaN") && !page.contains("inf"));
+    }
 }
