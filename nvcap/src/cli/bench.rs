@@ -145,6 +145,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let measured = bench::measure(Box::new(Kernel), &options, &|what| {
         log::info!("bench: {what}");
     })?;
+    tell_of_newcomers(args.gpu, &others);
     if let Some(out) = &mut plots {
         write(out, &bench::plot::svg(&measured))?;
     }
@@ -158,6 +159,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     out.object().extend_from_slice(text.as_bytes());
     target::written(&mut out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells who uses the GPU by now that did not `before`: its work may have been measured too. Who came and went meanwhile is not seen.
+pub(super) fn tell_of_newcomers(minor: u32, before: &[String]) {
+    let mut came = others(minor);
+    came.retain(|one| !before.contains(one));
+    if !came.is_empty() {
+        tell(format_args!(
+            "GPU {minor} came to be used by {} while it was measured: its work may have been measured too; measure again",
+            came.join(", ")
+        ));
+    }
 }
 
 /// A file that is written later.

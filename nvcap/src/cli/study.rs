@@ -277,6 +277,9 @@ fn end(
         false => out.object().extend_from_slice(text.as_bytes()),
     }
     target::written(&mut out)?;
+    if !shared.force {
+        raw::tell_of_newcomers(shared.gpu, &[]);
+    }
     tell(format_args!("the page is {}", page.display()));
     Ok(ExitCode::SUCCESS)
 }
