@@ -204,6 +204,8 @@ fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
     let build = toolchain::nightly_cargo()
         .args(["build", "--release", "--locked", "--target", &host])
         .env("RUSTFLAGS", SANITIZERS)
+        // For some seconds a target a fast build does not pay.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .dir(paths::root().join("fuzz"));
     report.step("fuzz targets", &build)?;
     for target in targets {
