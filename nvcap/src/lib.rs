@@ -140,7 +140,7 @@ pub mod raw_bench {
     pub use crate::bench::gpu::Submission;
     pub use crate::bench::report::{submissions, text};
     pub use crate::bench::rm::{Access, Error, Mapping, Os};
-    pub use crate::bench::{Measured, Options, measure};
+    pub use crate::bench::{CopyEngine, Measured, Options, copy_engines, measure};
 }
 
 /// What nvcap's own integration tests and fuzz targets call of the rooms that are private. No part of the interface: it changes without notice.

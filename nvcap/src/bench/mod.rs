@@ -161,6 +161,34 @@ impl Drop for OneProcessor {
     }
 }
 
+/// A copy engine, and which physical ones serve it. Several copy engines may have one in common.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct CopyEngine {
+    /// `COPY2`.
+    pub engine: String,
+    /// Their numbers.
+    pub physical: Vec<u32>,
+}
+
+/// What the driver says of a GPU's copy engines.
+pub fn copy_engines(
+    os: Box<dyn Os>,
+    driver: Option<Version>,
+    minor: u32,
+) -> Result<Vec<CopyEngine>, Error> {
+    let gpu = Gpu::open(os, driver, minor)?;
+    let engines = gpu.engines().iter();
+    let copy = engines.filter_map(|e| Some((*e, engine::copy_number(*e)?)));
+    copy.map(|(engine, number)| {
+        let mask = gpu.physical_engines(engine)?;
+        Ok(CopyEngine {
+            engine: format!("COPY{number}"),
+            physical: (0..u32::BITS).filter(|i| mask >> i & 1 != 0).collect(),
+        })
+    })
+    .collect()
+}
+
 /// A channel of each copy engine, its class bound. Those that the driver gives none of are noted.
 fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Result<Vec<Channel>, Error> {
     let class = gpu.classes().copy;

@@ -174,11 +174,14 @@ fn run_graph(args: &Graph) -> anyhow::Result<ExitCode> {
 
 fn run_sharing(args: &Sharing) -> anyhow::Result<ExitCode> {
     let work = begin(&args.shared, What::Sharing, 1, args.streams.clone())?;
+    let driver = target::running_driver();
+    let engines = bench::copy_engines(Box::new(bench::rm::Kernel), driver, args.shared.gpu);
+    let engines = engines.map_err(|e| e.to_string());
     tell("CUDA, undisturbed");
     let untraced = work.alone::<sharing::told::Told>()?;
     let (seen, ledger) = traced(&work)?;
     let told = work.said::<sharing::told::Told>("traced")?;
-    let study = sharing::study(&told, &seen, &untraced, ledger);
+    let study = sharing::study(&told, &seen, &untraced, engines, ledger);
     let json = serde_json::to_string(&serde_json::json!({ "study": &study }))?;
     end(
         &args.shared,

@@ -61,8 +61,25 @@ pub fn bench(truth: Option<&Path>) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use nvcap::decode::{Decoded, pushbuffer};
+    use nvcap::raw_bench::{CopyEngine, copy_engines};
 
     use super::*;
+
+    #[test]
+    fn physical_copy_engines_are_told() {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        for driver in [None, Some("515.43.04".parse::<Version>().unwrap())] {
+            let (rm, _) = Rm::new(driver, false);
+            let engine = |engine: &str, physical: &[u32]| CopyEngine {
+                engine: engine.to_owned(),
+                physical: physical.to_vec(),
+            };
+            assert_eq!(
+                copy_engines(Box::new(rm), driver, 0).unwrap(),
+                [engine("COPY0", &[4]), engine("COPY2", &[4, 6])]
+            );
+        }
+    }
 
     #[test]
     fn everything_is_measured() {

@@ -284,6 +284,12 @@ impl State {
                 let name = "NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS";
                 list(bytes, name, "engineCount", "engineList", &ENGINES)
             }
+            0x2080_2a02 => {
+                let fields = self.call("NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS", bytes)?;
+                // Both copy engines have physical engine 4, the second has another one, too.
+                let own = 0x10 << (fields.get(bytes, "ceEngineType")? - 9);
+                fields.set(bytes, "pceMask", 0x10 | own)
+            }
             0xc36f_0108 => {
                 let token = self.channels.get(&object).map_or(0, |c| c.token);
                 let name = "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS";

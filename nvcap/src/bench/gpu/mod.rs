@@ -27,11 +27,12 @@ mod class {
     pub(super) const HOPPER_USERMODE: u32 = 0xc661;
 }
 
-/// Control commands (ctrl0000gpu.h, ctrl0080gpu.h, ctrl2080gpu.h).
+/// Control commands (ctrl0000gpu.h, ctrl0080gpu.h, ctrl2080gpu.h, ctrl2080ce.h).
 mod command {
     pub(super) const GET_ID_INFO_V2: u32 = 0x205;
     pub(super) const GET_CLASSLIST_V2: u32 = 0x0080_0292;
     pub(super) const GET_ENGINES_V2: u32 = 0x2080_0170;
+    pub(super) const GET_CE_PCE_MASK: u32 = 0x2080_2a02;
 }
 
 /// Engines (NV2080_ENGINE_TYPE_*).
@@ -210,6 +211,20 @@ impl Gpu {
     /// Its engines, as RM numbers them.
     pub(crate) fn engines(&self) -> &[u32] {
         &self.engines
+    }
+
+    /// The physical copy engines that serve a copy engine, a bit each.
+    pub(crate) fn physical_engines(&self, copy: u32) -> Result<u32, Error> {
+        let fields = [("ceEngineType", copy.into())];
+        let client = &self.client;
+        let mut mask = client.structure("NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS", &fields)?;
+        client.control(
+            "ask for a copy engine's physical ones",
+            self.subdevice,
+            command::GET_CE_PCE_MASK,
+            &mut mask,
+        )?;
+        Ok(mask.get("pceMask")? as u32)
     }
 }
 

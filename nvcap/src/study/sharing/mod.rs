@@ -17,6 +17,7 @@ mod tests;
 use serde::Serialize;
 
 use super::{ms, report, table};
+use crate::bench::CopyEngine;
 use findings::{Finding, findings};
 use joined::{Channel, Scene, channels, scenes};
 use rules::{Facts, Rule, known, rules};
@@ -30,6 +31,8 @@ pub(crate) struct Study {
     pub rules: Vec<Rule>,
     pub findings: Vec<Finding>,
     pub channels: Vec<Channel>,
+    /// The GPU's copy engines, as the driver told of them.
+    pub copy_engines: Vec<CopyEngine>,
     pub scenes: Vec<Scene>,
     /// What could not be done.
     pub notes: Vec<String>,
@@ -37,20 +40,34 @@ pub(crate) struct Study {
     pub ledger: String,
 }
 
-/// Puts together what the traced program said, what was seen of it, and what it said when nobody traced it.
-pub(crate) fn study(told: &Told, seen: &Seen, untraced: &Told, ledger: String) -> Study {
+/// Puts together what the traced program said, what was seen of it, what it said when nobody traced it, and what the driver said of the
+/// copy engines, or why it did not.
+pub(crate) fn study(
+    told: &Told,
+    seen: &Seen,
+    untraced: &Told,
+    copy_engines: Result<Vec<CopyEngine>, String>,
+    ledger: String,
+) -> Study {
+    let mut notes = told.notes.clone();
+    let copy_engines = copy_engines.unwrap_or_else(|why| {
+        notes.push(format!("the copy engines' physical ones: {why}"));
+        Vec::new()
+    });
     let channels = channels(told, seen);
     let scenes = scenes(told, seen, Some(untraced));
     let facts = Facts {
         scenes: &scenes,
         channels: &channels,
+        copy_engines: &copy_engines,
     };
     Study {
         device: told.device.clone(),
         rules: rules(&facts),
         findings: findings(&scenes, &channels),
-        notes: told.notes.clone(),
+        notes,
         channels,
+        copy_engines,
         scenes,
         ledger,
     }

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::joined::{Channel, Copied, Ran, Scene};
 use super::slices::overlap;
+use crate::bench::CopyEngine;
 use crate::study::{grouped, ms};
 
 /// What the scenes say of a rule.
@@ -54,6 +55,7 @@ pub(crate) struct Rule {
 pub(crate) struct Facts<'a> {
     pub scenes: &'a [Scene],
     pub channels: &'a [Channel],
+    pub copy_engines: &'a [CopyEngine],
 }
 
 /// All eight.
@@ -296,13 +298,23 @@ impl Facts<'_> {
                 alone.gb_per_s, copies.gb_per_s
             ))
         };
-        let lines: Vec<String> = both.unwrap_or_default().iter().filter_map(line).collect();
+        let mut serves: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
+        for one in self.copy_engines {
+            for physical in &one.physical {
+                serves.entry(*physical).or_default().insert(&one.engine);
+            }
+        }
+        let serving = serves.iter();
+        let serving = serving
+            .map(|(number, engines)| format!("physical engine {number} serves {}", list(engines)));
+        let both = both.unwrap_or_default().iter().filter_map(line);
+        let lines: Vec<String> = serving.chain(both).collect();
         Rule {
             rule: "R8",
             says: "Copy engines are not always independent: logical ones can share a physical one.",
-            verdict: Verdict::NotShown,
+            verdict: Verdict::of(serves.values().any(|engines| engines.len() > 1), false),
             evidence: nonempty(lines.join("; ")),
-            limit: "Which physical engine serves which logical one stands in registers that no program of a user reads; CUDA gives the graphics copy engines no copies; and a slower copy may be the bus's.",
+            limit: "The driver's account of its engines (NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK), of this GPU; how much slower copies are beside each other may be the bus's part.",
         }
     }
 

@@ -5,6 +5,7 @@ use super::rules::{Rule, Verdict};
 use super::seen::{Found, Seen};
 use super::told::{Copies, Device, Kernel, Process, Told};
 use super::{Study, study, told};
+use crate::bench::CopyEngine;
 use crate::record::ChannelId;
 use crate::study::page;
 
@@ -96,7 +97,13 @@ fn seen(
 }
 
 fn studied(told: &Told, seen: &Seen) -> Study {
-    study(told, seen, told, "complete".to_owned())
+    study(
+        told,
+        seen,
+        told,
+        Err("refused".to_owned()),
+        "complete".to_owned(),
+    )
 }
 
 fn rule<'a>(study: &'a Study, name: &str) -> &'a Rule {
@@ -363,4 +370,38 @@ fn text_and_page() {
     ] {
         assert!(html.contains(wanted), "{wanted}: {html}");
     }
+}
+
+#[test]
+fn copy_engines_that_share_a_physical_one() {
+    let engine = |name: &str, physical: &[u32]| CopyEngine {
+        engine: name.to_owned(),
+        physical: physical.to_vec(),
+    };
+    let (told, seen) = (told(&[]), Seen::default());
+    let with = |engines: Vec<CopyEngine>| {
+        let ledger = "complete".to_owned();
+        study(&told, &seen, &told, Ok(engines), ledger)
+    };
+    // As on a GA106.
+    let shared = with(vec![
+        engine("COPY0", &[5]),
+        engine("COPY1", &[4]),
+        engine("COPY2", &[4]),
+        engine("COPY3", &[5]),
+    ]);
+    let r8 = rule(&shared, "R8");
+    assert_eq!(r8.verdict, Verdict::Shown);
+    assert_eq!(
+        r8.evidence,
+        "physical engine 4 serves COPY1, COPY2; physical engine 5 serves COPY0, COPY3"
+    );
+    assert!(shared.notes.is_empty());
+    let apart = with(vec![engine("COPY0", &[0, 1]), engine("COPY1", &[2])]);
+    let r8 = rule(&apart, "R8");
+    assert_eq!(r8.verdict, Verdict::NotShown);
+    assert!(r8.evidence.contains("physical engine 1 serves COPY0; "));
+    let refused = studied(&told, &seen);
+    assert_eq!(rule(&refused, "R8").verdict, Verdict::NotShown);
+    assert_eq!(refused.notes, ["the copy engines' physical ones: refused"]);
 }
