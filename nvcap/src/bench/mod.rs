@@ -177,25 +177,23 @@ pub fn copy_engines(
     minor: u32,
 ) -> Result<Vec<CopyEngine>, Error> {
     let gpu = Gpu::open(os, driver, minor)?;
-    let engines = gpu.engines().iter();
-    let copy = engines.filter_map(|e| Some((*e, engine::copy_number(*e)?)));
-    copy.map(|(engine, number)| {
-        let mask = gpu.physical_engines(engine)?;
-        Ok(CopyEngine {
-            engine: format!("COPY{number}"),
-            physical: (0..u32::BITS).filter(|i| mask >> i & 1 != 0).collect(),
+    let engines = gpu.copy_engines();
+    engines
+        .map(|(engine, number)| {
+            let mask = gpu.physical_engines(engine)?;
+            Ok(CopyEngine {
+                engine: format!("COPY{number}"),
+                physical: (0..u32::BITS).filter(|i| mask >> i & 1 != 0).collect(),
+            })
         })
-    })
-    .collect()
+        .collect()
 }
 
 /// A channel of each copy engine, its class bound. Those that the driver gives none of are noted.
 fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Result<Vec<Channel>, Error> {
     let class = gpu.classes().copy;
-    let engines = gpu.engines().iter();
-    let copy = engines.filter_map(|e| Some((*e, engine::copy_number(*e)?)));
     let mut channels = Vec::new();
-    for (engine, number) in copy {
+    for (engine, number) in gpu.copy_engines() {
         let opened = gpu.channel(engine, class).and_then(|mut channel| {
             measure::bind_copy(&mut channel, class)?;
             Ok(channel)

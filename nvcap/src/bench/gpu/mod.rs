@@ -208,9 +208,10 @@ impl Gpu {
         self.classes
     }
 
-    /// Its engines, as RM numbers them.
-    pub(crate) fn engines(&self) -> &[u32] {
-        &self.engines
+    /// Its copy engines, as RM numbers all engines, and their own numbers.
+    pub(crate) fn copy_engines(&self) -> impl Iterator<Item = (u32, u32)> {
+        let engines = self.engines.iter();
+        engines.filter_map(|e| Some((*e, engine::copy_number(*e)?)))
     }
 
     /// The physical copy engines that serve a copy engine, a bit each.
