@@ -489,14 +489,11 @@ pub fn processes_come_and_go() -> Result<()> {
     ensure!(late.files <= early.files + 2, "{early:?}, {late:?}");
     let entries = |holds: &Holds| holds.entries.values().sum::<u64>();
     ensure!(entries(late) <= entries(early) + 8, "{early:?}, {late:?}");
-    // The ledger has a line for each channel, to its end. What the allocator keeps of records that waited at the same time does not
-    // grow with the programs.
-    let grown = late.memory.saturating_sub(early.memory);
-    let most = (4 << 20) + (6 << 10) * (times - some);
+    // The ledger has a line for each channel, to its end.
+    let each = late.memory.saturating_sub(early.memory) / (times - some);
     ensure!(
-        grown < most,
-        "{} bytes stay of each program: {early:?}, {late:?}",
-        grown / (times - some)
+        each < 8 << 10,
+        "{each} bytes stay of each program: {early:?}, {late:?}"
     );
     Ok(())
 }
