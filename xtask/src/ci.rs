@@ -15,13 +15,21 @@ use crate::{
 /// A part of the gate.
 #[derive(Subcommand)]
 pub enum Part {
-    /// Licences of dependencies; rustfmt, clippy and the library's documentation, all without a warning
+    /// `style`, clippy and the library's documentation, all without a warning; its public interface
     Lint,
+    /// Licences of dependencies; rustfmt
+    Style,
     /// Packages, installed into a bare root and removed; the service, the manifests, the alerts and the dashboard
     Package,
     /// 10,000 mutated inputs of each format, the same ones each time, and every fuzz target for a short while
     Fuzz {
         /// Seconds for each target
+        #[arg(long, default_value_t = 20)]
+        seconds: u32,
+    },
+    /// What needs nothing but processor time: of `lint` what `style` is not, and `fuzz`
+    Beside {
+        /// Seconds for each fuzz target
         #[arg(long, default_value_t = 20)]
         seconds: u32,
     },
@@ -31,17 +39,22 @@ pub enum Part {
 pub fn run(part: &Part) -> Result<()> {
     let mut report = Report::default();
     match part {
-        Part::Lint => lint(&mut report)?,
+        Part::Lint => {
+            style(&mut report)?;
+            compiled(&mut report)?;
+        }
+        Part::Style => style(&mut report)?,
         Part::Package => package::check::run(&mut report)?,
-        Part::Fuzz { seconds } => {
-            mutants(&mut report)?;
-            fuzz(&mut report, *seconds)?;
+        Part::Fuzz { seconds } => inputs(&mut report, *seconds)?,
+        Part::Beside { seconds } => {
+            compiled(&mut report)?;
+            inputs(&mut report, *seconds)?;
         }
     }
     report.close()
 }
 
-fn lint(report: &mut Report) -> Result<()> {
+fn style(report: &mut Report) -> Result<()> {
     report.check("licences", licences::check());
     let cargo = build::host_cargo;
     report.step(
@@ -63,13 +76,19 @@ fn lint(report: &mut Report) -> Result<()> {
             )?;
         }
     }
-    let deny = ["--", "-D", "warnings"];
+    Ok(())
+}
+
+/// clippy of all forms that are compiled from the sources, and what they are documented to have.
+fn compiled(report: &mut Report) -> Result<()> {
+    let cargo = build::host_cargo;
     report.step(
         "clippy",
         &cargo()
             .args(["clippy", "--workspace", "--all-targets", "--locked"])
-            .args(deny),
+            .args(DENY),
     )?;
+    lint_bpf(report)?;
     report.step(
         "clippy without default features",
         &cargo()
@@ -81,14 +100,14 @@ fn lint(report: &mut Report) -> Result<()> {
                 "--no-default-features",
                 "--locked",
             ])
-            .args(deny),
+            .args(DENY),
     )?;
     report.step(
         "clippy of the program without live tracing",
         &cargo()
             .args(["clippy", "-p", "nvcap", "--no-default-features"])
             .args(["--features", "cli", "--locked"])
-            .args(deny),
+            .args(DENY),
     )?;
     lint_aarch64(report)?;
     // First, because the public interface is read from these pages.
@@ -107,8 +126,11 @@ fn lint(report: &mut Report) -> Result<()> {
     )?;
     // Reads the pages that the step before wrote.
     report.check("public interface", api::compare());
-    lint_bpf(report)
+    Ok(())
 }
+
+/// No warning of clippy's passes.
+const DENY: [&str; 3] = ["--", "-D", "warnings"];
 
 /// clippy of the library and of the program for aarch64, as far as they need no C compiler of that processor (rustls has C code).
 fn lint_aarch64(report: &mut Report) -> Result<()> {
@@ -146,11 +168,7 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
         // It is no error if this fails: the step below says that it did not run.
         let _ = install::apt(&[DEBIAN_CLIPPY], NAME);
     }
-    let deny = |clippy: Cmd| {
-        clippy
-            .dir(paths::ebpf_crate())
-            .args(["--", "-D", "warnings"])
-    };
+    let deny = |clippy: Cmd| clippy.dir(paths::ebpf_crate()).args(DENY);
     match toolchain.clippy(Arch::HOST) {
         Some(clippy) => report.step(NAME, &deny(clippy)),
         None => {
@@ -166,6 +184,12 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
 
 /// The clippy of Debian's compiler, which must be of the same release.
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
+
+/// Inputs that no driver makes.
+fn inputs(report: &mut Report, seconds: u32) -> Result<()> {
+    mutants(report)?;
+    fuzz(report, seconds)
+}
 
 /// The same mutated inputs each time: no nightly is needed for them.
 fn mutants(report: &mut Report) -> Result<()> {

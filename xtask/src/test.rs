@@ -21,8 +21,10 @@ const LIVE: [(&str, &str); 2] = [
     ("hostile targets", "tests/hostile"),
 ];
 
-/// What live tests are told by the environment: how long the chaos lasts, of which seed it is, how often what is repeated is.
-const PASSED_ON: [&str; 4] = [
+/// What live tests are told by the environment: what runs beside them, how long the chaos lasts, of which seed it is, how often what
+/// is repeated is.
+const PASSED_ON: [&str; 5] = [
+    "NVCAP_BESIDE",
     "NVCAP_CHAOS_SECONDS",
     "NVCAP_CHAOS_SEED",
     "NVCAP_CHAOS_ROUND",
@@ -115,7 +117,7 @@ fn library(report: &mut Report) -> Result<()> {
     const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
     report.step(
         "library without default features",
-        &cargo_test().args(ALONE).arg("--lib").args(SHOW),
+        &unoptimised(cargo_test().args(ALONE).arg("--lib").args(SHOW)),
     )?;
     let tree = build::host_cargo()
         .args(["tree", "--locked", "-e", "normal", "--prefix", "none"])
@@ -128,18 +130,22 @@ fn library(report: &mut Report) -> Result<()> {
     );
     let built = build::host_cargo()
         .args(["build", "--locked", "--lib"])
-        .args(ALONE)
-        .run()
-        .and_then(|()| {
-            Ok(fs::read_to_string(
-                paths::target().join("debug/libnvcap.d"),
-            )?)
-        });
+        .args(ALONE);
+    let built = unoptimised(built).run().and_then(|()| {
+        Ok(fs::read_to_string(
+            paths::target().join("debug/libnvcap.d"),
+        )?)
+    });
     report.check(
         "library without default features has no output and reads no /proc",
         built.and_then(|files| has_no_room_of_the_program(&files)),
     );
     Ok(())
+}
+
+/// These tests take a second or two: compiling them optimised takes longer than they gain.
+fn unoptimised(cargo: Cmd) -> Cmd {
+    cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
 }
 
 /// `tree`: the packages that the library without default features is linked with, a line each.

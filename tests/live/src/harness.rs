@@ -1,12 +1,15 @@
 //! A test runner with a third outcome: a test that cannot run says so and is counted separately.
 //!
-//! Tests run one after the other: breakpoints are expensive on virtual machines, and timing is part of the tests.
+//! Tests run one after the other: breakpoints are expensive on virtual machines, and timing is part of the tests. What the gate runs
+//! beside them stands still during those that measure ([`beside`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+
+use crate::beside;
 
 /// One test.
 pub struct Test {
@@ -42,8 +45,8 @@ pub fn not_run<T>(why: impl Into<String>) -> Result<T> {
 }
 
 /// Runs the tests selected by the command line, in the format of `cargo test`: names or parts of names, `--exact`, `--skip
-/// NAME`, `--list`.
-pub fn main(tests: &[Test]) -> ExitCode {
+/// NAME`, `--list`. `measuring`: the groups of tests that need all processors for themselves.
+pub fn main(tests: &[Test], measuring: &[&str]) -> ExitCode {
     let mut names = Vec::new();
     let mut skip = Vec::new();
     let (mut exact, mut list, mut ignored) = (false, false, false);
@@ -84,8 +87,11 @@ pub fn main(tests: &[Test]) -> ExitCode {
     let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
     let begin = Instant::now();
     for test in &chosen {
+        let group = test.name.split("::").next().unwrap_or_default();
+        let paused = measuring.contains(&group).then(beside::pause);
         let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(&test.run));
+        drop(paused);
         let took = start.elapsed().as_secs_f64();
         match result {
             Ok(Ok(())) => {

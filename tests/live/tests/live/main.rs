@@ -41,13 +41,24 @@ use std::process::ExitCode;
 
 use live::harness::{Test, main as run};
 
+/// These groups say how much of something is seen in time, or what it costs: they need all processors for themselves.
+const MEASURING: [&str; 7] = [
+    "counts",
+    "gpu_sums",
+    "modes",
+    "samples",
+    "stacks",
+    "time_from_stamps",
+    "times",
+];
+
 fn main() -> ExitCode {
     macro_rules! tests {
         ($($group:ident: $($name:ident)*;)*) => {
             [$($(Test::new(concat!(stringify!($group), "::", stringify!($name)), $group::$name),)*)*]
         };
     }
-    run(&tests! {
+    let tests = tests! {
         setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held
             no_operations_on_maps;
         capture: one_thread gpu_not_named eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
@@ -92,5 +103,6 @@ fn main() -> ExitCode {
         wireshark: live_capture;
         times: eight_threads small_buffer observed;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
-    })
+    };
+    run(&tests, &MEASURING)
 }
