@@ -4,8 +4,9 @@
 //! it had not. So the difference of the clocks (host less GPU) lies between (begin of the read before - stamp) and (end of the read - stamp).
 //! The least upper bound of a stretch of time is the difference, but for the time that a write and a read take ([`WRITE_NS`]);
 //! the spread between both bounds says how far it may be wrong. The clocks drift against each other, and one of them may step:
-//! each stretch has bounds of its own. The difference at a time is the lower hull of the upper bounds of a second before and after it; the
-//! upper hull of the lower bounds is the other limit. A step ends both.
+//! each stretch has bounds of its own, none of which is above another one and what the clocks may drift in between. The difference at
+//! a time is the lower hull of the upper bounds of a second before and after it; the upper hull of the lower bounds is the other
+//! limit. A step ends both.
 
 use std::collections::VecDeque;
 
@@ -244,6 +245,13 @@ fn below(points: impl Iterator<Item = (u64, i64)>, at: u64) -> Option<Line> {
     points.sort_unstable();
     // Of several at one place the lowest.
     points.dedup_by_key(|p| p.0);
+    // A bound near by, and what the clocks may drift until there, is a bound, too: one that was seen late is far above it.
+    for i in 1..points.len() {
+        tighten(&mut points, i - 1, i);
+    }
+    for i in (1..points.len()).rev() {
+        tighten(&mut points, i, i - 1);
+    }
     let mut hull: Vec<(u64, i64)> = Vec::new();
     for p in points {
         while let [.., a, b] = hull.as_slice() {
@@ -270,7 +278,7 @@ fn below(points: impl Iterator<Item = (u64, i64)>, at: u64) -> Option<Line> {
     };
     let away = difference(at, from.0) as f64;
     let steep = along.map_or(0.0, |(a, b)| slope(a, b));
-    let moved = (steep.clamp(-DRIFT, DRIFT) * away) as i64;
+    let moved = (steep * away) as i64;
     Some(Line {
         value: from.1.saturating_add(moved),
         beyond: if inside {
@@ -282,6 +290,15 @@ fn below(points: impl Iterator<Item = (u64, i64)>, at: u64) -> Option<Line> {
             }
         },
     })
+}
+
+/// Lowers a bound to another one and what the clocks may drift between the two.
+fn tighten(points: &mut [(u64, i64)], from: usize, to: usize) {
+    let from = points.get(from).copied();
+    if let (Some(from), Some(to)) = (from, points.get_mut(to)) {
+        let most = (to.0.abs_diff(from.0) as f64 * DRIFT) as i64;
+        to.1 = to.1.min(from.1.saturating_add(most));
+    }
 }
 
 fn slope(a: (u64, i64), b: (u64, i64)) -> f64 {
@@ -382,6 +399,33 @@ mod tests {
         assert_eq!(clock.steps(), 0);
         let wrong = clock.host(gpu + 50 * MS).unwrap().ns;
         assert!(wrong.abs_diff(host + 50 * MS) < 1_500);
+    }
+
+    /// A reader that loses its processor: what it saw then says less than what comes behind, and nothing jumps between the two.
+    #[test]
+    fn what_was_seen_late_at_the_begin_is_known_from_what_comes() {
+        let mut clock = Clock::default();
+        let (begin, ppm) = (1_000_000 * MS, 150.0);
+        let of = |gpu| truth(gpu, 3_000_000_000, ppm);
+        for n in 0..100 {
+            let gpu = begin + n * 50_000;
+            clock.learn(gpu, of(gpu).saturating_sub(5 * MS), of(gpu) + 65_000);
+        }
+        learn(
+            &mut clock,
+            begin + 5 * MS,
+            begin + 20 * MS,
+            3_000_000_000,
+            ppm,
+        );
+        for t in (0..20_000).step_by(50) {
+            let gpu = begin + t * 1_000;
+            let host = clock.host(gpu).unwrap();
+            let wrong = host.ns.abs_diff(of(gpu));
+            assert!(wrong <= host.error_ns, "{wrong} {host:?} at {t} us");
+            let back = clock.gpu(of(gpu)).unwrap();
+            assert!(back.abs_diff(gpu) < 4_500, "{back} {gpu} at {t} us");
+        }
     }
 
     #[test]

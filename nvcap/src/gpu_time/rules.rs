@@ -97,6 +97,15 @@ impl Rules {
     }
 }
 
+/// Between which times something was seen: the begin of the last read that did not see it, and the end of the first that did, by the
+/// GPU's clock; and the most by which both may be wrong, ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Between {
+    pub from: u64,
+    pub until: u64,
+    pub clock_error: u64,
+}
+
 /// The time from a kernel's end until its release was seen, counted to the middle of the two reads. Learnt from entries whose end is
 /// known otherwise, too; else from stamps, which are read with it: a stamp tells when it was written.
 #[derive(Clone, Debug, Default)]
@@ -125,6 +134,8 @@ const BEYOND_STAMP_ERROR_NS: u64 = 300;
 const AGREED_NS: u64 = 500;
 /// How far two reads may be apart to teach it, ns.
 const CLOSE_NS: u64 = 5_000;
+/// How wrong the clocks may be to teach it, ns: a lag has that error in it, and is wrong when the clocks are known better.
+const CLOCK_NS: u64 = 3_000;
 /// How many are needed.
 const ENOUGH: usize = 15;
 
@@ -139,12 +150,12 @@ impl Default for Newest {
 
 impl Newest {
     /// Takes something that happened at a known time, and between which times it was seen.
-    fn learn(&mut self, happened: u64, from: u64, until: u64) {
-        if until.saturating_sub(from) > CLOSE_NS {
-            // The reader came late: that says nothing of the GPU.
+    fn learn(&mut self, happened: u64, between: Between) {
+        if between.until.saturating_sub(between.from) > CLOSE_NS || between.clock_error > CLOCK_NS {
+            // The reader came late, or the clocks are not known yet: that says nothing of the GPU.
             return;
         }
-        let lag = middle(from, until).wrapping_sub(happened).cast_signed();
+        let lag = between.middle().wrapping_sub(happened).cast_signed();
         if let Some(slot) = self.seen.get_mut(self.count % LEARNT) {
             *slot = lag;
             self.count += 1;
@@ -165,38 +176,41 @@ impl Newest {
 }
 
 impl Lag {
-    /// Takes an end that is known, and between which times its release was seen, all on the GPU's clock.
-    pub(crate) fn learn(&mut self, end: u64, from: u64, until: u64) {
-        self.ends.learn(end, from, until);
+    /// Takes an end that is known, on the GPU's clock, and between which times its release was seen.
+    pub(crate) fn learn(&mut self, end: u64, between: Between) {
+        self.ends.learn(end, between);
     }
 
     /// The same of a stamp.
-    pub(crate) fn stamped(&mut self, stamp: u64, from: u64, until: u64) {
-        self.stamps.learn(stamp, from, until);
+    pub(crate) fn stamped(&mut self, stamp: u64, between: Between) {
+        self.stamps.learn(stamp, between);
     }
 
-    /// The end that a release tells which was seen between these times, and the most by which it may be wrong, ns.
-    pub(crate) fn end(&self, from: u64, until: u64) -> (u64, u64) {
+    /// The end that a release tells which was seen between these times, and the most by which it may be wrong beside the clocks, ns.
+    pub(crate) fn end(&self, between: Between) -> (u64, u64) {
+        let Between { from, until, .. } = between;
         let half = until.saturating_sub(from) / 2;
         let beyond = |(lag, error)| (lag + BEYOND_STAMP_NS, error + BEYOND_STAMP_ERROR_NS);
         let of_stamps = || self.stamps.learnt().map(beyond);
         let learnt = self.ends.learnt().or_else(of_stamps);
         let (lag, error) = learnt.unwrap_or((LAG_NS, LAG_ERROR_NS));
-        let end = middle(from, until).wrapping_add_signed(lag.wrapping_neg());
+        let end = between.middle().wrapping_add_signed(lag.wrapping_neg());
         (end.min(until), error + half)
     }
 
     /// Whether an end is not later than what was learnt makes of the release: the next entry was not there yet then, and its stamp
     /// came later.
-    pub(crate) fn agrees(&self, end: u64, from: u64, until: u64, clock_error: u64) -> bool {
-        let (by_release, error) = self.end(from, until);
+    pub(crate) fn agrees(&self, end: u64, between: Between) -> bool {
+        let (by_release, error) = self.end(between);
         let learnt = self.ends.count >= ENOUGH || self.stamps.count >= ENOUGH;
-        !learnt || end <= by_release + error + clock_error + AGREED_NS
+        !learnt || end <= by_release + error + between.clock_error + AGREED_NS
     }
 }
 
-fn middle(from: u64, until: u64) -> u64 {
-    from + until.saturating_sub(from) / 2
+impl Between {
+    fn middle(self) -> u64 {
+        self.from + self.until.saturating_sub(self.from) / 2
+    }
 }
 
 #[cfg(test)]
@@ -205,23 +219,39 @@ mod tests {
 
     #[test]
     fn the_lag_of_a_release_is_learnt() {
+        let between = |from, until| Between {
+            from,
+            until,
+            clock_error: 1_200,
+        };
         let mut lag = Lag::default();
-        assert_eq!(lag.end(10_000, 11_000), (10_350, 2_000));
+        assert_eq!(lag.end(between(10_000, 11_000)), (10_350, 2_000));
         for n in 0..200u64 {
             let end = n * 50_000;
             let late = 3_000 + n % 10 * 20;
-            lag.learn(end, end + late - 500, end + late + 500);
+            lag.learn(end, between(end + late - 500, end + late + 500));
         }
         // The reader came late: nothing to learn from.
-        (0..200).for_each(|n| lag.learn(n, n, n + 250_000));
-        let (end, error) = lag.end(103_000, 104_000);
+        (0..200).for_each(|n| lag.learn(n, between(n, n + 250_000)));
+        // Nor where the clocks are not known yet.
+        (0..200).for_each(|n| {
+            let clock_error = 60_000;
+            lag.learn(
+                n,
+                Between {
+                    clock_error,
+                    ..between(n + 60_000, n + 60_500)
+                },
+            );
+        });
+        let (end, error) = lag.end(between(103_000, 104_000));
         assert!(end.abs_diff(100_400) <= 40, "{end}");
         assert!((550..=620).contains(&error), "{error}");
         let mut lag = Lag::default();
         for n in 0..200u64 {
             let stamp = n * 50_000;
-            lag.stamped(stamp, stamp + 200, stamp + 1_200);
+            lag.stamped(stamp, between(stamp + 200, stamp + 1_200));
         }
-        assert_eq!(lag.end(103_000, 104_000), (102_410, 800));
+        assert_eq!(lag.end(between(103_000, 104_000)), (102_410, 800));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::clock::Clock;
 use super::pair::Pair;
-use super::rules::{Lag, Rules};
+use super::rules::{Between, Lag, Rules};
 use super::unit::{Place, Unit};
 use super::words::{Value, Words};
 use crate::decode::event::{
@@ -78,15 +78,6 @@ struct Last {
     end: Option<u64>,
 }
 
-/// Between which times the last of an entry's kernels was seen to have ended, by the GPU's clock, and the most by which both may
-/// be wrong, ns.
-#[derive(Clone, Copy, Debug)]
-struct Released {
-    from: u64,
-    until: u64,
-    clock_error: u64,
-}
-
 /// What an entry's times are read from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
@@ -135,15 +126,22 @@ impl Seen<'_> {
     }
 
     /// Between which times an entry's stamp was seen, on the GPU's clock; `None` of the first of its semaphore.
-    fn stamp_seen(self, of: &Noted) -> Option<(u64, u64)> {
+    fn stamp_seen(self, of: &Noted) -> Option<Between> {
         let stamp = self.words.get(self.pid, of.unit.stamp?.0)?;
-        if stamp.before_ns == 0 {
-            return None;
+        match stamp.before_ns {
+            0 => None,
+            before_ns => self.between(before_ns, stamp.seen_ns),
         }
-        Some((
-            self.clock.gpu(stamp.before_ns)?,
-            self.clock.gpu(stamp.seen_ns)?,
-        ))
+    }
+
+    /// Two times of the host on the GPU's clock.
+    fn between(self, from_ns: u64, until_ns: u64) -> Option<Between> {
+        let until = self.clock.gpu(until_ns)?;
+        Some(Between {
+            from: self.clock.gpu(from_ns)?,
+            until,
+            clock_error: self.clock.host(until)?.error_ns,
+        })
     }
 
     /// A time of the GPU's clock on both clocks.
@@ -160,27 +158,19 @@ impl Seen<'_> {
         })
     }
 
-    /// When the last of an entry's kernels was seen to have ended: the begin of the last read that found it running, and the
-    /// end of the first that did not, on the GPU's clock.
-    fn released(self, of: &Noted) -> Option<Released> {
-        let mut last: Option<Released> = None;
+    /// When the last of an entry's kernels was seen to have ended.
+    fn released(self, of: &Noted) -> Option<Between> {
+        let mut last: Option<Between> = None;
         for value in &of.unit.ends {
             let stamp = self.words.get(self.pid, *value)?;
             if stamp.seen_ns < of.not_before() {
                 return None;
             }
-            let from = self.clock.gpu(stamp.before_ns)?;
-            let until = self.clock.gpu(stamp.seen_ns)?;
-            let clock_error = self.clock.host(until)?.error_ns;
-            let this = Released {
-                from,
-                until,
-                clock_error,
-            };
-            last = Some(last.map_or(this, |l| Released {
-                from: l.from.max(from),
-                until: l.until.max(until),
-                clock_error: l.clock_error.max(clock_error),
+            let this = self.between(stamp.before_ns, stamp.seen_ns)?;
+            last = Some(last.map_or(this, |l| Between {
+                from: l.from.max(this.from),
+                until: l.until.max(this.until),
+                clock_error: l.clock_error.max(this.clock_error),
             }));
         }
         last.filter(|r| r.clock_error <= MOST_ERROR_NS)
@@ -338,15 +328,15 @@ fn front_end(
     let Some(start) = seen.moment(start_gpu, start_error_ns) else {
         return GpuTime::default();
     };
-    if let Some((from, until)) = seen.stamp_seen(own) {
-        lag.stamped(told.stamp, from, until);
+    if let Some(between) = seen.stamp_seen(own) {
+        lag.stamped(told.stamp, between);
     }
     let released = seen.released(own);
     let by_next = next
         .0
         .and_then(|n| end_by_next((n, next.1), start, released, lag, seen));
     if let (Some((end, true)), Some(r)) = (by_next, released) {
-        lag.learn(end, r.from, r.until);
+        lag.learn(end, r);
     }
     let by_next = by_next.map(|(end, _)| end);
     let duration = match (by_next, released) {
@@ -359,7 +349,7 @@ fn front_end(
             by: DurationBy::NextStamp,
         }),
         (None, Some(r)) => {
-            let (end, error_ns) = lag.end(r.from, r.until);
+            let (end, error_ns) = lag.end(r);
             Some(GpuDuration {
                 ns: end.saturating_sub(start_gpu),
                 error_ns: error_ns + r.clock_error + start_error_ns,
@@ -398,7 +388,7 @@ fn front_end(
 fn end_by_next(
     (next, releases): (&Noted, &Own),
     start: GpuMoment,
-    released: Option<Released>,
+    released: Option<Between>,
     lag: &Lag,
     seen: Seen<'_>,
 ) -> Option<(u64, bool)> {
@@ -430,7 +420,7 @@ fn end_by_next(
     let in_time = released.is_none_or(|r| {
         end <= r.until + r.clock_error
             && end + seen.rules.lag_most_ns + r.clock_error >= r.from
-            && lag.agrees(end, r.from, r.until, r.clock_error)
+            && lag.agrees(end, r)
     });
     let least = match released {
         Some(_) => THERE_AGREED_NS,
@@ -461,7 +451,7 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
     let by_doorbell = |rang| rules.fetch_error_ns.saturating_add(clock_error(rang));
     let (start, error, by) = match (ready, rang) {
         // Either may have been the later one: the doorbell's error is that of both.
-        (Some(ready), Some(rang)) if rang + rules.fetch_error_ns > ready => {
+        (Some(ready), Some(rang)) if rang.saturating_add(by_doorbell(rang)) > ready => {
             let by = if rang > ready {
                 StartBy::Doorbell
             } else {
