@@ -12,10 +12,10 @@ use nvcap_common::{
 
 use crate::{
     cached_put,
-    maps::{NO_WAKEUP, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_needed},
+    maps::{NO_WAKEUP, XLATE, count, discard, fetch_add, reserve, submit, wakeup_if_needed, words},
     read::{FEW, bounded, read_user},
     scan::{channel, judge, next, scan, take},
-    walk::{Walk, phase, scanning},
+    walk::{self, Walk, phase, scanning},
 };
 
 const PAGE: u64 = 4096;
@@ -56,29 +56,58 @@ pub fn begin(w: &mut Walk) {
 /// One step; false when the walk is at its end. A step runs through as many phases as follow each other directly: a
 /// doorbell with one entry takes two steps.
 #[inline(always)]
-pub fn step(w: &mut Walk) -> bool {
-    if w.phase == phase::NEXT {
-        next(w);
+pub fn step() -> bool {
+    let Some(at) = walk::phase_at() else {
+        return false;
+    };
+    // Read again each time: the phases change it through pointers of their own.
+    // SAFETY: it lies in a map.
+    let phase = || unsafe { at.read_volatile() };
+    if phase() == phase::NEXT {
+        nvcap_next();
     }
-    if w.phase == phase::LOOK {
-        look(w);
+    if phase() == phase::LOOK {
+        nvcap_look();
     }
-    if w.phase == phase::BATCH {
-        batch(w);
+    if phase() == phase::BATCH {
+        nvcap_batch();
     }
-    if w.phase == phase::ENTRY {
-        entry(w);
+    if phase() == phase::ENTRY {
+        nvcap_entry();
     }
-    if w.phase == phase::XLATE {
-        translate(w);
+    if phase() == phase::XLATE {
+        nvcap_translate();
     }
-    if w.phase == phase::DATA {
-        data(w);
+    if phase() == phase::DATA {
+        nvcap_data();
     }
-    if w.phase == phase::RELEASE {
-        release(w);
+    if phase() == phase::RELEASE {
+        nvcap_release();
     }
-    w.phase < phase::DONE
+    phase() < phase::DONE
+}
+
+/// The phases as global functions: the verifier checks each once, by itself, not once for each way through those before it.
+macro_rules! global {
+    ($($name:ident is $phase:ident,)*) => { $(
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $name() -> u32 {
+            if let Some(w) = walk::walk() {
+                $phase(w);
+            }
+            0
+        }
+    )* };
+}
+global! {
+    nvcap_next is next,
+    nvcap_look is look,
+    nvcap_batch is batch,
+    nvcap_entry is entry,
+    nvcap_translate is translate,
+    nvcap_data is data,
+    nvcap_release is release,
 }
 
 #[inline(always)]
@@ -236,32 +265,33 @@ fn batch(w: &mut Walk) {
     };
     let before = if w.before != 0 { flag::BEFORE } else { 0 };
     let batched = if w.batched != 0 { flag::BATCHED } else { 0 };
+    let p = p.cast::<Submit>();
+    // Field by field, and arrays word by word: a copy of the whole calls memcpy, which is a loop over bytes here.
     // SAFETY: p has room for a Submit.
     unsafe {
-        p.cast::<Submit>().write(Submit {
-            header: Header {
-                kind: kind::SUBMIT,
-                flags: late | scanned | before | batched,
-                len: 0,
-                ..w.header
-            },
-            channel: w.channel,
-            token: w.token,
-            position: w.cursor,
-            get: w.get,
-            put: w.put,
-            count: n as u32,
-            space: w.space,
-            ip: w.ip,
-            doorbell: w.doorbell,
-            target: w.target,
-            extended: c.extended,
-            comm: w.comm,
-            first: first as u32,
-            pad: 0,
-            entries: w.batch,
+        (&raw mut (*p).header).write(Header {
+            kind: kind::SUBMIT,
+            flags: late | scanned | before | batched,
+            len: 0,
+            ..w.header
         });
+        (&raw mut (*p).channel).write(w.channel);
+        (&raw mut (*p).token).write(w.token);
+        (&raw mut (*p).position).write(w.cursor);
+        (&raw mut (*p).get).write(w.get);
+        (&raw mut (*p).put).write(w.put);
+        (&raw mut (*p).count).write(n as u32);
+        (&raw mut (*p).space).write(w.space);
+        (&raw mut (*p).ip).write(w.ip);
+        (&raw mut (*p).doorbell).write(w.doorbell);
+        (&raw mut (*p).target).write(w.target);
+        (&raw mut (*p).extended).write(c.extended);
+        words::<2>((&raw mut (*p).comm).cast(), (&raw const w.comm).cast());
+        (&raw mut (*p).first).write(first as u32);
+        (&raw mut (*p).pad).write(0);
+        words::<BATCH>((&raw mut (*p).entries).cast(), (&raw const w.batch).cast());
     }
+    let p = p.cast();
     submit(p, wakeup_if_needed());
     w.count = n as u32;
     w.first = first as u32;

@@ -13,7 +13,7 @@ use nvcap_common::{CODE, NO_OWN, NO_TOKEN, REGS, Site, TRAP_TO_END, kind};
 
 use crate::{
     cached_put, capture, kernel, known,
-    maps::{MORE, WAKEUP, count, generation, reserve, submit},
+    maps::{MORE, WAKEUP, count, generation, reserve, submit, words},
     mode, python, stack,
     walk::{self, Walk, phase},
 };
@@ -42,8 +42,7 @@ pub fn doorbell_loop(ctx: PerfEventContext) -> u32 {
 }
 
 extern "C" fn one_step(_index: u64, _none: *mut c_void) -> i64 {
-    let Some(w) = walk::walk() else { return 1 };
-    i64::from(!capture::step(w))
+    i64::from(!capture::step())
 }
 
 #[perf_event]
@@ -68,8 +67,7 @@ pub fn doorbell_more(ctx: PerfEventContext) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn nvcap_step() -> u32 {
-    let Some(w) = walk::walk() else { return 0 };
-    u32::from(capture::step(w))
+    u32::from(capture::step())
 }
 
 #[inline(always)]
@@ -140,7 +138,7 @@ fn begin(ctx: &PerfEventContext, w: &mut Walk) -> bool {
     if mode::passes(w) {
         return false;
     }
-    w.comm = kernel::comm();
+    kernel::comm_into(&mut w.comm);
     if stack::wanted() && stack::is_drawn() {
         stack_registers(ctx, w);
         python::nvcap_python();
@@ -221,7 +219,7 @@ fn site(w: &Walk) {
         (&raw mut (*p).ip).write(w.ip);
         (&raw mut (*p).doorbell).write(w.doorbell);
         (&raw mut (*p).space).write(w.space);
-        (&raw mut (*p).regs).write(w.regs);
+        words::<REGS>((&raw mut (*p).regs).cast(), (&raw const w.regs).cast());
         let from = (w.ip - CODE as u64) as *const c_void;
         let code = (&raw mut (*p).code).cast();
         let rc = bpf_probe_read_user(code, 2 * CODE as u32, from);

@@ -104,9 +104,15 @@ pub fn now() -> u64 {
 #[inline(always)]
 pub fn comm() -> [u8; 16] {
     let mut name = [0u8; 16];
-    // SAFETY: the buffer is as long as said.
-    unsafe { bpf_get_current_comm((&raw mut name).cast(), 16) };
+    comm_into(&mut name);
     name
+}
+
+/// The same, where it is kept.
+#[inline(always)]
+pub fn comm_into(name: &mut [u8; 16]) {
+    // SAFETY: the buffer is as long as said.
+    unsafe { bpf_get_current_comm(name.as_mut_ptr().cast(), 16) };
 }
 
 /// A header for now and for this thread.

@@ -1,6 +1,8 @@
 //! Reads of the traced process's memory in the doorbell program, made so that reads of video memory cost as little as
 //! possible.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::{cty::c_void, helpers::generated::bpf_probe_read_user};
 use nvcap_common::{GET_EVERY, NO_GET, SharedChannel};
 
@@ -27,18 +29,22 @@ pub fn bounded<const MAX: u32>(len: u32) -> u32 {
 /// is a multiple of 64, four when it is not, whatever the length up to 128 (docs/verification.md).
 #[inline(always)]
 fn get_put(at: u64) -> Option<(u32, u32)> {
-    let mut words = [0u64; 2];
+    let mut words = MaybeUninit::<[u64; 2]>::uninit();
     // USERD is aligned: GP_GET lies 8 behind a multiple of 64.
     let pair = if at & 63 == 8 {
-        if !read_user((&raw mut words).cast(), 16, at - 8) {
+        if !read_user(words.as_mut_ptr().cast(), 16, at - 8) {
             return None;
         }
-        words[1]
+        // SAFETY: the helper has written both.
+        let [_, pair] = unsafe { words.assume_init() };
+        pair
     } else {
-        if !read_user((&raw mut words).cast(), 8, at) {
+        let mut word = MaybeUninit::<u64>::uninit();
+        if !read_user(word.as_mut_ptr().cast(), 8, at) {
             return None;
         }
-        words[0]
+        // SAFETY: the helper has written it.
+        unsafe { word.assume_init() }
     };
     Some((pair as u32, (pair >> 32) as u32))
 }

@@ -5,7 +5,7 @@
 use nvcap_common::{Header, MISSES, NO_TOKEN, PUTS, Put, Scan, SharedChannel, flag, kind, trust};
 
 use crate::{
-    maps::{CHANNELS, SPACES, TOKENS, changed, count, fetch_add, reserve, submit},
+    maps::{CHANNELS, SPACES, TOKENS, changed, count, fetch_add, reserve, submit, words},
     read,
     walk::{Walk, phase, scanning, token_key},
 };
@@ -85,9 +85,19 @@ pub fn next(w: &mut Walk) {
     // nothing to that doorbell. Nothing is said of a doorbell whose token is not known.
     let left = c.owned != 0 && c.hits != 0 && w.token != NO_TOKEN;
     let moved = put >= c.entries || (u64::from(put) ^ c.done) & (u64::from(c.entries) - 1) != 0;
-    if moved && !left {
+    if moved && (!left || is_rung(w)) {
         take(w, c);
     }
+}
+
+/// The token has become known as this channel's since the walk began: then this is the channel's own doorbell, and no other is on its way.
+/// It is told before `owned` is set.
+#[inline(always)]
+fn is_rung(w: &Walk) -> bool {
+    // SAFETY: a plain integer is read.
+    TOKENS
+        .get_ptr_mut(token_key(w))
+        .is_some_and(|v| unsafe { (*v).channel } == w.channel)
 }
 
 /// Sends what a scan has seen.
@@ -116,7 +126,7 @@ fn tell_scan(w: &Walk) {
         (&raw mut (*p).ip).write(w.ip);
         (&raw mut (*p).trust).write(w.trust);
         (&raw mut (*p).noted).write(w.noted);
-        (&raw mut (*p).puts).write(w.puts);
+        words::<PUTS>((&raw mut (*p).puts).cast(), (&raw const w.puts).cast());
     }
     submit(p.cast(), crate::maps::WAKEUP);
 }

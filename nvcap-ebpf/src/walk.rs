@@ -146,3 +146,10 @@ pub fn walk() -> Option<&'static mut Walk> {
     // SAFETY: breakpoint programs do not nest on a processor, and nothing else uses this map.
     WALK.get_ptr_mut(0).map(|w| unsafe { &mut *w })
 }
+
+/// Where this processor's walk has its phase.
+#[inline(always)]
+pub fn phase_at() -> Option<*const u32> {
+    // SAFETY: a place in a map's value, of which no reference is made.
+    WALK.get_ptr(0).map(|w| unsafe { &raw const (*w).phase })
+}

@@ -325,6 +325,56 @@ fn subchannels_without_a_bind() {
     assert_eq!(b.chips, []);
 }
 
+/// A copy channel comes first with hundreds of submissions, that are the same for all chips.
+#[test]
+fn the_chip_is_looked_for_in_each_channel() {
+    let mut b = Bench::new();
+    b.decoder.engine(ChannelId(0), Engine::Copy(None));
+    for _ in 0..300 {
+        b.words(|p| {
+            p.copy(4, 0xc8b5, GpuVa(0x10_0000), GpuVa(0x20_0000), 384)
+                .expect("copies");
+        });
+    }
+    let chip = |chip, by| ChipSettled { chip, by };
+    assert_eq!(b.told().len(), 300);
+    assert_eq!(b.chips, [chip("GV100", ChipBy::Methods)]);
+    // A method that only newer chips have.
+    (b.channel, b.position) = (ChannelId(1), 0);
+    b.words(|p| {
+        p.pcas(1, 0xcbc0, GpuVa(0x10_0000)).expect("launches");
+    });
+    assert_eq!(b.launch().qmd, Some(GpuVa(0x10_0000)));
+    assert_eq!(b.chips[1..], [chip("GA100", ChipBy::Methods)]);
+    // Copies do not speak against it.
+    (b.channel, b.position) = (ChannelId(2), 0);
+    b.words(|p| {
+        p.copy(4, 0xc8b5, GpuVa(0x10_0000), GpuVa(0x20_0000), 384)
+            .expect("copies");
+    });
+    assert!(matches!(b.one(), Operation::Copy(_)));
+    assert_eq!(b.chips.len(), 2);
+    let qmd = Qmd::of(&View {
+        version: (4, 0),
+        grid: [3, 1, 1],
+        block: [64, 1, 1],
+        shared_bytes: 1024,
+        ..View::default()
+    });
+    let qmd = qmd.expect("a layout");
+    (b.channel, b.position) = (ChannelId(3), 0);
+    b.words(|p| {
+        p.inline(1, 0xcbc0, GpuVa(0x30_0000), qmd.bytes())
+            .expect("inline");
+    });
+    assert!(matches!(b.one(), Operation::Inline(i) if i.content == Some(InlineContent::Qmd)));
+    b.words(|p| {
+        p.pcas(1, 0xcbc0, GpuVa(0x30_0000)).expect("launches");
+    });
+    assert_eq!(b.launch().grid, Some([3, 1, 1]));
+    assert_eq!(b.chips[2..], [chip("GH100", ChipBy::QmdVersion)]);
+}
+
 #[test]
 fn copies_are_followed_through_the_shadow() {
     let qmd = Qmd::of(&View {

@@ -10,7 +10,8 @@ use super::{
 use crate::record::Submission;
 use crate::wire::stream::Stream;
 
-/// How many submissions of a GPU are searched for evidence of its chip after an assumption was made.
+/// How many submissions of a channel are searched for evidence of its GPU's chip after an assumption was made. Of each
+/// channel: the streams of copy channels hardly differ between chips, and hundreds of their submissions may come first.
 const SEARCHED: u8 = 64;
 
 /// A chip that was inferred from a stream.
@@ -18,7 +19,19 @@ const SEARCHED: u8 = 64;
 struct Learnt {
     chip: &'static Chip,
     by: ChipBy,
-    searched: u8,
+}
+
+/// The channel whose submission is examined.
+pub(super) struct Examined<'a> {
+    pub space: Space,
+    pub gpu: Option<u32>,
+    /// Its state before the submission.
+    pub stream: &'a Stream,
+    pub engine: Engine,
+    /// Its class, if known.
+    pub host: Option<u32>,
+    /// How many of its submissions were examined while a chip was assumed.
+    pub searched: &'a mut u8,
 }
 
 /// What is known of the chips of all GPUs.
@@ -63,16 +76,16 @@ impl Chips {
         self.learnt.retain(|k, _| k.0 != space);
     }
 
-    /// The chip that the submission is decoded for. If no chip was given, the stream is examined.
-    pub(super) fn of(
-        &mut self,
-        space: Space,
-        s: &Submission,
-        stream: &Stream,
-        gpu: Option<u32>,
-        engine: Engine,
-        host: Option<u32>,
-    ) -> Option<&'static Chip> {
+    /// The chip that the submission of a channel is decoded for. If no chip was given, the stream is examined.
+    pub(super) fn of(&mut self, s: &Submission, of: Examined<'_>) -> Option<&'static Chip> {
+        let Examined {
+            space,
+            gpu,
+            stream,
+            engine,
+            host,
+            searched,
+        } = of;
         if let Some(chip) = self.expected {
             return Some(chip);
         }
@@ -80,32 +93,32 @@ impl Chips {
             return Some(chip);
         }
         let known = self.learnt.get(&(space, gpu)).copied();
-        let settled = |l: &Learnt| l.by > ChipBy::Methods || l.searched >= SEARCHED;
-        if let Some(learnt) = known.filter(settled) {
+        let is_settled = |l: &Learnt| l.by > ChipBy::Methods || *searched >= SEARCHED;
+        if let Some(learnt) = known.filter(is_settled) {
             return Some(learnt.chip);
         }
         let channel = host.and_then(Chip::with_host);
         if let Some((chip, by)) = super::evidence::chip(s, stream.clone(), engine, channel) {
             self.settle(space, gpu, chip, by);
         }
-        let learnt = self.learnt.get_mut(&(space, gpu));
-        if let Some(learnt) = learnt {
-            learnt.searched = learnt.searched.saturating_add(1);
+        if let Some(learnt) = self.learnt.get(&(space, gpu)) {
+            *searched = searched.saturating_add(1);
             return Some(learnt.chip);
         }
         channel
     }
 
-    /// Accepts a chip if its evidence is better than before.
+    /// Accepts a chip if its evidence is better than before, or if it is assumed from methods that the chip assumed before
+    /// does not have.
     fn settle(&mut self, space: Space, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
-        let better = self
-            .learnt
-            .get(&(space, gpu))
-            .is_none_or(|l| by > l.by && by > ChipBy::Methods);
-        if better {
-            let searched = 0;
-            self.learnt
-                .insert((space, gpu), Learnt { chip, by, searched });
+        let is_better = |l: &Learnt| match by {
+            ChipBy::Channel => false,
+            // The oldest chip that has most of the methods: one that is newer has more of them than the one before.
+            ChipBy::Methods => l.by <= by && chip.is_newer_than(l.chip),
+            _ => by > l.by,
+        };
+        if self.learnt.get(&(space, gpu)).is_none_or(is_better) {
+            self.learnt.insert((space, gpu), Learnt { chip, by });
             self.news.extend(settled(chip, by));
         }
     }

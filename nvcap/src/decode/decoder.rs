@@ -1,7 +1,7 @@
 //! The decoder: submissions in, events out, with the state of every channel kept between them.
 
 use super::{
-    chips::Chips,
+    chips::{Chips, Examined},
     class_dispatch::Plans,
     defaults::Chip,
     event::{Body, ChipBy, Context, Engine, EntryHead, Event, Operation, Stop, SubmissionHead},
@@ -264,6 +264,7 @@ impl Decoder {
             host: Sub::new(plan.clone(), counter),
             subs: std::array::from_fn(|_| Sub::new(plan.clone(), counter)),
             next_position: None,
+            chip_searches: 0,
         })
     }
 
@@ -341,7 +342,15 @@ impl Decoder {
             written: NumberSet::default(),
         };
         let (space, gpu) = (unit.space, unit.gpu);
-        unit.chip = unit.chips.of(space, s, &channel.stream, gpu, engine, class);
+        let examined = Examined {
+            space,
+            gpu,
+            stream: &channel.stream,
+            engine,
+            host: class,
+            searched: &mut channel.chip_searches,
+        };
+        unit.chip = unit.chips.of(s, examined);
         unit.chip_news();
         unit.settle_host();
         for (index, segment) in s.segments.iter().enumerate() {

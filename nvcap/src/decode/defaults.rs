@@ -84,6 +84,12 @@ impl Chip {
         CHIPS.iter().find(|c| c.host == class)
     }
 
+    /// Whether it comes after another one in [`CHIPS`].
+    pub(super) fn is_newer_than(&self, other: &Self) -> bool {
+        let place = |chip| CHIPS.iter().position(|c| c == chip);
+        place(self) > place(other)
+    }
+
     /// The chip of a PCI device id (vendor 10de), by the ranges that the public PCI id list gives each chip.
     pub fn with_pci_device(id: u16) -> Option<&'static Self> {
         Self::named(match id {

@@ -21,7 +21,6 @@ const COMPUTE: u8 = 1;
 
 /// Evidence of the chip in a submission. `stream` is the channel's state before the submission; `channel` is the chip whose
 /// newest channel class this channel has: it is accepted unless the methods contradict it.
-/// where the methods do not speak against it.
 pub(super) fn chip(
     s: &Submission,
     mut stream: Stream,

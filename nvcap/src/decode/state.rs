@@ -130,6 +130,8 @@ pub(super) struct ChannelBindings {
     pub subs: [Sub; 8],
     /// Ring position at which the next submission has to begin.
     pub next_position: Option<u64>,
+    /// Submissions that were searched for evidence of the chip while it was assumed.
+    pub chip_searches: u8,
 }
 
 /// The engine of an NV2080_ENGINE_TYPE.

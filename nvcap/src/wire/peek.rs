@@ -38,9 +38,16 @@ pub trait Peek {
     /// Reads `len` bytes; pages that cannot be read become zero and are listed.
     fn peek_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
         let mut bytes = vec![0; len];
+        let holes = self.peek_lax_to(at, &mut bytes);
+        (bytes, holes)
+    }
+
+    /// The same, into memory that is there.
+    fn peek_lax_to(&self, at: u64, bytes: &mut [u8]) -> Vec<Hole> {
+        let len = bytes.len();
         let mut holes = Vec::new();
-        if self.peek(at, &mut bytes).is_ok() {
-            return (bytes, holes);
+        if self.peek(at, bytes).is_ok() {
+            return holes;
         }
         let mut offset = 0;
         while offset < len {
@@ -58,7 +65,7 @@ pub trait Peek {
             }
             offset += n;
         }
-        (bytes, holes)
+        holes
     }
 }
 

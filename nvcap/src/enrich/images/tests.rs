@@ -94,6 +94,37 @@ fn images_without_commands_are_named_by_their_neighbours() {
     assert_eq!((addresses(&found), found.unnamed), (vec![], 1));
 }
 
+#[test]
+fn pieces_are_searched_to_their_ends_and_not_twice() {
+    let nodes: Vec<_> = (0..=8).map(|i| node(i, 8)).collect();
+    let expected: Vec<u64> = (0..=8).map(|i| GPU + i * 0x200).collect();
+    let images = heap_of(&nodes);
+    // Across the border of what is read at once.
+    for before in [1000, 16, images.len()] {
+        let mut memory = vec![0; CHUNK - before];
+        memory.extend(&images);
+        memory.resize(3 * CHUNK, 0);
+        let found = search_bytes(memory);
+        assert_eq!(
+            addresses(&found),
+            expected,
+            "{before} bytes before the border"
+        );
+        assert_eq!((found.unnamed, found.contradicted), (0, 0));
+    }
+    // What follows cannot be read, and is not what was read before.
+    let mut memory = images.clone();
+    memory.resize(CHUNK, 0);
+    let part = Part {
+        start: HEAP,
+        end: HEAP + 3 * CHUNK as u64,
+        heap: true,
+    };
+    let found = search_in(&Bytes(HEAP, memory), &[part], HOPPER, At::default());
+    assert_eq!(addresses(&found), expected);
+    assert_eq!((found.unnamed, found.contradicted), (0, 0));
+}
+
 fn commands(writes: &[(u64, &[u8])]) -> Vec<u8> {
     let mut p = Pushbuffer::new();
     for (address, bytes) in writes {

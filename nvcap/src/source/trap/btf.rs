@@ -1,7 +1,13 @@
 //! The kernel's type information: offsets of structure members, since Rust's BPF programs have no CO-RE relocations.
 
 use crate::wire::words::u32_at;
-use std::{fs, io};
+use std::{
+    fs::File,
+    io::{self, Read},
+    ops::Deref,
+    os::fd::AsRawFd,
+    ptr::NonNull,
+};
 
 use super::error::{Error, Result};
 
@@ -62,11 +68,77 @@ pub struct Function {
     pub arguments: u32,
 }
 
+/// The bytes of type information.
+#[derive(Debug)]
+enum Data {
+    Read(Vec<u8>),
+    /// Where the kernel has them, which lets them be mapped since Linux 6.16: nothing is copied, and the kernel never changes them.
+    Mapped(NonNull<[u8]>),
+}
+
+// SAFETY: the memory is only read, and stays mapped for as long as this is there.
+unsafe impl Send for Data {}
+// SAFETY: as above.
+unsafe impl Sync for Data {}
+
+impl Data {
+    fn open(path: &str) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        if let Some(mapped) = Self::map(&file) {
+            return Ok(mapped);
+        }
+        let mut data = Vec::with_capacity(file.metadata()?.len() as usize);
+        file.read_to_end(&mut data)?;
+        Ok(Self::Read(data))
+    }
+
+    /// Maps all of the file, where it is one that does not change.
+    fn map(file: &File) -> Option<Self> {
+        let len = usize::try_from(file.metadata().ok()?.len()).ok()?;
+        // SAFETY: a new mapping that is only read, of a file in which the kernel shows its own memory, which is as long as it says.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        (at != libc::MAP_FAILED)
+            .then(|| NonNull::new(at.cast::<u8>()))
+            .flatten()
+            .map(|at| Self::Mapped(NonNull::slice_from_raw_parts(at, len)))
+    }
+}
+
+impl Deref for Data {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Read(data) => data,
+            // SAFETY: mapped by `map` for as long as self is there, and never written.
+            Self::Mapped(data) => unsafe { data.as_ref() },
+        }
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        if let Self::Mapped(data) = self {
+            // SAFETY: mapped by `map`, and nothing borrows from it beyond self.
+            unsafe { libc::munmap(data.as_ptr().cast(), data.len()) };
+        }
+    }
+}
+
 /// Type information of the kernel, or of a module on top of the kernel's.
 #[derive(Debug)]
 pub struct Btf {
     base: Option<Box<Btf>>,
-    data: Vec<u8>,
+    data: Data,
     strings: std::ops::Range<usize>,
     /// Where each type begins. There are some 150,000, of which a trace needs a dozen: nothing else is kept, and names are
     /// compared on request.
@@ -101,8 +173,8 @@ impl Btf {
                 "nvcap needs a kernel with CONFIG_DEBUG_INFO_BTF=y (any distribution's since 2021)",
             )
         };
-        let data = fs::read(&path).map_err(wrong)?;
-        Self::parse(data, base).ok_or_else(|| {
+        let data = Data::open(&path).map_err(wrong)?;
+        Self::of(data, base).ok_or_else(|| {
             Error::new(
                 format!("reading {path}"),
                 "it is not BTF",
@@ -113,6 +185,10 @@ impl Btf {
 
     /// Parses raw BTF. `None` when it is not BTF or is cut.
     pub fn parse(data: Vec<u8>, base: Option<Box<Btf>>) -> Option<Self> {
+        Self::of(Data::Read(data), base)
+    }
+
+    fn of(data: Data, base: Option<Box<Btf>>) -> Option<Self> {
         let word = |at: usize| u32_at(&data, at);
         if word(0)? & 0xffff != 0xeb9f {
             return None;

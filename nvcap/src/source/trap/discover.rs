@@ -8,14 +8,13 @@
 
 use std::{fmt, str::FromStr};
 
-use aya::{Ebpf, programs::RawTracePoint};
+use aya::programs::RawTracePoint;
 
 use super::{
     error::{Error, Result},
-    fentry::Fentry,
-    kprobes::{Change, Kprobes},
-    load::{Loaded, OBJECT},
-    program::{failed, find},
+    fentry::{Fentry, Maps},
+    kprobes::{self, Change, Kprobes},
+    program::{BpfPrograms, OBJECT, TABLE, failed},
 };
 
 /// A way.
@@ -52,20 +51,81 @@ impl FromStr for Way {
     }
 }
 
+/// A way in use: while this is there, its programs are attached.
+#[derive(Debug)]
+pub(crate) enum Discovery {
+    /// See [`Way::Kprobe`].
+    Kprobe(Kprobes),
+    /// See [`Way::Fentry`].
+    Fentry(Fentry),
+    /// See [`Way::Tracepoint`]; its programs stay attached as long as they are loaded.
+    Tracepoint,
+}
+
+impl Discovery {
+    /// Which way it is.
+    pub(crate) fn way(&self) -> Way {
+        match self {
+            Self::Kprobe(_) => Way::Kprobe,
+            Self::Fentry(_) => Way::Fentry,
+            Self::Tracepoint => Way::Tracepoint,
+        }
+    }
+
+    /// Attaches to modules of the driver that were loaded since the last call.
+    ///
+    /// # Errors
+    /// When the kernel refuses; that a module is not loaded is no error.
+    pub(crate) fn refresh(&mut self, programs: &mut BpfPrograms) -> Result<Change> {
+        match self {
+            Self::Kprobe(kprobes) => kprobes.refresh(programs),
+            // The kernel does not unload a module while such programs are on it.
+            Self::Fentry(fentry) => fentry.attach_uvm().map(|()| Change::None),
+            // It sees the calls on every file.
+            Self::Tracepoint => Ok(Change::None),
+        }
+    }
+}
+
 /// All, in the order in which they are tried.
 pub(crate) const WAYS: [Way; 3] = [Way::Kprobe, Way::Fentry, Way::Tracepoint];
+
+/// Program and tracepoint, for all system calls; returns before entries, so that no call is seen to begin whose return is missed.
+const SYSCALLS: [(&str, &str); 2] = [("syscall_exit", "sys_exit"), ("syscall_enter", "sys_enter")];
+/// Program and tracepoint, for forks, execs and exits.
+const PROCESS: [(&str, &str); 3] = [
+    ("process_fork", "sched_process_fork"),
+    ("process_exec", "sched_process_exec"),
+    ("process_exit", "sched_process_exit"),
+];
+/// Each has the name of its tracepoint.
+const SIGNALS: &str = "signal_generate";
+const MODULE_LOAD: &str = "module_load";
+
+/// The programs that a trace needs at its beginning, most likely.
+pub(crate) fn programs(asked: Option<Way>) -> Vec<&'static str> {
+    let first = match kprobes::are_built_in() {
+        true => Way::Kprobe,
+        false => Way::Tracepoint,
+    };
+    let of_way = match asked.unwrap_or(first) {
+        Way::Kprobe => kprobes::programs(),
+        // It loads its own.
+        Way::Fentry => Vec::new(),
+        Way::Tracepoint => SYSCALLS.map(|(program, _)| program).to_vec(),
+    };
+    let process = PROCESS.map(|(program, _)| program);
+    let always = [TABLE, SIGNALS, MODULE_LOAD];
+    [process.to_vec(), always.to_vec(), of_way].concat()
+}
 
 /// Follows forks, execs and exits of traced processes.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn attach_process(bpf: &mut Ebpf) -> Result<()> {
-    for (program, tracepoint) in [
-        ("process_fork", "sched_process_fork"),
-        ("process_exec", "sched_process_exec"),
-        ("process_exit", "sched_process_exit"),
-    ] {
-        raw_tracepoint(bpf, program, tracepoint)?;
+pub(crate) fn attach_process(programs: &mut BpfPrograms) -> Result<()> {
+    for (program, tracepoint) in PROCESS {
+        raw_tracepoint(programs, program, tracepoint)?;
     }
     Ok(())
 }
@@ -74,20 +134,24 @@ pub(crate) fn attach_process(bpf: &mut Ebpf) -> Result<()> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn attach_signals(bpf: &mut Ebpf) -> Result<()> {
-    raw_tracepoint(bpf, "signal_generate", "signal_generate")
+pub(crate) fn attach_signals(programs: &mut BpfPrograms) -> Result<()> {
+    raw_tracepoint(programs, SIGNALS, SIGNALS)
 }
 
 /// Attaches the first way that works (or the one asked for) and returns it, with the reasons why those before it failed.
 ///
 /// # Errors
 /// When none works: lists every refusal.
-pub(crate) fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Vec<(Way, Error)>)> {
+pub(crate) fn attach(
+    programs: &mut BpfPrograms,
+    maps: &Maps,
+    asked: Option<Way>,
+) -> Result<(Discovery, Vec<(Way, Error)>)> {
     let ways = asked.map_or(WAYS.to_vec(), |w| vec![w]);
     let mut refused = Vec::new();
     for way in ways {
-        match attach_way(loaded, way) {
-            Ok(()) => return Ok((way, refused)),
+        match attach_way(programs, maps, way) {
+            Ok(discovery) => return Ok((discovery, refused)),
             Err(e) => refused.push((way, e)),
         }
     }
@@ -103,25 +167,21 @@ pub(crate) fn attach(loaded: &mut Loaded, asked: Option<Way>) -> Result<(Way, Ve
 ///
 /// # Errors
 /// When the kernel refuses or lacks it; then no part of it stays attached.
-pub(crate) fn attach_way(loaded: &mut Loaded, way: Way) -> Result<()> {
+pub(crate) fn attach_way(programs: &mut BpfPrograms, maps: &Maps, way: Way) -> Result<Discovery> {
     match way {
-        Way::Kprobe => {
-            loaded.kprobes = Some(Kprobes::new(&mut loaded.bpf)?);
-            Ok(())
-        }
-        Way::Fentry => {
-            loaded.fentry = Some(Fentry::new(OBJECT, loaded.maps.clone())?);
-            Ok(())
-        }
+        Way::Kprobe => Kprobes::new(programs).map(Discovery::Kprobe),
+        Way::Fentry => Fentry::new(OBJECT, maps.clone()).map(Discovery::Fentry),
         Way::Tracepoint => {
-            raw_tracepoint(&mut loaded.bpf, "syscall_exit", "sys_exit")?;
-            raw_tracepoint(&mut loaded.bpf, "syscall_enter", "sys_enter")
+            for (program, tracepoint) in SYSCALLS {
+                raw_tracepoint(programs, program, tracepoint)?;
+            }
+            Ok(Discovery::Tracepoint)
         }
     }
 }
 
-fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
-    let program: &mut RawTracePoint = find(bpf, name)?;
+fn raw_tracepoint(programs: &mut BpfPrograms, name: &str, tracepoint: &str) -> Result<()> {
+    let program: &mut RawTracePoint = programs.find(name)?;
     if program.fd().is_err() {
         program
             .load()
@@ -130,26 +190,13 @@ fn raw_tracepoint(bpf: &mut Ebpf, name: &str, tracepoint: &str) -> Result<()> {
     program
         .attach(tracepoint)
         .map_err(|e| failed(&format!("attaching to tracepoint {tracepoint}"), &e))?;
+    log::trace!("{name} is attached");
     Ok(())
 }
 
-/// Attaches to modules of the driver that were loaded since the last call, by the way in use.
-///
-/// # Errors
-/// When the kernel refuses; that a module is not loaded is no error.
-pub(crate) fn refresh(loaded: &mut Loaded, way: Way) -> Result<Change> {
-    match (way, &mut loaded.kprobes, &mut loaded.fentry) {
-        (Way::Kprobe, Some(kprobes), _) => kprobes.refresh(&mut loaded.bpf),
-        // The kernel does not unload a module while such programs are on it.
-        (Way::Fentry, _, Some(fentry)) => fentry.attach_uvm().map(|()| Change::None),
-        // It sees the calls on every file.
-        _ => Ok(Change::None),
-    }
-}
-
 /// Attaches a program that only wakes nvcap when a module is loaded. Without it nvcap looks now and then.
-pub(crate) fn attach_module_load(bpf: &mut Ebpf) {
-    if let Err(e) = raw_tracepoint(bpf, "module_load", "module_load") {
+pub(crate) fn attach_module_load(programs: &mut BpfPrograms) {
+    if let Err(e) = raw_tracepoint(programs, MODULE_LOAD, MODULE_LOAD) {
         log::info!("modules are looked for now and then: {e}");
     }
 }

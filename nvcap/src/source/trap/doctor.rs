@@ -9,6 +9,7 @@ use super::{
     error::{Error, without_doctor},
     load::{LoadOptions, Loaded, majors},
     perf::{self, Life},
+    program::BpfPrograms,
 };
 use crate::host::gpu_processes;
 use crate::source::rights;
@@ -81,8 +82,8 @@ pub(crate) fn examine() -> Vec<Finding> {
                 Ok(()) => breakpoints(&loaded),
                 Err(e) => finding(BREAKPOINTS, CheckOutcome::Missing, e.to_string()),
             });
-            let process =
-                discover::attach_process(&mut loaded.bpf).map(|()| "fork, exec, exit".to_owned());
+            let process = discover::attach_process(&mut BpfPrograms::of(&mut loaded.bpf))
+                .map(|()| "fork, exec, exit".to_owned());
             all.push(result(
                 "following processes",
                 process,
@@ -98,7 +99,9 @@ pub(crate) fn examine() -> Vec<Finding> {
                     stack_every: 1,
                     mode: nvcap_common::Mode::EACH,
                 })
-                .and_then(|(mut l, _)| discover::attach_way(&mut l, way));
+                .and_then(|(mut l, _)| {
+                    discover::attach_way(&mut BpfPrograms::of(&mut l.bpf), &l.maps, way)
+                });
                 let name = match way {
                     discover::Way::Kprobe => "discovery by kprobe",
                     discover::Way::Fentry => "discovery by fentry",
@@ -112,7 +115,7 @@ pub(crate) fn examine() -> Vec<Finding> {
                 any |= tried.is_ok();
                 all.push(result(
                     name,
-                    tried.map(|()| detail.to_owned()),
+                    tried.map(|_| detail.to_owned()),
                     CheckOutcome::Refused,
                 ));
             }

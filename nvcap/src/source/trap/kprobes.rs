@@ -6,17 +6,14 @@
 
 use std::{fs, os::unix::fs::MetadataExt};
 
-use aya::{
-    Ebpf,
-    programs::{
-        KProbe,
-        kprobe::{KProbeLink, KProbeLinkId},
-    },
+use aya::programs::{
+    KProbe,
+    kprobe::{KProbeLink, KProbeLinkId},
 };
 
 use super::{
     error::{Error, Result},
-    program::{failed, find},
+    program::{BpfPrograms, failed},
 };
 
 /// Program and function. Returns before entries, so that no call is seen to begin whose return is missed.
@@ -63,13 +60,32 @@ fn instance(module: &str) -> u64 {
     fs::metadata(format!("/sys/module/{module}")).map_or(0, |m| m.ino())
 }
 
+/// Whether this kernel has kprobes.
+pub(super) fn are_built_in() -> bool {
+    fs::metadata("/sys/bus/event_source/devices/kprobe").is_ok()
+}
+
+/// The programs that are put on modules that are loaded.
+pub(super) fn programs() -> Vec<&'static str> {
+    let of = |module, probes: &[(&'static str, &str)]| match instance(module) {
+        0 => Vec::new(),
+        _ => probes.iter().map(|(program, _)| *program).collect(),
+    };
+    [
+        of("nvidia", &NVIDIA),
+        of("nvidia", &[OPTIONAL]),
+        of("nvidia_uvm", &UVM),
+    ]
+    .concat()
+}
+
 impl Kprobes {
     /// Puts kprobes on the loaded modules.
     ///
     /// # Errors
     /// When nvidia.ko is not loaded, or the kernel refuses.
-    pub(crate) fn new(bpf: &mut Ebpf) -> Result<Self> {
-        if fs::metadata("/sys/bus/event_source/devices/kprobe").is_err() {
+    pub(crate) fn new(programs: &mut BpfPrograms) -> Result<Self> {
+        if !are_built_in() {
             return Err(Error::new(
                 "using kprobes",
                 "this kernel is built without them (CONFIG_KPROBES)",
@@ -77,7 +93,7 @@ impl Kprobes {
             ));
         }
         let mut new = Self::default();
-        if new.refresh(bpf)? == Change::None {
+        if new.refresh(programs)? == Change::None {
             return Err(Error::new(
                 "using kprobes",
                 "nvidia.ko is not loaded",
@@ -91,7 +107,7 @@ impl Kprobes {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(crate) fn refresh(&mut self, bpf: &mut Ebpf) -> Result<Change> {
+    pub(crate) fn refresh(&mut self, programs: &mut BpfPrograms) -> Result<Change> {
         let mut change = Change::None;
         let now = instance("nvidia");
         if now != self.nvidia.instance {
@@ -101,8 +117,8 @@ impl Kprobes {
             };
             change = Change::Gone;
             if now != 0 {
-                let mut links = attach(bpf, &NVIDIA)?;
-                links.extend(attach(bpf, &[OPTIONAL]).into_iter().flatten());
+                let mut links = attach(programs, &NVIDIA)?;
+                links.extend(attach(programs, &[OPTIONAL]).into_iter().flatten());
                 self.nvidia._links = links;
                 change = Change::Attached;
             }
@@ -114,16 +130,16 @@ impl Kprobes {
                 ..Probed::default()
             };
             if now != 0 {
-                self.uvm._links = attach(bpf, &UVM)?;
+                self.uvm._links = attach(programs, &UVM)?;
             }
         }
         Ok(change)
     }
 }
 
-fn attach(bpf: &mut Ebpf, probes: &[(&str, &str)]) -> Result<Vec<KProbeLink>> {
+fn attach(programs: &mut BpfPrograms, probes: &[(&str, &str)]) -> Result<Vec<KProbeLink>> {
     let one = |(name, function): &(&str, &str)| {
-        let program: &mut KProbe = find(bpf, name)?;
+        let program: &mut KProbe = programs.find(name)?;
         if program.fd().is_err() {
             program
                 .load()
@@ -137,6 +153,7 @@ fn attach(bpf: &mut Ebpf, probes: &[(&str, &str)]) -> Result<Vec<KProbeLink>> {
             }
             failed(&what, &e)
         })?;
+        log::trace!("{name} is attached to {function}");
         program.take_link(id).map_err(|e| failed(&what, &e))
     };
     probes.iter().map(one).collect()

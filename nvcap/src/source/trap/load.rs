@@ -16,20 +16,16 @@ use nvcap_common::{
 
 use super::{
     btf::Btf,
+    discover::Discovery,
     error::{Error, Result, remedy_for_refusal},
-    fentry::{Fentry, Maps},
-    kprobes::Kprobes,
+    fentry::Maps,
     perf,
-    program::{DOORBELL, doorbell, failed, find, perf_program, verify_at_once},
+    program::{BpfPrograms, DOORBELL, TABLE, beside_doorbell, doorbell, failed, perf_program},
     pythons::Pythons,
     shared::{Asleep, Shared},
     table::Tables,
 };
 use crate::source::confine;
-
-/// The object that `cargo xtask build` compiles; empty when this program was built without it.
-pub(crate) static OBJECT: &[u8] =
-    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nvcap.bpf.o"));
 
 /// Gives a plain type of `nvcap_common` the marker that aya asks for.
 macro_rules! pod {
@@ -52,10 +48,8 @@ pod!(
 pub(crate) struct Loaded {
     /// The object: the discovery ways attach programs of it.
     pub bpf: Ebpf,
-    /// The attached kprobes, if that way is in use.
-    pub kprobes: Option<Kprobes>,
-    /// The attached fentry programs, if that way is in use.
-    pub fentry: Option<Fentry>,
+    /// The discovery way in use.
+    pub discovery: Option<Discovery>,
     /// For programs that aya cannot load.
     pub maps: Maps,
     /// The ring buffer.
@@ -141,6 +135,20 @@ impl Loaded {
     /// # Errors
     /// When the kernel refuses (rights, lockdown, too old), or this program was built without its BPF object.
     pub(crate) fn new(options: LoadOptions) -> Result<(Self, Shared)> {
+        let (loaded, shared, ()) = Self::beside(options, &[], |_, _| ())?;
+        Ok((loaded, shared))
+    }
+
+    /// The same, with `work` done while the kernel verifies the doorbell program. It has all programs but that one; those named in
+    /// `early` are loaded before it.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn beside<T>(
+        options: LoadOptions,
+        early: &[&str],
+        work: impl FnOnce(&mut BpfPrograms, &Maps) -> T,
+    ) -> Result<(Self, Shared, T)> {
         if OBJECT.is_empty() {
             return Err(Error::new(
                 "loading the BPF programs",
@@ -169,7 +177,9 @@ impl Loaded {
         log::debug!("the BPF maps are made");
         // Before the first map is taken out.
         let maps = maps(&bpf)?;
-        verify_at_once(&mut bpf, options.no_bpf_loop);
+        let (table, done) = beside_doorbell(&mut bpf, options.no_bpf_loop, early, |programs| {
+            (table_program(programs), work(programs, &maps))
+        });
         let (doorbell, doorbell_name) = doorbell(&mut bpf, options.no_bpf_loop)?;
         log::debug!("{doorbell_name} is loaded");
         let mut more: ProgramArray<MapData> = take(&mut bpf, "MORE")?;
@@ -202,7 +212,7 @@ impl Loaded {
             0 => None,
             _ => Some(pythons(&bpf)?),
         };
-        let tables = tables(&mut bpf, processors)?;
+        let tables = tables(&bpf, table?, processors)?;
         // The programs' log messages; they are read only where NVCAP_LOG asks for them.
         let log = if log::max_level() >= log::Level::Warn {
             aya_log::EbpfLogger::init(&mut bpf).ok()
@@ -210,8 +220,7 @@ impl Loaded {
             None
         };
         let loaded = Self {
-            kprobes: None,
-            fentry: None,
+            discovery: None,
             maps,
             log,
             records: take(&mut bpf, "RECORDS")?,
@@ -228,7 +237,7 @@ impl Loaded {
             _more: more,
             bpf,
         };
-        Ok((loaded, shared))
+        Ok((loaded, shared, done))
     }
 
     /// Passes on what the programs logged.
@@ -340,7 +349,7 @@ impl Loaded {
         let _ = self.uvm_sizes.set(request, size, 0);
     }
 
-    /// Driver calls that the kernel let pass unseen ([`Fentry::left_out`]), of any process: they cannot be told apart.
+    /// Driver calls that the kernel let pass unseen ([`left_out`](super::fentry::Fentry::left_out)), of any process: they cannot be told apart.
     pub(crate) fn left_out(&self) -> u64 {
         let kprobes = self.bpf.programs().filter_map(|(_, program)| {
             let Program::KProbe(program) = program else {
@@ -348,7 +357,11 @@ impl Loaded {
             };
             super::bpf::left_out(program.fd().ok()?.as_fd()).ok()
         });
-        self.fentry.as_ref().map_or(0, Fentry::left_out) + kprobes.sum::<u64>()
+        let fentry = match &self.discovery {
+            Some(Discovery::Fentry(fentry)) => fentry.left_out(),
+            _ => 0,
+        };
+        fentry + kprobes.sum::<u64>()
     }
 
     /// The counters, summed over processors.
@@ -496,19 +509,23 @@ fn pythons(bpf: &Ebpf) -> Result<Pythons> {
 }
 
 /// Loads the program that reads and changes hash maps.
-fn tables(bpf: &mut Ebpf, processors: usize) -> Result<Tables> {
-    let program: &mut RawTracePoint = find(bpf, "table")?;
+fn table_program(programs: &mut BpfPrograms) -> Result<OwnedFd> {
+    let program: &mut RawTracePoint = programs.find(TABLE)?;
     if program.fd().is_err() {
         program
             .load()
             .map_err(|e| failed("loading the program of the tables", &e))?;
     }
-    let program = program
-        .fd()
-        .map_err(|e| failed("opening the program of the tables", &e))?;
+    let what = "opening the program of the tables";
+    let program = program.fd().map_err(|e| failed(what, &e))?.as_fd();
+    let program = program.try_clone_to_owned();
+    program.map_err(|e| Error::new(what, &e, remedy_for_refusal(&e)))
+}
+
+/// Maps what that program is called by.
+fn tables(bpf: &Ebpf, program: OwnedFd, processors: usize) -> Result<Tables> {
     let what = "mapping the tables of the BPF programs";
     let failed = |e: std::io::Error| Error::new(what, &e, remedy_for_refusal(&e));
-    let program = program.as_fd().try_clone_to_owned().map_err(failed)?;
     let (Map::Array(request), Map::Array(stats)) = (map(bpf, "REQUEST")?, map(bpf, "STATS")?)
     else {
         return Err(Error::new(
@@ -531,6 +548,7 @@ pub(crate) fn doorbell_programs() -> impl Iterator<Item = &'static str> {
     DOORBELL.into_iter().filter(move |name| is_there(name))
 }
 
+pub(crate) use super::program::OBJECT;
 pub(crate) use crate::source::memory::devices::majors;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Programs of the BPF object, by name and loaded; aya's errors in words.
+//! The BPF object and its programs, by name and loaded; aya's errors in words.
 
 use std::{
+    collections::HashMap,
     os::fd::{AsFd, OwnedFd},
     thread,
 };
@@ -12,20 +13,40 @@ use aya::{
 
 use super::error::{ASK_DOCTOR, Error, Result, remedy_for_refusal};
 
-/// A program of the object by name, of the requested type.
-pub(super) fn find<'a, P>(bpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P>
-where
-    &'a mut P: TryFrom<&'a mut Program>,
-{
-    bpf.program_mut(name)
-        .and_then(|p| p.try_into().ok())
-        .ok_or_else(|| {
-            Error::new(
-                format!("finding program {name}"),
-                "it is not in the object",
-                "rebuild nvcap",
-            )
-        })
+/// The object that `cargo xtask build` compiles; empty when this program was built without it.
+pub(crate) static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nvcap.bpf.o"));
+
+/// The program that reads and changes hash maps.
+pub(super) const TABLE: &str = "table";
+
+/// Programs of the object, by name.
+pub(crate) struct BpfPrograms<'a>(HashMap<&'a str, &'a mut Program>);
+
+impl<'a> BpfPrograms<'a> {
+    /// All of them.
+    pub(crate) fn of(bpf: &'a mut Ebpf) -> Self {
+        Self(bpf.programs_mut().collect())
+    }
+
+    /// A program of the requested type.
+    pub(super) fn find<'p, P>(&'p mut self, name: &str) -> Result<&'p mut P>
+    where
+        &'p mut P: TryFrom<&'p mut Program>,
+    {
+        let program = self.0.get_mut(name).map(|program| &mut **program);
+        program
+            .and_then(|p| p.try_into().ok())
+            .ok_or_else(|| missing(name))
+    }
+}
+
+fn missing(name: &str) -> Error {
+    Error::new(
+        format!("finding program {name}"),
+        "it is not in the object",
+        "rebuild nvcap",
+    )
 }
 
 /// An error with its causes, each once: some of aya's say their cause's words themselves.
@@ -64,35 +85,21 @@ pub(super) fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error
     Error::new(what, cause(e), refused(e))
 }
 
-/// Programs on raw tracepoints that every trace needs.
-const ALWAYS: [&str; 5] = [
-    "table",
-    "process_fork",
-    "process_exec",
-    "process_exit",
-    "signal_generate",
-];
-
 /// The doorbell program's forms, the preferred one first.
 pub(super) const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
+
+/// How many threads load programs that take less time than the doorbell's.
+const VERIFIERS: usize = 2;
 
 /// A program on perf events, loaded.
 pub(super) fn perf_program<'a>(
     bpf: &'a mut Ebpf,
     name: &str,
 ) -> std::result::Result<&'a mut PerfEvent, Box<Error>> {
-    let missing = || {
-        Error::new(
-            format!("finding program {name}"),
-            "it is not in the object",
-            "rebuild nvcap",
-        )
-    };
     let program: &mut PerfEvent = bpf
         .program_mut(name)
-        .ok_or_else(missing)?
-        .try_into()
-        .map_err(|_| Box::new(missing()))?;
+        .and_then(|program| program.try_into().ok())
+        .ok_or_else(|| missing(name))?;
     if program.fd().is_err() {
         program
             .load()
@@ -101,31 +108,61 @@ pub(super) fn perf_program<'a>(
     Ok(program)
 }
 
-/// Loads the programs that every trace needs, the doorbell's beside the others: to verify it takes as long as all of them. One that the
-/// kernel refuses is loaded again by whoever needs it, who knows what to say.
-pub(super) fn verify_at_once(bpf: &mut Ebpf, no_bpf_loop: bool) {
-    let mut tracepoints = Vec::new();
-    let mut of_doorbell = None;
-    for (name, program) in bpf.programs_mut() {
-        match program {
-            Program::PerfEvent(program) if name == DOORBELL[usize::from(no_bpf_loop)] => {
-                of_doorbell = Some(program);
-            }
-            Program::RawTracePoint(program) if ALWAYS.contains(&name) => tracepoints.push(program),
-            _ => {}
-        }
-    }
+/// Loads the doorbell's program, and meanwhile loads those named in `early` and does `work` with all but the doorbell's: the kernel
+/// verifies that one for as long as it takes to load and attach all others. Where the kernel refuses one, whoever needs it loads it
+/// again, and knows what to say.
+pub(super) fn beside_doorbell<T>(
+    bpf: &mut Ebpf,
+    no_bpf_loop: bool,
+    early: &[&str],
+    work: impl FnOnce(&mut BpfPrograms) -> T,
+) -> T {
+    let mut programs = BpfPrograms::of(bpf);
+    let doorbell = DOORBELL[usize::from(no_bpf_loop)];
+    let mut doorbell = programs.0.remove_entry(doorbell);
     thread::scope(|scope| {
-        // Without a thread it is loaded later.
-        let _ = thread::Builder::new()
-            .name("nvcap-verify".into())
-            .spawn_scoped(scope, || of_doorbell.map(PerfEvent::load));
-        for program in tracepoints {
-            if let Err(e) = program.load() {
-                log::debug!("not loaded at first: {e}");
+        beside(scope, move || {
+            if let Some((name, program)) = &mut doorbell {
+                verify(name, program);
             }
-        }
-    });
+        });
+        let mut early: Vec<_> = programs
+            .0
+            .iter_mut()
+            .filter(|(name, _)| early.contains(name))
+            .collect();
+        let share = early.len().div_ceil(VERIFIERS).max(1);
+        thread::scope(|scope| {
+            for share in early.chunks_mut(share) {
+                beside(scope, || {
+                    for (name, program) in share {
+                        verify(name, program);
+                    }
+                });
+            }
+        });
+        work(&mut programs)
+    })
+}
+
+/// Does work in a thread of its own; without one it is done later, by whoever needs it.
+fn beside<'scope>(scope: &'scope thread::Scope<'scope, '_>, work: impl FnOnce() + Send + 'scope) {
+    let thread = thread::Builder::new().name("nvcap-verify".into());
+    let _ = thread.spawn_scoped(scope, work);
+}
+
+/// Loads a program, which is when the kernel verifies it.
+fn verify(name: &str, program: &mut Program) {
+    let loaded = match program {
+        Program::PerfEvent(program) => program.load(),
+        Program::RawTracePoint(program) => program.load(),
+        Program::KProbe(program) => program.load(),
+        _ => return,
+    };
+    match loaded {
+        Ok(()) => log::trace!("{name} is loaded"),
+        Err(e) => log::debug!("{name} is not loaded at first: {e}"),
+    }
 }
 
 /// The doorbell's program, loaded, in the form that this kernel accepts.

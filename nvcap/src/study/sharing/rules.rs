@@ -304,9 +304,22 @@ impl Facts<'_> {
                 serves.entry(*physical).or_default().insert(&one.engine);
             }
         }
-        let serving = serves.iter();
-        let serving = serving
-            .map(|(number, engines)| format!("physical engine {number} serves {}", list(engines)));
+        // Those that are served by the same physical engines, in one line.
+        let mut served: BTreeMap<&BTreeSet<&str>, BTreeSet<u32>> = BTreeMap::new();
+        for (physical, engines) in &serves {
+            served.entry(engines).or_default().insert(*physical);
+        }
+        let serving = served.iter().map(|(engines, physical)| {
+            let by = match engines.len() {
+                1 => "alone has",
+                _ => "share",
+            };
+            let kind = match physical.len() {
+                1 => "physical engine",
+                _ => "physical engines",
+            };
+            format!("{} {by} {kind} {}", list(engines), list(physical))
+        });
         let both = both.unwrap_or_default().iter().filter_map(line);
         let lines: Vec<String> = serving.chain(both).collect();
         Rule {

@@ -1,7 +1,7 @@
 //! How the trace of a process begins: of a command before it is executed, of a running process; its doorbells, and the
 //! channels that the user named in it.
 
-use std::io;
+use std::{io, thread};
 
 use nvcap_common::{Proc, proc_flag};
 
@@ -135,7 +135,18 @@ impl Session {
         }
         // Write-only pages first (CUDA's): where there are both kinds, these are the ones that are rung.
         pages.sort_by_key(|p| p.2);
-        let all = scan::rings(&memory, &areas);
+        // Both read memory of devices, for some ms.
+        let (all, tokens) = thread::scope(|scope| {
+            let tokens = || snapshot::tokens(&memory, &areas);
+            let beside = thread::Builder::new().name("nvcap-tokens".into());
+            let beside = beside.spawn_scoped(scope, tokens);
+            let all = scan::rings(&memory, &areas);
+            let tokens = match beside {
+                Ok(thread) => thread.join().unwrap_or_default(),
+                Err(_) => tokens(),
+            };
+            (all, tokens)
+        });
         self.search.begin(space, &areas, &all);
         let capture = &mut self.capture;
         let mut early = match was_there {
@@ -150,8 +161,10 @@ impl Session {
                 early.extend((!was_there).then_some(index));
             }
         }
+        // Its doorbells may have been rung before the rings were followed.
+        self.search.done(space, arm::now());
         log::debug!("the rings of process {pid} are found");
-        capture.guess_tokens(space, snapshot::tokens(&memory, &areas))?;
+        capture.guess_tokens(space, tokens)?;
         capture.spaces.keep_memory(pid, memory);
         let life = self.life();
         // Names given by the user hold for every program that the process executes.

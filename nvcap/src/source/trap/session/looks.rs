@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    super::{arm, discover, error::Result, kprobes::Change},
+    super::{arm, error::Result, kprobes::Change, program::BpfPrograms},
     Session,
     breakpoints::UNSET_NS,
     modules::{unseen, users_of_driver},
@@ -281,10 +281,10 @@ impl Session {
         if let Some(config) = self.modules.refresh_majors() {
             capture.bpf.set_config(config)?;
         }
-        let Some(way) = self.way else {
+        let Some(discovery) = &mut capture.bpf.discovery else {
             return Ok(());
         };
-        let changed = discover::refresh(&mut capture.bpf, way);
+        let changed = discovery.refresh(&mut BpfPrograms::of(&mut capture.bpf.bpf));
         let now = arm::now();
         self.modules.looked(now);
         match changed {

@@ -50,7 +50,7 @@ use self::{
 use super::{
     arm,
     channels_file::ChannelsFile,
-    discover::{self, Way},
+    discover::{self, Discovery, Way},
     error::{Error, Result},
     load::{LoadOptions, Loaded},
     stepping,
@@ -97,6 +97,9 @@ pub(crate) struct TrapOptions {
 /// nothing to a program that was quiet for as long.
 const SLEEP: Duration = Duration::from_millis(10);
 
+/// How long records are taken out of the ring buffer before those taken are passed on.
+const DRAIN_NS: u64 = 2_000_000;
+
 /// The longest wait while rings are looked at whose doorbells are not watched.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -116,7 +119,6 @@ pub(crate) struct Session {
     lag: lag::Lag,
     traps: StrayTraps,
     options: TrapOptions,
-    way: Option<Way>,
     refused: Vec<(Way, Error)>,
 }
 
@@ -139,25 +141,35 @@ impl Session {
     /// # Errors
     /// When the kernel refuses, with the remedy.
     pub(crate) fn new(mut options: TrapOptions) -> Result<Self> {
-        let (mut bpf, shared) = Loaded::new(LoadOptions {
+        let loading = LoadOptions {
             buffer: options.buffer,
             no_bpf_loop: options.no_bpf_loop,
             stack_bytes: options.stacks.as_ref().map_or(0, |q| q.stack_bytes),
             stack_every: options.stacks.as_ref().map_or(1, |q| q.every),
             mode: options.mode.of_programs(),
-        })?;
+        };
+        let asked = options.discover;
+        let (mut bpf, shared, (processes, signals, discovery)) =
+            Loaded::beside(loading, &discover::programs(asked), |programs, maps| {
+                let processes = discover::attach_process(programs);
+                discover::attach_module_load(programs);
+                let signals = discover::attach_signals(programs);
+                let discovery = discover::attach(programs, maps, asked);
+                log::debug!("processes and the driver's calls are followed");
+                (processes, signals, discovery)
+            })?;
         stepping::check(bpf.doorbell.as_fd())?;
-        discover::attach_process(&mut bpf.bpf)?;
-        discover::attach_module_load(&mut bpf.bpf);
-        log::debug!("processes are followed");
-        let traps = StrayTraps::new(discover::attach_signals(&mut bpf.bpf));
+        processes?;
+        let traps = StrayTraps::new(signals);
         // Names given by the user need no discovery, but more channels may come; then a refusal is no failure.
-        let (way, refused) = match discover::attach(&mut bpf, options.discover) {
-            Ok((way, refused)) => (Some(way), refused),
-            Err(_) if options.discover.is_none() && !options.named.is_empty() => (None, Vec::new()),
+        let refused = match discovery {
+            Ok((discovery, refused)) => {
+                bpf.discovery = Some(discovery);
+                refused
+            }
+            Err(_) if asked.is_none() && !options.named.is_empty() => Vec::new(),
             Err(e) => return Err(e),
         };
-        log::debug!("the driver's calls are followed");
         let driver_version = driver_version();
         for (request, size) in driver::uvm_argument_sizes() {
             bpf.set_uvm_size(request, size);
@@ -183,14 +195,14 @@ impl Session {
             lag: lag::Lag::default(),
             traps,
             options,
-            way,
             refused,
         })
     }
 
     /// The discovery way in use, and why those before it were refused.
     pub(crate) fn way(&self) -> (Option<Way>, &[(Way, Error)]) {
-        (self.way, &self.refused)
+        let discovery = self.capture.bpf.discovery.as_ref();
+        (discovery.map(Discovery::way), &self.refused)
     }
 
     /// Which doorbell program runs.
@@ -203,12 +215,17 @@ impl Session {
     /// # Errors
     /// When the maps can no longer be updated.
     pub(crate) fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
-        let got = self.drain()?;
+        let got = self.drain_until(arm::now() + DRAIN_NS)?;
+        if !got.all {
+            // Whoever shows the records is not to wait for the rest, nor for what is done once all is known.
+            self.capture.out.append_to(to);
+            return Ok(());
+        }
         let wait = match self.stores.is_looking() {
             true => wait.min(LOOK),
             false => wait.min(self.options.mode.longest_wait()),
         };
-        if got == 0 {
+        if got.taken == 0 {
             let mut poll = libc::pollfd {
                 fd: self.capture.bpf.records.as_raw_fd(),
                 events: libc::POLLIN,
@@ -236,6 +253,7 @@ impl Session {
             self.look_at_all();
             self.rest_or_wake(now);
             self.look_for_missed()?;
+            self.search_put_off()?;
             self.free_spaces(now);
         }
         self.capture.out.append_to(to);

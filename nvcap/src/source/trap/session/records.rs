@@ -9,7 +9,7 @@ use super::{
     breakpoints::Target,
     capture::Todo,
     channel_table::LearntToken,
-    ring_search::{self, Rings},
+    ring_search::{self, Rings, RungTokens as _},
     rung::DoorbellWord,
     store_sites,
 };
@@ -19,25 +19,41 @@ use crate::{
     source::memory::{maps, scan, snapshot},
 };
 
+/// What was taken out of the ring buffer.
+pub(super) struct Drained {
+    /// How many records.
+    pub(super) taken: usize,
+    /// Nothing was left.
+    pub(super) all: bool,
+}
+
 impl Session {
     /// Takes everything that is in the ring buffer, and acts on it.
-    pub(super) fn drain(&mut self) -> Result<usize> {
-        let mut n = 0;
+    pub(super) fn drain(&mut self) -> Result<()> {
+        self.drain_until(u64::MAX).map(|_| ())
+    }
+
+    /// The same, as far as it is done by a time (ns).
+    pub(super) fn drain_until(&mut self, until: u64) -> Result<Drained> {
+        let mut taken = 0;
         loop {
             // What a look at a channel set aside came before what is still in the ring buffer.
             let todo = match self.capture.take_pending() {
                 Some(todo) => todo,
                 None => match self.capture.take() {
                     Some(todo) => {
-                        n += 1;
+                        taken += 1;
                         todo
                     }
                     None if self.capture.peek_rest() => Todo::Nothing,
-                    None => return Ok(n),
+                    None => return Ok(Drained { taken, all: true }),
                 },
             };
             self.act(todo)?;
             self.drop_dead_pages();
+            if arm::now() >= until {
+                return Ok(Drained { taken, all: false });
+            }
         }
     }
 
@@ -240,8 +256,10 @@ impl Session {
             capture.tokens.found(key);
         } else if r.advanced == 0 && !capture.table.is_known(&key) {
             capture.tokens.orphan(key);
-            // A search takes its time, in which nothing is learnt.
-            if capture.evidence.may_be_unknown(&key) {
+            if !complete {
+                self.search.put_off(r.space);
+            } else if capture.evidence.may_be_unknown(&key) {
+                // A search takes its time, in which nothing is learnt.
                 self.search_again(r.space)?;
             }
         }
@@ -286,6 +304,17 @@ impl Session {
         }
         self.search.done(space, arm::now());
         self.capture.guess_tokens(space, tokens)?;
+        Ok(())
+    }
+
+    /// Searches again where that was put off, unless all tokens have their channels by now.
+    pub(super) fn search_put_off(&mut self) -> Result<()> {
+        for space in self.search.all_put_off() {
+            match self.capture.count(space) {
+                0 => self.search.settled(space),
+                _ => self.search_again(space)?,
+            }
+        }
         Ok(())
     }
 

@@ -31,6 +31,8 @@ struct Searched {
     unused: Vec<(u64, u64)>,
     /// Doubtful rings, which may be remains of old ones: GP_PUT by address.
     doubtful: BTreeMap<u64, u32>,
+    /// A search is due at the next patrol, if there is still a token without a channel.
+    put_off: bool,
 }
 
 /// Result of a search in an address space.
@@ -66,6 +68,7 @@ impl RingSearch {
             pause: PAUSE_NS.0,
             unused: unused_areas(areas, found),
             doubtful: BTreeMap::new(),
+            put_off: false,
         };
         self.0.insert(space, searched);
     }
@@ -77,7 +80,29 @@ impl RingSearch {
         };
         search.pause = (2 * search.pause).min(PAUSE_NS.1);
         search.next = now + search.pause;
+        search.put_off = false;
         true
+    }
+
+    /// A doorbell found nothing that had moved, when not all rings were followed yet: its channel may have been one of those. Whether
+    /// it was is seen at the doorbells after it; if there are none, a search is due.
+    pub(super) fn put_off(&mut self, space: u32) {
+        if let Some(search) = self.0.get_mut(&space) {
+            search.put_off = true;
+        }
+    }
+
+    /// The address spaces in which a search was put off.
+    pub(super) fn all_put_off(&self) -> Vec<u32> {
+        let all = self.0.iter().filter(|(_, search)| search.put_off);
+        all.map(|(space, _)| *space).collect()
+    }
+
+    /// No token is without a channel any more.
+    pub(super) fn settled(&mut self, space: u32) {
+        if let Some(search) = self.0.get_mut(&space) {
+            search.put_off = false;
+        }
     }
 
     /// All rings that the last search found are followed, as of `now`.
@@ -272,6 +297,21 @@ mod tests {
             certain(&mut search, &rings[..1], true, Tokens(1, 0)),
             [0; 0]
         );
+    }
+
+    #[test]
+    fn what_is_put_off_is_due_until_it_is_done_or_settled() {
+        let mut search = search();
+        search.put_off(2);
+        assert_eq!(search.all_put_off(), [0; 0], "it is not searched at all");
+        search.put_off(1);
+        assert!(search.is_due(1, 1000));
+        assert_eq!(search.all_put_off(), [0; 0]);
+        search.put_off(1);
+        assert!(!search.is_due(1, 1001), "too early");
+        assert_eq!(search.all_put_off(), [1]);
+        search.settled(1);
+        assert_eq!(search.all_put_off(), [0; 0]);
     }
 
     #[test]
