@@ -13,11 +13,11 @@ pub(crate) mod push;
 pub(crate) mod report;
 pub(crate) mod rm;
 
-use std::time::Duration;
+use std::{rc::Rc, time::Duration};
 
-use gpu::{Channel, Gpu, Place, Submission, engine};
+use gpu::{Channel, Gpu, Kept, Memory, Place, Submission, engine};
 use measure::{Buffers, Latency, Series};
-use rm::{Error, Os};
+use rm::{Error, Os, gpu_file};
 
 use crate::driver::Version;
 
@@ -33,9 +33,9 @@ pub struct Options {
     pub driver: Option<Version>,
     /// Sizes of transfers in bytes, growing.
     pub sizes: Vec<u64>,
-    /// How often everything is measured; the fastest pass counts.
+    /// How often everything is measured, each time with memory and channels of its own; the fastest pass but one counts.
     pub passes: usize,
-    /// How long each copy engine copies before anything is measured.
+    /// How long each copy engine copies before anything is measured; a tenth of it before each further pass.
     pub warm_up: Duration,
     /// Whether what is submitted is kept.
     pub keep: bool,
@@ -47,7 +47,7 @@ pub(crate) fn usual_sizes() -> Vec<u64> {
 }
 
 /// What was measured.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Measured {
     /// The GPU's minor number.
     pub gpu: u32,
@@ -67,64 +67,110 @@ pub struct Measured {
 }
 
 /// Measures; `say` is told what is being done.
-pub fn measure(os: Box<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result<Measured, Error> {
+pub fn measure(os: Rc<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result<Measured, Error> {
     let _processor = OneProcessor::stay();
-    let mut gpu = Gpu::open(os, options.driver, options.minor)?;
-    let kept = options.keep.then(|| gpu.keep());
-    let classes = gpu.classes();
-    let most = options.sizes.iter().copied().max().unwrap_or(4);
-    let buffers = Buffers {
-        host: gpu.memory("copies", Place::System, most, false)?,
-        device: gpu.memory("copies", Place::Video, most, false)?,
-        other: gpu.memory("copies", Place::Video, most, false)?,
-    };
-    let accessed = gpu.memory("accesses", Place::Video, ACCESSED, true)?;
-    let mut measured = Measured {
-        gpu: options.minor,
-        driver: options.driver.map(|version| version.to_string()),
-        classes: [classes.channel, classes.compute, classes.copy].map(|c| format!("{c:x}")),
-        latencies: Vec::new(),
-        transfers: Vec::new(),
-        notes: Vec::new(),
-        submissions: Vec::new(),
-    };
-    let mut graphics = gpu.channel(engine::GRAPHICS, classes.compute)?;
-    measure::bind_compute(&mut graphics, classes.compute)?;
-    let mut copiers = copiers(&gpu, &mut measured.notes)?;
-    say("warming up");
-    for channel in &mut copiers {
-        measure::warm_up(channel, classes.copy, &buffers, options.warm_up)?;
-    }
-    for pass in 1..=options.passes {
+    let kept = options.keep.then(Kept::default);
+    let mut measured = Measured::default();
+    let mut warm_up = options.warm_up;
+    let mut opened = None;
+    for pass in 1..=options.passes.max(1) {
         say(&format!("pass {pass} of {}", options.passes));
-        let sizes = &options.sizes;
-        let mut transfers = vec![measure::inline(
-            &mut graphics,
-            classes.compute,
-            &buffers.device,
-            sizes,
-        )?];
-        for channel in &mut copiers {
-            transfers.extend(measure::copies(channel, classes.copy, &buffers, sizes)?);
+        let mut set = Set::open(&os, options, kept.as_ref())?;
+        if pass == 1 {
+            measured = set.described(options);
+            // Else the driver would shut the GPU down after each pass.
+            opened = os.open(&gpu_file(options.minor)).ok();
         }
-        let latencies = measure::latencies(&mut graphics, classes.compute, &accessed)?;
-        measured.join(transfers, latencies);
+        set.measure(&options.sizes, warm_up, &mut measured)?;
+        warm_up = options.warm_up / 10;
     }
-    // Last: a kernel that the GPU does not take ends the channel, and is no reason to give up what was measured.
-    say("empty kernel");
-    for _ in 0..options.passes {
-        match measure::kernel(&mut graphics, classes.compute, &accessed) {
-            Ok(kernel) => measured.join_kernel(kernel),
-            Err(error) => {
-                measured.notes.push(format!("empty kernel: {error}"));
-                break;
-            }
-        }
-    }
+    drop(opened);
     if let Some(kept) = kept {
         measured.submissions = kept.take();
     }
     Ok(measured)
+}
+
+/// All that is measured with in a pass. Each has its own: how fast the GPU reads and writes the system's memory depends on which pages it
+/// was given.
+struct Set {
+    /// Of compute.
+    graphics: Channel,
+    /// Of the copy engines.
+    copiers: Vec<Channel>,
+    buffers: Buffers,
+    accessed: Memory,
+    notes: Vec<String>,
+    /// Dropped last: it frees all of them.
+    gpu: Gpu,
+}
+
+impl Set {
+    fn open(os: &Rc<dyn Os>, options: &Options, kept: Option<&Kept>) -> Result<Self, Error> {
+        let mut gpu = Gpu::open(Rc::clone(os), options.driver, options.minor)?;
+        gpu.keep_in(kept.cloned());
+        let classes = gpu.classes();
+        let most = options.sizes.iter().copied().max().unwrap_or(4);
+        let buffers = Buffers {
+            host: gpu.memory("copies", Place::System, most, false)?,
+            device: gpu.memory("copies", Place::Video, most, false)?,
+            other: gpu.memory("copies", Place::Video, most, false)?,
+        };
+        let accessed = gpu.memory("accesses", Place::Video, ACCESSED, true)?;
+        let mut graphics = gpu.channel(engine::GRAPHICS, classes.compute)?;
+        measure::bind_compute(&mut graphics, classes.compute)?;
+        let mut notes = Vec::new();
+        let copiers = copiers(&gpu, &mut notes)?;
+        Ok(Self {
+            graphics,
+            copiers,
+            buffers,
+            accessed,
+            notes,
+            gpu,
+        })
+    }
+
+    /// What is known before anything is measured.
+    fn described(&mut self, options: &Options) -> Measured {
+        let classes = self.gpu.classes();
+        Measured {
+            gpu: options.minor,
+            driver: options.driver.map(|version| version.to_string()),
+            classes: [classes.channel, classes.compute, classes.copy].map(|c| format!("{c:x}")),
+            notes: std::mem::take(&mut self.notes),
+            ..Measured::default()
+        }
+    }
+
+    /// Measures everything once.
+    fn measure(mut self, sizes: &[u64], warm_up: Duration, to: &mut Measured) -> Result<(), Error> {
+        let classes = self.gpu.classes();
+        let buffers = &self.buffers;
+        for channel in &mut self.copiers {
+            measure::warm_up(channel, classes.copy, buffers, warm_up)?;
+        }
+        to.take_in(measure::inline(
+            &mut self.graphics,
+            classes.compute,
+            &buffers.device,
+            sizes,
+        )?);
+        to.take_in_latencies(measure::latencies(&mut self.graphics, classes.compute)?);
+        to.take_in_latencies(measure::accesses(&self.accessed)?);
+        for channel in &mut self.copiers {
+            for series in measure::copies(channel, classes.copy, buffers, sizes)? {
+                to.take_in(series);
+            }
+            to.take_in_latencies(measure::accesses(&self.accessed)?);
+        }
+        // Last: a kernel that the GPU does not take ends the channel, and is no reason to give up what was measured.
+        match measure::kernel(&mut self.graphics, classes.compute, &self.accessed) {
+            Ok(kernel) => to.take_in_latencies(kernel),
+            Err(error) => to.note(format!("empty kernel: {error}")),
+        }
+        Ok(())
+    }
 }
 
 /// This thread on the last processor that it may run on: how far a processor is from the GPU differs. Dropped, it may run where
@@ -172,7 +218,7 @@ pub struct CopyEngine {
 
 /// What the driver says of a GPU's copy engines.
 pub fn copy_engines(
-    os: Box<dyn Os>,
+    os: Rc<dyn Os>,
     driver: Option<Version>,
     minor: u32,
 ) -> Result<Vec<CopyEngine>, Error> {
@@ -208,9 +254,23 @@ fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Result<Vec<Channel>, Error> {
 }
 
 impl Measured {
-    /// Takes in the kernels of a pass.
-    fn join_kernel(&mut self, kernel: Vec<Latency>) {
-        for latency in kernel {
+    /// Takes in a pass over transfers.
+    fn take_in(&mut self, series: Series) {
+        for point in &series.points {
+            let (engine, way) = (&series.engine, series.way.name());
+            log::debug!("{engine} {way} {} B: {:.1} ns", point.bytes, point.times.ns);
+        }
+        let mut known = self.transfers.iter_mut();
+        match known.find(|s| (s.engine_type, s.way) == (series.engine_type, series.way)) {
+            Some(known) => known.join(&series),
+            None => self.transfers.push(series),
+        }
+    }
+
+    /// Takes in a pass over times that are no transfers.
+    fn take_in_latencies(&mut self, latencies: Vec<Latency>) {
+        for latency in latencies {
+            log::debug!("{}: {:.1} ns", latency.name, latency.times.ns);
             match self.latencies.iter_mut().find(|l| l.name == latency.name) {
                 Some(known) => known.join(&latency),
                 None => self.latencies.push(latency),
@@ -218,17 +278,10 @@ impl Measured {
         }
     }
 
-    /// Takes in a pass.
-    fn join(&mut self, transfers: Vec<Series>, latencies: Vec<Latency>) {
-        if self.transfers.is_empty() {
-            (self.transfers, self.latencies) = (transfers, latencies);
-            return;
-        }
-        for (series, other) in self.transfers.iter_mut().zip(&transfers) {
-            series.join(other);
-        }
-        for (latency, other) in self.latencies.iter_mut().zip(&latencies) {
-            latency.join(other);
+    /// Notes what could not be measured, once.
+    fn note(&mut self, what: String) {
+        if !self.notes.contains(&what) {
+            self.notes.push(what);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -14,7 +15,7 @@ use crate::procfs;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  nvcap bench                            all of it: 29 sizes from 4 B to 1 GiB, 15 s on an H200
+  nvcap bench                            all of it: 29 sizes from 4 B to 1 GiB, 17 s on an H200
   nvcap bench --sizes 4,24K,1M,1G        these sizes alone
   nvcap bench --plots bench.svg          time and bandwidth over size, as a drawing
   nvcap bench --json -o bench.json       every figure
@@ -44,7 +45,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<u64>,
 
-    /// How often everything is measured; of each figure the fastest pass counts
+    /// How often everything is measured; of each figure the fastest pass but one counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     passes: u8,
 
@@ -142,7 +143,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         warm_up: Duration::from_millis(args.warm_up),
         keep: args.submissions.is_some(),
     };
-    let measured = bench::measure(Box::new(Kernel), &options, &|what| {
+    let measured = bench::measure(Rc::new(Kernel), &options, &|what| {
         log::info!("bench: {what}");
     })?;
     tell_of_newcomers(args.gpu, &others);

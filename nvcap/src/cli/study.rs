@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -175,7 +176,7 @@ fn run_graph(args: &Graph) -> anyhow::Result<ExitCode> {
 fn run_sharing(args: &Sharing) -> anyhow::Result<ExitCode> {
     let work = begin(&args.shared, What::Sharing, 1, args.streams.clone())?;
     let driver = target::running_driver();
-    let engines = bench::copy_engines(Box::new(bench::rm::Kernel), driver, args.shared.gpu);
+    let engines = bench::copy_engines(Rc::new(bench::rm::Kernel), driver, args.shared.gpu);
     let engines = engines.map_err(|e| e.to_string());
     tell("CUDA, undisturbed");
     let untraced = work.alone::<sharing::told::Told>()?;
@@ -231,7 +232,7 @@ fn measure(shared: &Shared, sizes: Vec<u64>) -> anyhow::Result<Measured> {
         keep: false,
     };
     Ok(bench::measure(
-        Box::new(bench::rm::Kernel),
+        Rc::new(bench::rm::Kernel),
         &options,
         &|what| log::info!("bench: {what}"),
     )?)
@@ -366,12 +367,7 @@ mod tests {
     /// 4 KiB of inline data in 1,000 ns.
     fn made() -> Measured {
         use crate::bench::measure::{Point, Series, Times, Way};
-        let times = |ns| Times {
-            ns,
-            min_ns: ns,
-            max_ns: ns,
-            runs: 1,
-        };
+        let times = Times::one;
         Measured {
             gpu: 0,
             driver: None,

@@ -217,12 +217,7 @@ fn drawn(study: &dma::Study, raw: &Measured) -> Vec<Series> {
             "d2d" => (Way::D2D, "CUDA"),
             _ => continue,
         };
-        let times = |ns: f64| Times {
-            ns,
-            min_ns: ns,
-            max_ns: ns,
-            runs: 1,
-        };
+        let times = Times::one;
         let points = rows
             .iter()
             .map(|row| Point::new(row.bytes, times(row.done_ns)));

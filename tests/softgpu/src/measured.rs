@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,24 +19,24 @@ const SIZES: [u64; 4] = [4, 1000, 4096, 65_536];
 /// One run at a time: its memory lies at fixed addresses of the process.
 static ONE: Mutex<()> = Mutex::new(());
 
-fn run(driver: Option<Version>, keep: bool) -> Result<(Measured, Seen)> {
+fn run(driver: Option<Version>, keep: bool, passes: usize) -> Result<(Measured, Seen)> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (rm, seen) = Rm::new(driver, keep);
     let options = Options {
         minor: 0,
         driver,
         sizes: SIZES.to_vec(),
-        passes: 1,
+        passes,
         warm_up: Duration::from_millis(5),
         keep,
     };
-    let measured = measure(Box::new(rm), &options, &|_| {})?;
+    let measured = measure(Rc::new(rm), &options, &|_| {})?;
     Ok((measured, seen))
 }
 
 /// Writes the channels file of such a run.
 pub fn describe(path: &Path) -> Result<()> {
-    let (_, seen) = run(None, false)?;
+    let (_, seen) = run(None, false, 1)?;
     let text = seen.channels_file();
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -43,7 +44,7 @@ pub fn describe(path: &Path) -> Result<()> {
 /// Measures, and returns the tables. Each executed submission goes to `truth`, a line each: token, ring entry and pushbuffer,
 /// hexadecimal.
 pub fn bench(truth: Option<&Path>) -> Result<String> {
-    let (measured, seen) = run(None, truth.is_some())?;
+    let (measured, seen) = run(None, truth.is_some(), 1)?;
     if let Some(path) = truth {
         let mut lines = String::new();
         for one in seen.executed() {
@@ -75,7 +76,7 @@ mod tests {
                 physical: physical.to_vec(),
             };
             assert_eq!(
-                copy_engines(Box::new(rm), driver, 0).unwrap(),
+                copy_engines(Rc::new(rm), driver, 0).unwrap(),
                 [engine("COPY0", &[4]), engine("COPY2", &[4, 6])]
             );
         }
@@ -83,7 +84,8 @@ mod tests {
 
     #[test]
     fn everything_is_measured() {
-        let (measured, seen) = run(None, true).unwrap();
+        // The second pass has a client of its own.
+        let (measured, seen) = run(None, true, 2).unwrap();
         assert!(measured.notes.is_empty(), "{:?}", measured.notes);
         // Inline data, and two copy engines in three ways.
         assert_eq!(measured.transfers.len(), 7);
@@ -127,7 +129,7 @@ mod tests {
             "595.45.04",
         ] {
             let driver = Some(release.parse().unwrap());
-            let (measured, _) = run(driver, false).unwrap_or_else(|e| panic!("{release}: {e}"));
+            let (measured, _) = run(driver, false, 1).unwrap_or_else(|e| panic!("{release}: {e}"));
             assert!(measured.notes.is_empty(), "{release}: {:?}", measured.notes);
             assert_eq!(measured.transfers.len(), 7, "{release}");
         }
@@ -136,7 +138,7 @@ mod tests {
     /// What is submitted is what nvcap's decoder makes of it.
     #[test]
     fn submissions_are_decoded() {
-        let (_, seen) = run(None, true).unwrap();
+        let (_, seen) = run(None, true, 1).unwrap();
         let mut counts = std::collections::BTreeMap::<String, usize>::new();
         for one in seen.executed() {
             let class = if one.token == 0xa { 0xcbc0 } else { 0xc8b5 };
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn addresses_are_the_same_in_each_run() {
-        let channels = || run(None, false).unwrap().1.channels_file();
+        let channels = || run(None, false, 1).unwrap().1.channels_file();
         let one = channels();
         assert_eq!(one, channels());
         assert_eq!(

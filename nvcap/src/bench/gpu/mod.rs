@@ -10,7 +10,7 @@ mod memory;
 use std::{os::fd::OwnedFd, rc::Rc};
 
 pub(crate) use channel::{Channel, PUSHBUFFER_LEN};
-use kept::Kept;
+pub(crate) use kept::Kept;
 pub use kept::Submission;
 pub(crate) use memory::{Memory, Place};
 
@@ -103,7 +103,7 @@ pub(crate) struct Gpu {
 impl Gpu {
     /// Opens the GPU with this minor number.
     pub(crate) fn open(
-        os: Box<dyn Os>,
+        os: Rc<dyn Os>,
         version: Option<Version>,
         minor: u32,
     ) -> Result<Self, Error> {
@@ -198,9 +198,9 @@ impl Gpu {
         })
     }
 
-    /// Keeps what channels that are made from now on submit.
-    pub(crate) fn keep(&mut self) -> Kept {
-        Kept::clone(self.kept.get_or_insert_default())
+    /// Keeps there what channels that are made from now on submit.
+    pub(crate) fn keep_in(&mut self, kept: Option<Kept>) {
+        self.kept = kept;
     }
 
     /// The classes of its engines.

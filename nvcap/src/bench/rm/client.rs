@@ -1,6 +1,9 @@
 //! One client of the driver: its objects and mappings, all of which the driver frees with it.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    rc::Rc,
+};
 
 use super::{Access, Error, Mapping, Os, Structure};
 use crate::driver::{Version, layout};
@@ -51,7 +54,7 @@ pub(crate) struct Card {
 ///
 /// The driver frees all that a client has when its file is closed, so a process that is killed leaves nothing behind.
 pub(crate) struct Client {
-    os: Box<dyn Os>,
+    os: Rc<dyn Os>,
     control: OwnedFd,
     root: Object,
     version: Option<Version>,
@@ -59,7 +62,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// A new client. `version` is the driver's release, where it is known.
-    pub(crate) fn new(os: Box<dyn Os>, version: Option<Version>) -> Result<Self, Error> {
+    pub(crate) fn new(os: Rc<dyn Os>, version: Option<Version>) -> Result<Self, Error> {
         let control = open(&*os, CONTROL_FILE)?;
         let mut client = Self {
             os,
@@ -302,7 +305,7 @@ fn open(os: &dyn Os, path: &str) -> Result<OwnedFd, Error> {
 }
 
 /// The device file of a GPU.
-fn gpu_file(minor: u32) -> String {
+pub(crate) fn gpu_file(minor: u32) -> String {
     format!("/dev/nvidia{minor}")
 }
 

@@ -7,7 +7,7 @@ mod client;
 mod os;
 mod structure;
 
-pub(crate) use client::{Client, Object};
+pub(crate) use client::{Client, Object, gpu_file};
 pub(crate) use os::Kernel;
 pub use os::{Access, Mapping, Os};
 pub(crate) use structure::Structure;

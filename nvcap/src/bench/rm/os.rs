@@ -83,7 +83,7 @@ impl Os for Kernel {
     }
 }
 
-/// Memory that the GPU sees too. All accesses are volatile: the other side reads and writes at any time.
+/// Memory that the GPU sees too. Accesses are volatile, for the other side reads and writes at any time; but for those of many bytes.
 #[derive(Debug)]
 pub struct Mapping {
     start: *mut u8,
@@ -136,6 +136,16 @@ impl Mapping {
         self.word(offset + 4);
         // SAFETY: as in `read_long`.
         unsafe { self.word(offset).cast::<u64>().write_volatile(value) }
+    }
+
+    /// Stores bytes from `offset` on, as fast as the processor can: in no certain order.
+    pub(crate) fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset <= self.len && bytes.len() <= self.len - offset);
+        // SAFETY: within the mapping, which nothing else in this process refers to; the bytes lie elsewhere.
+        unsafe {
+            let to = self.start.add(offset);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
     }
 
     /// Stores words from `offset` on.
