@@ -19,6 +19,7 @@ pub(crate) mod maps;
 pub(crate) mod notifier;
 pub(crate) mod places;
 pub(crate) mod probe;
+pub(crate) mod reuse;
 pub(crate) mod ring;
 pub(crate) mod scan;
 pub(crate) mod snapshot;

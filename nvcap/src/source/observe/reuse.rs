@@ -1,17 +1,8 @@
-//! Where a channel's pushbuffer memory is written next, and what of a reading was written over by then. Pure.
+//! Where a channel's pushbuffer memory is written next. Pure.
 
-use crate::wire::entry;
+pub(super) use crate::source::memory::reuse::{overlaps, reused};
 
-/// From where to where an entry points; nowhere for a control entry.
-fn range(entry: u64) -> (u64, u64) {
-    entry::segment_of(entry, 0).map_or((0, 0), |(at, len)| (at.0, at.0 + u64::from(len)))
-}
-
-/// Whether an entry's memory lies in a range, wholly or in part.
-pub(crate) fn overlaps(entry: u64, range: (u64, u64)) -> bool {
-    let (start, end) = self::range(entry);
-    start != end && start < range.1 && range.0 < end
-}
+use crate::source::memory::reuse::range;
 
 /// Where a channel's pushbuffer memory is written next, as far as its entries tell: behind the newest one; or at the beginning of
 /// memory, when the newest one lies near its end, or when the GPU is done with all.
@@ -93,59 +84,9 @@ impl Allocator {
     }
 }
 
-/// Indices of entries whose memory was written again, or may have been, before it was read: a later entry of the same reading lies
-/// there, or one of those that were committed `since` it began.
-pub(crate) fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
-    // Almost always each begins where the one before ends, or behind it.
-    let mut last = 0;
-    let ascending = entries
-        .iter()
-        .chain(since)
-        .map(|e| range(*e))
-        .all(|(start, end)| {
-            let fits = start >= last || start == end;
-            last = last.max(end);
-            fits
-        });
-    if ascending {
-        return Vec::new();
-    }
-    let mut later: Vec<(u64, u64)> = since.iter().map(|e| range(*e)).collect();
-    let mut hit = Vec::new();
-    for (i, entry) in entries.iter().enumerate().rev() {
-        if later.iter().any(|l| overlaps(*entry, *l)) {
-            hit.push(i);
-        }
-        later.push(range(*entry));
-    }
-    hit.reverse();
-    hit
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_used_again() {
-        let at = |address: u64, words: u64| words << 42 | address;
-        let row = [at(0x1000, 4), at(0x1010, 4), 0, at(0x1020, 8)];
-        assert_eq!(reused(&row, &[]), [0; 0]);
-        assert_eq!(reused(&row, &[at(0x1040, 4)]), [0; 0]);
-        // A later one in the middle of an earlier one.
-        assert_eq!(
-            reused(&[at(0x1000, 16), at(0x9000, 4), at(0x1010, 4)], &[]),
-            [0]
-        );
-        // One that was committed while the others were read.
-        assert_eq!(
-            reused(
-                &[at(0x1000, 4), at(0x4000, 4), at(0x8000, 4)],
-                &[at(0x4000, 4)]
-            ),
-            [1]
-        );
-    }
 
     #[test]
     fn where_memory_is_written_next() {

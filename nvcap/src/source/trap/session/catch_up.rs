@@ -13,7 +13,7 @@ use crate::{
     driver::AddressMap,
     procfs::mem::{Memory, Peek},
     record::{At, Lost, Segment},
-    source::memory::ring,
+    source::memory::{reuse, ring},
     wire::entry,
 };
 
@@ -85,6 +85,12 @@ pub(super) fn fetch(
     let overwritten = drop_overwritten(memory, (on, channel.get_put), (from, target), &mut entries);
     segments.drain(..overwritten as usize);
     from += overwritten;
+    // Nor does that tell whether their memory was used again.
+    let newest = newest(memory, (on, channel.get_put), target);
+    let since = ring::entries(memory, on, target, newest).unwrap_or_default();
+    let stale = reuse::stale(&entries, &since, true);
+    segments.drain(..stale);
+    from += stale as u64;
     let lost = (from > first).then_some(Lost::Entries {
         position: first,
         count: from - first,
@@ -108,15 +114,8 @@ fn drop_overwritten(
     (from, target): (u64, u64),
     entries: &mut Vec<u64>,
 ) -> u64 {
-    let Ok((_, put)) = memory.get_put(at) else {
-        return 0; // The process is gone, and submits nothing any more.
-    };
     let count = entries.len() as u64;
-    let newest = match put < on.entries {
-        true => ring::position(put, target, on.entries),
-        false => target,
-    };
-    let oldest = newest.saturating_sub(on.entries.into());
+    let oldest = newest(memory, (on, at), target).saturating_sub(on.entries.into());
     let mut gone = oldest.saturating_sub(from).min(count);
     // Entries are written before GP_PUT, and that does not tell how often the ring went round. Rings are written in order: where an
     // entry stands, all behind it do.
@@ -132,6 +131,15 @@ fn drop_overwritten(
     }
     entries.drain(..gone as usize);
     gone
+}
+
+/// Where GP_PUT stands by now, at `target` or behind it.
+fn newest(memory: &impl Peek, (on, at): (ring::Ring, u64), target: u64) -> u64 {
+    match memory.get_put(at) {
+        Ok((_, put)) if put < on.entries => ring::position(put, target, on.entries),
+        // The process is gone, and submits nothing any more.
+        _ => target,
+    }
 }
 
 /// Fills holes that the BPF programs left: they cannot fault in a page that the process has mapped but never touched (a

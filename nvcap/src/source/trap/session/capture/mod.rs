@@ -38,7 +38,8 @@ use super::{
 use crate::{
     driver::{self, AddressMap},
     ledger::Captured,
-    record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, PassedWhy, Record, Submission},
+    record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, Origin, PassedWhy, Record, Submission},
+    source::memory::reuse,
     stacks::queue::StackQueue,
 };
 
@@ -338,6 +339,7 @@ impl Capture {
             }
             return;
         }
+        self.drop_stale(&mut g);
         let head = &g.head;
         let id = self
             .table
@@ -390,6 +392,41 @@ impl Capture {
         };
         self.rung.submitted(head.header.pid, doorbell);
         self.pass_on(head.space, record);
+    }
+
+    /// Drops entries that were submitted before their doorbell was stopped at, and whose memory was written over before it was read. They
+    /// are lost; but of a channel that was in use before the trace, the trace begins behind them.
+    fn drop_stale(&mut self, g: &mut Gathered) {
+        let index = g.head.channel;
+        let Some(channel) = self.table.get(index) else {
+            return;
+        };
+        // The first doorbell of a running process that is stopped at finds what was submitted since its rings were read.
+        let first = g.head.position == channel.start && channel.announced.origin == Origin::Found;
+        if !first && g.head.header.flags & flag::LATE == 0 {
+            return;
+        }
+        let begins = first && channel.start != 0;
+        let entries: Vec<u64> = g.segments.iter().map(|s| s.entry).collect();
+        let count = reuse::stale(&entries, &[], !begins) as u64;
+        if count == 0 {
+            return;
+        }
+        let position = g.head.position;
+        log::debug!(
+            "{:?}: {count} entries from {position} on are stale",
+            channel.id
+        );
+        if !begins {
+            let time_ns = g.head.header.time_ns;
+            let id = self.table.announce(index, time_ns, &mut self.out);
+            self.out.push(Record::Loss(Loss {
+                at: assemble::at(&g.head.header),
+                channel: Some(id),
+                what: Lost::Entries { position, count },
+            }));
+        }
+        g.skip(count);
     }
 
     /// Entries are gone.
