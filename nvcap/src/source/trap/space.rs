@@ -84,8 +84,8 @@ pub(crate) struct ChannelState {
     pub patrolled: (u64, u64),
     /// Doorbells that the BPF programs had counted at the last look.
     pub counted: u64,
-    /// The last look saw an entry whose doorbell had not been counted yet, it seems.
-    pub unrung: bool,
+    /// How many entries the last look saw whose doorbells had not been counted yet, it seems.
+    pub unrung: u64,
     /// Entries that were passed over up to `taken`, and doorbells, that were not told yet.
     pub passed: (u64, u64),
     /// GP_PUT as a position, if the last patrol that could read it found it ahead of the captured entries.

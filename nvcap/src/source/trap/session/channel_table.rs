@@ -295,7 +295,7 @@ impl ChannelTable {
             taken: start,
             patrolled: (start, start),
             counted: 0,
-            unrung: false,
+            unrung: 0,
             passed: (0, 0),
             ahead: None,
             beyond: 0,

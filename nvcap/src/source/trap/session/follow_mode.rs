@@ -8,7 +8,8 @@ use super::{
     mode::{Duty, Mode},
 };
 
-/// How often counts are told, ns.
+/// How often rings are looked at whose doorbells are counted, and how often the counts are told, ns.
+const LOOK_NS: u64 = 100_000_000;
 const TELL_NS: u64 = 1_000_000_000;
 
 impl Session {
@@ -19,8 +20,11 @@ impl Session {
             Mode::Batch { within, .. } => self.fetch_waiting(now, within),
             Mode::Count => {
                 if now >= self.duty.next {
-                    self.duty.next = now + TELL_NS;
+                    self.duty.next = now + LOOK_NS;
                     self.pass_over_all();
+                }
+                if now >= self.duty.tell {
+                    self.duty.tell = now + TELL_NS;
                     self.capture.tell_all_passed();
                 }
             }

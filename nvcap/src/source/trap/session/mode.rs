@@ -74,6 +74,8 @@ pub(super) struct Duty {
     pub(super) open: Option<(u64, ledger::Captured)>,
     /// When the next change is due.
     pub(super) next: u64,
+    /// Of `--count`: when counts are told next.
+    pub(super) tell: u64,
     pub(super) first: Option<u64>,
     pub(super) windows: ledger::Windows,
     random: u64,

@@ -36,6 +36,8 @@ impl Capture {
         let from = state.done.min(channel.taken);
         let doorbells =
             (why == PassedWhy::Counted).then(|| state.counted.saturating_sub(channel.counted));
+        // Counted since `state` was read: GP_PUT may have their entries.
+        let meanwhile = self.table.shared().get(index).counted - state.counted;
         let target = target(from, channel.index(from), put, channel.entries, doorbells);
         let entries = target - from;
         if doorbells.is_none() && entries > u64::from(channel.entries) / 2 {
@@ -48,7 +50,7 @@ impl Capture {
         if let Some(channel) = self.table.get_mut(index) {
             channel.taken = target;
             channel.counted = state.counted;
-            channel.unrung = unrung(channel.unrung, entries, doorbells.unwrap_or(0));
+            channel.unrung = unrung(channel.unrung, entries, doorbells.unwrap_or(0), meanwhile);
             channel.passed.0 += entries;
             channel.passed.1 += doorbells.unwrap_or(0);
             channel.ahead = None;
@@ -109,12 +111,12 @@ impl Capture {
             return;
         };
         let seen = state.seen.max(channel.ahead.unwrap_or(0));
-        // GP_PUT cannot be read any more: each doorbell that was counted has brought one, but for the first, where the last look saw
-        // the entry of it.
+        // GP_PUT cannot be read any more: each doorbell that was counted has brought one, but for those whose entries the
+        // last look saw.
         let counted = state.counted.saturating_sub(channel.counted);
-        let brought = counted.saturating_sub(u64::from(channel.unrung));
+        let brought = counted.saturating_sub(channel.unrung);
         let entries = seen.saturating_sub(state.done).max(brought);
-        channel.unrung = false;
+        channel.unrung = 0;
         channel.taken = channel.taken.max(state.done + entries);
         channel.passed.0 += entries;
         channel.passed.1 += counted;
@@ -158,10 +160,13 @@ fn target(from: u64, from_index: u32, put: u32, entries: u32, doorbells: Option<
     from + ahead + rounds * ring
 }
 
-/// Whether a look saw an entry whose doorbell comes after it: more entries than doorbells, with the one that the look before saw so.
-/// A driver that submits several entries by a doorbell looks the same; then an entry fewer is assumed at the channel's end.
-fn unrung(before: bool, entries: u64, doorbells: u64) -> bool {
-    entries + u64::from(before) > doorbells
+/// How many entries a look saw whose doorbells come after it: as many more entries than doorbells as there were since all seen ones had
+/// been rung for, and at most one, which is about to be rung for, beside those of the doorbells that were counted while GP_PUT was read.
+/// A driver that submits several entries by a doorbell looks the same; then so many entries fewer are assumed at the channel's end.
+fn unrung(before: u64, entries: u64, doorbells: u64, meanwhile: u64) -> u64 {
+    (before + entries)
+        .saturating_sub(doorbells)
+        .min(1 + meanwhile)
 }
 
 #[cfg(test)]
@@ -170,14 +175,19 @@ mod tests {
 
     #[test]
     fn an_entry_that_was_seen_before_its_doorbell_is_one() {
-        assert!(unrung(false, 21, 20));
+        assert_eq!(unrung(0, 21, 20, 0), 1);
         // Its doorbell came, and another with its entry.
-        assert!(!unrung(true, 1, 2));
-        assert!(unrung(true, 2, 2));
-        assert!(!unrung(false, 0, 0) && unrung(true, 0, 0));
+        assert_eq!(unrung(1, 1, 2, 0), 0);
+        assert_eq!(unrung(1, 2, 2, 0), 1);
+        assert_eq!((unrung(0, 0, 0, 0), unrung(1, 0, 0, 0)), (0, 1));
         // Captured by another channel's doorbell, and counted by its own.
-        assert!(!unrung(false, 4, 5));
-        assert!(unrung(false, 5, 4) && !unrung(true, 4, 5));
+        assert_eq!(unrung(0, 4, 5, 0), 0);
+        assert_eq!((unrung(0, 5, 4, 0), unrung(1, 4, 5, 0)), (1, 0));
+        // Three were submitted after the count was read, before GP_PUT was; the third is still to be rung for.
+        assert_eq!(unrung(0, 23, 20, 2), 3);
+        assert_eq!(unrung(3, 1, 4, 0), 0);
+        // Several entries by each doorbell.
+        assert_eq!(unrung(1, 40, 20, 0), 1);
     }
 
     #[test]
