@@ -281,6 +281,8 @@ pub fn main() -> ExitCode {
     #[cfg(feature = "trap")]
     crate::source::signals::survive_sealing();
     #[cfg(feature = "trap")]
+    crate::source::descriptors::make_room();
+    #[cfg(feature = "trap")]
     logger::init();
     let mut command = command_line();
     let parsed = command.try_get_matches_from_mut(std::env::args_os());

@@ -29,14 +29,10 @@ const BACK: usize = 16;
 
 /// The uploads of at most `most` words in `bytes`, which begin at a multiple of 4.
 pub fn uploads(bytes: &[u8], most: u16) -> impl Iterator<Item = Upload<'_>> {
-    let looks_like = move |at: usize| {
-        let header = u32_at(bytes, at)?;
-        if !header::is_for(header, Step::Same, LOAD_INLINE_DATA) {
-            return None;
-        }
+    let upload = move |at: usize| {
         let Header::Method {
             count, subchannel, ..
-        } = Header::read(header)
+        } = Header::read(u32_at(bytes, at)?)
         else {
             return None;
         };
@@ -51,7 +47,28 @@ pub fn uploads(bytes: &[u8], most: u16) -> impl Iterator<Item = Upload<'_>> {
             data,
         })
     };
-    (0..bytes.len()).step_by(4).filter_map(looks_like)
+    let (mask, header) = header::like(Step::Same, LOAD_INLINE_DATA);
+    words(bytes, mask, header).filter_map(upload)
+}
+
+/// The offsets of the words in `bytes` (little-endian, at multiples of 4) whose bits of `mask` are those of `value`. There are few of them:
+/// blocks without any are passed over by several words at once.
+fn words(bytes: &[u8], mask: u32, value: u32) -> impl Iterator<Item = usize> + '_ {
+    /// 16 words.
+    const BLOCK: usize = 64;
+    let fits = move |word: &[u8; 4]| u32::from_le_bytes(*word) & mask == value;
+    let blocks = bytes.chunks(BLOCK).enumerate();
+    blocks
+        .filter(move |(_, block)| {
+            let (words, _) = block.as_chunks::<4>();
+            // No early end, so that it is compiled to instructions on many words.
+            words.iter().fold(false, |any, word| any | fits(word))
+        })
+        .flat_map(move |(i, block)| {
+            let (words, _) = block.as_chunks::<4>();
+            let fitting = words.iter().enumerate().filter(move |(_, w)| fits(w));
+            fitting.map(move |(word, _)| i * BLOCK + word * 4)
+        })
 }
 
 /// The OFFSET_OUT in the commands before byte `at`.
@@ -118,13 +135,19 @@ pub fn nodes(class: u32, bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
         Some(&(major, minor)) => (72, Some(major << 4 | minor)),
         None => (0, None),
     };
-    let last = bytes.len().saturating_sub(size - 1);
-    (0..last).step_by(4).filter(move |&at| {
-        version.is_some()
-            && bytes.get(at + at_byte).copied() == version
-            && bytes
-                .get(at..at + size)
-                .is_some_and(|bytes| is_node(class, bytes))
+    // The word that has that byte.
+    let (at_word, shift) = (at_byte & !3, at_byte % 4 * 8);
+    let version = version.map(|v| u32::from(v) << shift);
+    let from = bytes.get(at_word..).filter(|_| version.is_some());
+    let places = words(
+        from.unwrap_or_default(),
+        0xff << shift,
+        version.unwrap_or_default(),
+    );
+    places.filter(move |&at| {
+        bytes
+            .get(at..at + size)
+            .is_some_and(|bytes| is_node(class, bytes))
     })
 }
 
@@ -149,6 +172,20 @@ mod tests {
             ..View::default()
         };
         Qmd::of(&view).expect("a layout").bytes().to_vec()
+    }
+
+    #[test]
+    fn words_are_found_wherever_they_lie() {
+        let mut bytes = vec![0xff; 4 * 100 + 3];
+        for word in [0, 15, 16, 40, 99] {
+            bytes[4 * word..4 * word + 4].copy_from_slice(&[0x12, 0xff, 0, 0x34]);
+        }
+        let found = |mask, value| words(&bytes, mask, value).collect::<Vec<_>>();
+        assert_eq!(found(0xff00_00ff, 0x3400_0012), [0, 60, 64, 160, 396]);
+        assert_eq!(found(0x00ff_0000, 0), [0, 60, 64, 160, 396]);
+        assert_eq!(found(0xff00, 0), [0; 0]);
+        assert_eq!(found(0xff00, 0xff00).len(), 100);
+        assert_eq!(words(&[], 0, 0).count(), 0);
     }
 
     #[test]

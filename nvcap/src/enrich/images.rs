@@ -158,6 +158,7 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
         pid,
         tid: 0,
     };
+    log::trace!("process {pid}: {} parts are to be searched", parts.len());
     Ok(search_in(&memory, &parts, class, at))
 }
 
@@ -189,6 +190,7 @@ pub fn search_in(memory: &(dyn Peek + Sync), parts: &[Part], class: u32, at: At)
         }
         work();
     });
+    log::trace!("{} pieces were read by {threads} threads", pieces.len());
     Found {
         cut,
         ..whole.into_inner().unwrap_or_default().conclude(class, at)

@@ -23,6 +23,8 @@ pub(crate) mod command;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 pub(crate) mod confine;
 #[cfg(feature = "trap")]
+pub(crate) mod descriptors;
+#[cfg(feature = "trap")]
 pub(crate) mod error;
 #[cfg(feature = "trap")]
 pub(crate) mod exit_hold;

@@ -143,7 +143,14 @@ impl Header {
 /// few are headers.
 #[inline]
 pub(crate) fn is_for(word: u32, step: Step, address: u16) -> bool {
-    word & 0xe000_0fff == step.op() << 29 | u32::from(address >> 2)
+    let (mask, header) = like(step, address);
+    word & mask == header
+}
+
+/// The bits that tell such a header, and what they are.
+#[inline]
+pub(crate) fn like(step: Step, address: u16) -> (u32, u32) {
+    (0xe000_0fff, step.op() << 29 | u32::from(address >> 2))
 }
 
 /// The word of a header of the old forms (`increment`: SEC_OP 0, else SEC_OP 2).

@@ -6,7 +6,7 @@
 //!
 //! Each way gives the same records.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, thread};
 
 use aya::programs::RawTracePoint;
 
@@ -138,7 +138,24 @@ pub(crate) fn attach_signals(programs: &mut BpfPrograms) -> Result<()> {
     raw_tracepoint(programs, SIGNALS, SIGNALS)
 }
 
-/// Attaches the first way that works (or the one asked for) and returns it, with the reasons why those before it failed.
+/// A way that a thread of its own attaches.
+pub(crate) type Ahead<'scope> = thread::ScopedJoinHandle<'scope, Result<Discovery>>;
+
+/// Tries fentry beside other work where it is likely to be the first way that is tried: it takes some ms to be refused, too.
+pub(crate) fn ahead<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    maps: &Maps,
+    asked: Option<Way>,
+) -> Option<Ahead<'scope>> {
+    let is_first = asked.map_or_else(|| !kprobes::are_built_in(), |way| way == Way::Fentry);
+    let maps = maps.clone();
+    let attach = move || Fentry::new(OBJECT, maps).map(Discovery::Fentry);
+    let thread = thread::Builder::new().name("nvcap-fentry".into());
+    is_first.then(|| thread.spawn_scoped(scope, attach).ok())?
+}
+
+/// Attaches the first way that works (or the one asked for) and returns it, with the reasons why those before it failed. `ahead`: fentry,
+/// which a thread attaches already.
 ///
 /// # Errors
 /// When none works: lists every refusal.
@@ -146,13 +163,22 @@ pub(crate) fn attach(
     programs: &mut BpfPrograms,
     maps: &Maps,
     asked: Option<Way>,
+    mut ahead: Option<Ahead<'_>>,
 ) -> Result<(Discovery, Vec<(Way, Error)>)> {
     let ways = asked.map_or(WAYS.to_vec(), |w| vec![w]);
     let mut refused = Vec::new();
     for way in ways {
-        match attach_way(programs, maps, way) {
+        let ahead = ahead.take_if(|_| way == Way::Fentry);
+        let attached = match ahead.and_then(|thread| thread.join().ok()) {
+            Some(attached) => attached,
+            None => attach_way(programs, maps, way),
+        };
+        match attached {
             Ok(discovery) => return Ok((discovery, refused)),
-            Err(e) => refused.push((way, e)),
+            Err(e) => {
+                log::trace!("{way} is refused");
+                refused.push((way, e));
+            }
         }
     }
     let why: Vec<String> = refused.iter().map(|(w, e)| format!("{w}: {e}")).collect();

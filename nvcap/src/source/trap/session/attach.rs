@@ -122,6 +122,7 @@ impl Session {
                 &io::Error::from_raw_os_error(libc::ESRCH),
             ));
         }
+        log::trace!("the mappings of process {pid} are read");
         self.check_named_doorbells(pid, &areas)?;
         let named = self.install_named(space, pid, Some((&memory, was_there)))?;
         let mut pages = Vec::new();
@@ -147,6 +148,7 @@ impl Session {
             };
             (all, tokens)
         });
+        log::trace!("rings and tokens of process {pid} are searched for");
         self.search.begin(space, &areas, &all);
         let capture = &mut self.capture;
         let mut early = match was_there {

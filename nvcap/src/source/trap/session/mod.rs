@@ -36,6 +36,7 @@ mod translations;
 
 use std::{
     os::fd::{AsFd as _, AsRawFd},
+    thread,
     time::Duration,
 };
 
@@ -151,12 +152,15 @@ impl Session {
         let asked = options.discover;
         let (mut bpf, shared, (processes, signals, discovery)) =
             Loaded::beside(loading, &discover::programs(asked), |programs, maps| {
-                let processes = discover::attach_process(programs);
-                discover::attach_module_load(programs);
-                let signals = discover::attach_signals(programs);
-                let discovery = discover::attach(programs, maps, asked);
-                log::debug!("processes and the driver's calls are followed");
-                (processes, signals, discovery)
+                thread::scope(|scope| {
+                    let ahead = discover::ahead(scope, maps, asked);
+                    let processes = discover::attach_process(programs);
+                    discover::attach_module_load(programs);
+                    let signals = discover::attach_signals(programs);
+                    let discovery = discover::attach(programs, maps, asked, ahead);
+                    log::debug!("processes and the driver's calls are followed");
+                    (processes, signals, discovery)
+                })
             })?;
         stepping::check(bpf.doorbell.as_fd())?;
         processes?;
@@ -181,6 +185,7 @@ impl Session {
         let model = driver::Model::new(driver::ModelOptions { driver_version });
         let mut capture = Capture::new(bpf, shared, model, options.watch, options.stacks.clone());
         capture.passes = options.mode.passes();
+        log::trace!("processes can be attached to");
         Ok(Self {
             capture,
             breakpoints: Breakpoints::default(),
