@@ -36,6 +36,8 @@ impl Session {
     /// The same, as far as it is done by a time (ns).
     pub(super) fn drain_until(&mut self, until: u64) -> Result<Drained> {
         let mut taken = 0;
+        // Doorbells whose channel is not known write a record each. Where many of those wait, it becomes known late.
+        let mut scans = false;
         loop {
             // What a look at a channel set aside came before what is still in the ring buffer.
             let todo = match self.capture.take_pending() {
@@ -49,9 +51,13 @@ impl Session {
                     None => return Ok(Drained { taken, all: true }),
                 },
             };
+            scans |= matches!(todo, Todo::Scan(_));
             self.act(todo)?;
             self.drop_dead_pages();
             if arm::now() >= until {
+                if !scans {
+                    self.capture.copy_out();
+                }
                 return Ok(Drained { taken, all: false });
             }
         }

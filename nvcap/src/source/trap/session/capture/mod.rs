@@ -5,6 +5,7 @@
 //! buffer. What is no capture is set aside and acted on later, in its order; see [`Todo`].
 
 mod channels;
+mod copied_out;
 mod fetching;
 pub(super) mod look;
 mod passing;
@@ -15,6 +16,8 @@ use std::{
 };
 
 use nvcap_common::{self as c, TokenKey, flag};
+
+use copied_out::CopiedOut;
 
 use super::{
     super::{
@@ -82,6 +85,8 @@ pub(super) struct Capture {
     translations: Translations,
     assembler: Assembler,
     held: HeldSubmissions,
+    /// What comes before all that is in the ring buffer.
+    copied_out: CopiedOut,
     /// What was taken out of the ring buffer and is still to be acted on.
     pending: VecDeque<Todo>,
     /// Spaces where a store that was stopped at has captured.
@@ -120,6 +125,7 @@ impl Capture {
             translations: Translations::default(),
             assembler: Assembler::default(),
             held: HeldSubmissions::default(),
+            copied_out: CopiedOut::default(),
             pending: VecDeque::new(),
             stopped: BTreeSet::new(),
             unpeeked: Vec::new(),
@@ -146,9 +152,14 @@ impl Capture {
         self.stacks.take(&mut self.bpf);
         let mut done = Vec::new();
         let todo = {
-            let item = self.bpf.records.next()?;
+            let copied = self.copied_out.take();
+            let item = match &copied {
+                Some(_) => None,
+                None => Some(self.bpf.records.next()?),
+            };
+            let record = copied.as_deref().or(item.as_deref());
             // Data are appended in place; only the rest needs this program's other parts.
-            match assemble::parse(&item) {
+            match record.and_then(assemble::parse) {
                 Some(Raw::Submit(r)) => {
                     self.assembler.submit(&r, &mut done);
                     Todo::Nothing
@@ -181,6 +192,14 @@ impl Capture {
             channel.taken = channel.taken.max(r.position + r.count);
         }
         Some(todo)
+    }
+
+    /// Copies what is in the ring buffer out of it, to be taken before what comes after it.
+    pub(super) fn copy_out(&mut self) {
+        let mut room = self.copied_out.has_room();
+        while room && let Some(item) = self.bpf.records.next() {
+            room = self.copied_out.add(&item);
+        }
     }
 
     /// Takes captures out of the ring buffer until all of a channel's are out, and sets aside what is not a capture:
@@ -395,14 +414,15 @@ impl Capture {
     }
 
     /// Drops entries that were submitted before their doorbell was stopped at, and whose memory was written over before it was read. They
-    /// are lost; but of a channel that was in use before the trace, the trace begins behind them.
+    /// are lost, unless the trace of their channel begins behind them.
     fn drop_stale(&mut self, g: &mut Gathered) {
         let index = g.head.channel;
         let Some(channel) = self.table.get(index) else {
             return;
         };
         // The first doorbell of a running process that is stopped at finds what was submitted since its rings were read.
-        let first = g.head.position == channel.start && channel.announced.origin == Origin::Found;
+        let position = g.head.position;
+        let first = position == channel.start && channel.announced.origin == Origin::Found;
         if !first && g.head.header.flags & flag::LATE == 0 {
             return;
         }
@@ -412,12 +432,11 @@ impl Capture {
         if count == 0 {
             return;
         }
-        let position = g.head.position;
         log::debug!(
             "{:?}: {count} entries from {position} on are stale",
             channel.id
         );
-        if !begins {
+        if !self.begins_behind(index, position, count) {
             let time_ns = g.head.header.time_ns;
             let id = self.table.announce(index, time_ns, &mut self.out);
             self.out.push(Record::Loss(Loss {
@@ -427,6 +446,21 @@ impl Capture {
             }));
         }
         g.skip(count);
+    }
+
+    /// The first entries that are followed of a channel that was in use before the trace are gone: they were submitted between the look
+    /// at its ring and the first doorbell that was stopped at. Then the trace of it begins behind them; false where they are others.
+    fn begins_behind(&mut self, index: u32, position: u64, count: u64) -> bool {
+        let Some(channel) = self.table.get_mut(index) else {
+            return false;
+        };
+        let begins = channel.announced.origin == Origin::Found
+            && channel.start != 0
+            && channel.start == position;
+        if begins {
+            channel.start += count;
+        }
+        begins
     }
 
     /// Entries are gone.
