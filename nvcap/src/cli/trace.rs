@@ -122,8 +122,8 @@ pub(super) struct Args {
 
     /// Size in bytes of the ring buffer between kernel and nvcap, a power of two such as 64M
     ///
-    /// K, M and G (or KiB, MiB, GiB) are powers of 1024. When nvcap falls behind by more than this, submissions are
-    /// fetched from the rings later, and counted as missing if they are overwritten before; nvcap says so. The traced program never waits.
+    /// K, M and G (or KiB, MiB, GiB) are powers of 1024. When nvcap falls behind by more than this, and than
+    /// 256 MiB that it copies out of it then, submissions are fetched from the rings later, and counted as missing if they are overwritten before; nvcap says so. The traced program never waits.
     #[arg(
         long,
         value_name = "SIZE",

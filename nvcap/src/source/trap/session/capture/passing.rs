@@ -37,7 +37,8 @@ impl Capture {
         let doorbells =
             (why == PassedWhy::Counted).then(|| state.counted.saturating_sub(channel.counted));
         // Counted since `state` was read: GP_PUT may have their entries.
-        let meanwhile = self.table.shared().get(index).counted - state.counted;
+        let now = self.table.shared().get(index).counted;
+        let meanwhile = now.saturating_sub(state.counted);
         let target = target(from, channel.index(from), put, channel.entries, doorbells);
         let entries = target - from;
         if doorbells.is_none() && entries > u64::from(channel.entries) / 2 {
