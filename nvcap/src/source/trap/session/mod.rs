@@ -119,6 +119,8 @@ pub(crate) struct Session {
     patrol: Patrol,
     lag: lag::Lag,
     traps: StrayTraps,
+    /// When a doorbell was last acted on whose channel was not known.
+    scanned: u64,
     options: TrapOptions,
     refused: Vec<(Way, Error)>,
 }
@@ -199,6 +201,7 @@ impl Session {
             patrol: Patrol::default(),
             lag: lag::Lag::default(),
             traps,
+            scanned: 0,
             options,
             refused,
         })

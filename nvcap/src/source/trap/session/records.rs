@@ -7,7 +7,7 @@ use super::{
     super::{arm, assemble, error::Result, space::doorbell_of},
     Session,
     breakpoints::Target,
-    capture::Todo,
+    capture::{Todo, copied_out},
     channel_table::LearntToken,
     ring_search::{self, Rings, RungTokens as _},
     rung::DoorbellWord,
@@ -18,6 +18,10 @@ use crate::{
     record::{CpuVa, Mapping, Record, Unmapping},
     source::memory::{maps, scan, snapshot},
 };
+
+/// Doorbells whose channel is not known write a record each, and where many of those wait, it becomes known late. After so long without any
+/// (ns), all channels that ring are known.
+const LEARNT_NS: u64 = 50_000_000;
 
 /// What was taken out of the ring buffer.
 pub(super) struct Drained {
@@ -36,8 +40,6 @@ impl Session {
     /// The same, as far as it is done by a time (ns).
     pub(super) fn drain_until(&mut self, until: u64) -> Result<Drained> {
         let mut taken = 0;
-        // Doorbells whose channel is not known write a record each. Where many of those wait, it becomes known late.
-        let mut scans = false;
         loop {
             // What a look at a channel set aside came before what is still in the ring buffer.
             let todo = match self.capture.take_pending() {
@@ -51,13 +53,18 @@ impl Session {
                     None => return Ok(Drained { taken, all: true }),
                 },
             };
-            scans |= matches!(todo, Todo::Scan(_));
+            if matches!(todo, Todo::Scan(_)) {
+                self.scanned = arm::now();
+            }
             self.act(todo)?;
             self.drop_dead_pages();
-            if arm::now() >= until {
-                if !scans {
-                    self.capture.copy_out();
-                }
+            let now = arm::now();
+            if now >= until {
+                let learnt = now.saturating_sub(self.scanned) >= LEARNT_NS;
+                self.capture.copy_out(match learnt {
+                    true => copied_out::MOST,
+                    false => copied_out::MOST_LEARNING,
+                });
                 return Ok(Drained { taken, all: false });
             }
         }

@@ -5,7 +5,7 @@
 //! buffer. What is no capture is set aside and acted on later, in its order; see [`Todo`].
 
 mod channels;
-mod copied_out;
+pub(super) mod copied_out;
 mod fetching;
 pub(super) mod look;
 mod passing;
@@ -197,11 +197,12 @@ impl Capture {
         Some(todo)
     }
 
-    /// Copies what is in the ring buffer out of it, to be taken before what comes after it.
-    pub(super) fn copy_out(&mut self) {
-        let mut room = self.copied_out.has_room();
-        while room && let Some(item) = self.bpf.records.next() {
-            room = self.copied_out.add(&item);
+    /// Copies what is in the ring buffer out of it, to be taken before what comes after it; as long as fewer than `most` bytes were.
+    pub(super) fn copy_out(&mut self, most: usize) {
+        while self.copied_out.bytes() < most
+            && let Some(item) = self.bpf.records.next()
+        {
+            self.copied_out.add(&item);
         }
     }
 
