@@ -105,7 +105,7 @@ fn round_trip(channel: &mut Channel, class: u32) -> Result<Latency, Error> {
 
 /// Reads and writes of the GPU's memory through its BAR. `memory` is mapped into the process, and has at least [`WRITTEN`] bytes.
 ///
-/// What else the host does changes them for seconds (64 KiB are written in 8 us or in 13), so they are best measured now and then.
+/// What else the host does changes them for seconds (64 KiB by 8-byte stores took 8 us or 13), so they are best measured now and then.
 pub(crate) fn accesses(memory: &Memory) -> Result<Vec<Latency>, Error> {
     let Some(mapping) = memory.mapping() else {
         return Ok(Vec::new());

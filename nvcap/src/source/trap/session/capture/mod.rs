@@ -430,6 +430,7 @@ impl Capture {
         if !first && g.head.header.flags & flag::LATE == 0 {
             return;
         }
+        // Of a ring that was in use before the trace they were submitted before it, too.
         let begins = first && channel.start != 0;
         let entries: Vec<u64> = g.segments.iter().map(|s| s.entry).collect();
         // A few may all be this doorbell's, and the same memory submitted twice.
@@ -442,7 +443,11 @@ impl Capture {
             "{:?}: {count} entries from {position} on are stale",
             channel.id
         );
-        if !self.begins_behind(index, position, count) {
+        if begins {
+            if let Some(channel) = self.table.get_mut(index) {
+                channel.start += count;
+            }
+        } else {
             let time_ns = g.head.header.time_ns;
             let id = self.table.announce(index, time_ns, &mut self.out);
             self.out.push(Record::Loss(Loss {
@@ -452,21 +457,6 @@ impl Capture {
             }));
         }
         g.skip(count);
-    }
-
-    /// The first entries that are followed of a channel that was in use before the trace are gone: they were submitted between the look
-    /// at its ring and the first doorbell that was stopped at. Then the trace of it begins behind them; false where they are others.
-    fn begins_behind(&mut self, index: u32, position: u64, count: u64) -> bool {
-        let Some(channel) = self.table.get_mut(index) else {
-            return false;
-        };
-        let begins = channel.announced.origin == Origin::Found
-            && channel.start != 0
-            && channel.start == position;
-        if begins {
-            channel.start += count;
-        }
-        begins
     }
 
     /// Entries are gone.
