@@ -422,7 +422,13 @@ mod tests {
     fn the_calls_of_this_test() {
         let (names, calls) = resolved(&mut resolver(), |_| {});
         assert_eq!(names[..3], ["ring", "inner", "outer"], "{calls:?}");
-        assert!(names.iter().any(|n| n == "the_calls_of_this_test"));
+        // It may have been inlined into the closure that the test harness calls.
+        let own = |f: &Frame| {
+            f.symbol
+                .as_deref()
+                .is_some_and(|s| s.contains("the_calls_of_this_test"))
+        };
+        assert!(calls.frames.iter().any(own), "{calls:?}");
         assert!(
             calls.frames[0]
                 .file
