@@ -170,21 +170,32 @@ pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf>
     Ok(profile.dir())
 }
 
-/// Builds a package's only test program without running it, and returns its path.
-pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
+/// The command that builds the test program of `package` in the profile and runs it.
+///
+/// With all that [`programs`] names but nvcap, whose own tests need features that nothing else does: what has been built for
+/// the programs is used.
+pub fn test_of(package: &str, profile: Profile) -> Result<Cmd> {
+    const TESTS: [&str; 2] = ["tests/live", "tests/hostile"];
     profile.need_linker()?;
-    let test = [
-        "test", "--no-run", "--locked", "-p", package, "--test", package,
-    ];
-    let cmd = profile
-        .options(host_cargo().args(test))
-        .args(["--message-format=json-render-diagnostics"]);
+    let mut cmd = profile.options(host_cargo().args(["test", "--locked", "--no-fail-fast"]));
+    let tests = TESTS.into_iter().filter_map(paths::package);
+    for name in programs().into_iter().filter(|n| n != "nvcap").chain(tests) {
+        cmd = cmd.args(["-p", &name]);
+    }
+    Ok(cmd.args(["--test", package]))
+}
+
+/// Builds the test program of [`test_of`] without running it, and returns its path.
+pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
+    let cmd =
+        test_of(package, profile)?.args(["--no-run", "--message-format=json-render-diagnostics"]);
     let messages = cmd
         .read()
         .with_context(|| format!("not built; look with: {}", cmd.line()))?;
     // One message per line; the program's path is the only "executable" of the requested test target.
     messages
         .lines()
+        .filter(|line| line.contains("\"kind\":[\"test\"]"))
         .filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next())
         .map(PathBuf::from)
         .next_back()

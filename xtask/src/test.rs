@@ -117,7 +117,7 @@ fn library(report: &mut Report) -> Result<()> {
     const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
     report.step(
         "library without default features",
-        &unoptimised(cargo_test().args(ALONE).arg("--lib").args(SHOW)),
+        &cargo_test().args(ALONE).arg("--lib").args(SHOW),
     )?;
     let tree = build::host_cargo()
         .args(["tree", "--locked", "-e", "normal", "--prefix", "none"])
@@ -131,7 +131,7 @@ fn library(report: &mut Report) -> Result<()> {
     let built = build::host_cargo()
         .args(["build", "--locked", "--lib"])
         .args(ALONE);
-    let built = unoptimised(built).run().and_then(|()| {
+    let built = built.run().and_then(|()| {
         Ok(fs::read_to_string(
             paths::target().join("debug/libnvcap.d"),
         )?)
@@ -141,11 +141,6 @@ fn library(report: &mut Report) -> Result<()> {
         built.and_then(|files| has_no_room_of_the_program(&files)),
     );
     Ok(())
-}
-
-/// These tests take a second or two: compiling them optimised takes longer than they gain.
-fn unoptimised(cargo: Cmd) -> Cmd {
-    cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
 }
 
 /// `tree`: the packages that the library without default features is linked with, a line each.
@@ -236,8 +231,8 @@ fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> 
         ("NVCAP_BIN", built.join("nvcap")),
         ("SOFTGPU_BIN", built.join("softgpu")),
     ];
-    // Of the whole workspace, as the unit tests: of the package alone all that it needs would be compiled again.
-    let mut cmd = cargo_test().args(["--workspace", "--test", &package]);
+    // Optimised, as the programs are: what is traced is compared with what was planned, to the byte.
+    let mut cmd = build::test_of(&package, Profile::RELEASE)?;
     match install::root() {
         Root::Already => {
             for (variable, path) in programs {

@@ -52,7 +52,8 @@ struct Gpu {
 }
 
 struct Inner {
-    ring: Vec<u64>,
+    /// Slots of eight bytes.
+    ring: Vec<u8>,
     put: u64,
     memory: Vec<u8>,
     offset: u64,
@@ -84,15 +85,29 @@ impl Inner {
         self.random % below.max(1)
     }
 
+    fn slots(&self) -> u64 {
+        self.ring.len() as u64 / 8
+    }
+
     fn words(&mut self) -> Vec<u8> {
         let payload = self.truth.len() as u32 + 1;
         let inline = self.random(self.program.words) as u32;
-        let mut words = vec![0x6000_006d | (inline << 16)];
-        words.extend((0..inline).map(|i| payload.wrapping_mul(0x9e37_79b9).wrapping_add(i)));
-        if self.program.releases {
-            words.extend([0x2004_26c0, 2, 0x0460_fff0, payload, 0]);
+        let mut bytes = Vec::with_capacity(4 * (inline as usize + 6));
+        bytes.extend_from_slice(&(0x6000_006d | (inline << 16)).to_le_bytes());
+        // A byte of its own, between two words that are. Written so, because millions are made.
+        let fill = (payload.wrapping_mul(0x9e37_79b9) >> 24) as u8;
+        bytes.resize(4 * (inline as usize + 1), fill);
+        if inline > 0 {
+            let last = 4 * inline as usize;
+            bytes[4..8].copy_from_slice(&payload.to_le_bytes());
+            bytes[last..].copy_from_slice(&payload.to_le_bytes());
         }
-        words.iter().flat_map(|w| w.to_le_bytes()).collect()
+        if self.program.releases {
+            for word in [0x2004_26c0, 2, 0x0460_fff0, payload, 0] {
+                bytes.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        bytes
     }
 
     /// Half a submission: first its bytes and its entry, then GP_PUT.
@@ -106,7 +121,7 @@ impl Inner {
         }
         let bytes = self.words();
         let len = bytes.len() as u64;
-        let slots = self.ring.len() as u64;
+        let slots = self.slots();
         let position = self.truth.len() as u64;
         if self.program.alike {
             self.offset = position % slots * (self.program.memory / slots);
@@ -117,7 +132,8 @@ impl Inner {
         self.memory[at..at + bytes.len()].copy_from_slice(&bytes);
         let entry = (PUSHBUFFER + self.offset) | (len / 4) << 42;
         self.offset += len;
-        self.ring[(position % slots) as usize] = entry;
+        let slot = (position % slots) as usize * 8;
+        self.ring[slot..slot + 8].copy_from_slice(&entry.to_le_bytes());
         self.truth.push((entry, bytes));
         self.written = true;
     }
@@ -134,7 +150,7 @@ impl Inner {
 
     /// Whether the program may use another slot.
     fn has_room(&mut self) -> bool {
-        let most = self.ring.len() as u64 - 1;
+        let most = self.slots() - 1;
         if self.put - self.known_done >= most {
             self.known_done = self.done;
             if self.done == self.put {
@@ -185,9 +201,8 @@ impl Peek for Simulated {
             1_000
         };
         s.run();
-        let slots = s.ring.len() as u64;
+        let slots = s.slots();
         let userd = (((s.put % slots) << 32) | (s.put % slots)).to_le_bytes();
-        let ring: Vec<u8> = s.ring.iter().flat_map(|e| e.to_le_bytes()).collect();
         let gpu = s.program.gpu.filter(|g| g.readable);
         let semaphore = gpu.map_or([0; 4], |g| (s.done as u32 + g.ahead).to_le_bytes());
         if at == SEMAPHORE && gpu.is_none() {
@@ -196,7 +211,7 @@ impl Peek for Simulated {
         s.ring_reads += u32::from(video);
         for (base, bytes) in [
             (SEMAPHORE, &semaphore[..]),
-            (RING, &ring[..]),
+            (RING, &s.ring[..]),
             (USERD + GP_GET, &userd[..]),
             (PUSHBUFFER, &s.memory[..]),
         ] {
@@ -212,7 +227,7 @@ impl Peek for Simulated {
 
 fn simulated(seed: u64, entries: u32, program: Program) -> Simulated {
     Simulated(RefCell::new(Inner {
-        ring: vec![0; entries as usize],
+        ring: vec![0; 8 * entries as usize],
         put: 0,
         memory: vec![0; program.memory as usize],
         offset: 0,
@@ -470,7 +485,7 @@ fn peeks_find_in_time_what_may_be_used_again() {
         (2_600, 3_400),
     ];
     for (entry_ns, submit_ns) in speeds {
-        for seed in 0..40 {
+        for seed in 0..20 {
             let one = |readable| {
                 let gpu = Gpu {
                     entry_ns,
@@ -492,11 +507,11 @@ fn peeks_find_in_time_what_may_be_used_again() {
             spared += u32::from(seen.ring_reads < blind.ring_reads);
         }
     }
-    // Of 4.8 million. Memory that is used again within microseconds cannot be read by anyone.
-    assert!(lost <= 2, "{lost}");
-    assert!(lost_blind > 10, "{lost_blind}");
+    // Of 2.4 million. Memory that is used again within microseconds cannot be read by anyone.
+    assert!(lost <= 1, "{lost}");
+    assert!(lost_blind > 5, "{lost_blind}");
     // Where the program waits for the GPU.
-    assert!(spared >= 40, "{spared}");
+    assert!(spared >= 20, "{spared}");
 }
 
 #[test]
