@@ -304,11 +304,16 @@ impl Session {
         let Some(process) = &watched.process else {
             return;
         };
+        let now = now();
+        // Others that were found with it may have been looked at since: it comes behind what they submitted.
         let announced = Channel {
+            at: At {
+                time_ns: now,
+                ..channel.channel.at
+            },
             id: ChannelId(self.next_id),
             ..channel.channel
         };
-        let now = now();
         match Follower::new(announced.clone(), channel.begin, &process.memory, now) {
             Ok(Some(follower)) => {
                 log::debug!(
