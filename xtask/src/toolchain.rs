@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{arch::Arch, install, paths, shell::Cmd};
 
@@ -115,9 +115,35 @@ impl Toolchain {
         if let Some(complete) = Self::find() {
             return Ok(complete);
         }
-        let compiler = Compiler::all().next().map_or_else(Compiler::install, Ok)?;
-        let linker = find_linker(compiler.llvm).map_or_else(|| install_linker(&compiler), Ok)?;
-        Ok(Self { compiler, linker })
+        let lacks = match Self::with_linker() {
+            Ok(Some(complete)) => return Ok(complete),
+            Ok(None) => None,
+            Err(error) => Some(error),
+        };
+        // Debian's first, because its compiler and its LLVM match by construction.
+        if Compiler::install_debian()
+            && let Ok(Some(complete)) = Self::with_linker()
+        {
+            return Ok(complete);
+        }
+        if let Some(error) = lacks {
+            return Err(error);
+        }
+        Compiler::install_rustup();
+        Self::with_linker()?.context(Compiler::ways())
+    }
+
+    /// The first compiler here that has a linker or gets one; if none does, what the first one lacks.
+    fn with_linker() -> Result<Option<Self>> {
+        let mut lacks = None;
+        for compiler in Compiler::all() {
+            let found = find_linker(compiler.llvm);
+            match found.map_or_else(|| install_linker(&compiler), Ok) {
+                Ok(linker) => return Ok(Some(Self { compiler, linker })),
+                Err(error) => lacks = lacks.or(Some(error)),
+            }
+        }
+        lacks.map_or(Ok(None), Err)
     }
 
     /// The first compiler with a fitting linker; installs nothing.
@@ -165,9 +191,7 @@ impl Compiler {
 
     /// A rustup toolchain, if it is installed with core for BPF.
     fn of_rustup(toolchain: &str) -> Option<Self> {
-        let rustc = Cmd::new("rustup")
-            .args(["which", "--toolchain", toolchain, "rustc"])
-            .read()?;
+        let rustc = rustc_of(toolchain)?;
         Self::of(
             Path::new(&rustc),
             &format!("rustup's {toolchain}"),
@@ -206,46 +230,38 @@ impl Compiler {
         })
     }
 
-    /// Installs a toolchain in one of the two ways. Debian's first, because its compiler and its LLVM match by
-    /// construction.
-    fn install() -> Result<Self> {
-        eprintln!("no Rust compiler here has core for bpfel-unknown-none");
-        if install::apt_allowed()
-            && DEBIAN_RUSTC
-                .iter()
-                .all(|package| install::apt_offers(package))
-        {
-            match (
-                install::apt(DEBIAN_RUSTC, "compiling the BPF programs"),
-                Self::all().next(),
-            ) {
-                (Ok(()), Some(compiler)) => return Ok(compiler),
-                (Ok(()), None) => {
-                    eprintln!("Debian's compiler is installed but too old; trying rustup")
-                }
-                // For example, apt refuses if it would have to remove the distribution's own rustc or rustup.
-                (Err(error), _) => eprintln!("{error:#}\ntrying rustup"),
-            }
+    /// Installs Debian's compiler, where apt offers it; whether it is there now.
+    fn install_debian() -> bool {
+        let offered = |package: &&str| install::apt_offers(package);
+        if !install::apt_allowed() || !DEBIAN_RUSTC.iter().all(offered) {
+            return false;
         }
-        if paths::on_path("rustup").is_some() {
-            let installed = Cmd::new("rustup")
-                .args(["which", "--toolchain", "nightly", "rustc"])
-                .read()
-                .is_some();
-            eprintln!("installing rustup's nightly with rust-src (compiling the BPF programs)");
-            let cmd = if installed {
-                // Adding only the sources leaves the user's nightly at its date.
-                Cmd::new("rustup").args(["component", "add", "--toolchain", "nightly", "rust-src"])
-            } else {
-                Cmd::new("rustup").args(RUSTUP_NIGHTLY)
-            };
-            if cmd.run().is_ok()
-                && let Some(compiler) = Self::all().next()
-            {
-                return Ok(compiler);
-            }
+        // For example, apt refuses if it would have to remove the distribution's own rustc or rustup.
+        install::apt(DEBIAN_RUSTC, "compiling the BPF programs")
+            .inspect_err(|error| eprintln!("{error:#}"))
+            .is_ok()
+    }
+
+    /// Installs rustup's nightly with the sources of core, where there is a rustup.
+    fn install_rustup() {
+        if paths::on_path("rustup").is_none() {
+            return;
         }
-        bail!(
+        eprintln!("installing rustup's nightly with rust-src (compiling the BPF programs)");
+        let cmd = if rustc_of("nightly").is_some() {
+            // Adding only the sources leaves the user's nightly at its date.
+            Cmd::new("rustup").args(["component", "add", "--toolchain", "nightly", "rust-src"])
+        } else {
+            Cmd::new("rustup").args(RUSTUP_NIGHTLY)
+        };
+        if let Err(error) = cmd.run() {
+            eprintln!("{error:#}");
+        }
+    }
+
+    /// What to type where there is no compiler.
+    fn ways() -> String {
+        format!(
             "the BPF programs need a Rust compiler with core for bpfel-unknown-none. Type one of:\n  \
              rustup {}\n  \
              sudo apt-get update && sudo apt-get install --no-install-recommends {}   (Debian 12 or later)\n\
@@ -254,6 +270,14 @@ impl Compiler {
             DEBIAN_RUSTC.join(" "),
         )
     }
+}
+
+/// The compiler of a rustup toolchain, if that is installed: rustup would otherwise install it to answer.
+fn rustc_of(toolchain: &str) -> Option<String> {
+    Cmd::new("rustup")
+        .args(["which", "--toolchain", toolchain, "rustc"])
+        .env("RUSTUP_AUTO_INSTALL", "0")
+        .read()
 }
 
 const RUSTUP_NIGHTLY: &[&str] = &[
@@ -468,6 +492,7 @@ pub fn llvm_strip() -> Option<PathBuf> {
 pub fn nightly_cargo() -> Cmd {
     Cmd::new("rustup")
         .args(["run", "nightly", "cargo"])
+        .env("RUSTUP_AUTO_INSTALL", "0")
         .other_toolchain()
 }
 
