@@ -1,8 +1,8 @@
 //! The compiler and the linker for `bpfel-unknown-none`: found, or installed.
 //!
 //! Two ways are known to work (docs/building.md): a rustup toolchain with the sources of core (`-Z build-std`), and
-//! Debian's `rustc-web`, which comes with core built for BPF. An existing toolchain is used; only a machine with neither
-//! gets one installed. Knows nothing of the crate that it builds.
+//! Debian's `rustc-web`, which comes with core built for BPF. An existing toolchain is used; only a machine with neither, or
+//! with a compiler that no linker fits, gets one installed. Knows nothing of the crate that it builds.
 
 use std::{
     env,
