@@ -318,6 +318,22 @@ fn by_layout(pid: u32, key: Key) -> Key {
     }
 }
 
+/// The layout's key of a channel whose GPU is not known: that of the only GPU that gave process `pid` its token.
+fn by_token(pid: u32, key: Key) -> Key {
+    let Ok(given) = GIVEN_TOKENS.lock() else {
+        return key;
+    };
+    let its = |(of, _, got): &(u32, u32, u32)| *of == pid && Some(*got) == key.token;
+    let mut all = given.iter().filter(|(of, _)| its(of));
+    match (all.next(), all.next()) {
+        (Some(((_, gpu, _), layout)), None) => Key {
+            gpu: Some(*gpu),
+            token: Some(*layout),
+        },
+        _ => key,
+    }
+}
+
 /// The channel whose pushbuffer memory this ring entry points to.
 fn channel_of_entry(raw: u64) -> Option<Channel> {
     let (GpuVa(address), _) = entry::segment_of(raw, 0)?;
@@ -372,8 +388,11 @@ pub fn verify(path: &Path, expected: &[Expected]) -> Result<Report> {
     let names = names_of_channels(path)?;
     let named = |pid: u32, key: Key, channel: Option<u64>| {
         let known = channel.and_then(|c| names.get(&c));
+        // The GPU of a process that opened the driver unseen is not known, and of what it submitted a part is expected.
+        let part = |e: &Expected| e.pid == Some(pid) && e.extent == Extent::Part;
         match known.filter(|_| key.token.is_none()) {
             Some(known) => *known,
+            None if key.gpu.is_none() && expected.iter().any(part) => by_token(pid, key),
             None => by_layout(pid, key),
         }
     };

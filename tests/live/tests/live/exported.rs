@@ -13,12 +13,12 @@ use crate::setup::{LIMIT, need_tracing};
 /// How many submissions there are.
 pub const SUBMISSIONS: u64 = 600;
 
-/// Python with a format's libraries, which `cargo xtask test` installs beside what was built; `what` they are.
+/// Python with a format's libraries, which `cargo xtask test` installs in a folder above this program; `what` they are.
 pub fn python(format: &str, what: &str) -> Result<PathBuf> {
     let tests = std::env::current_exe()?;
-    let built = tests.ancestors().nth(3);
-    let python = built.map(|built| built.join(format).join("venv/bin/python"));
-    match python.filter(|python| python.exists()) {
+    let within = |folder: &std::path::Path| folder.join(format).join("venv/bin/python");
+    let mut pythons = tests.ancestors().map(within);
+    match pythons.find(|python| python.exists()) {
         Some(python) => Ok(python),
         None => not_run(format!(
             "no Python with {what}; cargo xtask test installs it where python3 and pip are there"
