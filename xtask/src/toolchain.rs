@@ -115,22 +115,16 @@ impl Toolchain {
         if let Some(complete) = Self::find() {
             return Ok(complete);
         }
-        let lacks = match Self::with_linker() {
-            Ok(Some(complete)) => return Ok(complete),
-            Ok(None) => None,
-            Err(error) => Some(error),
-        };
+        let mut found = Self::with_linker();
         // Debian's first, because its compiler and its LLVM match by construction.
-        if Compiler::install_debian()
-            && let Ok(Some(complete)) = Self::with_linker()
-        {
-            return Ok(complete);
+        if !matches!(found, Ok(Some(_))) && Compiler::install_debian() {
+            found = Self::with_linker();
         }
-        if let Some(error) = lacks {
-            return Err(error);
+        if let Ok(None) = found {
+            Compiler::install_rustup();
+            found = Self::with_linker();
         }
-        Compiler::install_rustup();
-        Self::with_linker()?.context(Compiler::ways())
+        found?.with_context(Compiler::ways)
     }
 
     /// The first compiler here that has a linker or gets one; if none does, what the first one lacks.
