@@ -232,6 +232,7 @@ fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
         .dir(paths::root().join("fuzz"));
     report.step("fuzz targets", &build)?;
+    let mut steps = Vec::new();
     for target in targets {
         let corpus = paths::root().join("fuzz/corpus").join(&target);
         let artifacts = paths::root().join("fuzz/artifacts").join(&target);
@@ -240,20 +241,18 @@ fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
         // New inputs go to the first folder; committed seeds are read as well.
         let seeds =
             ["seeds", "seed"].map(|name| paths::root().join("fuzz").join(name).join(&target));
-        report.step(
-            &format!("fuzz {target}"),
-            &Cmd::new(built.join(&target))
-                .arg(&corpus)
-                .args(seeds.iter().filter(|dir| dir.is_dir()))
-                .args([
-                    &format!("-max_total_time={seconds}"),
-                    "-rss_limit_mb=4096",
-                    &format!("-artifact_prefix={}/", artifacts.display()),
-                ])
-                .dir(paths::root()),
-        )?;
+        let fuzz = Cmd::new(built.join(&target))
+            .arg(&corpus)
+            .args(seeds.iter().filter(|dir| dir.is_dir()))
+            .args([
+                &format!("-max_total_time={seconds}"),
+                "-rss_limit_mb=4096",
+                &format!("-artifact_prefix={}/", artifacts.display()),
+            ])
+            .dir(paths::root());
+        steps.push((format!("fuzz {target}"), fuzz));
     }
-    Ok(())
+    report.steps(steps)
 }
 
 /// What cargo-fuzz compiles with: coverage for libFuzzer, addresses that are checked, and assertions.

@@ -6,6 +6,8 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Write},
     path::PathBuf,
+    sync::{Mutex, PoisonError},
+    thread,
     time::Instant,
 };
 
@@ -159,6 +161,34 @@ impl Report {
             started.elapsed().as_secs_f64()
         );
         self.counts.add(counts);
+        Ok(())
+    }
+
+    /// Runs commands that take one processor each, as many at once as there are processors.
+    pub fn steps(&mut self, steps: Vec<(String, Cmd)>) -> Result<()> {
+        let next = Mutex::new(steps.into_iter());
+        let work = || {
+            let mut report = Self::default();
+            loop {
+                let step = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((name, cmd)) = step else {
+                    return Ok(report);
+                };
+                report.step(&name, &cmd)?;
+            }
+        };
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let reports = thread::scope(|scope| {
+            let threads: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined.collect::<Vec<Result<Result<Self>, _>>>()
+        });
+        for report in reports {
+            let report = report.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            self.counts.add(report.counts);
+            self.not_run.extend(report.not_run);
+            self.failed.extend(report.failed);
+        }
         Ok(())
     }
 
