@@ -215,6 +215,25 @@ impl Session {
         }
     }
 
+    /// Observing ends: what may have been missed of processes that ended, executed another program or unmapped channels before the
+    /// last looks at these.
+    pub(super) fn report_lost_meanwhile(&mut self) {
+        let lost = self.watched.iter().filter(|(_, w)| w.has_lost());
+        for pid in lost.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+            if !process::state(pid).lives {
+                self.process_gone(pid);
+                continue;
+            }
+            let active = self.active_at(pid);
+            let watched = self.watched.get_mut(&pid);
+            if let Some(why) = watched.and_then(|w| w.unmapped(active)) {
+                self.untraced(pid, why);
+            }
+            // Its memory is gone a moment before it is seen to have ended.
+            self.ended(pid);
+        }
+    }
+
     pub(super) fn process_gone(&mut self, pid: u32) {
         self.births.ended();
         self.find_kin();

@@ -500,6 +500,7 @@ impl Source for Session {
         for i in 0..self.followed.len() {
             self.look_at_all_of(i);
         }
+        self.report_lost_meanwhile();
         let unresolved: Vec<(u32, usize)> = self
             .watched
             .iter()

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::truth::{Image, Watched, account};
 use live::verify::{Expected, Extent, verify};
+use softgpu::clock::monotonic;
 use softgpu::plan::Plan;
 
+use crate::attach::{attach_to, waiting};
 use crate::observe::{FILES, Observed, counted, options};
 use crate::setup::{LIMIT, expect_result, plan, plan_args};
 
@@ -224,7 +227,7 @@ pub fn attached() -> Result<()> {
         let folder = Folder::new()?;
         let trace = folder.file("trace.json");
         let args = [FILES, LEAVE, "--threads=2", "--sleep-us=50"];
-        let mut gpu = crate::attach::waiting(&plan, &args)?;
+        let mut gpu = waiting(&plan, &args)?;
         let mut command = options(&trace, &folder, &args, &["--stop-at-exit=always"])?;
         command.extend(["-p".into(), gpu.pid().to_string().into()]);
         let mut nvcap = Running::start(&nvcap()?, command)?;
@@ -240,6 +243,53 @@ pub fn attached() -> Result<()> {
         report.expect_complete()?;
         ensure!(report.submissions > 3900, "{}", report.submissions);
     }
+    Ok(())
+}
+
+/// nvcap is ended while the process is killed, in this order or the other: what the last looks could not read any more is reported.
+pub fn ended_as_it_is_killed() -> Result<()> {
+    let mut incomplete = 0;
+    for n in 0..20 {
+        let plan = plan(720 + n, 6000);
+        let folder = Folder::new()?;
+        let (trace, logs) = (folder.file("trace.json"), folder.file("logs"));
+        std::fs::create_dir(&logs)?;
+        let log = format!("--log={}", logs.display());
+        let mut gpu = waiting(&plan, &["--threads=2", "--sleep-us=300", &log])?;
+        let flags = words([
+            "--how=observe",
+            "--json",
+            "-vv",
+            "-e",
+            "type=submission,entry",
+        ]);
+        let nvcap = attach_to(gpu.pid(), &trace, folder.channels()?, &flags)?;
+        let from = monotonic();
+        gpu.write(b"g")?;
+        std::thread::sleep(Duration::from_millis(40));
+        let until = monotonic();
+        if n % 2 == 0 {
+            nvcap.signal(libc::SIGTERM)?;
+            gpu.signal(libc::SIGKILL)?;
+        } else {
+            gpu.signal(libc::SIGKILL)?;
+            nvcap.signal(libc::SIGTERM)?;
+        }
+        let pid = gpu.pid();
+        gpu.end(LIMIT)?;
+        let ended = nvcap.end(LIMIT)?;
+        let image = Image::read(&logs, pid, &plan)?.context("it logged nothing")?;
+        let watched = Watched {
+            pid,
+            from,
+            until,
+            killed: false,
+        };
+        let account = account(&trace, &[image], watched).with_context(|| ended.stderr.clone())?;
+        ended.expect_code(if account.complete { 0 } else { 3 })?;
+        incomplete += u32::from(!account.complete);
+    }
+    println!("{incomplete} of 20 traces are incomplete, and say so");
     Ok(())
 }
 
@@ -282,7 +332,7 @@ pub fn channels_that_are_none() -> Result<()> {
             "{text}: {ended:?}"
         );
         let args_of_gpu = ["--threads=1", "--before-wait=100"];
-        let gpu = crate::attach::waiting(&plan, &args_of_gpu)?;
+        let gpu = waiting(&plan, &args_of_gpu)?;
         args.extend(["-p".into(), gpu.pid().to_string().into()]);
         let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
         ensure!(

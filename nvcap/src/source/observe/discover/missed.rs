@@ -79,6 +79,11 @@ impl Watched {
         self.dropped.push(dropped);
     }
 
+    /// Its memory or channels of it are gone, and what that means has not been said yet.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.suspect || self.gone || !self.dropped.is_empty()
+    }
+
     /// It lives on without the channels that were dropped: what is said where something of them may have been missed. `active`:
     /// when something last came on any of the channels that it has, ns.
     pub(crate) fn unmapped(&mut self, active: u64) -> Option<String> {
