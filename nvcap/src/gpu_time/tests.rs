@@ -468,7 +468,7 @@ fn errors_are_within_their_bounds() {
     };
     let (mut starts, mut next_stamp, mut release) = <(Claims, Claims, Claims)>::default();
     let mut vague = 0;
-    for _ in 0..600 {
+    for _ in 0..240 {
         let kernels: Vec<(u64, u64)> = (0..50 + random(350))
             .map(|_| (500 + random(79_500), 1_000 + random(59_000)))
             .collect();
@@ -490,10 +490,10 @@ fn errors_are_within_their_bounds() {
             }
         }
     }
-    assert!(starts.made > 100_000 && starts.wrong == 0, "{starts:?}");
+    assert!(starts.made > 40_000 && starts.wrong == 0, "{starts:?}");
     assert!(vague * 1_000 < starts.made, "{vague} of {starts:?}");
-    assert!(release.made > 50_000 && release.wrong == 0, "{release:?}");
-    assert!(next_stamp.made > 30_000, "{next_stamp:?}");
+    assert!(release.made > 20_000 && release.wrong == 0, "{release:?}");
+    assert!(next_stamp.made > 12_000, "{next_stamp:?}");
     assert!(
         next_stamp.wrong * 10_000 < next_stamp.made,
         "{next_stamp:?}"

@@ -400,14 +400,14 @@ fn a_program_that_is_too_fast_is_shown_in_part_and_the_rest_counted() {
         ..SLOW
     };
     let mut laps = 0;
-    for seed in 0..150 {
+    for seed in 0..60 {
         for begin in [Begin::First, Begin::Here] {
             let sum = follow(seed, 128, begin, fast, 60, u64::MAX);
             laps += sum.faults.laps;
             assert!(sum.lost > 0, "seed {seed}");
         }
     }
-    assert!(laps > 1000, "{laps}");
+    assert!(laps > 400, "{laps}");
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn entries_that_look_alike_round_after_round_are_told_apart_by_their_payload() {
         gpu: None,
     };
     let mut laps = 0;
-    for seed in 0..150 {
+    for seed in 0..60 {
         laps += follow(seed, 128, Begin::First, fast, 60, u64::MAX)
             .faults
             .laps;
@@ -430,7 +430,7 @@ fn entries_that_look_alike_round_after_round_are_told_apart_by_their_payload() {
             .faults
             .laps;
     }
-    assert!(laps > 1000, "{laps}");
+    assert!(laps > 400, "{laps}");
 }
 
 #[test]
@@ -443,12 +443,12 @@ fn memory_used_again_before_it_was_read_is_never_shown() {
         ..SLOW
     };
     let mut reused = 0;
-    for seed in 0..150 {
+    for seed in 0..60 {
         reused += follow(seed, 128, Begin::First, small, 100, u64::MAX)
             .faults
             .reused;
     }
-    assert!(reused > 1000, "{reused}");
+    assert!(reused > 400, "{reused}");
 }
 
 #[test]
