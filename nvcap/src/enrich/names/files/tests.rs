@@ -12,10 +12,11 @@ use crate::record::{At, NamedBy};
 use crate::wire::GpuVa;
 
 #[allow(
+    dead_code,
     unreachable_pub,
-    reason = "the tests of the whole program use it from outside"
+    reason = "the tests from outside use it, and all of it"
 )]
-#[path = "../../../../tests/common/fat.rs"]
+#[path = "../../../../tests/all/common/fat.rs"]
 mod fat;
 use fat::{ELF, How, PTX, entry, program};
 

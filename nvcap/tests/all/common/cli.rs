@@ -1,0 +1,135 @@
+//! The built program, run as a user runs it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+pub fn nvcap(args: &[&str]) -> Output {
+    nvcap_with(&[], args)
+}
+
+/// With these variables in its environment.
+pub fn nvcap_with(environment: &[(&str, &str)], args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nvcap"))
+        .args(args)
+        .envs(environment.iter().copied())
+        .env_remove("NO_COLOR")
+        .output()
+        .unwrap()
+}
+
+/// Runs each of these command lines behind `command`: it must end with the status, and say the words.
+pub fn refused(command: &[&str], lines: &[(Vec<&str>, i32, &str)]) {
+    for (args, status, words) in lines {
+        let all: Vec<&str> = command.iter().chain(args).copied().collect();
+        let out = nvcap(&all);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(*status), "{all:?}: {said}");
+        assert!(said.contains(words), "{all:?}: {said}");
+    }
+}
+
+/// Standard output must be no terminal: that is said with these words.
+pub fn refused_on_a_terminal(args: &[&str], words: &str) {
+    let terminal = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/ptmx");
+    let Ok(terminal) = terminal else {
+        println!(
+            "NOT RUN {} on a terminal: /dev/ptmx cannot be opened",
+            args[0]
+        );
+        return;
+    };
+    let out = Command::new(env!("CARGO_BIN_EXE_nvcap"))
+        .args(args)
+        .stdout(terminal)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains(words), "{said}");
+}
+
+/// The first word of a line of its status, which a child that was not waited for has after its end too.
+fn status_of(child: &Child, line: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find(|l| l.starts_with(line)).unwrap();
+    line.split_whitespace().nth(1).unwrap().to_owned()
+}
+
+/// Whether a child that was not waited for has not ended.
+pub fn runs(child: &Child) -> bool {
+    status_of(child, "State:") != "Z"
+}
+
+/// Waits until the program has begun to read: it catches signals then. False if it has ended before.
+pub fn reads(child: &Child) -> bool {
+    while runs(child) {
+        let mask = u64::from_str_radix(&status_of(child, "SigCgt:"), 16).unwrap();
+        if mask & (1 << (libc::SIGINT - 1)) != 0 {
+            return true;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    false
+}
+
+/// Sends SIGINT when the program has begun to read, which it must not end by itself.
+pub fn interrupt_while_it_reads(child: &Child) {
+    assert!(reads(child), "it ended before it was interrupted");
+    // SAFETY: a signal to a child that was not waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A file's path as an argument.
+pub fn argument(path: PathBuf) -> String {
+    path.into_os_string().into_string().unwrap()
+}
+
+/// A folder of this test's own, removed when done.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Self {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        argument(self.0.join(name))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The bytes of tests/captures/h200-mixed.orc.xz with one block less in the grid of grid3<<<dim3(7,5,3),...>>> of tests/gpu/work.cu: in its
+/// constant banks and its QMD.
+pub fn with_one_block_less(capture: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut reader = nvcap::source::file::packed::open(capture).unwrap();
+    reader.read_to_end(&mut bytes).unwrap();
+    let words = |z: u32| [7, 5, z].map(u32::to_le_bytes).concat();
+    let places: Vec<usize> = (0..bytes.len() - 12)
+        .filter(|at| bytes[*at..*at + 12] == words(3))
+        .collect();
+    assert_eq!(places.len(), 3, "{places:x?}");
+    for at in places {
+        bytes[at..at + 12].copy_from_slice(&words(2));
+    }
+    bytes
+}

@@ -1,0 +1,374 @@
+//! Images of CUDA code: one that nvcc made and that was found in a process's memory, made-up ones for what that one
+//! does not have, and bytes that are none.
+#![cfg(feature = "trap")]
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+
+use crate::common::files::capture;
+use nvcap::decode::event::{Body, Operation};
+use nvcap::decode::{DecodeOptions, Decoder};
+use nvcap::internals::compare::{Likeness, compare, masked_equal, without_zeros};
+use nvcap::internals::{Bank, CodeFunction, Image, MOST_READ, Param, Peek, beginnings};
+use nvcap::output::kernel_name::short;
+use nvcap::record::Record;
+use nvcap::source::file::orc::Orc;
+use proptest::prelude::*;
+
+/// The image of tests/gpu/meaning/cuda.cu.
+fn graphs() -> Option<Vec<u8>> {
+    let path = capture("h200-graphs.cubin.xz")?;
+    let mut bytes = Vec::new();
+    let mut file = nvcap::source::file::packed::open(&path).expect("it opens");
+    file.read_to_end(&mut bytes).expect("it can be read");
+    Some(bytes)
+}
+
+fn param(ordinal: u16, offset: u32, size: u32) -> Param {
+    Param {
+        ordinal,
+        offset,
+        size,
+    }
+}
+
+/// What nvcc's `cuobjdump -res-usage` and the source say of that program. `readelf -SW` shows the sections.
+#[test]
+fn of_nvcc() {
+    let Some(bytes) = graphs() else { return };
+    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    assert_eq!((image.at, image.len), (0, bytes.len() as u64));
+    assert_eq!((image.sm, image.relocatable), (90, false));
+    let functions: Vec<_> = image
+        .functions
+        .iter()
+        .map(|f| (f.name.as_str(), f.section, f.code.clone(), f.registers))
+        .collect();
+    assert_eq!(
+        functions,
+        [
+            ("_Z6refillPii", 27, 0x2000..0x2100, Some(8)),
+            ("_Z6decideyPi", 28, 0x2100..0x2300, Some(24)),
+            ("_Z6secondPf", 29, 0x2300..0x2480, Some(8)),
+            ("_Z5firstPf", 30, 0x2480..0x2600, Some(8)),
+            ("_Z8togetherPf", 31, 0x2600..0x3100, Some(22)),
+            ("_Z12free_clusterPf", 32, 0x3100..0x3380, Some(8)),
+            ("_Z13fixed_clusterPf", 33, 0x3380..0x3580, Some(8)),
+            ("_Z9with_bothPfi", 34, 0x3580..0x3900, Some(12)),
+            ("_Z12with_dynamicPfi", 35, 0x3900..0x3c00, Some(12)),
+            ("_Z11with_staticPff", 36, 0x3c00..0x3e00, Some(10)),
+            ("_Z3addPfif", 37, 0x3e00..0x4000, Some(8)),
+        ]
+    );
+    let add = image.function("_Z3addPfif").expect("it is there");
+    let three = [param(0, 0, 8), param(1, 8, 4), param(2, 12, 4)];
+    assert_eq!(add.params, three);
+    let bank = Bank {
+        offset: 0x210,
+        size: 16,
+    };
+    assert_eq!(add.bank, Some(bank));
+    assert!(add.relocations.is_empty());
+    assert!(image.function("add").is_none());
+}
+
+/// Memory that begins at `at`, is read in pieces, and ends where the image does.
+struct At(u64, Vec<u8>);
+
+impl Peek for At {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let at = at.checked_sub(self.0).ok_or(io::ErrorKind::NotFound)?;
+        self.1.as_slice().peek(at, to)
+    }
+}
+
+#[test]
+fn at_an_address() {
+    let Some(bytes) = graphs() else { return };
+    let here = Image::read(bytes.as_slice(), 0).expect("an image");
+    let there = Image::read(&At(0x7f00_0000_1230, bytes), 0x7f00_0000_1230).expect("an image");
+    assert_eq!(there.at, 0x7f00_0000_1230);
+    assert_eq!((there.len, there.functions), (here.len, here.functions));
+}
+
+/// A section: name, type, `sh_info`, bytes.
+type Section<'a> = (&'a str, u32, u32, &'a [u8]);
+
+/// An ELF image of these sections, with a first one that is empty and a last one with the names.
+fn elf(abi: u8, flags: u32, sections: &[Section<'_>]) -> Vec<u8> {
+    let mut out = vec![0u8; 64];
+    let mut names = vec![0u8];
+    let mut headers = vec![0u8; 64];
+    let mut add = |out: &mut Vec<u8>, section: Section<'_>, bytes: &[u8]| {
+        let (name, kind, info, _) = section;
+        let at = out.len() as u64;
+        out.extend(bytes);
+        let mut header = [0u8; 64];
+        header[..4].copy_from_slice(&(names.len() as u32).to_le_bytes());
+        header[4..8].copy_from_slice(&kind.to_le_bytes());
+        header[24..32].copy_from_slice(&at.to_le_bytes());
+        header[32..40].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        header[44..48].copy_from_slice(&info.to_le_bytes());
+        headers.extend(header);
+        names.extend(name.bytes());
+        names.push(0);
+        names.clone()
+    };
+    for section in sections {
+        add(&mut out, *section, section.3);
+    }
+    let last = (".shstrtab", 3, 0, [].as_slice());
+    // The names, and their own section's name and header with its place.
+    let all = {
+        let mut before = out.clone();
+        add(&mut before, last, &[])
+    };
+    let at = out.len() as u64;
+    let header = headers.len() - 64;
+    headers[header + 24..header + 32].copy_from_slice(&at.to_le_bytes());
+    headers[header + 32..header + 40].copy_from_slice(&(all.len() as u64).to_le_bytes());
+    out.extend(all);
+    let table = out.len() as u64;
+    out.extend(&headers);
+    out[..9].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1, abi, 7]);
+    out[16..20].copy_from_slice(&[1, 0, 190, 0]);
+    out[40..48].copy_from_slice(&table.to_le_bytes());
+    out[48..52].copy_from_slice(&flags.to_le_bytes());
+    let count = sections.len() as u8 + 2;
+    out[58..64].copy_from_slice(&[64, 0, count, 0, count - 1, 0]);
+    out
+}
+
+fn rela(offset: u64) -> Vec<u8> {
+    let mut bytes = offset.to_le_bytes().to_vec();
+    bytes.extend([0; 16]);
+    bytes
+}
+
+/// The image of an older toolkit: the flags' low byte, registers beside the section, relocations of both forms, and
+/// parameters of more than 4 KiB. The attribute's words are those that nvcc 12.9 wrote for a parameter of 0x1520 bytes.
+fn older() -> Vec<u8> {
+    let large = [
+        [4, 0x45, 12, 0, 0, 0, 0, 0, 1, 0, 0x20, 0x15, 8, 0, 0, 5].as_slice(),
+        &[3, 0x19, 0x28, 0x15],
+        &[4, 0x45, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0x15, 0, 0],
+        &[4, 0x0a, 8, 0, 2, 0, 0, 0, 0x60, 1, 0x28, 0x15],
+    ];
+    let (first, second) = ([rela(0x10), rela(0x48)].concat(), [rela(0x10)].concat());
+    elf(
+        0x33,
+        0x0055_0555,
+        &[
+            (".text.large", 1, 0x1800_0003, &[0xaa; 0x40]),
+            (".text.$_ZN1a1bEv", 1, 0x0000_0004, &[0xbb; 0x20]),
+            (".nv.info.large", 0x7000_0000, 1, &large.concat()),
+            (".rela.text.large", 4, 1, &first),
+            (".rel.text.$_ZN1a1bEv", 9, 2, &second[..16]),
+            (
+                ".nv.info",
+                0x7000_0000,
+                0,
+                &[4, 0x2f, 8, 0, 4, 0, 0, 0, 40, 0, 0, 0],
+            ),
+        ],
+    )
+}
+
+#[test]
+fn older_toolkits_and_large_parameters() {
+    let bytes = older();
+    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    assert_eq!((image.sm, image.relocatable), (0x55, true));
+    assert_eq!(image.len, bytes.len() as u64);
+    let [large, device] = image.functions.as_slice() else {
+        panic!("{image:?}");
+    };
+    assert_eq!((large.registers, device.registers), (Some(24), Some(40)));
+    assert_eq!(large.params, [param(0, 0, 0x1520), param(1, 0x1520, 8)]);
+    let bank = Bank {
+        offset: 0x160,
+        size: 0x1528,
+    };
+    assert_eq!(large.bank, Some(bank));
+    // The second one lies outside of the code.
+    assert_eq!(large.relocations, [0x10]);
+    assert_eq!(device.relocations, [0x10]);
+    assert_eq!(device.name, "$_ZN1a1bEv");
+    let code = |f: &CodeFunction| bytes[f.code.start as usize..f.code.end as usize].to_vec();
+    assert_eq!(code(large), [0xaa; 0x40]);
+    assert_eq!(code(device), [0xbb; 0x20]);
+}
+
+#[test]
+fn other_elf_files_are_none() {
+    let good = older();
+    for (at, byte) in [
+        (3, b'f'),
+        (4, 1),
+        (5, 2),
+        (7, 0),
+        (16, 3),
+        (18, 62),
+        (58, 40),
+    ] {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        assert!(Image::read(bytes.as_slice(), 0).is_none(), "byte {at}");
+    }
+    assert!(Image::read(&good[..good.len() - 1], 0).is_none());
+    assert!(Image::read([].as_slice(), 0).is_none());
+    assert!(Image::read(good.as_slice(), u64::MAX).is_none());
+}
+
+/// Where images may begin in a file: at multiples of 8.
+#[test]
+fn beginnings_in_a_file() {
+    let image = older();
+    let file = [vec![0; 24], image.clone(), vec![0; 8]].concat();
+    assert_eq!(beginnings(&file).collect::<Vec<_>>(), [24]);
+    let image = Image::read(file.as_slice(), 24).expect("it is one");
+    assert_eq!((image.at, image.functions.len()), (24, 2));
+    assert_eq!(beginnings(&file[1..]).count(), 0);
+}
+
+/// Sections that all point to the same bytes do not make it read without end.
+#[test]
+fn what_is_read_is_bounded() {
+    let Some(mut bytes) = graphs() else { return };
+    let table = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+    let end = bytes.len() + (32 << 20);
+    bytes.resize(end, 0);
+    for section in 9..20 {
+        let header = table + section * 64;
+        bytes[header + 24..header + 32].copy_from_slice(&64u64.to_le_bytes());
+        bytes[header + 32..header + 40].copy_from_slice(&(32u64 << 20).to_le_bytes());
+    }
+    struct Counted(Vec<u8>, std::cell::Cell<u64>);
+    impl Peek for Counted {
+        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            self.1.set(self.1.get() + to.len() as u64);
+            self.0.as_slice().peek(at, to)
+        }
+    }
+    let memory = Counted(bytes, 0.into());
+    let image = Image::read(&memory, 0).expect("an image");
+    assert_eq!(image.functions.len(), 11);
+    assert!(memory.1.get() <= MOST_READ + 100);
+}
+
+#[test]
+fn code_against_code() {
+    let own: Vec<u8> = (0..=255).collect();
+    let mut other = own.clone();
+    assert!(masked_equal(&own, &[], &other));
+    other[0x35] = 0;
+    assert!(!masked_equal(&own, &[], &other));
+    assert!(masked_equal(&own, &[0x30], &other));
+    assert!(masked_equal(&own, &[0x10, 0x11, 0x3f], &other));
+    assert!(!masked_equal(&own, &[0x2f, 0x40], &other));
+    let likeness = compare(&own, &[0x10, 0x11, 0x90], &other);
+    let expected = Likeness {
+        equal: 13,
+        different: 1,
+        masked: 2,
+    };
+    assert_eq!(likeness, expected);
+    assert!((likeness.ratio() - 13.0 / 14.0).abs() < 1e-9);
+    // Zeros behind it, as at its upload; anything else; less; all masked; nothing at all.
+    let upload = [own.as_slice(), &[0; 128]].concat();
+    assert!(masked_equal(&own, &[], &upload));
+    assert_eq!(without_zeros(&upload), own);
+    assert!(without_zeros(&[0; 32]).is_empty());
+    assert_eq!(without_zeros(&[0, 1]), [0, 1]);
+    assert!(!masked_equal(&own, &[], &[own.as_slice(), &[1]].concat()));
+    assert!(!masked_equal(&own, &[], &own[..240]));
+    assert!(!masked_equal(&own[..16], &[0], &own[..16]));
+    assert!(!masked_equal(&[], &[], &[]));
+}
+
+/// The code of each kernel that a capture shows being uploaded is that of one function of the program's image: they are
+/// told apart by their code alone. (The capture is of another run of the program.)
+#[test]
+fn uploads_of_a_capture() {
+    let (Some(bytes), Some(path)) = (graphs(), capture("h200-graphs.orc.xz")) else {
+        return;
+    };
+    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    let mut decoder = Decoder::new(DecodeOptions::default());
+    let mut programs = BTreeMap::new();
+    for record in Orc::open(&path).expect("it opens") {
+        let Ok(Record::Submission(s)) = record else {
+            continue;
+        };
+        let context = decoder.context(&s, 0);
+        let mut seen = Vec::new();
+        decoder.submission(&s, &context, &(), &mut |event| {
+            if let Body::Operation(Operation::Launch(l)) = event.body {
+                seen.extend(l.program.zip(l.program_bytes));
+            }
+        });
+        for (program, len) in seen {
+            let mut code = vec![0; len as usize];
+            if decoder.shadow().read(s.at.pid, program, &mut code) {
+                programs.entry(program).or_insert(code);
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    for (program, code) in &programs {
+        let own = |f: &CodeFunction| &bytes[f.code.start as usize..f.code.end as usize];
+        let equal = |f: &&CodeFunction| masked_equal(own(f), &f.relocations, code);
+        let names: Vec<_> = image.functions.iter().filter(equal).collect();
+        let names = names.iter().map(|f| short(&f.name)).collect::<Vec<_>>();
+        if !names.is_empty() {
+            found.insert(program.0 & 0xff_ffff, names.join(" "));
+        }
+    }
+    let expected = [
+        (0x7a_0000, "add"),
+        (0x7a_0b00, "first"),
+        (0x7a_1500, "second"),
+        (0x7a_1f00, "free_cluster"),
+        (0x7a_2a00, "refill"),
+        (0x7a_3f00, "with_static"),
+        (0x7a_4a00, "with_dynamic"),
+        (0x7a_5600, "with_both"),
+        (0x7a_6200, "fixed_cluster"),
+        (0x7a_6d00, "together"),
+    ];
+    let expected = expected.map(|(program, name)| (program, name.to_owned()));
+    assert_eq!(found, BTreeMap::from(expected));
+    // The others are the driver's own.
+    assert!(programs.len() > found.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = Image::read(bytes.as_slice(), 0);
+        let mut image = older();
+        for (from, to) in bytes.iter().zip(&mut image[64..]) {
+            *to = *from;
+        }
+        let _ = Image::read(image.as_slice(), 0);
+    }
+
+    /// Any bytes of an image changed: what is found lies where images may.
+    #[test]
+    fn changed_images(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+        let mut image = older();
+        for (at, byte) in changes {
+            let at = at.index(image.len());
+            image[at] = byte;
+        }
+        if let Some(found) = Image::read(image.as_slice(), 0) {
+            for f in found.functions {
+                prop_assert!(f.code.start <= f.code.end);
+                prop_assert!(f.relocations.iter().all(|r| *r < f.code.end - f.code.start));
+                prop_assert!(f.params.is_sorted_by(|a, b| a.ordinal < b.ordinal));
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Several launches or copies in one ring entry: how many they are is known beforehand, and none of them shows the time of all as its own.
+#![cfg(feature = "output")]
+
+use std::collections::HashMap;
+use std::io;
+
+use crate::common::events::{Written, context, copy, head, launch};
+use crate::common::files;
+use crate::common::schema::Schema;
+use nvcap::decode::event::{
+    Body, Context, DurationBy, Event, GpuDuration, GpuTime, LaunchKind, Operation,
+};
+use nvcap::driver::Model;
+use nvcap::ledger::Ledger;
+use nvcap::output::filter::Filter;
+use nvcap::output::text::{Text, TextOptions};
+use nvcap::output::{Detail, Sink, json};
+use nvcap::pipeline::{Pipeline, PipelineOptions};
+use nvcap::record::Record;
+use serde_json::Value;
+
+/// Counts the timed operations of each entry, and keeps what the times say of them.
+#[derive(Default)]
+struct Works {
+    found: HashMap<(u64, u32), u32>,
+    told: HashMap<(u64, u32), u32>,
+}
+
+impl Sink for Works {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        let Body::Operation(op) = &event.body else {
+            return Ok(());
+        };
+        let is_timed = match op {
+            Operation::Launch(l) => l.replay.is_none() && l.kind != LaunchKind::Companion,
+            Operation::Graph(_) => true,
+            Operation::Copy(copy) => copy.dst.is_some(),
+            _ => false,
+        };
+        if is_timed {
+            let at = (event.context.serial, event.entry);
+            *self.found.entry(at).or_default() += 1;
+            let time = event.context.gpu_time_of(event.entry).expect("asked for");
+            self.told.insert(at, time.works);
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, _: &Record, _: &Model) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Ledger, _: &Model) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn how_many_works_an_entry_has_is_what_is_decoded() {
+    let mut several = 0;
+    for name in [
+        "h200-mixed.orc.xz",
+        "h200-graphs.orc.xz",
+        "h200-graphs-cupti.orc.xz",
+    ] {
+        let Some(path) = files::capture(name) else {
+            continue;
+        };
+        let file = nvcap::source::file::packed::open(&path).expect("it opens");
+        let mut works = Works::default();
+        let mut pipeline =
+            Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut works)]).with_gpu_time();
+        for record in nvcap::source::file::orc::Orc::new(file) {
+            pipeline.record(record.expect("whole")).expect("taken");
+        }
+        pipeline.finish().expect("taken");
+        assert!(works.found.len() > 100, "{name}");
+        let wrong: Vec<_> = { works.found.iter() }
+            .map(|(at, found)| (at, *found, works.told[at]))
+            .filter(|(_, found, told)| found != told)
+            .collect();
+        assert!(wrong.is_empty(), "{name}: {wrong:?}");
+        several += works.found.values().filter(|n| **n > 1).count();
+    }
+    println!("{several} entries have several");
+}
+
+/// A submission of one entry that worked for 30 us, with these operations, as JSON and text.
+fn shown(works: u32, operations: &[Operation]) -> (Vec<Value>, String) {
+    let (objects, lines) = (Written::default(), Written::default());
+    let mut json = json::Json::new(objects.output(), json::JsonOptions::default());
+    let mut text = Text::new(lines.output(), TextOptions::default());
+    let context = timed(works);
+    let bodies = [head()]
+        .into_iter()
+        .chain(operations.iter().map(Body::Operation));
+    for body in bodies {
+        let event = Event {
+            context: &context,
+            entry: 0,
+            body,
+        };
+        json.event(&event).unwrap();
+        text.event(&event).unwrap();
+    }
+    json.flush().unwrap();
+    text.flush().unwrap();
+    let schema = Schema::of_output();
+    let objects = objects.text();
+    let read = |line| serde_json::from_str(line).unwrap();
+    let objects: Vec<Value> = objects.lines().map(read).collect();
+    for object in &objects {
+        assert!(schema.check(object).is_ok(), "{}", schema.explain(object));
+    }
+    (objects, lines.text())
+}
+
+fn timed(works: u32) -> Context {
+    let mut time = GpuTime::default();
+    time.duration = Some(GpuDuration {
+        ns: 30_000,
+        error_ns: 300,
+        by: DurationBy::NextStamp,
+    });
+    time.works = works;
+    let mut context = context(7);
+    context.gpu_time = Some([time].into());
+    context
+}
+
+#[test]
+fn the_time_of_several_is_counted_once() {
+    let (objects, text) = shown(2, &[launch(), copy()]);
+    let sum = |kind: &str, member: &str| -> Option<u64> {
+        let of = objects.iter().filter(|o| o["type"] == kind);
+        of.map(|o| o[member].as_u64()).sum()
+    };
+    assert_eq!(sum("submission", "gpu_ns"), Some(30_000));
+    assert_eq!(sum("operation", "gpu_ns"), None, "both null");
+    assert_eq!(sum("operation", "gpu_works"), Some(4));
+    for o in objects.iter().filter(|o| o["type"] == "operation") {
+        assert!(o["gpu_ns"].is_null() && o.get("gpu_ns_by").is_none(), "{o}");
+        assert_eq!(o["gpu_works_ns"], 30_000, "{o}");
+    }
+    assert_eq!(text.matches("30.0 us*  ").count(), 2, "{text}");
+
+    let (objects, text) = shown(1, &[launch()]);
+    let own = objects.last().unwrap();
+    assert_eq!(
+        (&own["gpu_ns"], own.get("gpu_works")),
+        (&30_000.into(), None)
+    );
+    assert!(text.contains("30.0 us  ") && !text.contains('*'), "{text}");
+}
+
+#[test]
+fn a_filter_finds_no_time_of_one_of_several() {
+    let launch = launch();
+    for (works, body, is) in [
+        (1, Body::Operation(&launch), true),
+        (2, Body::Operation(&launch), false),
+        (2, head(), true),
+    ] {
+        let filter = Filter::parse("gpu_ns>=30us").unwrap();
+        let context = timed(works);
+        let event = Event {
+            context: &context,
+            entry: 0,
+            body,
+        };
+        assert_eq!(filter.matches(&event), is, "{works}");
+    }
+}
