@@ -12,6 +12,7 @@ use live::verify::{Expected, Extent, verify};
 use serde_json::Value;
 
 use crate::attach::{attach, attach_to, waiting};
+use crate::observe::LINGER;
 use crate::setup::{LIMIT, need_tracing, plan, plan_args};
 
 const NOBODY_ASKED: &str = "ended by a SIGTRAP that nobody asked for";
@@ -58,11 +59,11 @@ pub fn own_trap() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
     let gpu = softgpu()?;
-    let ended = script(
-        &folder,
-        format!("{} --submissions=50; kill -TRAP $$", gpu.display()),
-    )?;
+    // Not gone before nvcap has heard of its channels: it is counted then, which is another matter.
+    let work = format!("{} --submissions=50 --sleep-us=500 {LINGER}", gpu.display());
+    let ended = script(&folder, format!("{work}; kill -TRAP $$"))?;
     ended.expect_code(0)?;
+    ensure!(!ended.stderr.contains(NOBODY_ASKED), "{}", ended.stderr);
     ensure!(ended.stderr.contains("signal: 5"), "{}", ended.stderr);
     Ok(())
 }
