@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use live::debugger::threads;
+use live::perf::Breakpoint;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::truth::{Image, Watched, account};
 use live::verify::{Expected, Extent, verify};
@@ -14,7 +16,7 @@ use softgpu::plan::Plan;
 
 use crate::attach::{attach_to, waiting};
 use crate::observe::{FILES, Observed, counted, options};
-use crate::setup::{LIMIT, expect_result, plan, plan_args};
+use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
 
 /// The time that the fastest context creation takes.
 const SETTLE: &str = "--settle-ms=25";
@@ -250,47 +252,75 @@ pub fn attached() -> Result<()> {
 pub fn ended_as_it_is_killed() -> Result<()> {
     let mut incomplete = 0;
     for n in 0..20 {
-        let plan = plan(720 + n, 6000);
-        let folder = Folder::new()?;
-        let (trace, logs) = (folder.file("trace.json"), folder.file("logs"));
-        std::fs::create_dir(&logs)?;
-        let log = format!("--log={}", logs.display());
-        let mut gpu = waiting(&plan, &["--threads=2", "--sleep-us=300", &log])?;
-        let flags = words([
-            "--how=observe",
-            "--json",
-            "-vv",
-            "-e",
-            "type=submission,entry",
-        ]);
-        let nvcap = attach_to(gpu.pid(), &trace, folder.channels()?, &flags)?;
-        let from = monotonic();
-        gpu.write(b"g")?;
-        std::thread::sleep(Duration::from_millis(40));
-        let until = monotonic();
-        if n % 2 == 0 {
-            nvcap.signal(libc::SIGTERM)?;
-            gpu.signal(libc::SIGKILL)?;
-        } else {
-            gpu.signal(libc::SIGKILL)?;
-            nvcap.signal(libc::SIGTERM)?;
-        }
-        let pid = gpu.pid();
-        gpu.end(LIMIT)?;
-        let ended = nvcap.end(LIMIT)?;
-        let image = Image::read(&logs, pid, &plan)?.context("it logged nothing")?;
-        let watched = Watched {
-            pid,
-            from,
-            until,
-            killed: false,
-        };
-        let account = account(&trace, &[image], watched).with_context(|| ended.stderr.clone())?;
-        ended.expect_code(if account.complete { 0 } else { 3 })?;
-        incomplete += u32::from(!account.complete);
+        incomplete += u32::from(!ended_and_killed(n, "--how=observe", false)?);
     }
     println!("{incomplete} of 20 traces are incomplete, and say so");
     Ok(())
+}
+
+/// The same by the trap, of a program with a thread whose doorbells are not watched: other tracers hold its registers.
+pub fn ended_as_a_thread_without_registers_is_killed() -> Result<()> {
+    need_tracing()?;
+    let mut incomplete = 0;
+    for n in 0..20 {
+        incomplete += u32::from(!ended_and_killed(n, "--how=trap", true)?);
+    }
+    println!("{incomplete} of 20 traces are incomplete, and say so");
+    Ok(())
+}
+
+/// Whether the trace was complete, which it may not say where something is missing.
+fn ended_and_killed(n: u64, how: &str, without_registers: bool) -> Result<bool> {
+    let plan = plan(720 + n, 6000);
+    let folder = Folder::new()?;
+    let (trace, logs) = (folder.file("trace.json"), folder.file("logs"));
+    std::fs::create_dir(&logs)?;
+    let log = format!("--log={}", logs.display());
+    let mut gpu = waiting(&plan, &["--threads=2", "--sleep-us=300", &log])?;
+    let pid = gpu.pid();
+    if without_registers {
+        gpu.write(b"g")?;
+        std::thread::sleep(Duration::from_millis(40));
+    }
+    static WORD: u64 = 0;
+    let last = threads(pid).unwrap_or_default().into_iter().max();
+    let held: Vec<Breakpoint> = match last.filter(|tid| *tid != pid && without_registers) {
+        Some(tid) => (0..4)
+            .map(|_| Breakpoint::watch(tid, &raw const WORD as u64, false))
+            .collect::<std::io::Result<_>>()?,
+        None => Vec::new(),
+    };
+    ensure!(
+        held.is_empty() != without_registers,
+        "no thread to take them from"
+    );
+    let flags = words([how, "--json", "-vv", "-e", "type=submission,entry"]);
+    let nvcap = attach_to(pid, &trace, folder.channels()?, &flags)?;
+    let from = monotonic();
+    if !without_registers {
+        gpu.write(b"g")?;
+    }
+    std::thread::sleep(Duration::from_millis(40));
+    let until = monotonic();
+    if n % 2 == 0 {
+        nvcap.signal(libc::SIGTERM)?;
+        gpu.signal(libc::SIGKILL)?;
+    } else {
+        gpu.signal(libc::SIGKILL)?;
+        nvcap.signal(libc::SIGTERM)?;
+    }
+    gpu.end(LIMIT)?;
+    let ended = nvcap.end(LIMIT)?;
+    let image = Image::read(&logs, pid, &plan)?.context("it logged nothing")?;
+    let watched = Watched {
+        pid,
+        from,
+        until,
+        killed: false,
+    };
+    let account = account(&trace, &[image], watched).with_context(|| ended.stderr.clone())?;
+    ended.expect_code(if account.complete { 0 } else { 3 })?;
+    Ok(account.complete)
 }
 
 /// Places that the user named as channels and that are none.

@@ -118,6 +118,20 @@ impl Session {
         self.capture.out.lost(at.pid, None, Lost::Untraced { why });
     }
 
+    /// The trace ends: the same of processes whose memory is gone, and of whose end no record has come yet.
+    pub(super) fn tell_unread_of_gone(&mut self) {
+        let processes = self.capture.spaces.processes().iter().copied();
+        let gone = processes.filter(|pid| procfs::pages(*pid) == 0);
+        for pid in gone.collect::<Vec<u32>>() {
+            let at = At {
+                time_ns: arm::now(),
+                pid,
+                tid: pid,
+            };
+            self.tell_unread(at, None);
+        }
+    }
+
     /// Tells of a process that SIGTRAP ended, where the machine lost a hit of its breakpoints or may have.
     fn tell_trap_death(&mut self, at: At, signal: u32) {
         let has_any = self.breakpoints.any(at.pid);

@@ -292,6 +292,9 @@ impl Session {
             }
         }
         self.look_at_all();
+        // Who ended meanwhile was not read to the end.
+        let _ = self.drain();
+        self.tell_unread_of_gone();
         self.capture.tell_all_passed();
         let (entries, doubtful) = self.capture.entries_of_all();
         self.report_unrung(|_| true);
