@@ -184,6 +184,11 @@ impl Watched {
         self.searched_at = None;
     }
 
+    /// The next look looks at its mappings, where they have changed, and for rings, however short a time ago that was done.
+    pub(crate) fn look_now(&mut self) {
+        (self.next_maps, self.next_search, self.next_files) = (0, 0, 0);
+    }
+
     /// Its rings are not those that were found: all are looked for anew, and followed from their first entry.
     pub(crate) fn forget_rings(&mut self) {
         self.rings.clear();

@@ -7,7 +7,7 @@ use super::{
     process::{self, now},
     session::{Session, StopAtExit},
 };
-use std::io;
+use std::{collections::BTreeSet, io};
 
 use crate::procfs::mem::Peek;
 use crate::record::{Channel, Life, Origin};
@@ -212,6 +212,23 @@ impl Session {
     pub(super) fn report_unresolved(&mut self, pid: u32, count: usize) {
         if count > 0 {
             self.untraced(pid, format!("places of its memory that moved as a channel's GP_PUT does, and to which no ring was found: {count}"));
+        }
+    }
+
+    /// Observing ends: looks once more for channels that were made, and children that were born, since the last look.
+    pub(super) fn look_after_all(&mut self) {
+        let mut looked = BTreeSet::new();
+        // Children may have children; whoever forks without an end is not followed without one.
+        for _ in 0..3 {
+            let all = self.watched.keys().copied();
+            let new = Vec::from_iter(all.filter(|pid| !looked.contains(pid)));
+            for pid in new {
+                looked.insert(pid);
+                if let Some(w) = self.watched.get_mut(&pid) {
+                    w.look_now();
+                }
+                self.look_after(pid);
+            }
         }
     }
 

@@ -497,6 +497,7 @@ impl Source for Session {
         if let Some(mut stops) = self.stops.take() {
             stops.release();
         }
+        self.look_after_all();
         for i in 0..self.followed.len() {
             self.look_at_all_of(i);
         }

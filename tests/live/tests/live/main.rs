@@ -89,7 +89,7 @@ fn main() -> ExitCode {
             waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
             laps_are_counted the_budget_is_kept children_without_gpu memory_is_bounded;
         observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached ended_as_it_is_killed
-            ended_as_a_thread_without_registers_is_killed channels_that_are_none;
+            ended_as_a_thread_without_registers_is_killed ended_before_it_looked channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;
         names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
         stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;

@@ -248,6 +248,46 @@ pub fn attached() -> Result<()> {
     Ok(())
 }
 
+/// nvcap gets no processor while a program makes its channels and submits, and is ended then: its last look finds them. The program
+/// was attached to, or is a child that was born meanwhile.
+pub fn ended_before_it_looked() -> Result<()> {
+    for child in [false, true] {
+        let plan = plan(710, 400);
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let args = [FILES, "--threads=2", "--before-wait=0", "--linger-ms=3000"];
+        let mut gpu = if child {
+            let script = format!(
+                "echo waiting; read go; {} {} {}; true",
+                softgpu()?.display(),
+                plan_args(&plan).join(" "),
+                args.join(" ")
+            );
+            let mut shell = Running::start(Path::new("/bin/sh"), ["-c", &script])?;
+            shell.wait_for_line("waiting")?;
+            shell
+        } else {
+            waiting(&plan, &args)?
+        };
+        let mut command = options(&trace, &folder, &args, &[])?;
+        command.extend(["-p".into(), gpu.pid().to_string().into()]);
+        let mut nvcap = Running::start(&nvcap()?, command)?;
+        nvcap.wait_until("attached", LIMIT, |n| n.stderr().contains("attached"))?;
+        nvcap.signal(libc::SIGSTOP)?;
+        gpu.write(b"go\n")?;
+        gpu.wait_until("done", LIMIT, |g| g.stdout().contains("done image=0"))?;
+        nvcap.signal(libc::SIGTERM)?;
+        nvcap.signal(libc::SIGCONT)?;
+        let ended = nvcap.end(LIMIT)?;
+        gpu.end(LIMIT)?.expect_code(0)?;
+        ended
+            .expect_code(0)
+            .with_context(|| format!("child: {child}"))?;
+        verify(&trace, &Expected::whole(plan))?.expect_complete()?;
+    }
+    Ok(())
+}
+
 /// nvcap is ended while the process is killed, in this order or the other: what the last looks could not read any more is reported.
 pub fn ended_as_it_is_killed() -> Result<()> {
     let mut incomplete = 0;
