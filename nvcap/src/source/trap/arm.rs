@@ -41,6 +41,11 @@ pub(crate) struct Armed {
     complete: u64,
 }
 
+/// From when on a thread's children inherit what it is armed with now. A command waits for nvcap before it is executed: all of its do.
+fn armed_at(life: Life) -> u64 {
+    if life.from_exec { 0 } else { now() }
+}
+
 impl Armed {
     /// Watches `address` in every thread of `pid` that has a debug register left. `birth` gives a thread's maker, where its birth
     /// was seen; `relieve` frees registers of a thread that was born while the process was being armed and holds more than it needs.
@@ -98,7 +103,7 @@ impl Armed {
                 match watched {
                     Ok(event) => {
                         armed.events.insert(tid, event);
-                        armed.since.insert(tid, now());
+                        armed.since.insert(tid, armed_at(life));
                     }
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                     // Its registers hold breakpoints that it inherited while its maker was being armed.
@@ -112,7 +117,7 @@ impl Armed {
             if new {
                 continue;
             }
-            armed.complete = now();
+            armed.complete = armed_at(life);
             armed.partial = refused.is_some();
             return match refused {
                 Some(e) if armed.since.is_empty() => Err(e),

@@ -98,8 +98,9 @@ pub(super) struct Breakpoints {
     closed_hits: u64,
     /// Processes that got breakpoints since they were last taken out.
     new: BTreeSet<u32>,
-    /// Children that may have inherited breakpoints, which is not certain, and from whom.
-    heirs: HashMap<u32, u32>,
+    /// Children that may have inherited breakpoints, which is not certain, and whose these are: their parents', or those of which their
+    /// parents may have them.
+    heirs: HashMap<u32, BTreeSet<u32>>,
 }
 
 impl Breakpoints {
@@ -221,10 +222,15 @@ impl Breakpoints {
         if !inherited.is_empty() {
             self.armed.entry(child).or_default().extend(inherited);
         }
+        let mut may_have = self.heirs.get(&at.pid).cloned().unwrap_or_default();
         if !whole {
-            self.heirs.insert(child, at.pid);
+            may_have.insert(at.pid);
         }
-        whole
+        let is_certain = may_have.is_empty();
+        if !is_certain {
+            self.heirs.insert(child, may_have);
+        }
+        is_certain
     }
 
     /// A process executed another program, which ends its breakpoints. Those set after the exec, before nvcap heard of it,
@@ -238,14 +244,14 @@ impl Breakpoints {
 
     /// A process has ended.
     pub(super) fn close(&mut self, pid: u32) {
+        self.heirs.remove(&pid);
         let over = self.armed.remove(&pid).unwrap_or_default();
         self.give_up(pid, over);
     }
 
     /// Closes breakpoints of a process, except those that children inherited, or may have.
     fn give_up(&mut self, pid: u32, over: Vec<Armed>) {
-        self.heirs.remove(&pid);
-        let has_heirs = self.heirs.values().any(|parent| *parent == pid);
+        let has_heirs = self.heirs.values().any(|of| of.contains(&pid));
         for armed in over {
             let mut all = self.armed.values().flatten();
             if has_heirs || all.any(|a| a.of == Some(pid) && a.address == armed.address) {
@@ -348,6 +354,22 @@ mod tests {
         all.close(20);
         all.close(10);
         assert!(all.ended.is_empty(), "the child was gone before");
+    }
+
+    /// So may its own children, forked however much later: a daemon's, say.
+    #[test]
+    fn what_a_grandchild_may_have_inherited_stays() {
+        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
+        let early = At {
+            time_ns: 0,
+            ..LATER
+        };
+        assert!(!all.inherit(early, 20));
+        assert!(!all.inherit(At { pid: 20, ..LATER }, 30));
+        all.close(20);
+        all.close(10);
+        assert_eq!(all.ended.len(), 1);
+        assert!(!all.inherit(At { pid: 30, ..LATER }, 40));
     }
 
     #[test]
