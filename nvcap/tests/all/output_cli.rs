@@ -1049,28 +1049,7 @@ fn a_file_size_limit_is_a_full_disk() {
 /// What nvcap writes to a terminal of so many columns.
 #[cfg(target_os = "linux")]
 fn on_a_terminal(columns: u16, args: &[&str]) -> String {
-    use std::os::fd::{FromRawFd, OwnedFd};
-
-    let (mut own, mut its) = (-1, -1);
-    let size = libc::winsize {
-        ws_row: 24,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
-    // SAFETY: writes two descriptors, and reads the size.
-    let made = unsafe {
-        libc::openpty(
-            &mut own,
-            &mut its,
-            std::ptr::null_mut(),
-            std::ptr::null(),
-            &size,
-        )
-    };
-    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: both were opened just now, and nobody else has them.
-    let (own, its) = unsafe { (OwnedFd::from_raw_fd(own), OwnedFd::from_raw_fd(its)) };
+    let (mut terminal, its) = crate::common::cli::terminal(columns);
     let mut child = Command::new(env!("CARGO_BIN_EXE_nvcap"))
         .args(args)
         .env("NO_COLOR", "1")
@@ -1080,7 +1059,6 @@ fn on_a_terminal(columns: u16, args: &[&str]) -> String {
         .unwrap();
     // The end of the last one who has the terminal open is an error here.
     let (mut shown, mut part) = (Vec::new(), [0; 4096]);
-    let mut terminal = fs::File::from(own);
     while let Ok(n) = terminal.read(&mut part) {
         if n == 0 {
             break;

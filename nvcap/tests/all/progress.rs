@@ -13,52 +13,20 @@
 use crate::common::training;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use crate::common::cli::{Folder, nvcap, reads, runs, text};
+use crate::common::cli::{Folder, nvcap, reads, runs, terminal, text};
 
 /// What progress begins with.
 const PROGRESS: &str = "nvcap: reading [";
 /// The program takes no longer to show something, or the test fails.
 const LONGEST: Duration = Duration::from_secs(120);
 const CTRL_C: &[u8] = b"\x03";
-
-/// A terminal, of which the test has the other end.
-struct Terminal {
-    own: File,
-    its: OwnedFd,
-}
-
-impl Terminal {
-    fn open() -> Self {
-        let (mut own, mut its) = (-1, -1);
-        let size = libc::winsize {
-            ws_row: 24,
-            ws_col: 120,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        // SAFETY: writes two descriptors, and reads the size.
-        let made = unsafe {
-            libc::openpty(
-                &mut own,
-                &mut its,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                &size,
-            )
-        };
-        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: both were opened just now, and nobody else has them.
-        let (own, its) = unsafe { (File::from_raw_fd(own), OwnedFd::from_raw_fd(its)) };
-        Self { own, its }
-    }
-}
 
 /// A program that was started with standard error on a terminal, or in a pipe.
 struct Run {
@@ -72,7 +40,7 @@ struct Run {
 impl Run {
     /// As from a shell in a terminal, where Ctrl-C is a signal.
     fn on_a_terminal(args: &[&str], stdout: Stdio) -> Self {
-        let Terminal { own, its } = Terminal::open();
+        let (own, its) = terminal(120);
         let mut command = Command::new(env!("CARGO_BIN_EXE_nvcap"));
         command
             .args(args)

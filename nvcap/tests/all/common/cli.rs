@@ -1,6 +1,8 @@
 //! The built program, run as a user runs it.
 
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -53,6 +55,31 @@ pub fn refused_on_a_terminal(args: &[&str], words: &str) {
     let said = text(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{said}");
     assert!(said.contains(words), "{said}");
+}
+
+/// A terminal of so many columns: the test's end, and the program's.
+#[cfg(target_os = "linux")]
+pub fn terminal(columns: u16) -> (fs::File, OwnedFd) {
+    let (mut own, mut its) = (-1, -1);
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: writes two descriptors, and reads the size.
+    let made = unsafe {
+        libc::openpty(
+            &mut own,
+            &mut its,
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            &size,
+        )
+    };
+    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: both were opened just now, and nobody else has them.
+    unsafe { (fs::File::from_raw_fd(own), OwnedFd::from_raw_fd(its)) }
 }
 
 /// The first word of a line of its status, which a child that was not waited for has after its end too.
