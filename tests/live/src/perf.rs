@@ -65,6 +65,13 @@ impl Breakpoint {
         Ok(Breakpoint(unsafe { File::from_raw_fd(fd as i32) }))
     }
 
+    /// Takes all four debug registers of thread `tid`, until these are dropped.
+    pub fn take_all(tid: u32) -> io::Result<Vec<Breakpoint>> {
+        static WORD: u64 = 0;
+        let taken = (0..4).map(|_| Breakpoint::watch(tid, &raw const WORD as u64, false));
+        taken.collect()
+    }
+
     /// Hits so far, including those of children and threads that have ended.
     pub fn count(&mut self) -> io::Result<u64> {
         let mut count = [0; 8];

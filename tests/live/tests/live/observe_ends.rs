@@ -325,12 +325,9 @@ fn ended_and_killed(n: u64, how: &str, without_registers: bool) -> Result<bool> 
             threads(gpu.pid()).is_ok_and(|all| all.len() == 3)
         })?;
     }
-    static WORD: u64 = 0;
     let last = threads(pid).unwrap_or_default().into_iter().max();
-    let held: Vec<Breakpoint> = match last.filter(|tid| *tid != pid && without_registers) {
-        Some(tid) => (0..4)
-            .map(|_| Breakpoint::watch(tid, &raw const WORD as u64, false))
-            .collect::<std::io::Result<_>>()?,
+    let held = match last.filter(|tid| *tid != pid && without_registers) {
+        Some(tid) => Breakpoint::take_all(tid)?,
         None => Vec::new(),
     };
     ensure!(

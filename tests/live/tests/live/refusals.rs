@@ -107,11 +107,7 @@ pub fn no_debug_register() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
     let gpu = waiting(&plan(41, 40), &["--threads=1"])?;
-    let word = [0u32; 8];
-    let taken = (0..4)
-        .map(|i| Breakpoint::watch(gpu.pid(), &raw const word[i] as u64, false))
-        .collect::<std::io::Result<Vec<_>>>()
-        .context("the test's own breakpoints")?;
+    let taken = Breakpoint::take_all(gpu.pid()).context("the test's own breakpoints")?;
     let ended = run(vec![
         "--channels".into(),
         folder.channels()?.into(),

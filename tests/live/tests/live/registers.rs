@@ -179,11 +179,7 @@ fn without_register(pace: &str) -> Result<bool> {
     let Some(last) = tids.max().filter(|last| *last != gpu.pid()) else {
         return Ok(false);
     };
-    let word = [0u32; 8];
-    let taken = (0..4)
-        .map(|i| Breakpoint::watch(last, &raw const word[i] as u64, false))
-        .collect::<std::io::Result<Vec<_>>>();
-    let Ok(taken) = taken else {
+    let Ok(taken) = Breakpoint::take_all(last) else {
         ensure!(!gpu.runs(), "the test's own breakpoints are refused");
         return Ok(false);
     };
