@@ -115,6 +115,9 @@ mod enrich;
 mod export;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod host;
+#[cfg(all(feature = "in-step", target_os = "linux"))]
+#[doc(hidden)]
+pub mod in_step;
 #[cfg(all(feature = "cli", target_os = "linux"))]
 mod procfs;
 #[cfg(all(feature = "serve", target_os = "linux"))]

@@ -45,6 +45,17 @@ Example:
         #[arg(long, default_value_t = 10_000)]
         launches: u64,
     },
+    /// Coverage, processor time and latency of live traces of the software GPU, into target/bench/live.jsonl (needs root)
+    #[command(
+        after_help = "Each figure stands beside its baseline of the same run. No figure fails anything.
+
+Example:
+  sudo -v && cargo xtask bench live samples"
+    )]
+    Live {
+        /// Measurements whose names contain one of these; all without
+        names: Vec<String>,
+    },
 }
 
 /// Runs one benchmark.
@@ -52,6 +63,7 @@ pub fn run(what: &What) -> Result<()> {
     match what {
         What::Decode { args } => decode(args),
         What::Cost { rounds, launches } => cost(*rounds, *launches),
+        What::Live { names } => live(names),
     }
 }
 
@@ -65,6 +77,33 @@ fn decode(args: &[OsString]) -> Result<()> {
         ])
         .args(args)
         .run()
+}
+
+fn live(names: &[String]) -> Result<()> {
+    build::bpf()?;
+    let dir = build::packages(&build::programs(), Profile::RELEASE)?;
+    let program = build::test_program("measure", Profile::RELEASE)?;
+    let folder = paths::target().join("bench");
+    fs::create_dir_all(&folder)?;
+    let figures = folder.join("live.jsonl");
+    if figures.exists() {
+        fs::remove_file(&figures)?;
+    }
+    let variable = |name: &str, path: &Path| {
+        let mut whole = OsString::from(format!("{name}="));
+        whole.push(path);
+        whole
+    };
+    // sudo drops the environment, so env sets it again.
+    let result = install::as_root("env")
+        .arg(variable("NVCAP_BIN", &dir.join("nvcap")))
+        .arg(variable("SOFTGPU_BIN", &dir.join("softgpu")))
+        .arg(variable("NVCAP_MEASURE_FILE", &figures))
+        .arg(program)
+        .args(names)
+        .run();
+    eprintln!("figures: {}", figures.display());
+    result
 }
 
 /// A way to run the launch loop.

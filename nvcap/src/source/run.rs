@@ -175,11 +175,17 @@ pub(crate) fn run<S: Source>(
                     queued,
                     stop,
                     submissions: 0,
+                    #[cfg(feature = "in-step")]
+                    rings: crate::in_step::Rings::default(),
                 };
+                #[cfg(feature = "in-step")]
+                crate::in_step::begin();
                 let outcome = make().and_then(|mut s| {
                     s.shown_by(shows);
                     reader.run(s, target, limits, command, attached)
                 });
+                #[cfg(feature = "in-step")]
+                crate::in_step::end();
                 signals::traced();
                 let _ = reader.to.send(Message::End(Box::new(outcome)));
             })
@@ -244,6 +250,8 @@ struct Reader<E> {
     queued: Arc<AtomicUsize>,
     stop: Arc<AtomicI32>,
     submissions: u64,
+    #[cfg(feature = "in-step")]
+    rings: crate::in_step::Rings,
 }
 
 impl<E> Reader<E> {
@@ -383,6 +391,8 @@ impl<E> Reader<E> {
     }
 
     fn send(&mut self, mut records: Vec<Record>, most: Option<u64>) {
+        #[cfg(feature = "in-step")]
+        self.rings.tell(&records);
         let most = most.unwrap_or(u64::MAX);
         records.retain(|r| match r {
             Record::Submission(_) => {

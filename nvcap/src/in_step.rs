@@ -1,0 +1,352 @@
+//! Tests in step: nvcap tells how far it has read, and the software GPU goes on only that far, so that whoever is slow is waited for.
+//!
+//! nvcap and the program share a file, named by the environment variable [`FILE`]: a table of what was read last of each ring,
+//! time stamp and word. It is a part of nvcap only with the feature `in-step`, which packages do not have. The program looks with
+//! [`Table::told`] and waits with [`Table::wait`]; nvcap tells with [`tell`]. The table is full of atomic words and nothing waits for a lock:
+//! either side may be killed at any moment.
+
+use std::{
+    collections::HashMap,
+    fs::{File, OpenOptions},
+    io,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    path::Path,
+    ptr::NonNull,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::record::{ChannelId, Record};
+
+/// The environment variable with the file's name.
+pub const FILE: &str = "NVCAP_IN_STEP";
+/// How long a program waits for nvcap before it gives up: a guard against hanging, not a verdict.
+pub const GUARD: Duration = Duration::from_secs(120);
+
+const SLOTS: usize = 8192;
+/// The value of a slot whose trace has ended in good order: it is waited for no more.
+const ENDED: u64 = u64::MAX;
+
+/// What was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A ring, by its address; told is the index behind the last entry that was read (GP_PUT).
+    Ring = 1,
+    /// A semaphore with a time stamp, by its address; told is its payload.
+    Stamp = 2,
+    /// A word that a kernel's end writes, by its address; told is its value.
+    Word = 3,
+}
+
+/// A line of the table. Zeroed memory is an empty one.
+#[repr(C)]
+struct Slot {
+    /// The process that tells and the one it tells of: `teller << 32 | pid`; 0 where it is free.
+    of: AtomicU64,
+    /// The address, whose lowest two bits are the [`Kind`]; 0 while it is not yet written.
+    what: AtomicU64,
+    value: AtomicU64,
+}
+
+/// The shared file, mapped.
+pub struct Table {
+    slots: NonNull<Slot>,
+}
+
+// SAFETY: the mapping is not bound to a thread, and all access to it is atomic.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: unmaps what `map` mapped; no reference outlives `self`.
+        unsafe { libc::munmap(self.slots.as_ptr().cast(), LEN) };
+    }
+}
+
+const LEN: usize = SLOTS * size_of::<Slot>();
+
+impl Table {
+    /// Makes the file, empty. Each user may write to it: tests trace as several.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)?;
+        file.set_permissions(PermissionsExt::from_mode(0o666))?;
+        file.set_len(LEN as u64)?;
+        Self::map(&file)
+    }
+
+    /// Opens the file that a test has made.
+    ///
+    /// # Errors
+    /// Those of the file; it must have the right length.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)?;
+        if file.metadata()?.len() != LEN as u64 {
+            return Err(io::Error::other("it is no table of tests in step"));
+        }
+        Self::map(&file)
+    }
+
+    fn map(file: &File) -> io::Result<Self> {
+        // SAFETY: a new shared mapping of a file that is as long; its length never shrinks.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                LEN,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(at) {
+            Some(at) if at.as_ptr() != libc::MAP_FAILED => Ok(Self { slots: at.cast() }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn slots(&self) -> &[Slot] {
+        // SAFETY: mapped as long as `self` lives; any bits are valid, and there are only atomics in it.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), SLOTS) }
+    }
+
+    /// The slots from the place on where one of this address begins to be looked for.
+    fn from(&self, what: u64) -> impl Iterator<Item = &Slot> {
+        // Addresses differ in their middle bits.
+        let at = (what.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS;
+        let (behind, first) = self.slots().split_at(at);
+        first.iter().chain(behind)
+    }
+
+    fn write(&self, teller: u32, pid: u32, kind: Kind, address: u64, value: u64) {
+        let of = u64::from(teller) << 32 | u64::from(pid);
+        let what = address & !3 | kind as u64;
+        for slot in self.from(what) {
+            let is = slot.of.load(Ordering::Acquire);
+            let mine = match is {
+                0 => {
+                    let taken =
+                        slot.of
+                            .compare_exchange(0, of, Ordering::AcqRel, Ordering::Acquire);
+                    if taken.is_ok() {
+                        slot.value.store(value, Ordering::Release);
+                        slot.what.store(what, Ordering::Release);
+                        return;
+                    }
+                    false
+                }
+                _ => is == of && slot.what.load(Ordering::Acquire) == what,
+            };
+            if mine {
+                slot.value.store(value, Ordering::Release);
+                return;
+            }
+        }
+    }
+
+    /// What was told of an address of these processes by each trace that goes on: the one that is furthest behind, by `ahead`, which says how
+    /// far a program is ahead of a value. None where nobody told of it.
+    pub fn told(
+        &self,
+        pids: &[u32],
+        kind: Kind,
+        address: u64,
+        ahead: impl Fn(u64) -> u64,
+    ) -> Option<Told> {
+        let what = address & !3 | kind as u64;
+        let mut tellers: Vec<Told> = Vec::new();
+        for slot in self.from(what) {
+            let of = slot.of.load(Ordering::Acquire);
+            if of == 0 {
+                break;
+            }
+            let (teller, pid) = ((of >> 32) as u32, of as u32);
+            if slot.what.load(Ordering::Acquire) != what || !pids.contains(&pid) {
+                continue;
+            }
+            let value = slot.value.load(Ordering::Acquire);
+            let ahead = if value == ENDED { 0 } else { ahead(value) };
+            // Of one trace, what it has read of any of the processes that share the memory.
+            match tellers.iter_mut().find(|t| t.teller == teller) {
+                Some(told) => told.ahead = told.ahead.min(ahead),
+                None => tellers.push(Told { teller, ahead }),
+            }
+        }
+        tellers.into_iter().max_by_key(|t| t.ahead)
+    }
+
+    /// Waits until every trace that tells of an address is at most `most` behind. `unknown`: until then an address of which nobody has told is
+    /// waited for, too. Traces that have died are not waited for.
+    ///
+    /// # Errors
+    /// When it has waited for [`GUARD`].
+    pub fn wait(
+        &self,
+        pids: &[u32],
+        kind: Kind,
+        address: u64,
+        most: u64,
+        unknown: bool,
+        ahead: impl Fn(u64) -> u64,
+    ) -> io::Result<()> {
+        let began = Instant::now();
+        let mut looks = 0u32;
+        loop {
+            match self.told(pids, kind, address, &ahead) {
+                None if !unknown => return Ok(()),
+                Some(told) if told.ahead <= most => return Ok(()),
+                // It may have died: what it told is of no more interest.
+                Some(told) if looks % 64 == 63 && !lives(told.teller) => self.ended(told.teller),
+                _ => {}
+            }
+            if began.elapsed() > GUARD {
+                return Err(io::Error::other(format!(
+                    "in step: after {} s nvcap has not read on at {address:#x} ({kind:?})",
+                    GUARD.as_secs()
+                )));
+            }
+            looks += 1;
+            match looks {
+                0..32 => thread::yield_now(),
+                _ => thread::sleep(Duration::from_micros(50)),
+            }
+        }
+    }
+
+    /// A trace tells nothing more.
+    fn ended(&self, teller: u32) {
+        for slot in self.slots() {
+            if slot.of.load(Ordering::Acquire) >> 32 == u64::from(teller) {
+                slot.value.store(ENDED, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// The trace that is furthest behind at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The process id of the nvcap that told.
+    pub teller: u32,
+    /// How far the program is ahead of it.
+    pub ahead: u64,
+}
+
+/// True for a process that is neither gone nor a zombie.
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| {
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_some_and(|s| !s.starts_with(['Z', 'X']))
+    })
+}
+
+/// The table that the environment names.
+fn table() -> Option<&'static Table> {
+    static TABLE: OnceLock<Option<Table>> = OnceLock::new();
+    let open = || {
+        let path = std::env::var_os(FILE)?;
+        match Table::open(Path::new(&path)) {
+            Ok(table) => Some(table),
+            Err(e) => {
+                log::error!("{}: {e}", path.display());
+                None
+            }
+        }
+    };
+    TABLE.get_or_init(open).as_ref()
+}
+
+/// Opens the table that the environment names while files may still be opened.
+pub(crate) fn begin() {
+    let _ = table();
+}
+
+/// Tells that this was read of a process.
+pub(crate) fn tell(pid: u32, kind: Kind, address: u64, value: u64) {
+    if let Some(table) = table() {
+        table.write(std::process::id(), pid, kind, address, value);
+    }
+}
+
+/// Tells that nothing more is read.
+pub(crate) fn end() {
+    if let Some(table) = table() {
+        table.ended(std::process::id());
+    }
+}
+
+/// Tells of the rings that a trace's records are of.
+#[derive(Default)]
+pub(crate) struct Rings(HashMap<ChannelId, u64>);
+
+impl Rings {
+    /// Tells of new records, which have been read.
+    pub(crate) fn tell(&mut self, records: &[Record]) {
+        for record in records {
+            match record {
+                Record::Channel(channel) => {
+                    if let Some(ring) = channel.ring {
+                        self.0.insert(channel.id, ring.0);
+                    }
+                }
+                Record::Submission(s) => {
+                    if let Some(ring) = self.0.get(&s.channel) {
+                        tell(s.at.pid, Kind::Ring, *ring, u64::from(s.gp_put));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_furthest_behind_is_waited_for() {
+        let path = std::env::temp_dir().join(format!("nvcap-in-step-{}", std::process::id()));
+        let table = Table::create(&path).expect("a table");
+        let again = Table::open(&path).expect("the same");
+        std::fs::remove_file(&path).expect("it is there");
+        let ahead = |told| 10 - told;
+        assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), None);
+        again.write(1, 7, Kind::Ring, 0x1000, 4);
+        again.write(2, 7, Kind::Ring, 0x1000, 9);
+        // Another process at the same address, and another kind.
+        again.write(1, 8, Kind::Ring, 0x1000, 10);
+        again.write(1, 7, Kind::Stamp, 0x1000, 10);
+        let told = |teller, ahead| Some(Told { teller, ahead });
+        assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), told(1, 6));
+        // Two that share memory: what was read of either counts.
+        assert_eq!(table.told(&[7, 8], Kind::Ring, 0x1000, ahead), told(2, 1));
+        again.ended(1);
+        assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), told(2, 1));
+        assert!(table.wait(&[7], Kind::Ring, 0x1000, 1, true, ahead).is_ok());
+        assert!(
+            table
+                .wait(&[9], Kind::Ring, 0x1000, 0, false, ahead)
+                .is_ok()
+        );
+    }
+}

@@ -1,0 +1,17 @@
+//! Measurements on the running kernel, by `cargo xtask bench live`: how much of something is seen at full speed, and what it costs. No figure fails
+//! anything; what must hold is tested in step (`tests/live`).
+
+use std::process::ExitCode;
+
+use live::measure::{Measurement, main as run};
+
+fn main() -> ExitCode {
+    // A file an area; each function is a measurement of its name.
+    macro_rules! measurements {
+        ($($area:ident: $($name:ident)*;)*) => {
+            [$($(Measurement::new(concat!(stringify!($area), "::", stringify!($name)), $area::$name),)*)*]
+        };
+    }
+    let all: [Measurement; 0] = measurements! {};
+    run(&all)
+}
