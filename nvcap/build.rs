@@ -1,8 +1,7 @@
 //! Hands the compiled BPF object to the library, which embeds it, and the commit to the program, which says it.
 //!
-//! `cargo xtask build` compiles `nvcap-ebpf` and names the object in `NVCAP_BPF_OBJECT`; a plain `cargo build`
-//! takes the one that an earlier `xtask build` left in `target/bpf/` for the processor that it builds for. Where there is
-//! none the program is built without live tracing, and says so when live tracing is asked for.
+//! The object lies built in `prebuilt/` (that of `nvcap-ebpf/`), one for each processor: no BPF toolchain is needed. `cargo xtask bpf` makes
+//! them; where the sources have changed since, a warning says so. `NVCAP_BPF_OBJECT` names another one.
 //!
 //! The commit is that of the checkout, with `+changes` behind it where what the program is made of is not as it was
 //! committed; else `unknown` (an unpacked archive). Whoever packs nvcap may name it in `NVCAP_COMMIT`.
@@ -28,16 +27,14 @@ fn main() {
         return;
     }
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
-    let is_host = env::var("HOST").is_ok_and(|host| host.split('-').next() == Some(&*arch));
-    let left = match is_host {
-        true => "../target/bpf/nvcap.bpf.o".to_owned(),
-        false => format!("../target/bpf/nvcap-{arch}.bpf.o"),
-    };
-    let built = env::var_os("NVCAP_BPF_OBJECT")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| manifest.join(left));
+    let named = env::var_os("NVCAP_BPF_OBJECT").map(PathBuf::from);
+    if named.is_none() {
+        warn_of_changes(&manifest);
+    }
+    let built = named.unwrap_or_else(|| manifest.join(format!("prebuilt/nvcap-{arch}.bpf.o")));
     println!("cargo::rerun-if-changed={}", built.display());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("nvcap.bpf.o");
+    // Without one, nvcap says that live tracing is not built in.
     let object = fs::read(&built).unwrap_or_default();
     for other in ["x86_64", "aarch64"].into_iter().filter(|a| *a != arch) {
         // As nvcap-ebpf has it in its section nvcap_arch.
@@ -45,11 +42,32 @@ fn main() {
         assert!(
             !object.windows(mark.len()).any(|w| w == mark.as_bytes()),
             "{} has BPF programs for processes of {other}, and nvcap is built for {arch}; \
-             type: cargo xtask build --target {arch}",
+             type: cargo xtask bpf",
             built.display()
         );
     }
     fs::write(out, object).expect("OUT_DIR is writable");
+}
+
+include!("bpf_sources.rs");
+
+/// Warns where the prebuilt BPF programs are of other sources than those beside them.
+fn warn_of_changes(manifest: &Path) {
+    let versions = manifest.join("prebuilt/VERSIONS");
+    println!("cargo::rerun-if-changed={}", versions.display());
+    let root = manifest.join("..");
+    let Some(fingerprint) = bpf_fingerprint(&root) else {
+        return;
+    };
+    for source in BPF_SOURCES {
+        println!("cargo::rerun-if-changed={}", root.join(source).display());
+    }
+    let said = fs::read_to_string(versions).unwrap_or_default();
+    if !said.contains(&fingerprint) {
+        println!(
+            "cargo::warning=the BPF programs in nvcap-ebpf/prebuilt are not of the sources beside them; type: cargo xtask bpf"
+        );
+    }
 }
 
 fn is_commit(text: &str) -> bool {
@@ -82,12 +100,13 @@ fn checked_out(root: &Path) -> Option<String> {
 }
 
 /// What the program is made of. Tests and documents are not: each change of what is here builds it anew.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "nvcap/src",
     "nvcap/facts",
     "nvcap/Cargo.toml",
     "nvcap-common/src",
     "nvcap-ebpf/src",
+    "nvcap-ebpf/prebuilt",
     "Cargo.toml",
     "Cargo.lock",
 ];

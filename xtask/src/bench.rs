@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 
 use crate::{
+    bpf,
     build::{self, Profile},
     install::{self, Root},
     paths,
@@ -80,7 +81,7 @@ fn decode(args: &[OsString]) -> Result<()> {
 }
 
 fn live(names: &[String]) -> Result<()> {
-    build::bpf()?;
+    bpf::fresh()?;
     let dir = build::packages(&build::programs(), Profile::RELEASE)?;
     let program = build::test_program("measure", Profile::RELEASE)?;
     let folder = paths::target().join("bench");
@@ -133,7 +134,7 @@ fn cost(rounds: usize, launches: u64) -> Result<()> {
     }
     let dir = Profile::RELEASE.dir();
     if std::env::var_os("SUDO_UID").is_none() {
-        build::bpf()?;
+        bpf::fresh()?;
         build::packages(&build::programs(), Profile::RELEASE)?;
     }
     // Nothing is built under sudo: the checkout belongs to a user, and so must its files.

@@ -1,6 +1,6 @@
-//! `cargo xtask build`: the BPF object first, then the programs that carry it.
+//! `cargo xtask build`: nvcap, and the programs of tests.
 //!
-//! Knows the crates and the names of their artefacts; `toolchain` knows the BPF compiler.
+//! Knows the crates and the names of their artefacts; `bpf` makes the BPF objects that nvcap carries.
 
 use std::{
     env, fs,
@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{arch::Arch, install, paths, shell::Cmd, toolchain};
+use crate::{arch::Arch, bpf, install, paths, shell::Cmd};
 
 /// How the programs are built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,9 +59,7 @@ impl Profile {
         }
         if self.is_foreign() {
             let target = self.arch.gnu().replace('-', "_").to_uppercase();
-            cargo = cargo
-                .env(format!("CARGO_TARGET_{target}_LINKER"), self.arch.cross().0)
-                .env("NVCAP_BPF_OBJECT", paths::bpf_object(self.arch));
+            cargo = cargo.env(format!("CARGO_TARGET_{target}_LINKER"), self.arch.cross().0);
         }
         cargo
     }
@@ -86,63 +84,6 @@ impl Profile {
     }
 }
 
-/// Compiles the BPF programs for processes of this machine's processor: [`bpf_for`].
-pub fn bpf() -> Result<PathBuf> {
-    bpf_for(Arch::HOST)
-}
-
-/// Compiles the BPF programs for processes of a processor to [`paths::bpf_object`], and returns that path.
-pub fn bpf_for(arch: Arch) -> Result<PathBuf> {
-    let dir = paths::ebpf_crate();
-    if !paths::has_crate("nvcap-ebpf") {
-        bail!(
-            "{} is not in this checkout, so nothing can be traced live with what is built here; \
-             `git status` and `git log -- nvcap-ebpf` say where it went",
-            dir.display()
-        );
-    }
-    let toolchain = toolchain::Toolchain::get()?;
-    let locked = dir.join("Cargo.lock").is_file().then_some("--locked");
-    let build = toolchain.cargo("build", arch).args(locked).dir(&dir);
-    build.run().with_context(|| {
-        format!(
-            "the BPF programs were not built (compiler: {}; linker: {}).\nIf the message above is the linker's and \
-             speaks of bitcode or of an unknown attribute, its LLVM is older than the compiler's: remove it from PATH \
-             and run `cargo xtask setup`, or name another in BPF_LINKER",
-            toolchain.compiler.name,
-            toolchain.linker.display()
-        )
-    })?;
-    let built = dir
-        .join(toolchain::bpf_target(arch))
-        .join("bpfel-unknown-none/release/nvcap-ebpf");
-    let object = paths::bpf_object(arch);
-    fs::create_dir_all(object.parent().expect("it has a folder"))?;
-    let fresh = object.with_extension("new");
-    fs::copy(&built, &fresh).with_context(|| {
-        format!(
-            "{} is missing: is the binary of nvcap-ebpf still called nvcap-ebpf?",
-            built.display()
-        )
-    })?;
-    if let Some(strip) = toolchain::llvm_strip() {
-        // DWARF is removed, BTF stays: the verifier's messages and the loader need only BTF.
-        Cmd::new(strip)
-            .args(["--strip-debug", "--"])
-            .arg(&fresh)
-            .run()?;
-    }
-    // An unchanged object keeps its time stamp, and the programs that carry it are not built again.
-    let bytes = fs::read(&fresh)?;
-    if fs::read(&object).is_ok_and(|old| old == bytes) {
-        fs::remove_file(&fresh)?;
-    } else {
-        fs::rename(&fresh, &object)?;
-    }
-    eprintln!("BPF object: {} ({} bytes)", object.display(), bytes.len());
-    Ok(object)
-}
-
 /// The packages whose programs tests and bundles start, if this checkout has them.
 ///
 /// Always built together: cargo joins the features of what it builds at once, and compiles all again for another choice.
@@ -159,7 +100,7 @@ pub fn programs() -> Vec<String> {
 
 /// Builds workspace packages and returns the folder with their programs.
 ///
-/// Does not touch the BPF object: call [`bpf`] first where it must be fresh.
+/// Does not touch the BPF objects: call [`bpf::fresh`] first where they must be of the sources.
 pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf> {
     profile.need_linker()?;
     let mut cmd = profile.options(host_cargo().args(["build", "--locked"]));
@@ -202,17 +143,16 @@ pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
         .with_context(|| format!("cargo named no program for the tests of {package}"))
 }
 
-/// The cargo that runs xtask, in the workspace, with the BPF object named for `nvcap/build.rs`.
+/// The cargo that runs xtask, in the workspace.
 pub fn host_cargo() -> Cmd {
     Cmd::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .other_package()
         .dir(paths::root())
-        .env("NVCAP_BPF_OBJECT", paths::bpf_object(Arch::HOST))
 }
 
 /// `cargo xtask build`.
 pub fn run(profile: Profile) -> Result<()> {
-    bpf_for(profile.arch)?;
+    bpf::fresh()?;
     // Tests and benchmarks use a release, as root and without building: all of it must be there.
     let dir = if profile.release {
         packages(&programs(), profile)?

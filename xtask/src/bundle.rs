@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
+    bpf,
     build::{self, Profile},
     paths,
     shell::Cmd,
@@ -25,7 +26,7 @@ pub fn run(dir: &Path) -> Result<()> {
             sources.join("run.sh").display()
         );
     }
-    build::bpf()?;
+    bpf::fresh()?;
     let built = build::packages(&build::programs(), Profile::RELEASE)?;
     let bin = dir.join("bin");
     fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
@@ -62,7 +63,7 @@ pub fn run(dir: &Path) -> Result<()> {
 
 /// Programs carry the BPF object in their read-only data: it survives.
 fn strip(program: &Path) -> Result<()> {
-    let tool = paths::on_path("strip").or_else(toolchain::llvm_strip);
+    let tool = paths::on_path("strip").or_else(|| toolchain::llvm_tool("llvm-strip"));
     match tool {
         Some(tool) => Cmd::new(tool).arg("--strip-all").arg(program).run(),
         None => {

@@ -146,9 +146,7 @@ fn lint_aarch64(report: &mut Report) -> Result<()> {
                 .args(["clippy", "-p", "nvcap", "--no-default-features"])
                 .args(["--features", "trap", "--locked", "--target", &target])
                 // What only `nvcap serve` uses is left out with it.
-                .args(["--", "-D", "warnings", "-A", "dead-code"])
-                // Whether it has been built or not.
-                .env("NVCAP_BPF_OBJECT", paths::bpf_object(Arch::Aarch64)),
+                .args(["--", "-D", "warnings", "-A", "dead-code"]),
         ),
     }
 }

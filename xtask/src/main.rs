@@ -3,6 +3,7 @@
 mod api;
 mod arch;
 mod bench;
+mod bpf;
 mod browser;
 mod build;
 mod bundle;
@@ -52,7 +53,17 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Build the BPF programs and nvcap
+    /// Compile the BPF programs into nvcap-ebpf/prebuilt/, which is committed
+    #[command(
+        after_help = "Needed after a change of nvcap-ebpf or nvcap-common alone; all else builds with what is there.
+Installs the BPF toolchain where it is lacking (docs/building.md)."
+    )]
+    Bpf {
+        /// Only compare: status 1 where the committed objects are not what the sources give, byte for byte
+        #[arg(long)]
+        check: bool,
+    },
+    /// Build nvcap
     #[command(after_help = "Examples:
   cargo xtask build             development build: target/debug/nvcap
   cargo xtask build --release   one static file for any distribution; its path is printed last
@@ -153,6 +164,8 @@ fn main() -> ExitCode {
 fn dispatch() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
         Command::Setup { check } => setup::run(check)?,
+        Command::Bpf { check: false } => bpf::make()?,
+        Command::Bpf { check: true } => bpf::check()?,
         Command::Build {
             release,
             fixed,

@@ -19,6 +19,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
+    bpf,
     build::{self, Profile},
     install, paths,
     shell::Cmd,
@@ -55,7 +56,7 @@ pub fn run() -> Result<()> {
 
 /// Builds nvcap and packs it into a folder that is made anew.
 pub fn make() -> Result<Made> {
-    build::bpf()?;
+    bpf::fresh()?;
     // All programs, as the tests build them: with other packages cargo would choose other features, and build anew.
     let built = build::packages(&build::programs(), Profile::RELEASE)?.join("nvcap");
     build::check_static(&built)?;

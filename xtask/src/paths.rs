@@ -39,12 +39,14 @@ pub fn ebpf_crate() -> PathBuf {
     root().join("nvcap-ebpf")
 }
 
-/// The finished BPF object for processes of a processor; `nvcap/build.rs` looks for it here too.
+/// The built BPF objects and what they were built by, which are committed.
+pub fn prebuilt() -> PathBuf {
+    ebpf_crate().join("prebuilt")
+}
+
+/// The built BPF object for processes of a processor, which `nvcap/build.rs` embeds.
 pub fn bpf_object(arch: Arch) -> PathBuf {
-    target().join(match arch {
-        Arch::HOST => "bpf/nvcap.bpf.o".to_owned(),
-        other => format!("bpf/nvcap-{}.bpf.o", other.name()),
-    })
+    prebuilt().join(format!("nvcap-{}.bpf.o", arch.name()))
 }
 
 /// The tables that `cargo xtask facts` turns into `nvcap/facts/*.bin`.

@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use crate::{
+    bpf,
     build::{self, Profile},
     install::{self, Root},
     paths,
@@ -39,14 +40,14 @@ pub fn run(args: &[OsString]) -> Result<ExitCode> {
     if args.is_empty() {
         return look_around();
     }
-    build::bpf()?;
+    bpf::fresh()?;
     let dir = build::packages(&["nvcap"], Profile::RELEASE)?;
     start(&nvcap(&dir, args)?)
 }
 
 /// No arguments: traces a process that uses a GPU now, else the software GPU.
 fn look_around() -> Result<ExitCode> {
-    build::bpf()?;
+    bpf::fresh()?;
     let dir = build::packages(&build::programs(), Profile::RELEASE)?;
     if let Some(pid) = gpu_process() {
         eprintln!(

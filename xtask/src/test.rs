@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, env, fs, path::Path, process::Command};
 use anyhow::Result;
 
 use crate::{
-    browser,
+    bpf, browser,
     build::{self, Profile},
     install::{self, Root},
     paths, python,
@@ -78,7 +78,7 @@ fn programs(report: &mut Report) -> Option<std::path::PathBuf> {
         );
         return None;
     }
-    let built = build::bpf().and_then(|_| build::packages(&build::programs(), Profile::RELEASE));
+    let built = bpf::fresh().and_then(|()| build::packages(&build::programs(), Profile::RELEASE));
     match built {
         Ok(dir) => {
             report.check(

@@ -93,6 +93,10 @@ impl Toolchain {
             "-C target-cpu=v3 -C debuginfo=2 -C linker={} -C link-arg=--btf",
             self.linker.display()
         );
+        // BTF names the source of each line: by names that are the same on every machine.
+        for (path, name) in self.compiler.places() {
+            flags.push_str(&format!(" --remap-path-prefix={}={name}", path.display()));
+        }
         if arch != Arch::HOST {
             // As aya-ebpf has it: cargo then tells build scripts CARGO_CFG_BPF_TARGET_ARCH.
             flags.push_str(&format!(" --cfg bpf_target_arch=\"{}\"", arch.name()));
@@ -108,6 +112,48 @@ impl Toolchain {
             ])
             .args(build_std)
             .env("RUSTFLAGS", flags)
+    }
+
+    /// The compiler, exactly: what the objects' bytes depend on.
+    pub fn compiler_version(&self) -> Result<String> {
+        let about = Cmd::new(&self.compiler.rustc)
+            .arg("-vV")
+            .other_toolchain()
+            .read()
+            .with_context(|| format!("{} -vV", self.compiler.rustc.display()))?;
+        let value = |key: &str| {
+            about
+                .lines()
+                .find_map(|l| l.strip_prefix(key))
+                .map(str::trim)
+        };
+        let core = match self.compiler.build_std {
+            true => "core from its sources",
+            false => "core built for BPF",
+        };
+        Ok(format!(
+            "rustc {} {} (LLVM {}, {core})",
+            value("release:").unwrap_or("?"),
+            value("commit-hash:").unwrap_or("?"),
+            value("LLVM version:").unwrap_or("?"),
+        ))
+    }
+
+    /// The linker and its LLVM, as exactly as they say it.
+    pub fn linker_version(&self) -> Result<String> {
+        let about = Cmd::new(&self.linker)
+            .arg("--version")
+            .read()
+            .with_context(|| format!("{} --version", self.linker.display()))?;
+        let libraries = Cmd::new("ldd").arg(&self.linker).read().unwrap_or_default();
+        let library = libraries
+            .split_whitespace()
+            .find(|w| w.starts_with("libLLVM"));
+        Ok(format!(
+            "{} ({})",
+            about.trim(),
+            library.unwrap_or("LLVM inside")
+        ))
     }
 
     /// The existing toolchain, or one installed now if allowed, or an error that says what to type.
@@ -150,6 +196,22 @@ impl Toolchain {
 }
 
 impl Compiler {
+    /// Folders of sources on this machine, and the names that they have in a BPF object.
+    fn places(&self) -> Vec<(PathBuf, &'static str)> {
+        let mut places = vec![(paths::root(), ".")];
+        let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
+        let registry = home.map(|home| home.join("registry/src"));
+        let crates = registry.and_then(|dir| paths::sorted(&dir).ok());
+        places.extend(crates.into_iter().flatten().map(|dir| (dir, "crates")));
+        let sysroot = Cmd::new(&self.rustc)
+            .args(["--print", "sysroot"])
+            .other_toolchain()
+            .read();
+        places.extend(sysroot.map(|dir| (PathBuf::from(dir), "rust")));
+        places
+    }
+
     /// cargo with this compiler, without the outer cargo's variables.
     fn cargo(&self) -> Cmd {
         self.with_own_rustc(match &self.rustup {
@@ -471,15 +533,15 @@ fn llvm_prefix(n: u32) -> Option<PathBuf> {
     .map(PathBuf::from)
 }
 
-/// An `llvm-strip` that supports BPF; without one the object keeps its DWARF, which is harmless.
-pub fn llvm_strip() -> Option<PathBuf> {
+/// A tool of an LLVM that supports BPF (`llvm-objcopy`).
+pub fn llvm_tool(name: &str) -> Option<PathBuf> {
     let versioned = LINKER_LLVMS.rev().find_map(|n| {
-        let inside = PathBuf::from(format!("/usr/lib/llvm-{n}/bin/llvm-strip"));
+        let inside = PathBuf::from(format!("/usr/lib/llvm-{n}/bin/{name}"));
         paths::is_executable(&inside)
             .then_some(inside)
-            .or_else(|| paths::on_path(&format!("llvm-strip-{n}")))
+            .or_else(|| paths::on_path(&format!("{name}-{n}")))
     });
-    versioned.or_else(|| paths::on_path("llvm-strip"))
+    versioned.or_else(|| paths::on_path(name))
 }
 
 /// cargo of rustup's nightly, which sanitizers need.

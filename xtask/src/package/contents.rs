@@ -91,7 +91,8 @@ impl Source {
     pub fn of(built: &Path, work: &Path) -> Result<Self> {
         let program = work.join("nvcap");
         fs::copy(built, &program)?;
-        if let Some(strip) = paths::on_path("strip").or_else(toolchain::llvm_strip) {
+        if let Some(strip) = paths::on_path("strip").or_else(|| toolchain::llvm_tool("llvm-strip"))
+        {
             Cmd::new(strip)
                 .args(["--strip-all", "--remove-section=.comment"])
                 .arg(&program)

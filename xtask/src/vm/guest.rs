@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::shell;
 use crate::{
     arch::Arch,
+    bpf,
     build::{self, Profile},
 };
 
@@ -26,8 +27,7 @@ pub struct Programs {
 pub fn build(nvcap: Option<&Path>, bed: bool, profile: Profile) -> Result<Programs> {
     let mut wanted = vec!["vm-guest".to_owned(), "softgpu".to_owned()];
     if nvcap.is_none() && !bed {
-        build::bpf_for(profile.arch)
-            .context("without nvcap, `cargo xtask vm --bed` runs the bed's own tests")?;
+        bpf::fresh().context("without nvcap, `cargo xtask vm --bed` runs the bed's own tests")?;
         wanted = build::programs();
     }
     let dir = build::packages(&wanted, profile)?;
