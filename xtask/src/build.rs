@@ -30,6 +30,13 @@ impl Profile {
         arch: Arch::HOST,
     };
 
+    /// The profile that compiles soonest, linked with this machine's C library.
+    pub const DEVELOPMENT: Self = Self {
+        release: false,
+        fixed: false,
+        arch: Arch::HOST,
+    };
+
     /// The same for another processor.
     pub fn on(self, arch: Arch) -> Self {
         Self { arch, ..self }
@@ -96,6 +103,25 @@ pub fn programs() -> Vec<String> {
         "tests/vm/guest",
     ];
     FOLDERS.into_iter().filter_map(paths::package).collect()
+}
+
+/// Builds what a trace needs, in the development profile: nvcap with live tracing but without Parquet, HTTP and other extras, and the software GPU.
+/// Returns the folder with the programs.
+pub fn to_trace() -> Result<PathBuf> {
+    bpf::fresh()?;
+    let mut cmd = host_cargo().args(["build", "--locked", "--no-default-features"]);
+    cmd = cmd.args(["--features", "nvcap/trap", "-p", "nvcap"]);
+    if let Some(package) = paths::package("tests/softgpu") {
+        cmd = cmd.args(["-p", &package]);
+    }
+    let profile = Profile::DEVELOPMENT;
+    if !profile.dir().join("nvcap").is_file() {
+        eprintln!(
+            "building nvcap and the software GPU: one to two minutes on two processors the first time, seconds from then on"
+        );
+    }
+    cmd.run()?;
+    Ok(profile.dir())
 }
 
 /// Builds workspace packages and returns the folder with their programs.

@@ -82,7 +82,7 @@ Installs the BPF toolchain where it is lacking (docs/building.md)."
         #[arg(long, value_name = "ARCH", value_enum, default_value_t = arch::Arch::HOST)]
         target: arch::Arch,
     },
-    /// Build everything, become root by sudo, and trace
+    /// Build what a trace needs, become root by sudo, and trace
     #[command(
         after_help = "Without arguments a process that uses a GPU is traced for 10 seconds; where there is \
 none, the software GPU is, to its end. With arguments, they are nvcap's own. The exit status is nvcap's.

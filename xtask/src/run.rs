@@ -1,4 +1,4 @@
-//! `cargo xtask run`: build everything, become root, trace.
+//! `cargo xtask run`: build what a trace needs and nothing else, become root, trace.
 //!
 //! Knows which commands of nvcap need root, how to recognise a GPU process, and the bundled software GPU.
 
@@ -11,8 +11,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use crate::{
-    bpf,
-    build::{self, Profile},
+    build,
     install::{self, Root},
     paths,
     shell::Cmd,
@@ -40,15 +39,13 @@ pub fn run(args: &[OsString]) -> Result<ExitCode> {
     if args.is_empty() {
         return look_around();
     }
-    bpf::fresh()?;
-    let dir = build::packages(&["nvcap"], Profile::RELEASE)?;
+    let dir = build::to_trace()?;
     start(&nvcap(&dir, args)?)
 }
 
 /// No arguments: traces a process that uses a GPU now, else the software GPU.
 fn look_around() -> Result<ExitCode> {
-    bpf::fresh()?;
-    let dir = build::packages(&build::programs(), Profile::RELEASE)?;
+    let dir = build::to_trace()?;
     if let Some(pid) = gpu_process() {
         eprintln!(
             "process {pid} uses a GPU: tracing it for {LOOK_SECONDS} s. Another: cargo xtask run -- -p PID"
