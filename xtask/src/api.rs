@@ -18,7 +18,7 @@ const HEAD: &str = "\
 pub fn run(check: bool) -> Result<()> {
     document()?;
     if check {
-        return compare();
+        return compare(&paths::target());
     }
     let file = paths::root().join("nvcap/api.txt");
     let items = listing(&paths::target().join("doc/nvcap"))?;
@@ -34,10 +34,10 @@ fn document() -> Result<()> {
         .run()
 }
 
-/// Compares the existing pages with the committed list.
-pub fn compare() -> Result<()> {
+/// Compares the pages in a target folder with the committed list.
+pub fn compare(target: &Path) -> Result<()> {
     let committed = fs::read_to_string(paths::root().join("nvcap/api.txt")).unwrap_or_default();
-    let is = listing(&paths::target().join("doc/nvcap"))?;
+    let is = listing(&target.join("doc/nvcap"))?;
     let was: BTreeSet<String> = committed
         .lines()
         .filter(|l| !l.starts_with('#'))

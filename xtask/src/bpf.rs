@@ -107,24 +107,9 @@ pub fn make() -> Result<()> {
 
 /// `cargo xtask bpf --check`: the committed objects are what the sources give, byte for byte. Where another compiler or linker is here than the one
 /// that made them, only the sources are compared, and it is said that the bytes were not.
-pub fn check() -> Result<()> {
-    let mut report = Report::default();
+pub fn check(report: &mut Report) -> Result<()> {
     let committed = Versions::committed();
-    let sources = fingerprint()?;
-    report.check(
-        "the BPF objects are of these sources",
-        match &committed {
-            Some(v) if v.sources == sources => Ok(()),
-            Some(v) => Err(anyhow::anyhow!(
-                "they are of {}, the sources here are {sources}; type: cargo xtask bpf",
-                v.sources
-            )),
-            None => Err(anyhow::anyhow!(
-                "{} is missing; type: cargo xtask bpf",
-                file().display()
-            )),
-        },
-    );
+    report.check("BPF objects are of their sources", are_of_sources());
     let compared = match Toolchain::get() {
         Err(error) => Err(format!("{error:#}")),
         Ok(toolchain) => {
@@ -146,7 +131,20 @@ pub fn check() -> Result<()> {
             Ok(toolchain) => report.check(&name, same(toolchain, arch)),
         }
     }
-    report.close()
+    Ok(())
+}
+
+/// Fails where the committed objects are of other sources than those beside them.
+pub fn are_of_sources() -> Result<()> {
+    let sources = fingerprint()?;
+    match Versions::committed() {
+        Some(v) if v.sources == sources => Ok(()),
+        Some(v) => bail!(
+            "they are of {}, the sources here are {sources}; type: cargo xtask bpf",
+            v.sources
+        ),
+        None => bail!("{} is missing; type: cargo xtask bpf", file().display()),
+    }
 }
 
 fn same(toolchain: &Toolchain, arch: Arch) -> Result<()> {
@@ -274,12 +272,5 @@ mod tests {
         };
         assert_eq!(Versions::parse(&versions.text()), Some(versions));
         assert_eq!(Versions::parse("compiler x\n"), None);
-    }
-
-    #[test]
-    fn the_committed_objects_are_of_the_sources() {
-        let committed = Versions::committed().expect("nvcap-ebpf/prebuilt/VERSIONS");
-        let sources = bpf_fingerprint(&paths::root()).expect("a whole checkout");
-        assert_eq!(committed.sources, sources, "type: cargo xtask bpf");
     }
 }

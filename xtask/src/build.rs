@@ -137,25 +137,26 @@ pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf>
     Ok(profile.dir())
 }
 
-/// The command that builds the test program of `package` in the profile and runs it.
-///
-/// With all that [`programs`] names but nvcap, whose own tests need features that nothing else does: what has been built for
-/// the programs is used.
-pub fn test_of(package: &str, profile: Profile) -> Result<Cmd> {
+/// Builds the test program `name` (of tests/live, tests/hostile) without running it, and returns its path. In the development profile with all of the
+/// workspace, as the other tests are built; else with what [`programs`] names.
+pub fn test_program(name: &str, profile: Profile) -> Result<PathBuf> {
     const TESTS: [&str; 2] = ["tests/live", "tests/hostile"];
     profile.need_linker()?;
-    let mut cmd = profile.options(host_cargo().args(["test", "--locked", "--no-fail-fast"]));
-    let tests = TESTS.into_iter().filter_map(paths::package);
-    for name in programs().into_iter().filter(|n| n != "nvcap").chain(tests) {
-        cmd = cmd.args(["-p", &name]);
+    let mut cmd = profile.options(host_cargo().args(["test", "--locked"]));
+    if profile == Profile::DEVELOPMENT {
+        cmd = cmd.arg("--workspace");
+    } else {
+        let tests = TESTS.into_iter().filter_map(paths::package);
+        for package in programs().into_iter().filter(|n| n != "nvcap").chain(tests) {
+            cmd = cmd.args(["-p", &package]);
+        }
     }
-    Ok(cmd.args(["--test", package]))
-}
-
-/// Builds the test program of [`test_of`] without running it, and returns its path.
-pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
-    let cmd =
-        test_of(package, profile)?.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    let cmd = cmd.args([
+        "--test",
+        name,
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ]);
     let messages = cmd
         .read()
         .with_context(|| format!("not built; look with: {}", cmd.line()))?;
@@ -166,7 +167,7 @@ pub fn test_program(package: &str, profile: Profile) -> Result<PathBuf> {
         .filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next())
         .map(PathBuf::from)
         .next_back()
-        .with_context(|| format!("cargo named no program for the tests of {package}"))
+        .with_context(|| format!("cargo named no program for the tests {name}"))
 }
 
 /// The cargo that runs xtask, in the workspace.

@@ -2,23 +2,21 @@
 //!
 //! Each part ends with its own `N passed, N failed, N skipped`, which `.ci/run` adds up.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
 
 use crate::{
-    api, arch::Arch, build, install, licences, package, paths, report::Report, shell::Cmd,
+    api, arch::Arch, bpf, build, install, package, paths, report::Report, shell::Cmd, test,
     toolchain,
 };
 
 /// A part of the gate.
 #[derive(Subcommand)]
 pub enum Part {
-    /// `style`, clippy and the library's documentation, all without a warning; its public interface
+    /// What the compiler says of all forms, without a warning: clippy, the library's documentation, its public interface
     Lint,
-    /// Licences of dependencies; rustfmt
-    Style,
     /// Packages, installed into a bare root and removed; the service, the manifests, the alerts and the dashboard
     Package,
     /// 10,000 mutated inputs of each format, the same ones each time, and every fuzz target for a short while
@@ -27,7 +25,7 @@ pub enum Part {
         #[arg(long, default_value_t = 20)]
         seconds: u32,
     },
-    /// What needs nothing but processor time: of `lint` what `style` is not, and `fuzz`
+    /// What needs nothing but processor time: the release that is packed, `lint`, the BPF objects built again, `fuzz`
     Beside {
         /// Seconds for each fuzz target
         #[arg(long, default_value_t = 20)]
@@ -39,14 +37,13 @@ pub enum Part {
 pub fn run(part: &Part) -> Result<()> {
     let mut report = Report::default();
     match part {
-        Part::Lint => {
-            style(&mut report)?;
-            compiled(&mut report)?;
-        }
-        Part::Style => style(&mut report)?,
+        Part::Lint => compiled(&mut report)?,
         Part::Package => package::check::run(&mut report)?,
         Part::Fuzz { seconds } => inputs(&mut report, *seconds)?,
         Part::Beside { seconds } => {
+            let built = build::packages(&["nvcap"], build::Profile::RELEASE);
+            report.check("the release", built.map(drop));
+            bpf::check(&mut report)?;
             compiled(&mut report)?;
             inputs(&mut report, *seconds)?;
         }
@@ -54,8 +51,8 @@ pub fn run(part: &Part) -> Result<()> {
     report.close()
 }
 
-fn style(report: &mut Report) -> Result<()> {
-    report.check("licences", licences::check());
+/// rustfmt and lock files of all crates.
+pub fn style(report: &mut Report) -> Result<()> {
     let cargo = build::host_cargo;
     report.step(
         "rustfmt",
@@ -79,15 +76,23 @@ fn style(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// clippy of all forms that are compiled from the sources, and what they are documented to have.
+/// clippy of the whole workspace.
+pub fn clippy() -> Cmd {
+    build::host_cargo()
+        .args(["clippy", "--workspace", "--all-targets", "--locked"])
+        .args(DENY)
+}
+
+/// The target folder of what is compiled beside the tests.
+fn lint_target() -> PathBuf {
+    paths::target().join("lint")
+}
+
+/// clippy of the forms that the whole workspace's does not see, and what they are documented to have.
 fn compiled(report: &mut Report) -> Result<()> {
-    let cargo = build::host_cargo;
-    report.step(
-        "clippy",
-        &cargo()
-            .args(["clippy", "--workspace", "--all-targets", "--locked"])
-            .args(DENY),
-    )?;
+    // A folder of its own: the tests need not wait for it, nor it for them.
+    let cargo = || build::host_cargo().env("CARGO_TARGET_DIR", lint_target());
+    test::library(report);
     lint_bpf(report)?;
     report.step(
         "clippy without default features",
@@ -125,7 +130,7 @@ fn compiled(report: &mut Report) -> Result<()> {
             .env("RUSTDOCFLAGS", "-D warnings"),
     )?;
     // Reads the pages that the step before wrote.
-    report.check("public interface", api::compare());
+    report.check("public interface", api::compare(&lint_target()));
     Ok(())
 }
 
@@ -143,6 +148,7 @@ fn lint_aarch64(report: &mut Report) -> Result<()> {
         Ok(target) => report.step(
             NAME,
             &build::host_cargo()
+                .env("CARGO_TARGET_DIR", lint_target())
                 .args(["clippy", "-p", "nvcap", "--no-default-features"])
                 .args(["--features", "trap", "--locked", "--target", &target])
                 // What only `nvcap serve` uses is left out with it.
@@ -191,8 +197,11 @@ fn inputs(report: &mut Report, seconds: u32) -> Result<()> {
 
 /// The same mutated inputs each time: no nightly is needed for them.
 fn mutants(report: &mut Report) -> Result<()> {
-    let built = build::packages(&build::programs(), build::Profile::RELEASE)?;
-    report.step("mutants", &Cmd::new(built.join("mutants")))
+    let built = build::Profile::DEVELOPMENT.dir().join("mutants");
+    if !built.is_file() {
+        build::packages(&["mutants"], build::Profile::DEVELOPMENT)?;
+    }
+    report.step("mutants", &Cmd::new(built))
 }
 
 fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {

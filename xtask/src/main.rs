@@ -7,6 +7,7 @@ mod bpf;
 mod browser;
 mod build;
 mod bundle;
+mod check;
 mod ci;
 mod facts;
 mod install;
@@ -22,6 +23,7 @@ mod setup;
 mod shell;
 mod test;
 mod toolchain;
+mod tree;
 mod vm;
 mod watchpoint;
 
@@ -97,6 +99,11 @@ Examples:
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// Check what needs no kernel, no GPU and no root, the cheapest first: the tree, format, documents, clippy, unit tests
+    #[command(
+        after_help = "Says within three minutes whether a change is worth the tests. What it touches is tested first."
+    )]
+    Check,
     /// Run every test that this machine can run, and name those that it cannot
     #[command(after_help = "Examples:
   cargo xtask test
@@ -165,7 +172,12 @@ fn dispatch() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
         Command::Setup { check } => setup::run(check)?,
         Command::Bpf { check: false } => bpf::make()?,
-        Command::Bpf { check: true } => bpf::check()?,
+        Command::Bpf { check: true } => {
+            let mut report = report::Report::default();
+            bpf::check(&mut report)?;
+            report.close()?;
+        }
+        Command::Check => check::run()?,
         Command::Build {
             release,
             fixed,

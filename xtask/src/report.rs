@@ -213,6 +213,11 @@ impl Report {
         }
     }
 
+    /// True once something has failed.
+    pub fn has_failed(&self) -> bool {
+        self.counts.failed > 0
+    }
+
     /// Counts a test that cannot run here.
     pub fn skip(&mut self, name: &str, why: &str) {
         eprintln!("== {name}: NOT RUN: {why}");

@@ -1,8 +1,13 @@
 //! `cargo xtask test`: every test that this machine can run, and a list of those that it cannot.
 //!
-//! Knows which crates hold tests and what they need; `report` reads the output of the tests.
+//! Knows which crates hold tests and what they need; `report` reads the output of the tests. Everything is built once, in the development profile:
+//! the programs that the live tests start are those that the unit tests were compiled beside.
 
-use std::{collections::BTreeSet, env, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
 
@@ -21,18 +26,16 @@ const LIVE: [(&str, &str); 2] = [
     ("hostile targets", "tests/hostile"),
 ];
 
-/// What live tests are told by the environment: what runs beside them, how long the chaos lasts, of which seed it is, how often what
-/// is repeated is.
-const PASSED_ON: [&str; 5] = [
-    "NVCAP_BESIDE",
+/// The environment variables that live tests read: how long the chaos lasts, of which seed it is, how often what is repeated is.
+const PASSED_ON: [&str; 4] = [
     "NVCAP_CHAOS_SECONDS",
     "NVCAP_CHAOS_SEED",
     "NVCAP_CHAOS_ROUND",
     "NVCAP_LIFE_TIMES",
 ];
 
-/// Set where virtual machines with another processor are to be run, too.
-const FOREIGN: &str = "NVCAP_VM_FOREIGN";
+/// Set for the long form of the gate: virtual machines with another processor, and what else takes minutes.
+const NIGHTLY: &str = "NVCAP_NIGHTLY";
 
 /// Tests that `cargo xtask test` is to leave out.
 #[derive(Clone, Copy, Default)]
@@ -46,48 +49,60 @@ pub struct Options {
 /// Runs all tests; an error where one failed.
 pub fn run(options: Options) -> Result<()> {
     let mut report = Report::default();
+    eprintln!(
+        "the tests: built in 3 to 5 minutes on two processors the first time, then run in 6 to 8; each step says what it does"
+    );
     program(&mut report, "tshark", "tests with Wireshark's programs");
     program(&mut report, "tmux", "tests of the screen of nvcap top");
-    let built = programs(&mut report);
-    library(&mut report)?;
     python::perfetto();
     browser::headless();
     python::tables();
-    workspace(&mut report)?;
-    if options.no_live {
-        report.skip("live tests", "--no-live was given");
-    } else {
-        for (name, folder) in LIVE {
-            live(&mut report, name, folder, built.as_deref())?;
-        }
+    let built = programs(&mut report);
+    report.step(
+        "unit and fixture tests",
+        &cargo_test().arg("--workspace").args(SHOW),
+    )?;
+    if is_nightly() {
+        let alone = cargo_test().args(ALONE).arg("--lib").args(SHOW);
+        report.step("library without default features", &alone)?;
     }
-    if options.no_vm {
-        report.skip("VM tests", "--no-vm was given");
-    } else {
-        vm(&mut report)?;
+    // Beside each other: most of these tests wait for most of their time, and none judges by time.
+    let mut steps = Vec::new();
+    match (options.no_live, &built) {
+        (true, _) => report.skip("live tests", "--no-live was given"),
+        (false, None) => report.skip("live tests", "there is no built nvcap to test"),
+        (false, Some(built)) => steps.extend(live(&mut report, built)?),
     }
+    match options.no_vm {
+        true => report.skip("VM tests", "--no-vm was given"),
+        false => steps.extend(vm(&mut report)?),
+    }
+    report.steps(steps)?;
     report.close()
 }
 
-/// Builds the programs for the end-to-end tests, and checks that nvcap runs anywhere. None if that failed.
-fn programs(report: &mut Report) -> Option<std::path::PathBuf> {
-    if !paths::has_crate("nvcap-ebpf") {
-        report.skip(
-            "build of the BPF programs",
-            "nvcap-ebpf/ is not in this checkout",
-        );
-        return None;
-    }
-    let built = bpf::fresh().and_then(|()| build::packages(&build::programs(), Profile::RELEASE));
-    match built {
-        Ok(dir) => {
-            report.check(
-                "nvcap is one file that needs no shared library",
-                build::check_static(&dir.join("nvcap")),
-            );
-            report.check("nvcap starts", starts(&dir.join("nvcap")));
-            Some(dir)
-        }
+fn is_nightly() -> bool {
+    env::var_os(NIGHTLY).is_some()
+}
+
+/// Builds the programs and all tests. None if that failed.
+fn programs(report: &mut Report) -> Option<PathBuf> {
+    let build = || {
+        bpf::fresh()?;
+        let all = ["--workspace", "--locked"];
+        build::host_cargo()
+            .arg("build")
+            .args(all)
+            .arg("--bins")
+            .run()?;
+        build::host_cargo()
+            .arg("test")
+            .args(all)
+            .arg("--no-run")
+            .run()
+    };
+    match build() {
+        Ok(()) => Some(Profile::DEVELOPMENT.dir()),
         Err(error) => {
             report.check("build", Err(error));
             None
@@ -95,30 +110,11 @@ fn programs(report: &mut Report) -> Option<std::path::PathBuf> {
     }
 }
 
-/// The program prints its version in an empty environment, without other files.
-fn starts(program: &Path) -> Result<()> {
-    let out = Command::new(program)
-        .arg("--version")
-        .env_clear()
-        .current_dir("/")
-        .output()?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    if !out.status.success() || !text.starts_with("nvcap ") {
-        anyhow::bail!(
-            "`nvcap --version` ended with {} and printed {text:?}",
-            out.status
-        );
-    }
-    Ok(())
-}
+/// The library as another project would build it.
+const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
 
 /// The decoder and the driver model as another project would link them: no BPF, no kernel, no command line, no output.
-fn library(report: &mut Report) -> Result<()> {
-    const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
-    report.step(
-        "library without default features",
-        &cargo_test().args(ALONE).arg("--lib").args(SHOW),
-    )?;
+pub fn library(report: &mut Report) {
     let tree = build::host_cargo()
         .args(["tree", "--locked", "-e", "normal", "--prefix", "none"])
         .args(ALONE)
@@ -129,18 +125,28 @@ fn library(report: &mut Report) -> Result<()> {
         links_no_more(&tree),
     );
     let built = build::host_cargo()
-        .args(["build", "--locked", "--lib"])
-        .args(ALONE);
-    let built = built.run().and_then(|()| {
-        Ok(fs::read_to_string(
-            paths::target().join("debug/libnvcap.d"),
-        )?)
-    });
+        .args(["check", "--locked", "--lib"])
+        .args(ALONE)
+        .args(["--message-format=json-render-diagnostics"])
+        .read()
+        .ok_or_else(|| anyhow::anyhow!("cargo check failed"));
+    let built = built.and_then(|messages| Ok(fs::read_to_string(dependencies(&messages)?)?));
     report.check(
         "library without default features has no output and reads no /proc",
         built.and_then(|files| has_no_room_of_the_program(&files)),
     );
-    Ok(())
+}
+
+/// The file in which the compiler lists the library's source files, by cargo's messages.
+fn dependencies(messages: &str) -> Result<PathBuf> {
+    let metadata = messages
+        .lines()
+        .filter(|line| line.contains("\"kind\":[\"lib\"]") && line.contains("/nvcap/Cargo.toml\""))
+        .find_map(|line| line.split('"').find(|word| word.ends_with(".rmeta")))
+        .ok_or_else(|| anyhow::anyhow!("cargo named no library"))?;
+    let path = Path::new(metadata).with_extension("d");
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    Ok(path.with_file_name(name.trim_start_matches("lib")))
 }
 
 /// `tree`: the packages that the library without default features is linked with, a line each.
@@ -211,85 +217,56 @@ fn program(report: &mut Report, name: &str, purpose: &str) {
     }
 }
 
-/// Unit, fixture and documentation tests of every crate of the workspace.
-fn workspace(report: &mut Report) -> Result<()> {
-    let cmd = cargo_test().arg("--workspace").args(SHOW);
-    report.step("unit and fixture tests", &cmd)
-}
-
-/// End-to-end tests on the running kernel, as root.
-fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> Result<()> {
-    let Some(built) = built else {
-        report.skip(name, "there is no built nvcap to test");
-        return Ok(());
-    };
-    let Some(package) = paths::package(folder) else {
-        report.skip(name, &format!("{folder}/ is not in this checkout"));
-        return Ok(());
-    };
-    let programs = [
-        ("NVCAP_BIN", built.join("nvcap")),
-        ("SOFTGPU_BIN", built.join("softgpu")),
-    ];
-    // Optimised, as the programs are: what is traced is compared with what was planned, to the byte.
-    let mut cmd = build::test_of(&package, Profile::RELEASE)?;
-    match install::root() {
-        Root::Already => {
-            for (variable, path) in programs {
-                cmd = cmd.env(variable, path);
+/// End-to-end tests on the running kernel, as root, with the built programs.
+fn live(report: &mut Report, built: &Path) -> Result<Vec<(String, Cmd)>> {
+    let mut steps = Vec::new();
+    for (name, folder) in LIVE {
+        let Some(package) = paths::package(folder) else {
+            report.skip(name, &format!("{folder}/ is not in this checkout"));
+            continue;
+        };
+        let program = build::test_program(&package, Profile::DEVELOPMENT)?;
+        let variable = |variable: &str, value: &Path| format!("{variable}={}", value.display());
+        let mut said = vec![
+            variable("NVCAP_BIN", &built.join("nvcap")),
+            variable("SOFTGPU_BIN", &built.join("softgpu")),
+        ];
+        said.extend(PASSED_ON.iter().filter_map(|name| {
+            let value = env::var(name).ok()?;
+            Some(format!("{name}={value}"))
+        }));
+        // sudo drops the environment, so env sets it again.
+        let cmd = match install::root() {
+            Root::Already => Cmd::new("env"),
+            Root::Sudo => Cmd::new("sudo").args(["-n", "env"]),
+            Root::Asking | Root::No => {
+                report.skip(name, "they need root; type: sudo -v && cargo xtask test");
+                // Observing only needs the right to read a process of the same user.
+                let cmd = Cmd::new("env").args(said).arg(program).arg("observe");
+                steps.push((format!("{name} that need no root"), cmd));
+                continue;
             }
-        }
-        // Built by the user, run by root: cargo starts each test program through the runner. sudo drops the environment, so
-        // env sets it again.
-        Root::Sudo => {
-            let programs =
-                programs.map(|(variable, path)| format!("{variable}={}", path.display()));
-            let said = PASSED_ON.iter().filter_map(|name| {
-                let value = std::env::var(name).ok()?;
-                Some(format!("{name}={value}"))
-            });
-            let programs = programs
-                .into_iter()
-                .chain(said)
-                .collect::<Vec<_>>()
-                .join(" ");
-            cmd = cmd.env(
-                "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
-                format!("sudo -n env {programs}"),
-            );
-        }
-        Root::Asking | Root::No => {
-            report.skip(name, "they need root; type: sudo -v && cargo xtask test");
-            for (variable, path) in programs {
-                cmd = cmd.env(variable, path);
-            }
-            // Observing only needs the right to read a process of the same user.
-            return report.step(
-                &format!("{name} that need no root"),
-                &cmd.args(["--", "--show-output", "observe"]),
-            );
-        }
+        };
+        steps.push((name.to_owned(), cmd.args(said).arg(program)));
     }
-    // One at a time: a thread has four debug registers, and timing tests need the machine for themselves.
-    report.step(name, &cmd.args(["--", "--show-output", "--test-threads=1"]))
+    Ok(steps)
 }
 
 /// Tests on kernels other than the running one.
-fn vm(report: &mut Report) -> Result<()> {
+fn vm(report: &mut Report) -> Result<Vec<(String, Cmd)>> {
     if !paths::root().join("xtask/src/vm.rs").is_file() {
         report.skip("VM tests", "xtask/src/vm.rs is not in this checkout");
-        return Ok(());
+        return Ok(Vec::new());
     }
-    let vm = Cmd::new(env::current_exe()?).arg("vm");
-    if env::var_os(FOREIGN).is_some() {
-        return report.step("VM tests", &vm.arg("--foreign"));
+    let vm = Cmd::new(env::current_exe()?).args(["vm", "--dev"]);
+    if is_nightly() {
+        return Ok(vec![("VM tests".to_owned(), vm.arg("--foreign"))]);
     }
-    report.step("VM tests", &vm)?;
     report.skip(
         "VM tests for aarch64",
         "they need programs built for it and minutes of emulation: cargo xtask vm --foreign, or bash .ci/run --nightly",
     );
-    Ok(())
+    Ok(vec![("VM tests".to_owned(), vm)])
 }
 
 /// The output of passed tests is needed for lines that say that a test did not run.

@@ -1,0 +1,83 @@
+//! `cargo xtask check`: what needs no kernel, no GPU and no root, the cheapest first; a first verdict within three minutes.
+//!
+//! What the change at hand touches is tested before all else: the rooms of nvcap whose files differ from the last commit that has been published.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+
+use crate::{bpf, build, ci, facts, licences, paths, report::Report, shell::Cmd, tree};
+
+/// Runs the checks; an error where one failed. What follows a failure of the first kind is not begun.
+pub fn run() -> Result<()> {
+    let mut report = Report::default();
+    report.check("nothing tells of a machine or a person", tree::check());
+    ci::style(&mut report)?;
+    report.check("licences", licences::check());
+    report.check("tables of facts", facts::run(true));
+    report.check("BPF objects are of their sources", bpf::are_of_sources());
+    let test = |package: &str| build::host_cargo().args(["test", "--locked", "-p", package]);
+    // Documents and the files that they name; commands and their words.
+    report.step("documents", &test("xtask"))?;
+    if report.has_failed() {
+        return report.close();
+    }
+    report.step("clippy", &ci::clippy())?;
+    if report.has_failed() {
+        return report.close();
+    }
+    let rooms = touched();
+    if !rooms.is_empty() {
+        let name = format!("unit tests of what changed: {}", rooms.join(" "));
+        let cmd = test("nvcap").args(["--lib", "--"]).args(&rooms);
+        report.step(&name, &cmd)?;
+        if report.has_failed() {
+            return report.close();
+        }
+    }
+    report.step("unit tests of nvcap", &test("nvcap").arg("--lib"))?;
+    let outside = ["rooms::", "documents::", "schema"];
+    let cmd = test("nvcap").args(["--test", "all", "--"]).args(outside);
+    report.step("rooms, documents and schemas of nvcap", &cmd)?;
+    report.close()
+}
+
+/// The rooms of nvcap (`gpu_time::`) with files that differ from the commit that this branch left its upstream at, or from the last commit.
+fn touched() -> Vec<String> {
+    let git = |args: &[&str]| Cmd::new("git").args(args).dir(paths::root()).read();
+    let base = git(&["merge-base", "HEAD", "@{upstream}"]).unwrap_or_else(|| "HEAD".to_owned());
+    let names = git(&["diff", "--name-only", base.trim()]).unwrap_or_default();
+    rooms_of(&names)
+}
+
+/// The rooms that the files lie in, by their modules.
+fn rooms_of(files: &str) -> Vec<String> {
+    let rooms: BTreeSet<String> = files
+        .lines()
+        .filter_map(|file| file.strip_prefix("nvcap/src/")?.strip_suffix(".rs"))
+        .filter(|file| !matches!(*file, "lib" | "main"))
+        .map(|file| {
+            let path: Vec<&str> = file.split('/').collect();
+            // A folder's own file or its tests stand for the folder.
+            let folder = match path.as_slice() {
+                [one] => one.to_string(),
+                [folders @ .., _] => folders.join("::"),
+                [] => String::new(),
+            };
+            format!("{folder}::")
+        })
+        .collect();
+    rooms.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_files_name_their_rooms() {
+        let files = "nvcap/src/gpu_time/clock.rs\nnvcap/src/watch.rs\ndocs/top.md\nnvcap/src/source/trap/arm.rs\nnvcap/src/lib.rs\n";
+        assert_eq!(rooms_of(files), ["gpu_time::", "source::trap::", "watch::"]);
+        assert!(rooms_of("").is_empty());
+    }
+}
