@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     arch::Arch,
-    paths,
+    linker, paths,
     report::Report,
     shell::Cmd,
     toolchain::{self, Toolchain},
@@ -186,7 +186,7 @@ fn compile(toolchain: &Toolchain, arch: Arch) -> Result<PathBuf> {
             built.display()
         );
     }
-    let objcopy = toolchain::llvm_tool("llvm-objcopy").context(
+    let objcopy = linker::llvm_tool("llvm-objcopy").context(
         "there is no llvm-objcopy here, which finishes the objects; type: sudo apt-get install llvm-22   (or your LLVM's)",
     )?;
     // DWARF is removed, BTF stays: the verifier's messages and the loader need only BTF.

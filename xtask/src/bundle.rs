@@ -12,9 +12,8 @@ use anyhow::{Context, Result, bail};
 use crate::{
     bpf,
     build::{self, Profile},
-    paths,
+    linker, paths,
     shell::Cmd,
-    toolchain,
 };
 
 /// Fills `dir` with `bin/` (static, stripped programs), the sources for nvcc and gcc, and `run.sh`.
@@ -63,7 +62,7 @@ pub fn run(dir: &Path) -> Result<()> {
 
 /// Programs carry the BPF object in their read-only data: it survives.
 fn strip(program: &Path) -> Result<()> {
-    let tool = paths::on_path("strip").or_else(|| toolchain::llvm_tool("llvm-strip"));
+    let tool = paths::on_path("strip").or_else(|| linker::llvm_tool("llvm-strip"));
     match tool {
         Some(tool) => Cmd::new(tool).arg("--strip-all").arg(program).run(),
         None => {

@@ -12,6 +12,7 @@ mod ci;
 mod facts;
 mod install;
 mod licences;
+mod linker;
 mod package;
 #[cfg(test)]
 mod pages;

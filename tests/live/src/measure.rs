@@ -70,7 +70,7 @@ pub fn main(all: &[Measurement]) -> ExitCode {
         let taken = (measurement.run)().and_then(|figures| show(measurement.name, &figures));
         match taken {
             Ok(()) => {}
-            Err(e) if e.is::<NotRun>() => println!("{}: NOT RUN: {e}", measurement.name),
+            Err(e) if e.is::<NotRun>() => println!("NOT RUN {}: {e}", measurement.name),
             Err(e) => {
                 failed = true;
                 println!("{}: not measured: {e:#}", measurement.name);

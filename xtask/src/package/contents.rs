@@ -11,9 +11,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::third_party;
 use crate::{
+    linker,
     paths::{self, sorted},
     shell::Cmd,
-    toolchain,
 };
 
 /// Where a format has files.
@@ -91,8 +91,7 @@ impl Source {
     pub fn of(built: &Path, work: &Path) -> Result<Self> {
         let program = work.join("nvcap");
         fs::copy(built, &program)?;
-        if let Some(strip) = paths::on_path("strip").or_else(|| toolchain::llvm_tool("llvm-strip"))
-        {
+        if let Some(strip) = paths::on_path("strip").or_else(|| linker::llvm_tool("llvm-strip")) {
             Cmd::new(strip)
                 .args(["--strip-all", "--remove-section=.comment"])
                 .arg(&program)
