@@ -21,10 +21,8 @@ const LIVE: [(&str, &str); 2] = [
     ("hostile targets", "tests/hostile"),
 ];
 
-/// What live tests are told by the environment: what runs beside them, how long the chaos lasts, of which seed it is, how often what
-/// is repeated is.
-const PASSED_ON: [&str; 5] = [
-    "NVCAP_BESIDE",
+/// What live tests are told by the environment: how long the chaos lasts, of which seed it is, how often what is repeated is.
+const PASSED_ON: [&str; 4] = [
     "NVCAP_CHAOS_SECONDS",
     "NVCAP_CHAOS_SEED",
     "NVCAP_CHAOS_ROUND",
@@ -270,8 +268,7 @@ fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> 
             );
         }
     }
-    // One at a time: a thread has four debug registers, and timing tests need the machine for themselves.
-    report.step(name, &cmd.args(["--", "--show-output", "--test-threads=1"]))
+    report.step(name, &cmd.args(["--", "--show-output"]))
 }
 
 /// Tests on kernels other than the running one.
