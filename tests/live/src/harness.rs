@@ -1,20 +1,42 @@
 //! A test runner with a third outcome: a test that cannot run says so and is counted separately.
 //!
-//! Tests run one after the other: breakpoints are expensive on virtual machines, and timing is part of the tests. What the gate runs
-//! beside them stands still during those that measure ([`beside`]).
+//! Tests run beside each other, each in a process of its own: what one does to its process (a panic, an abort, a descriptor that a program started
+//! meanwhile inherits) is no other's, and its output is kept until it has ended. Debug registers are a thread's own, and each test has programs,
+//! names and folders of its own. Those that need the machine for themselves say why ([`Test::alone`]) and run after the others, one by one.
 
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::FromRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::ExitCode;
-use std::time::Instant;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
-use crate::beside;
+use crate::needs;
+
+/// The option with the name of the one test that a process is started for.
+const ONLY: &str = "--only-this";
+/// Begins the reason in the output of such a process; no test prints it.
+const REASON: &str = "\n\u{1}reason: ";
+/// The status of such a process whose test could not run.
+const UNRUN: u8 = 77;
+/// The status of one whose test panicked.
+const PANICKED: u8 = 101;
+/// How many tests run at once for each processor: most of them wait for most of their time.
+const AT_ONCE: usize = 3;
+/// How long a test may take: a guard against hanging, not a verdict.
+const GUARD: Duration = Duration::from_secs(1200);
 
 /// One test.
 pub struct Test {
     name: String,
     run: Box<dyn Fn() -> Result<()>>,
+    alone: bool,
+    guard: Duration,
 }
 
 impl Test {
@@ -23,7 +45,28 @@ impl Test {
         Test {
             name: name.into(),
             run: Box::new(run),
+            alone: false,
+            guard: GUARD,
         }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same, run while no other test runs.
+    pub fn alone(self) -> Test {
+        Test {
+            alone: true,
+            ..self
+        }
+    }
+
+    /// The same, which may take so much longer than others.
+    pub fn longer(mut self, by: Duration) -> Test {
+        self.guard += by;
+        self
     }
 }
 
@@ -44,91 +87,328 @@ pub fn not_run<T>(why: impl Into<String>) -> Result<T> {
     Err(NotRun(why.into()).into())
 }
 
-/// Runs the tests selected by the command line, in the format of `cargo test`: names or parts of names, `--exact`, `--skip
-/// NAME`, `--list`. `measuring`: the groups of tests that need all processors for themselves.
-pub fn main(tests: &[Test], measuring: &[&str]) -> ExitCode {
-    let mut names = Vec::new();
-    let mut skip = Vec::new();
-    let (mut exact, mut list, mut ignored) = (false, false, false);
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--exact" => exact = true,
-            "--list" => list = true,
-            "--ignored" => ignored = true,
-            "--skip" => skip.extend(args.next()),
-            "--test-threads" | "--format" | "--color" | "--logfile" | "-Z" => drop(args.next()),
-            flag if flag.starts_with('-') => {} // of libtest, with no meaning here
-            name => names.push(name.to_owned()),
-        }
-    }
-    let wanted = |name: &str| {
-        let fits = |n: &String| {
-            if exact {
-                name == n
-            } else {
-                name.contains(n.as_str())
+/// The options of the command line.
+#[derive(Default)]
+struct Options {
+    names: Vec<String>,
+    skip: Vec<String>,
+    exact: bool,
+    list: bool,
+    ignored: bool,
+    threads: Option<usize>,
+    only: Option<String>,
+}
+
+impl Options {
+    fn read(mut args: impl Iterator<Item = String>) -> Options {
+        let mut all = Options::default();
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--exact" => all.exact = true,
+                "--list" => all.list = true,
+                "--ignored" => all.ignored = true,
+                "--skip" => all.skip.extend(args.next()),
+                "--test-threads" => all.threads = args.next().and_then(|n| n.parse().ok()),
+                ONLY => all.only = args.next(),
+                "--format" | "--color" | "--logfile" | "-Z" => drop(args.next()),
+                flag if flag.starts_with('-') => {
+                    let threads = flag.strip_prefix("--test-threads=");
+                    all.threads = threads.and_then(|n| n.parse().ok()).or(all.threads);
+                    // Any other is of libtest, with no meaning here.
+                }
+                name => all.names.push(name.to_owned()),
             }
-        };
-        (names.is_empty() || names.iter().any(fits))
-            && !skip.iter().any(|s| name.contains(s.as_str()))
-    };
-    let chosen: Vec<&Test> = tests
-        .iter()
-        .filter(|t| !ignored && wanted(&t.name))
-        .collect();
-    if list {
-        for test in chosen {
-            println!("{}: test", test.name);
         }
+        all
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        let fits = |n: &String| match self.exact {
+            true => name == n,
+            false => name.contains(n.as_str()),
+        };
+        !self.ignored
+            && (self.names.is_empty() || self.names.iter().any(fits))
+            && !self.skip.iter().any(|s| name.contains(s.as_str()))
+    }
+
+    fn at_once(&self) -> usize {
+        let usual = || std::thread::available_parallelism().map_or(1, usize::from) * AT_ONCE;
+        self.threads.unwrap_or_else(usual).max(1)
+    }
+}
+
+/// Runs the tests selected by the command line, in the format of `cargo test`: names or parts of names, `--exact`, `--skip
+/// NAME`, `--list`, `--test-threads N`. Tests begin in their order here.
+pub fn main(tests: &[Test]) -> ExitCode {
+    let options = Options::read(std::env::args().skip(1));
+    if let Some(name) = &options.only {
+        return only(tests.iter().find(|t| t.name == *name));
+    }
+    let chosen = tests.iter().filter(|t| options.wants(&t.name));
+    let chosen: Vec<&str> = chosen.map(|t| t.name.as_str()).collect();
+    if options.list {
+        chosen.iter().for_each(|name| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
     println!("\nrunning {} tests", chosen.len());
-    let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
-    let begin = Instant::now();
-    for test in &chosen {
-        let group = test.name.split("::").next().unwrap_or_default();
-        let paused = measuring.contains(&group).then(beside::pause);
-        let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(&test.run));
-        drop(paused);
-        let took = start.elapsed().as_secs_f64();
-        match result {
-            Ok(Ok(())) => {
-                println!("test {} ... ok ({took:.1} s)", test.name);
-                passed += 1;
+    let begun = Instant::now();
+    let mut tally = Tally::default();
+    let all = tests.iter().filter(|t| chosen.contains(&t.name.as_str()));
+    let jobs = all.map(|t| Job {
+        name: &t.name,
+        alone: t.alone,
+        guard: t.guard,
+    });
+    let (alone, beside): (Vec<Job>, Vec<Job>) = jobs.partition(|t| t.alone);
+    if !chosen.is_empty() {
+        tally.environment = needs::environment();
+    }
+    tally.all(&beside, options.at_once());
+    tally.all(&alone, 1);
+    tally.close(begun.elapsed())
+}
+
+/// A test that another process runs.
+struct Job<'a> {
+    name: &'a str,
+    alone: bool,
+    guard: Duration,
+}
+
+/// The outcomes so far.
+#[derive(Default)]
+struct Tally {
+    counts: Mutex<Counts>,
+    /// Variables for the tests' processes.
+    environment: Vec<(&'static str, OsString)>,
+}
+
+#[derive(Default)]
+struct Counts {
+    passed: usize,
+    failed: Vec<String>,
+    skipped: usize,
+    took: Vec<(Duration, String)>,
+}
+
+impl Tally {
+    /// Runs tests, `at_once` of them at a time.
+    fn all(&self, jobs: &[Job], at_once: usize) {
+        let next = Mutex::new(jobs.iter());
+        let work = || {
+            loop {
+                let job = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(job) = job else { return };
+                let begun = Instant::now();
+                let outcome = job.run(&self.environment);
+                self.add(job.name, outcome, begun.elapsed());
             }
-            Ok(Err(e)) => match e.downcast_ref::<NotRun>() {
-                Some(why) => {
-                    println!("test {} ... NOT RUN: {why}", test.name);
-                    skipped += 1;
-                }
-                None => {
-                    println!(
-                        "test {} ... FAILED ({took:.1} s)\n    {}",
-                        test.name,
-                        format!("{e:#}").replace('\n', "\n    ")
-                    );
-                    failed.push(test.name.as_str());
-                }
-            },
-            Err(_) => {
-                println!("test {} ... FAILED (panicked, {took:.1} s)", test.name);
-                failed.push(test.name.as_str());
+        };
+        std::thread::scope(|scope| {
+            (0..at_once.min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
+        });
+    }
+
+    /// Counts and prints one, its whole output at once.
+    fn add(&self, name: &str, outcome: Result<Outcome>, took: Duration) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = took.as_secs_f64();
+        let (mut said, verdict) = match outcome {
+            Ok(Outcome { said, verdict }) => (said, verdict),
+            Err(e) => (String::new(), Verdict::Failed("", format!("{e:#}"))),
+        };
+        if !said.is_empty() && !said.ends_with('\n') {
+            said.push('\n');
+        }
+        match verdict {
+            Verdict::Passed => {
+                said.push_str(&format!("test {name} ... ok ({seconds:.1} s)\n"));
+                counts.passed += 1;
+            }
+            Verdict::NotRun(why) => {
+                said.push_str(&format!("test {name} ... NOT RUN: {why}\n"));
+                counts.skipped += 1;
+            }
+            Verdict::Failed(how, reason) => {
+                let reason = reason.trim_end().replace('\n', "\n    ");
+                said.push_str(&format!(
+                    "test {name} ... FAILED ({how}{seconds:.1} s)\n    {reason}\n"
+                ));
+                counts.failed.push(name.to_owned());
             }
         }
+        counts.took.push((took, name.to_owned()));
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(said.as_bytes()).and_then(|()| out.flush());
     }
-    for name in &failed {
-        println!("failed: {name}");
+
+    fn close(self, took: Duration) -> ExitCode {
+        let mut counts = self
+            .counts
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        counts.took.sort();
+        let slowest = counts.took.iter().rev().take(10);
+        let slowest = slowest.map(|(took, name)| format!("{name} {:.1} s", took.as_secs_f64()));
+        println!("slowest: {}", slowest.collect::<Vec<_>>().join(", "));
+        for name in &counts.failed {
+            println!("failed: {name}");
+        }
+        println!(
+            "\n{} passed, {} failed, {} skipped in {:.1} s",
+            counts.passed,
+            counts.failed.len(),
+            counts.skipped,
+            took.as_secs_f64()
+        );
+        match counts.failed.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
     }
-    println!(
-        "\n{passed} passed, {} failed, {skipped} skipped in {:.1} s",
-        failed.len(),
-        begin.elapsed().as_secs_f64()
-    );
-    if failed.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+}
+
+/// What came of a test, and what it printed.
+struct Outcome {
+    said: String,
+    verdict: Verdict,
+}
+
+enum Verdict {
+    Passed,
+    NotRun(String),
+    /// How it ended, where not by an error; and why.
+    Failed(&'static str, String),
+}
+
+impl Job<'_> {
+    /// Runs it in a process of its own.
+    fn run(&self, environment: &[(&'static str, OsString)]) -> Result<Outcome> {
+        let mut output = memory_file().context("no file for a test's output")?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args([ONLY, self.name])
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output.try_clone()?);
+        // SAFETY: between fork and exec; one system call, which takes no pointer.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().context("cannot start the test")?;
+        let begun = Instant::now();
+        let ended = loop {
+            if let Some(status) = child.try_wait()? {
+                break Some(status);
+            }
+            if begun.elapsed() > self.guard {
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let ended = match ended {
+            Some(status) => Ok(status),
+            None => {
+                let family = family(child.id());
+                let names: Vec<&str> = family.iter().map(|(_, name)| name.as_str()).collect();
+                let guard = format!(
+                    "guard: it had not ended after {} s; {} were there",
+                    self.guard.as_secs(),
+                    names.join(", ")
+                );
+                for (pid, _) in family.iter().rev() {
+                    // SAFETY: sends a signal; the first is this process's child and not reaped yet, the others were its descendants just now.
+                    unsafe { libc::kill(*pid as libc::pid_t, libc::SIGKILL) };
+                }
+                child.wait()?;
+                Err(guard)
+            }
+        };
+        let mut said = Vec::new();
+        output.rewind()?;
+        output.read_to_end(&mut said)?;
+        Ok(Outcome::of(&String::from_utf8_lossy(&said), ended))
     }
+}
+
+impl Outcome {
+    /// Of what its process printed, and its status or what ended it.
+    fn of(said: &str, ended: Result<ExitStatus, String>) -> Outcome {
+        let (said, reason) = said.rsplit_once(REASON).unwrap_or((said, ""));
+        let reason = reason.to_owned();
+        let verdict = match ended.map(|status| (status.code(), status.signal())) {
+            Ok((Some(0), _)) => Verdict::Passed,
+            Ok((Some(code), _)) if code == i32::from(UNRUN) => Verdict::NotRun(reason),
+            Ok((Some(code), _)) if code == i32::from(PANICKED) => {
+                Verdict::Failed("panicked, ", reason)
+            }
+            Ok((Some(_), _)) => Verdict::Failed("", reason),
+            Ok((None, signal)) => {
+                let signal = signal.unwrap_or_default();
+                Verdict::Failed("", format!("signal {signal} ended its process{reason}"))
+            }
+            Err(guard) => Verdict::Failed("", guard),
+        };
+        Outcome {
+            said: said.to_owned(),
+            verdict,
+        }
+    }
+}
+
+/// Runs one test in this process, and ends with its outcome.
+fn only(test: Option<&Test>) -> ExitCode {
+    let Some(test) = test else {
+        print!("{REASON}there is no such test");
+        return ExitCode::FAILURE;
+    };
+    static PANIC: Mutex<String> = Mutex::new(String::new());
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = panic.to_string();
+    }));
+    let (status, reason) = match catch_unwind(AssertUnwindSafe(&test.run)) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(e)) => match e.downcast_ref::<NotRun>() {
+            Some(why) => (UNRUN, why.to_string()),
+            None => (1, format!("{e:#}")),
+        },
+        Err(_) => {
+            let said = PANIC.lock().unwrap_or_else(PoisonError::into_inner);
+            (PANICKED, said.clone())
+        }
+    };
+    print!("{REASON}{reason}");
+    ExitCode::from(status)
+}
+
+/// A file in memory; programs that are started do not inherit it.
+fn memory_file() -> Result<File> {
+    // SAFETY: the name is a C string; the call returns a new descriptor that nothing else owns.
+    unsafe {
+        let fd = libc::memfd_create(c"a test's output".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            bail!(std::io::Error::last_os_error());
+        }
+        Ok(File::from_raw_fd(fd))
+    }
+}
+
+/// A process and its descendants, with their names.
+fn family(pid: u32) -> Vec<(u32, String)> {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let mut all = vec![(pid, format!("{} ({pid})", name.trim()))];
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.into_iter().flatten().flatten() {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|c| c.parse().ok());
+        all.extend(children.flat_map(family));
+    }
+    all
 }

@@ -4,7 +4,6 @@
 //! These tests need root, hardware breakpoints and a built nvcap. If one is missing, the test is reported and counted as
 //! NOT RUN, with the reason; it never passes without running.
 
-pub mod beside;
 pub mod bpf_calls;
 pub mod census;
 pub mod debugger;

@@ -41,16 +41,14 @@ use std::process::ExitCode;
 
 use live::harness::{Test, main as run};
 
-/// These groups say how much of something is seen in time, or what it costs: they need all processors for themselves.
-const MEASURING: [&str; 7] = [
-    "counts",
-    "gpu_sums",
-    "modes",
-    "samples",
-    "stacks",
-    "time_from_stamps",
-    "times",
-];
+/// Groups and tests that run while no other does, and why.
+const ALONE: [(&str, &str); 1] = [(
+    "dump::all_processes",
+    "looks at every process of the host, whose verdicts decide on its status",
+)];
+
+/// Tests that take longest: they begin first.
+const LONG: [&str; 0] = [];
 
 fn main() -> ExitCode {
     macro_rules! tests {
@@ -58,7 +56,7 @@ fn main() -> ExitCode {
             [$($(Test::new(concat!(stringify!($group), "::", stringify!($name)), $group::$name),)*)*]
         };
     }
-    let tests = tests! {
+    let mut tests = Vec::from(tests! {
         setup: the_verifier_finds_faults stores_trap stores_trap_in_heirs the_plan_is_what_memory_held
             no_operations_on_maps;
         capture: one_thread gpu_not_named eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
@@ -103,6 +101,16 @@ fn main() -> ExitCode {
         wireshark: live_capture;
         times: eight_threads small_buffer observed;
         observe_rights: own_process_without_root other_process_without_root auto_without_root nothing_to_observe;
-    };
-    run(&tests, &MEASURING)
+    });
+    let rank = |test: &Test| LONG.iter().position(|name| *name == test.name());
+    tests.sort_by_key(|test| rank(test).unwrap_or(LONG.len()));
+    let is_alone = |name: &str| ALONE.iter().any(|(alone, _)| name.starts_with(alone));
+    let tests: Vec<Test> = tests
+        .into_iter()
+        .map(|test| match is_alone(test.name()) {
+            true => test.alone(),
+            false => test,
+        })
+        .collect();
+    run(&tests)
 }
