@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::programs::GUARD;
+
 const MAP_GET_NEXT_KEY: u32 = 4;
 const PROG_GET_NEXT_ID: u32 = 11;
 const MAP_GET_NEXT_ID: u32 = 12;
@@ -58,19 +60,24 @@ pub fn objects() -> Result<Objects> {
     Ok(all)
 }
 
-/// Waits until nothing is left of what the kernel has now and had not `before`. Others may use BPF meanwhile: what they have ends at some
-/// time, what is left behind does not.
-pub fn nothing_left(before: &Objects, limit: Duration) -> Result<()> {
+/// Waits until nothing of this kind is left of what the kernel has now and had not `before`. Others may use BPF meanwhile: what an nvcap that
+/// runs has a descriptor of is not left behind. The caller's have ended.
+pub fn nothing_left(before: &Objects, of_kind: impl Fn(&'static str) -> bool) -> Result<()> {
     let begun = Instant::now();
     let mut left: Objects = &objects()? - before;
-    while !left.is_empty() {
-        if begun.elapsed() > limit {
-            bail!("left after {limit:?}: {left:?}");
+    loop {
+        left = &left & &objects()?;
+        left.retain(|(kind, _)| of_kind(kind));
+        // Looked for after the objects: one that is there and has an owner has it still, or goes with it.
+        left = &left - &held_by_processes();
+        if left.is_empty() {
+            return Ok(());
+        }
+        if begun.elapsed() > GUARD {
+            bail!("guard: left after {GUARD:?}: {left:?}");
         }
         std::thread::sleep(Duration::from_millis(50));
-        left = &left & &objects()?;
     }
-    Ok(())
 }
 
 /// The objects that some nvcap has a descriptor of.

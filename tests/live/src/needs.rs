@@ -1,16 +1,12 @@
 //! Requirements of live tests; a test without them is reported as not run.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use anyhow::Result;
 
 use crate::harness::not_run;
 use crate::perf::unavailable;
-use crate::programs::{Ended, Folder, Running, nvcap, softgpu};
-
-/// The longest time that the attempt may take.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::programs::{Ended, Folder, GUARD, Running, nvcap, softgpu};
 
 /// Requires working breakpoints, and root.
 pub fn need_breakpoints() -> Result<()> {
@@ -70,7 +66,7 @@ fn tried() -> Result<String> {
             "--channels=1".into(),
             "--threads=1".into(),
         ]);
-        Running::start(&nvcap, args)?.end(LIMIT)
+        Running::start(&nvcap, args)?.end(GUARD)
     };
     Ok(match try_it() {
         // Only errors that say that it cannot run here: any other error is for the tests to find.

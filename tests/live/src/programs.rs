@@ -1,6 +1,7 @@
 //! The programs under test: their paths, start, output and end.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,6 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::harness::not_run;
+
+/// How long anything is waited for at least: a guard against hanging, which says so, and no verdict.
+pub const GUARD: Duration = Duration::from_secs(300);
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -114,6 +118,40 @@ impl Drop for Folder {
     }
 }
 
+/// A file that the software GPU waits for the end of: with --hold it goes on submitting until then, with --stay-while it does not end.
+#[derive(Debug)]
+pub struct Until(PathBuf);
+
+impl Until {
+    /// Makes one of this name.
+    pub fn new(folder: &Folder, name: &str) -> Result<Until> {
+        let path = folder.file(name);
+        std::fs::write(&path, "").with_context(|| path.display().to_string())?;
+        Ok(Until(path))
+    }
+
+    /// The software GPU's option that submissions are held by.
+    pub fn hold(&self) -> String {
+        format!("--hold={}", self.0.display())
+    }
+
+    /// The software GPU's option that its end is held by.
+    pub fn stay(&self) -> String {
+        format!("--stay-while={}", self.0.display())
+    }
+
+    /// Lets it go.
+    pub fn release(self) -> Result<()> {
+        std::fs::remove_file(&self.0).with_context(|| self.0.display().to_string())
+    }
+}
+
+/// How often a text is in the lines of a file that is still being written; 0 where there is no file yet.
+pub fn so_far(file: &Path, text: &str) -> usize {
+    let said = std::fs::read_to_string(file).unwrap_or_default();
+    said.matches(text).count()
+}
+
 /// Status and output of a program that ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
@@ -159,6 +197,24 @@ pub struct Running {
     stdout: Arc<Mutex<String>>,
     stderr: Arc<Mutex<String>>,
     readers: Vec<JoinHandle<()>>,
+    /// The pipes that the readers read.
+    pipes: Vec<OwnedFd>,
+}
+
+/// Bytes that are unread in a pipe, and true where nobody can write to it any more.
+fn unread(pipe: &OwnedFd) -> (i32, bool) {
+    let mut bytes = 0;
+    let mut poll = libc::pollfd {
+        fd: pipe.as_raw_fd(),
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: an open pipe; the kernel writes one number and one structure, which outlive the calls.
+    unsafe {
+        libc::ioctl(poll.fd, libc::FIONREAD, &raw mut bytes);
+        libc::poll(&raw mut poll, 1, 0);
+    }
+    (bytes, poll.revents & libc::POLLHUP != 0)
 }
 
 fn collect(from: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> JoinHandle<()> {
@@ -219,11 +275,13 @@ impl Running {
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
         let (stdout, stderr) = (Arc::default(), Arc::default());
-        let mut readers = Vec::new();
+        let (mut readers, mut pipes) = (Vec::new(), Vec::new());
         if let Some(out) = child.stdout.take() {
+            pipes.push(out.as_fd().try_clone_to_owned()?);
             readers.push(collect(out, Arc::clone(&stdout)));
         }
         if let Some(err) = child.stderr.take() {
+            pipes.push(err.as_fd().try_clone_to_owned()?);
             readers.push(collect(err, Arc::clone(&stderr)));
         }
         Ok(Running {
@@ -232,7 +290,30 @@ impl Running {
             stdout,
             stderr,
             readers,
+            pipes,
         })
+    }
+
+    /// Waits until all that it said is read. It has ended; a program that it started and that outlives it may hold the pipes: what that one
+    /// says later is not waited for.
+    fn read_all(&self) {
+        let begun = Instant::now();
+        let mut quiet = Instant::now();
+        while begun.elapsed() < GUARD && self.readers.iter().any(|r| !r.is_finished()) {
+            // Where nobody can write any more, the readers come to the end.
+            if self
+                .pipes
+                .iter()
+                .map(unread)
+                .any(|(bytes, closed)| bytes > 0 || closed)
+            {
+                quiet = Instant::now();
+            }
+            if quiet.elapsed() > Duration::from_secs(1) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Process id.
@@ -293,20 +374,20 @@ impl Running {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until `done` returns true, for `limit` at most, and while it runs.
+    /// Waits until `done` returns true, while it runs. `limit`, and never less than [`GUARD`], is a guard.
     pub fn wait_until(
         &mut self,
         what: &str,
         limit: Duration,
         mut done: impl FnMut(&Running) -> bool,
     ) -> Result<()> {
-        let start = Instant::now();
+        let (start, limit) = (Instant::now(), limit.max(GUARD));
         loop {
             if done(self) {
                 return Ok(());
             }
             if !self.runs() {
-                std::thread::sleep(Duration::from_millis(50));
+                self.read_all();
                 if done(self) {
                     return Ok(());
                 }
@@ -319,7 +400,7 @@ impl Running {
             }
             if start.elapsed() > limit {
                 bail!(
-                    "{}: not {what} after {limit:?}\nstderr: {}\nstdout: {}",
+                    "guard: {}: not {what} after {limit:?}\nstderr: {}\nstdout: {}",
                     self.name,
                     self.stderr(),
                     self.stdout()
@@ -329,13 +410,14 @@ impl Running {
         }
     }
 
-    /// Waits until this text is on standard output, from it or a program that it started, whether or not it still runs.
+    /// Waits until this text is on standard output, from it or a program that it started, whether or not it still runs. The limit is a guard, as
+    /// that of [`Running::wait_until`].
     pub fn wait_until_said(&mut self, text: &str, limit: Duration) -> Result<()> {
-        let start = Instant::now();
+        let (start, limit) = (Instant::now(), limit.max(GUARD));
         while !self.stdout().contains(text) {
             if start.elapsed() > limit {
                 bail!(
-                    "nobody said {text:?} within {limit:?}\nstdout: {}",
+                    "guard: nobody said {text:?} within {limit:?}\nstdout: {}",
                     self.stdout()
                 );
             }
@@ -346,15 +428,15 @@ impl Running {
 
     /// Waits for a line on standard output.
     pub fn wait_for_line(&mut self, line: &str) -> Result<()> {
-        self.wait_until(&format!("saying {line:?}"), Duration::from_secs(60), |r| {
+        self.wait_until(&format!("saying {line:?}"), GUARD, |r| {
             r.stdout().lines().any(|l| l == line)
         })
     }
 
-    /// Waits for its end; after `limit` it is killed, which is an error.
+    /// Waits for its end. After `limit`, a guard as that of [`Running::wait_until`], it is killed, which is an error.
     pub fn end(mut self, limit: Duration) -> Result<Ended> {
         drop(self.child.stdin.take());
-        let start = Instant::now();
+        let (start, limit) = (Instant::now(), limit.max(GUARD));
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
                 break status;
@@ -363,7 +445,7 @@ impl Running {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 bail!(
-                    "{} did not end within {limit:?}\nstderr: {}\nstdout: {}",
+                    "guard: {} did not end within {limit:?}\nstderr: {}\nstdout: {}",
                     self.name,
                     self.stderr(),
                     self.stdout()
@@ -371,12 +453,7 @@ impl Running {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        // A grandchild that outlives it may hold the pipes: its later output is not waited for.
-        let readers = std::mem::take(&mut self.readers);
-        let wait = Instant::now();
-        while readers.iter().any(|r| !r.is_finished()) && wait.elapsed() < Duration::from_secs(1) {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        self.read_all();
         Ok(Ended {
             status,
             stdout: self.stdout(),

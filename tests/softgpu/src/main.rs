@@ -90,9 +90,12 @@ struct Args {
     /// Pause after each submission, microseconds
     #[arg(long, value_name = "US", default_value_t = 0)]
     sleep_us: u64,
-    /// Pause only as long as FILE is there
+    /// As long as FILE is there, pause longer after the first half of the submissions, and make none of the last quarter
     #[arg(long, value_name = "FILE")]
-    sleep_while: Option<PathBuf>,
+    hold: Option<PathBuf>,
+    /// After the last submission, stay as long as FILE is there
+    #[arg(long, value_name = "FILE")]
+    stay_while: Option<PathBuf>,
     /// Wait until this file exists before submitting
     #[arg(long, value_name = "FILE")]
     wait_file: Option<PathBuf>,
@@ -360,7 +363,8 @@ impl Args {
             exec: self.exec,
             exec_from_thread: self.exec_from_thread,
             sleep: Duration::from_micros(self.sleep_us),
-            sleep_while: self.sleep_while.clone(),
+            hold: self.hold.clone(),
+            stay_while: self.stay_while.clone(),
             wait_file: self.wait_file.clone(),
             wait_stdin: self.wait_stdin,
             before_wait: self.before_wait,

@@ -53,8 +53,10 @@ pub struct How {
     pub exec_from_thread: bool,
     /// Pause after each submission.
     pub sleep: Duration,
-    /// Only as long as this file is there.
-    pub sleep_while: Option<PathBuf>,
+    /// As long as this file is there: longer pauses after the first half of the submissions, and none of the last quarter is made.
+    pub hold: Option<PathBuf>,
+    /// After the last submission, stay as long as this file is there.
+    pub stay_while: Option<PathBuf>,
     /// Wait, once memory is laid out, until this file exists.
     pub wait_file: Option<PathBuf>,
     /// Wait, once memory is laid out, for a byte on standard input.
@@ -227,7 +229,7 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         say(&hang(plan, &memory, kind)?);
     }
     hostile_end(plan, how, &mut memory)?;
-    std::thread::sleep(how.linger);
+    linger(how);
     give_up(how);
     if plan.shape.image / EXEC_STRIDE < how.exec {
         memory.unmap();
@@ -238,6 +240,14 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         std::mem::forget(memory);
     }
     Ok(())
+}
+
+/// Stays for a while, everything being done.
+fn linger(how: &How) {
+    std::thread::sleep(how.linger);
+    while how.stay_while.as_ref().is_some_and(|file| file.exists()) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Conditions that a tracer must withstand, after the whole plan is done.
@@ -445,10 +455,7 @@ impl Worker<'_> {
                 }
                 left.push(i);
                 made += 1;
-                let sleeps = self.how.sleep_while.as_ref().is_none_or(|f| f.exists());
-                if sleeps && !self.how.sleep.is_zero() {
-                    std::thread::sleep(self.how.sleep);
-                }
+                self.pause(i);
                 if made >= most {
                     return false;
                 }
@@ -456,6 +463,28 @@ impl Worker<'_> {
             channels = left;
         }
         true
+    }
+
+    /// The pause after a submission to channel `i`. A tracer that the file of --hold stands for finds a program at work, however slow it is.
+    fn pause(&self, i: usize) {
+        let pause = self.how.sleep;
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+        let Some(file) = &self.how.hold else { return };
+        let quota = self.plan.quota(i);
+        let made = || {
+            let locked = self.memory.lock(self.plan.channels[i]);
+            locked.done().cursor.number
+        };
+        let mut pauses = 0;
+        while 2 * made() >= quota && file.exists() {
+            if 4 * made() < 3 * quota && pauses >= 20 {
+                return;
+            }
+            std::thread::sleep(pause.max(Duration::from_millis(1)));
+            pauses += 1;
+        }
     }
 
     /// One submission to channel `i`, unless it has already made `until` or its quota.

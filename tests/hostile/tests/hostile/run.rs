@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// The longest time that one program may run: on a busy machine some take many times as long as alone.
-pub const LIMIT: Duration = Duration::from_secs(60);
+/// How long one program may run: a guard against hanging, no verdict.
+pub const LIMIT: Duration = live::programs::GUARD;
 
 /// The hostile target: `HOSTILE_BIN`, or cargo's.
 pub fn target() -> PathBuf {
@@ -120,7 +120,12 @@ impl Running {
         let start = Instant::now();
         while !done(self) {
             if start.elapsed() > LIMIT || self.has_ended() {
-                bail!("{what}: not so: {}\n{}", self.err(), self.out());
+                bail!(
+                    "{what}: not so after {:?} (guard: {LIMIT:?}): {}\n{}",
+                    start.elapsed(),
+                    self.err(),
+                    self.out()
+                );
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -155,7 +160,7 @@ impl Running {
         while !self.has_ended() {
             if start.elapsed() > LIMIT {
                 bail!(
-                    "it did not end within {LIMIT:?}: {}\n{}",
+                    "guard: it did not end within {LIMIT:?}: {}\n{}",
                     self.err(),
                     self.out()
                 );

@@ -2,10 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use live::programs::{Folder, Running, nvcap, softgpu};
+use live::programs::{Folder, Running, Until, nvcap, so_far, softgpu};
 use live::verify::{Expected, Extent, verify};
 
 use crate::attach::{attach, waiting};
@@ -16,6 +15,13 @@ const SLOW: &str = "--sleep-us=1000";
 /// Attaches some kind of nvcap; returns when it follows the process.
 pub type Attach = fn(&Running, &Path, &Folder) -> Result<Running>;
 
+/// Waits until more than a hundred entries are in the trace.
+fn in_the_middle(nvcap: &mut Running, trace: &Path) -> Result<()> {
+    nvcap.wait_until("tracing", LIMIT, |_| {
+        so_far(trace, "\"type\":\"entry\"") > 100
+    })
+}
+
 fn by_trap(gpu: &Running, trace: &Path, folder: &Folder) -> Result<Running> {
     attach(gpu.pid(), trace, folder.channels()?, &[])
 }
@@ -25,13 +31,14 @@ pub fn kill_attached(attach: Attach) -> Result<()> {
     let plan = plan(31, sized(4000, 2000));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=4", SLOW])?;
-    let nvcap = attach(&gpu, &trace, &folder)?;
+    let hold = Until::new(&folder, "hold")?;
+    let mut gpu = waiting(&plan, &["--threads=4", SLOW, &hold.hold()])?;
+    let mut nvcap = attach(&gpu, &trace, &folder)?;
     gpu.write(b"g")?;
-    std::thread::sleep(Duration::from_millis(300));
-    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    in_the_middle(&mut nvcap, &trace)?;
     nvcap.signal(libc::SIGKILL)?;
     drop(nvcap);
+    hold.release()?;
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;
@@ -66,11 +73,12 @@ pub fn kill_nvcap_parent() -> Result<()> {
         softgpu()?.into(),
     ]);
     args.extend(plan_args(&plan).into_iter().map(OsString::from));
-    args.extend(["--threads=4".into(), SLOW.into()]);
+    let hold = Until::new(&folder, "hold")?;
+    args.extend(["--threads=4".into(), SLOW.into(), hold.hold().into()]);
     let mut nvcap = Running::start(&nvcap()?, args)?;
-    nvcap.wait_for_line("ready")?;
-    std::thread::sleep(Duration::from_millis(300));
+    in_the_middle(&mut nvcap, &trace)?;
     nvcap.signal(libc::SIGKILL)?;
+    hold.release()?;
     nvcap.wait_until_said("done image=0", LIMIT)?;
     expect_result(&nvcap.stdout(), &plan)?;
     verify(&trace, &Expected::part(plan, Extent::Prefix))?;
@@ -83,16 +91,16 @@ pub fn kill_target() -> Result<()> {
     let plan = plan(33, 4000);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    // nvcap must find the rings first, which takes longer on an emulated machine.
     let pace = format!("--sleep-us={}", sized(1000, 5000));
-    let mut gpu = waiting(&plan, &["--threads=4", &pace, "--before-wait=0"])?;
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    let hold = Until::new(&folder, "hold")?;
+    let options = ["--threads=4", &pace, "--before-wait=0", &hold.hold()];
+    let mut gpu = waiting(&plan, &options)?;
+    let mut nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
     gpu.write(b"g")?;
-    std::thread::sleep(Duration::from_millis(sized(400, 2500)));
-    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    in_the_middle(&mut nvcap, &trace)?;
     gpu.signal(libc::SIGKILL)?;
     drop(gpu);
-    let ended = nvcap.end(Duration::from_secs(60))?;
+    let ended = nvcap.end(LIMIT)?;
     let code = ended.code()?;
     ensure!(
         code == 0 || code == 3,
@@ -119,14 +127,15 @@ pub fn stop_attached(attach: Attach, signal: i32) -> Result<()> {
     let plan = plan(34, sized(4000, 2000));
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=4", SLOW])?;
-    let nvcap = attach(&gpu, &trace, &folder)?;
+    let hold = Until::new(&folder, "hold")?;
+    let mut gpu = waiting(&plan, &["--threads=4", SLOW, &hold.hold()])?;
+    let mut nvcap = attach(&gpu, &trace, &folder)?;
     gpu.write(b"g")?;
-    std::thread::sleep(Duration::from_millis(400));
-    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    in_the_middle(&mut nvcap, &trace)?;
     nvcap.signal(signal)?;
-    let ended = nvcap.end(Duration::from_secs(60))?;
+    let ended = nvcap.end(LIMIT)?;
     ended.expect_code(0)?;
+    hold.release()?;
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
     expect_result(&gpu.stdout, &plan)?;

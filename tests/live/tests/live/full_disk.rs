@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use live::harness::not_run;
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::programs::{Ended, Folder, Running, Until, nvcap, softgpu};
 use serde_json::Value;
 
 use crate::recordings::verdict;
@@ -22,6 +22,8 @@ const SUBMISSIONS: u64 = 6_000;
 struct Recording {
     folder: Folder,
     shell: Running,
+    /// Until then the program goes on: it submits something before and after.
+    hold: Until,
 }
 
 impl Recording {
@@ -49,12 +51,14 @@ impl Recording {
             }
             Ok(_) => {}
         }
+        let hold = Until::new(&folder, "hold")?;
         let path = |name: &str| folder.file(name).display().to_string();
         // The disk is gone with the shell, so the shell keeps what is on it. What it can write to is nvcap's alone.
         let script = format!(
             "mount -t tmpfs -o {disk} nvcap-test '{at}' || exit 99; head -c {OTHER} /dev/zero > '{at}/other'; \
              '{nvcap}' record -o '{at}/{name}' {options} --channels '{channels}' -- '{softgpu}' --submissions={SUBMISSIONS} \
-             --threads=1 --sleep-us=400; code=$?; rm -f '{at}/other'; cp '{at}'/* '{kept}'; exit $code",
+             --threads=1 --sleep-us=400 {hold}; code=$?; rm -f '{at}/other'; cp '{at}'/* '{kept}'; exit $code",
+            hold = hold.hold(),
             at = path("disk"),
             kept = path("kept"),
             nvcap = nvcap()?.display(),
@@ -64,7 +68,11 @@ impl Recording {
         );
         let args = ["--mount", "--propagation=private", "sh", "-c", &script];
         let shell = Running::start(Path::new("unshare"), args)?;
-        Ok(Self { folder, shell })
+        Ok(Self {
+            folder,
+            shell,
+            hold,
+        })
     }
 
     /// A file on the disk, as it is seen from here.
@@ -75,12 +83,10 @@ impl Recording {
             .join(name)
     }
 
-    /// Waits until nvcap says that the disk is full, and then for what comes later.
+    /// Waits until nvcap says that the disk is full. What comes while the copies are made finds it so.
     fn wait_until_full(&mut self) -> Result<()> {
         let full = |r: &Running| r.stderr().contains("free some room");
-        self.shell.wait_until("a full disk", LIMIT, full)?;
-        std::thread::sleep(Duration::from_millis(300));
-        Ok(())
+        self.shell.wait_until("a full disk", LIMIT, full)
     }
 
     /// Copies a file from the disk three times, 50 ms apart.
@@ -103,6 +109,7 @@ impl Recording {
 
     /// The folder with all that was on the disk, what nvcap said, and what became of it.
     fn end(self) -> Result<(Folder, Ended)> {
+        self.hold.release()?;
         let ended = self.shell.end(LIMIT)?;
         Ok((self.folder, ended))
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use live::harness::not_run;
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::programs::{Ended, Folder, GUARD, Running, Until, nvcap, softgpu};
 use serde_json::Value;
 use softgpu::layout::Channel;
 use softgpu::plan::Plan;
@@ -49,7 +49,7 @@ fn all(options: &[&str]) -> Result<Running> {
 /// Waits until nvcap has said who a process is.
 fn wait_for_identity(nvcap: &mut Running, pid: u32) -> Result<()> {
     let said = format!("\"pid\":{pid},");
-    nvcap.wait_until(&format!("naming {pid}"), Duration::from_secs(20), |r| {
+    nvcap.wait_until(&format!("naming {pid}"), LIMIT, |r| {
         let out = r.stdout();
         out.lines()
             .any(|l| l.contains(&said) && l.contains("\"life\":\"identity\""))
@@ -79,6 +79,15 @@ fn identity(out: &str, pid: u32) -> Result<Value> {
     found.with_context(|| format!("nobody said who {pid} is"))
 }
 
+/// Waits until all submissions of a process are shown.
+fn wait_for_submissions(nvcap: &mut Running, pid: u32, wanted: u64) -> Result<()> {
+    nvcap.wait_until(&format!("showing {wanted} of {pid}"), LIMIT, |r| {
+        let out = r.stdout();
+        let whole_lines = out.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        submissions(whole_lines, pid).is_ok_and(|n| n >= wanted)
+    })
+}
+
 fn interrupted(nvcap: Running) -> Result<Ended> {
     nvcap.signal(libc::SIGINT)?;
     nvcap.end(LIMIT)
@@ -93,31 +102,26 @@ pub fn come_and_go() -> Result<()> {
         named(&folder, "hosts-other")?,
     );
     let (old_plan, new_plan) = (small(301), small(302));
-    let waits = [
-        "--wait-stdin",
-        "--before-wait=7",
-        "--sleep-us=500",
-        "--linger-ms=300",
-    ];
+    let stay = Until::new(&folder, "stay")?;
+    let stays = stay.stay();
+    let waits = ["--wait-stdin", "--before-wait=7", "--sleep-us=500", &stays];
     let mut old = Running::start(&meant, args_of(&old_plan, &waits))?;
     old.wait_for_line("waiting")?;
     let mut stranger = Running::start(&other, args_of(&small(303), &waits))?;
     stranger.wait_for_line("waiting")?;
     let mut nvcap = all(&["--comm", "hosts-m*"])?;
     wait_for_identity(&mut nvcap, old.pid())?;
-    // It waits until it was found: the machine may be slow.
-    let mut new = Running::start(
-        &meant,
-        args_of(
-            &new_plan,
-            &["--wait-stdin", "--before-wait=7", "--linger-ms=300"],
-        ),
-    )?;
+    // It waits until it was found.
+    let waits = ["--wait-stdin", "--before-wait=7", &stays];
+    let mut new = Running::start(&meant, args_of(&new_plan, &waits))?;
     wait_for_identity(&mut nvcap, new.pid())?;
     for gpu in [&mut old, &mut stranger, &mut new] {
         gpu.write(b"g")?;
     }
     let (old_pid, new_pid, stranger_pid) = (old.pid(), new.pid(), stranger.pid());
+    wait_for_submissions(&mut nvcap, old_pid, 200 - 2 * 7)?;
+    wait_for_submissions(&mut nvcap, new_pid, 200)?;
+    stay.release()?;
     for (gpu, plan) in [(old, &old_plan), (new, &new_plan)] {
         let ended = gpu.end(LIMIT)?;
         ended.expect_code(0)?;
@@ -250,7 +254,7 @@ fn short_lived(name: &str, how: &[&str]) -> Result<()> {
     let is_known = |said: &str, pid: &u32| -> Result<bool> {
         Ok(submissions(said, *pid)? == 200 || !of_process(said, *pid, "loss")?.is_empty())
     };
-    while begun.elapsed() < LIMIT / 3 {
+    while begun.elapsed() < GUARD {
         let said = nvcap.stdout();
         let said = said
             .rsplit_once('\n')
@@ -300,7 +304,8 @@ pub fn not_looked_into() -> Result<()> {
 
 /// A process in a PID namespace and a control group of its own, as a container's.
 pub fn contained() -> Result<()> {
-    const ID: &str = "3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a";
+    // Of this test's own: another run of it may be on this machine.
+    let id = format!("{:08x}{}", std::process::id(), "9d8e7f6a".repeat(7));
     // Control groups of version 2, both beside each other, or version 1.
     let roots = [
         "/sys/fs/cgroup",
@@ -311,16 +316,14 @@ pub fn contained() -> Result<()> {
     let Some(root) = roots.iter().find(|r| r.join("cgroup.procs").exists()) else {
         return not_run("this machine shows no control groups");
     };
-    let group = root.join(format!("docker-{ID}.scope"));
+    let group = root.join(format!("docker-{id}.scope"));
     if let Err(e) = std::fs::create_dir(&group) {
         return not_run(format!("no control group can be made: {e}"));
     }
-    let result = contained_in(&group, ID);
+    let result = contained_in(&group, &id);
     // It is empty once its processes were reaped.
-    for _ in 0..100 {
-        if std::fs::remove_dir(&group).is_ok() {
-            break;
-        }
+    let begun = Instant::now();
+    while std::fs::remove_dir(&group).is_err() && begun.elapsed() < GUARD {
         std::thread::sleep(Duration::from_millis(20));
     }
     result
@@ -352,7 +355,8 @@ fn contained_in(group: &Path, id: &str) -> Result<()> {
         who["container"]["id"] == id && who["container"]["runtime"] == "docker",
         "{who}"
     );
-    let dump = ["dump", "-a", "--container=3f2a", "--json"];
+    let container = format!("--container={}", &id[..12]);
+    let dump = ["dump", "-a", &container, "--json"];
     let look = Running::start(&nvcap()?, dump)?.end(LIMIT)?;
     let look: Value = serde_json::from_str(&look.stdout)?;
     let seen = look["processes"].as_array().context("no processes")?;

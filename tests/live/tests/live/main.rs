@@ -90,7 +90,7 @@ fn main() -> ExitCode {
             ended_as_a_thread_without_registers_is_killed ended_before_it_looked channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;
         names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
-        stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python cost;
+        stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python;
         recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
         full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
         users: of_sudo named traced thread_id rights_given_up;

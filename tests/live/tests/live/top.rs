@@ -11,9 +11,9 @@ use live::programs::{Running, nvcap};
 
 use super::dump::{plan, start};
 
-const LIMIT: Duration = Duration::from_secs(60);
-/// Columns and lines of the terminal.
-const SIZE: (u32, u32) = (140, 30);
+const LIMIT: Duration = live::programs::GUARD;
+/// Columns and lines of the terminal: enough for the processes of the tests beside this one, too.
+const SIZE: (u32, u32) = (140, 90);
 
 /// A terminal; it ends when dropped.
 struct Terminal {
@@ -33,7 +33,7 @@ impl Terminal {
             socket: format!("nvcap-top-{name}-{}-{number}", std::process::id()),
         };
         let line = format!(
-            "echo before; '{}' top {}; echo status $?; stty -a; exec sleep 600",
+            "echo before; '{}' top {}; echo status $?; stty -a; exec sleep 900",
             nvcap()?.display(),
             args.join(" ")
         );
@@ -77,7 +77,7 @@ impl Terminal {
             if is_so(&screen) {
                 return Ok(screen);
             }
-            ensure!(begun.elapsed() < LIMIT, "never {what}:\n{screen}");
+            ensure!(begun.elapsed() < LIMIT, "guard: never {what}:\n{screen}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -132,7 +132,7 @@ fn line<'a>(screen: &'a str, words: &[&str]) -> Option<&'a str> {
 
 /// The software GPU after its work, which lies there.
 fn idle(seed: u64, channels: usize, args: &[&str]) -> Result<Running> {
-    let all = [&["--linger-ms=120000"], args].concat();
+    let all = [&["--linger-ms=900000"], args].concat();
     let gpu = start(&plan(seed, channels, 4000), &all)?;
     Ok(gpu)
 }
@@ -141,7 +141,7 @@ fn idle(seed: u64, channels: usize, args: &[&str]) -> Result<Running> {
 pub fn processes_and_channels() -> Result<()> {
     let mut gpu = start(
         &plan(91, 6, 3000),
-        &["--wait-stdin", "--before-wait=3", "--linger-ms=120000"],
+        &["--wait-stdin", "--before-wait=3", "--linger-ms=900000"],
     )?;
     gpu.wait_for_line("waiting")?;
     let pid = gpu.pid().to_string();
@@ -219,7 +219,6 @@ pub fn kernels() -> Result<()> {
     top.until("observed", |s| {
         s.contains(&said) && s.contains("(observed for")
     })?;
-    std::thread::sleep(Duration::from_secs(1));
     gpu.write(b"g")?;
     let has_row = |s: &str| {
         let mut rows = s.lines().skip(3);
@@ -286,7 +285,8 @@ pub fn terminal_gone() -> Result<()> {
     top.until("found", |s| line(s, &[&pid, "softgpu"]).is_some())?;
     let nvcap = top.nvcap_pid()?;
     drop(top);
-    for _ in 0..100 {
+    let begun = Instant::now();
+    while begun.elapsed() < LIMIT {
         if !std::path::Path::new(&format!("/proc/{nvcap}")).exists() {
             return Ok(());
         }
@@ -294,7 +294,7 @@ pub fn terminal_gone() -> Result<()> {
     }
     // SAFETY: ends the process that was started here.
     unsafe { libc::kill(nvcap, libc::SIGKILL) };
-    anyhow::bail!("nvcap goes on without a terminal")
+    anyhow::bail!("guard: nvcap goes on without a terminal")
 }
 
 /// Without a terminal it says what to use instead.

@@ -6,11 +6,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use live::harness::not_run;
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::programs::{Ended, Folder, Running, Until, nvcap, so_far, softgpu};
 use live::verify::{Expected, Extent, verify};
 
 use crate::attach::waiting;
-use crate::observe::LINGER;
 use crate::refusals::refused;
 use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
 
@@ -157,8 +156,14 @@ pub fn traced() -> Result<()> {
         args.extend([trace.clone().into(), "--channels".into()]);
         args.extend([folder.channels()?.into(), "--".into(), program.into()]);
         args.extend(plan_args(&plan).into_iter().map(OsString::from));
-        args.extend(["--sleep-us=200", LINGER].map(OsString::from));
-        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        let stay = Until::new(&folder, "stay")?;
+        args.extend(["--sleep-us=200".into(), stay.stay().into()]);
+        let mut nvcap = Running::start(&nvcap()?, args)?;
+        nvcap.wait_until("showing all", LIMIT, |_| {
+            so_far(&trace, "\"type\":\"entry\"") >= 800
+        })?;
+        stay.release()?;
+        let ended = nvcap.end(LIMIT)?;
         expect_result(&ended.stdout, &plan).with_context(|| ended.stderr.clone())?;
         let report = verify(&trace, &Expected::part(plan, Extent::Whole))?;
         report.expect_complete()?;
@@ -172,7 +177,8 @@ pub fn thread_id() -> Result<()> {
     let plan = plan(92, 4000);
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=3", "--sleep-us=1000"])?;
+    let hold = Until::new(&folder, "hold")?;
+    let mut gpu = waiting(&plan, &["--threads=3", "--sleep-us=1000", &hold.hold()])?;
     gpu.write(b"g")?;
     let tasks = format!("/proc/{}/task", gpu.pid());
     let pid = gpu.pid();
@@ -202,6 +208,7 @@ pub fn thread_id() -> Result<()> {
         "{}",
         ended.stderr
     );
+    hold.release()?;
     gpu.end(LIMIT)?.expect_code(0)?;
     let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
     report.expect_complete()?;

@@ -1,6 +1,10 @@
 //! Measurements on the running kernel, by `cargo xtask bench live`: how much of something is seen at full speed, and what it costs. No figure fails
 //! anything; what must hold is tested in step (`tests/live`).
 
+mod mappings;
+mod names;
+mod stacks;
+
 use std::process::ExitCode;
 
 use live::measure::{Measurement, main as run};
@@ -12,6 +16,10 @@ fn main() -> ExitCode {
             [$($(Measurement::new(concat!(stringify!($area), "::", stringify!($name)), $area::$name),)*)*]
         };
     }
-    let all: [Measurement; 0] = measurements! {};
+    let all = measurements! {
+        mappings: many;
+        names: modules_that_keep_coming;
+        stacks: cost;
+    };
     run(&all)
 }
