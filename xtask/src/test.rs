@@ -282,7 +282,7 @@ fn vm(report: &mut Report) -> Result<()> {
     }
     let vm = Cmd::new(env::current_exe()?).arg("vm");
     if env::var_os(FOREIGN).is_some() {
-        return report.step("VM tests", &vm.arg("--foreign"));
+        return report.step("VM tests", &vm.args(["--foreign", "--all"]));
     }
     report.step("VM tests", &vm)?;
     report.skip(
