@@ -124,6 +124,27 @@ pub fn to_trace() -> Result<PathBuf> {
     Ok(profile.dir())
 }
 
+/// Builds all programs and tests of the workspace in the development profile, at once: with other packages or without the tests cargo would choose
+/// other features, and compile nvcap again. Returns the folder with the programs.
+pub fn tests() -> Result<PathBuf> {
+    bpf::fresh()?;
+    host_cargo()
+        .args([
+            "build",
+            "--locked",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+        ])
+        .args(TESTS.iter().flat_map(|name| ["--test", name]))
+        .run()?;
+    Ok(Profile::DEVELOPMENT.dir())
+}
+
+/// The test programs that `cargo test` leaves out, because they need root and a live kernel.
+const TESTS: [&str; 2] = ["live", "hostile"];
+
 /// Builds workspace packages and returns the folder with their programs.
 ///
 /// Does not touch the BPF objects: call [`bpf::fresh`] first where they must be of the sources.
@@ -140,13 +161,12 @@ pub fn packages<S: AsRef<str>>(names: &[S], profile: Profile) -> Result<PathBuf>
 /// Builds the test program `name` (of tests/live, tests/hostile) without running it, and returns its path. In the development profile with all of the
 /// workspace, as the other tests are built; else with what [`programs`] names.
 pub fn test_program(name: &str, profile: Profile) -> Result<PathBuf> {
-    const TESTS: [&str; 2] = ["tests/live", "tests/hostile"];
     profile.need_linker()?;
     let mut cmd = profile.options(host_cargo().args(["test", "--locked"]));
     if profile == Profile::DEVELOPMENT {
         cmd = cmd.arg("--workspace");
     } else {
-        let tests = TESTS.into_iter().filter_map(paths::package);
+        let tests = TESTS.map(str::to_owned);
         for package in programs().into_iter().filter(|n| n != "nvcap").chain(tests) {
             cmd = cmd.args(["-p", &package]);
         }

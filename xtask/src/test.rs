@@ -12,7 +12,7 @@ use std::{
 use anyhow::Result;
 
 use crate::{
-    bpf, browser,
+    browser,
     build::{self, Profile},
     install::{self, Root},
     paths, python,
@@ -87,22 +87,8 @@ fn is_nightly() -> bool {
 
 /// Builds the programs and all tests. None if that failed.
 fn programs(report: &mut Report) -> Option<PathBuf> {
-    let build = || {
-        bpf::fresh()?;
-        let all = ["--workspace", "--locked"];
-        build::host_cargo()
-            .arg("build")
-            .args(all)
-            .arg("--bins")
-            .run()?;
-        build::host_cargo()
-            .arg("test")
-            .args(all)
-            .arg("--no-run")
-            .run()
-    };
-    match build() {
-        Ok(()) => Some(Profile::DEVELOPMENT.dir()),
+    match build::tests() {
+        Ok(dir) => Some(dir),
         Err(error) => {
             report.check("build", Err(error));
             None
@@ -260,7 +246,10 @@ fn vm(report: &mut Report) -> Result<Vec<(String, Cmd)>> {
     }
     let vm = Cmd::new(env::current_exe()?).args(["vm", "--dev"]);
     if is_nightly() {
-        return Ok(vec![("VM tests".to_owned(), vm.arg("--foreign"))]);
+        return Ok(vec![(
+            "VM tests".to_owned(),
+            vm.args(["--foreign", "--all"]),
+        )]);
     }
     report.skip(
         "VM tests for aarch64",

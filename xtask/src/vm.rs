@@ -1,6 +1,7 @@
 //! `cargo xtask vm`: the tests on stock Debian kernels under QEMU, with the stand-in for nvidia.ko.
 //!
-//! Boots once for each cell of the matrix (see `matrix`), three at a time on two processors: a machine also sleeps.
+//! Boots once for each kernel of the matrix (see `matrix`) and runs its cells in it one after the other; three machines at a
+//! time on two processors, since a machine also sleeps. On a host with more processors a kernel's cells are shared among machines.
 //! Everything fetched and built is in target/vm; a second run needs no network. Nothing on the host is installed or
 //! changed. Knows what is run in which order; each step is a module.
 
@@ -19,14 +20,16 @@ mod shell;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::Profile;
+use crate::{arch::Arch, build::Profile};
 use emulator::Emulator;
 use guest::Programs;
 use matrix::{Cell, Way};
+use qemu::Planned;
 use report::{Outcome, Report};
 
 /// Selection of machines and tests.
@@ -51,6 +54,9 @@ pub struct Args {
     /// Also the machines with another processor (aarch64): programs are built for it, and its emulation is slow
     #[arg(long)]
     foreign: bool,
+    /// All tests of each cell, as nightly: the gate leaves out what other cells of the same kernel or the same way show
+    #[arg(long)]
+    all: bool,
     /// Name the cells and their tests, and end
     #[arg(long)]
     list: bool,
@@ -85,7 +91,7 @@ pub fn run(args: Args) -> Result<()> {
     let cells = chosen(&args)?;
     if args.list {
         for cell in &cells {
-            println!("{}: {}", cell.name(), cell.tests().join(" "));
+            println!("{}: {}", cell.name(), cell.tests(args.all).join(" "));
         }
         return Ok(());
     }
@@ -95,21 +101,22 @@ pub fn run(args: Args) -> Result<()> {
     let jobs = args
         .jobs
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()) + 1);
-    let all = cells.iter().cloned().cycle();
-    let queue: VecDeque<Cell> = all.take(cells.len() * args.times).collect();
+    let boots = matrix::boots(&cells, jobs, args.all);
+    let (each, all) = (boots.len(), boots.into_iter().cycle());
+    let queue: VecDeque<Vec<Cell>> = all.take(each * args.times).collect();
+    let machines = AtomicUsize::new(0);
     let queue = Mutex::new(queue);
     let reports = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
                 loop {
-                    let Some(cell) = queue.lock().ok().and_then(|mut q| q.pop_front()) else {
+                    let Some(cells) = queue.lock().ok().and_then(|mut q| q.pop_front()) else {
                         return;
                     };
-                    let report = machine(&beds, &cell, &args);
-                    report.print();
+                    let ended = machine(&beds, &cells, &args, &machines);
                     if let Ok(mut all) = reports.lock() {
-                        all.push(report);
+                        all.extend(ended);
                     }
                 }
             });
@@ -136,11 +143,12 @@ pub fn run(args: Args) -> Result<()> {
         + reports.iter().filter(|r| r.machine.is_some()).count();
     // In the format of Rust's test harness, which `cargo xtask test` reads.
     println!(
-        "test result: {}. {} passed; {failed} failed; {} ignored; {} machines in {:.1} s, {:.0} s of processor time",
+        "test result: {}. {} passed; {failed} failed; {} ignored; {} cells, {} boots of QEMU (TCG) in {:.1} s, {:.0} s of processor time",
         if failed == 0 { "ok" } else { "FAILED" },
         count(&|o| matches!(o, Outcome::Ok)),
         count(&|o| matches!(o, Outcome::NotRun(_))),
         reports.len(),
+        machines.into_inner(),
         start.elapsed().as_secs_f64(),
         reports.iter().map(|r| r.cpu).sum::<f64>()
     );
@@ -164,9 +172,12 @@ fn beds(cells: &[Cell], args: &Args) -> Result<Vec<Bed>> {
         if beds.iter().any(|bed| bed.emulator.arch == arch) {
             continue;
         }
-        let profile = Profile {
-            release: !args.dev,
-            ..Profile::RELEASE.on(arch)
+        let profile = match args.dev && arch == Arch::HOST {
+            true => Profile::DEVELOPMENT,
+            false => Profile {
+                release: !args.dev,
+                ..Profile::RELEASE.on(arch)
+            },
         };
         beds.push(Bed {
             emulator: Emulator::get(arch)?,
@@ -176,13 +187,14 @@ fn beds(cells: &[Cell], args: &Args) -> Result<Vec<Bed>> {
     Ok(beds)
 }
 
-/// Runs one machine, from its kernel to its report.
-fn machine(beds: &[Bed], cell: &Cell, args: &Args) -> Report {
+/// The tests of a cell that `args` select.
+fn selected(cell: &Cell, args: &Args) -> Vec<String> {
     let mut tests: Vec<String> = if args.tests.is_empty() {
-        cell.tests().iter().map(|t| t.to_string()).collect()
+        let these = cell.tests(args.all);
+        these.iter().map(|t| t.to_string()).collect()
     } else {
         let group = |t: &String| {
-            let all = cell.tests().into_iter().map(String::from);
+            let all = cell.tests(true).into_iter().map(String::from);
             match t.ends_with("::") {
                 true => all.filter(|n| n.starts_with(t.as_str())).collect(),
                 false => vec![t.clone()],
@@ -193,22 +205,41 @@ fn machine(beds: &[Bed], cell: &Cell, args: &Args) -> Report {
     if args.bed {
         tests.retain(|t| t.starts_with("bed-"));
     }
-    let boot = || {
-        let kernel = fetch::kernel(cell.kernel)?;
+    tests
+}
+
+/// Runs the cells of one kernel, from its image to their reports. `machines` counts the boots: after a machine that ended early, the
+/// cells that it had not begun get another one, so that each cell's verdict is its own.
+fn machine(beds: &[Bed], cells: &[Cell], args: &Args, machines: &AtomicUsize) -> Vec<Report> {
+    let planned: Vec<Planned> = cells
+        .iter()
+        .map(|cell| Planned {
+            cell: cell.clone(),
+            tests: selected(cell, args),
+        })
+        .collect();
+    let boot = |rest: &[Planned]| {
+        let kernel = fetch::kernel(rest[0].cell.kernel)?;
         let bed = beds.iter().find(|b| b.emulator.arch == kernel.arch);
         let Bed { emulator, programs } = bed.context("there is no bed for its processor")?;
-        let modules = module::build(&kernel, cell.branch, cell.btf)?;
-        qemu::boot(
-            emulator,
-            cell,
-            &kernel,
-            &modules,
-            programs,
-            &tests,
-            args.verbose,
-        )
+        machines.fetch_add(1, Ordering::Relaxed);
+        qemu::boot(emulator, &kernel, rest, programs, args.verbose)
     };
-    boot().unwrap_or_else(|e| Report::died(cell, &tests, format!("{e:#}")))
+    let mut reports = Vec::new();
+    while let Some(rest) = planned.get(reports.len()..).filter(|rest| !rest.is_empty()) {
+        match boot(rest) {
+            Ok(ended) => reports.extend(ended),
+            Err(e) => {
+                let why = format!("{e:#}");
+                for Planned { cell, tests } in rest {
+                    let report = Report::died(cell, tests, why.clone());
+                    report.print();
+                    reports.push(report);
+                }
+            }
+        }
+    }
+    reports
 }
 
 fn chosen(args: &Args) -> Result<Vec<Cell>> {

@@ -118,6 +118,23 @@ const STAND_IN: &[&str] = &[
     "reload-at-once",
 ];
 
+/// The tests in which it matters how mappings are found: where all tests run on this kernel by another way, and by this way on
+/// another kernel, these are enough to tell that the two go together.
+const OF_THE_WAY: &[&str] = &[
+    "capture::one_thread",
+    "capture::eight_threads",
+    "capture::shared_channels",
+    "capture::fork_own",
+    "capture::fork_and_exec",
+    "capture::exec",
+    "attach::waiting_process",
+    "attach::first_submissions",
+    "attach::exec_afterwards",
+    "attach::fork_afterwards",
+    "attach::two_processes",
+    "death::kill_nvcap_attached",
+];
+
 /// One test of each kind: run by a cell that differs in one thing.
 const FEW: &[&str] = &[
     "capture::one_thread",
@@ -165,33 +182,33 @@ impl Cell {
             && !self.user
     }
 
-    /// The tests it runs.
-    pub fn tests(&self) -> Vec<&'static str> {
+    /// The tests it runs: `all` of them, as nightly, or those of the gate.
+    pub fn tests(&self, all: bool) -> Vec<&'static str> {
         let mut tests = Vec::new();
         if self.gpus == 0 {
             return vec!["bed-none", "no-gpu"];
         }
         if self.is_foreign() {
-            let all = [BED, ALL, STAND_IN].concat();
-            let few = [BED, FEW].concat();
-            return if self.kernel.starts_with("6.12") {
-                all
-            } else {
-                few
+            return match self.kernel.starts_with("6.12") {
+                true => [BED, ALL, STAND_IN].concat(),
+                false => [BED, FEW].concat(),
             };
         }
         let restricted = self.lockdown != "none" || self.kptr != 0 || self.user;
         // The bed depends on the kernel and the module, not on nvcap's way.
         if self.way == Way::Kprobe && !restricted && (self.btf || self.kernel == "5.10") {
-            tests.extend(BED);
+            // On 5.10 nvcap only refuses to run.
+            let needed = if all || self.btf { BED } else { &["bed-life"] };
+            tests.extend(needed);
         }
         let long_term = matches!(self.kernel, "6.1" | "6.12");
         if self.usual() && long_term && self.way != Way::Tracepoint {
-            // The doorbell program for kernels before 5.17 is independent of the way: tested once, on the older of these
-            // kernels.
-            let old = self.way == Way::Kprobe && self.kernel == "6.1";
-            let all = ALL.iter().copied();
-            tests.extend(all.filter(|t| old || !t.ends_with("without_bpf_loop")));
+            // The doorbell program for kernels before 5.17 is tested on the older of these kernels.
+            let old = self.kernel == "6.1";
+            // Each kernel has them all by one way, and each way on one kernel.
+            let whole = all || old == (self.way == Way::Fentry);
+            let these = if whole { ALL } else { OF_THE_WAY }.iter().copied();
+            tests.extend(these.filter(|t| old || !t.ends_with("without_bpf_loop")));
             if self.kernel == "6.12" {
                 tests.extend(STAND_IN);
             }
@@ -208,8 +225,7 @@ impl Cell {
     }
 }
 
-/// Every machine of the matrix, the longest first so that the last ones end together. A cell that differs in one thing is
-/// on one kernel only: the whole matrix must end in six minutes on two processors.
+/// Every cell of the matrix, those with most tests first. A cell that differs in one thing is on one kernel only.
 pub fn all() -> Vec<Cell> {
     let cell = |kernel, way| Cell {
         kernel,
@@ -259,6 +275,41 @@ pub fn all() -> Vec<Cell> {
     cells
 }
 
+/// The cells of each boot, in order: one boot a kernel, the one with the most tests first. While that makes fewer boots than
+/// machines run at a time (`jobs`), the largest is shared between two.
+pub fn boots(cells: &[Cell], jobs: usize, all: bool) -> Vec<Vec<Cell>> {
+    let mut boots: Vec<Vec<Cell>> = Vec::new();
+    for cell in cells {
+        match boots.iter_mut().find(|b| b[0].kernel == cell.kernel) {
+            Some(boot) => boot.push(cell.clone()),
+            None => boots.push(vec![cell.clone()]),
+        }
+    }
+    let weight = |cells: &[Cell]| -> usize { cells.iter().map(|c| c.tests(all).len()).sum() };
+    while boots.len() < jobs {
+        let several = boots.iter_mut().filter(|b| b.len() > 1);
+        let Some(largest) = several.max_by_key(|b| weight(b)) else {
+            break;
+        };
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        for cell in largest.drain(..) {
+            let lighter = match weight(&one) <= weight(&other) {
+                true => &mut one,
+                false => &mut other,
+            };
+            lighter.push(cell);
+        }
+        *largest = one;
+        boots.push(other);
+    }
+    for boot in &mut boots {
+        // Lockdown cannot be undone in a running kernel, and does not let unsigned modules be loaded again.
+        boot.sort_by_key(|cell| cell.lockdown != "none");
+    }
+    boots.sort_by_key(|boot| std::cmp::Reverse(weight(boot)));
+    boots
+}
+
 /// Machines with another processor, which no x86-64 host runs in the time of the gate: only where they are asked for.
 pub fn foreign() -> Vec<Cell> {
     ["6.12-aarch64", "6.1-aarch64"]
@@ -268,4 +319,70 @@ pub fn foreign() -> Vec<Cell> {
             ..USUAL
         })
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_kernel_boots_once_and_locked_cells_come_last() {
+        let boots = boots(&all(), 3, false);
+        let kernels: Vec<_> = boots.iter().map(|b| b[0].kernel).collect();
+        assert_eq!(kernels, ["6.12", "6.1", "backports", "5.10"]);
+        for boot in &boots {
+            let locked: Vec<_> = boot.iter().map(|c| c.lockdown != "none").collect();
+            assert!(locked.is_sorted(), "{boot:?}");
+            // Those that are locked need the same modules: they cannot be loaded any more.
+            let mut modules: Vec<_> = boot.iter().filter(|c| c.lockdown != "none").collect();
+            modules.dedup_by_key(|c| (c.branch, c.btf, c.gpus));
+            assert!(modules.len() <= 1);
+        }
+    }
+
+    #[test]
+    fn more_processors_take_more_boots_and_no_cell_is_lost() {
+        for jobs in [1, 3, 8, 100] {
+            let boots = boots(&all(), jobs, true);
+            let mut names: Vec<_> = boots.iter().flatten().map(Cell::name).collect();
+            let mut wanted: Vec<_> = all().iter().map(Cell::name).collect();
+            names.sort();
+            wanted.sort();
+            assert_eq!(names, wanted);
+            assert_eq!(boots.len(), jobs.clamp(4, wanted.len()));
+            assert!(
+                boots
+                    .iter()
+                    .all(|b| b.iter().all(|c| c.kernel == b[0].kernel))
+            );
+        }
+    }
+
+    #[test]
+    fn the_gate_runs_every_test_by_each_way_and_on_each_long_term_kernel() {
+        let run = |all: bool, is: &dyn Fn(&Cell) -> bool| -> BTreeSet<&str> {
+            let cells = super::all().into_iter().filter(|c| c.usual() && is(c));
+            cells.flat_map(|c| c.tests(all)).collect()
+        };
+        for is in [
+            &|c: &Cell| c.way == Way::Kprobe && c.kernel != "6.1",
+            &(|c: &Cell| c.way == Way::Fentry) as &dyn Fn(&Cell) -> bool,
+            &|c: &Cell| c.kernel == "6.12",
+            &|c: &Cell| c.kernel == "6.1",
+        ] {
+            let (gate, nightly) = (run(false, is), run(true, is));
+            let less: Vec<_> = nightly.difference(&gate).collect();
+            assert!(less.is_empty(), "{less:?}");
+        }
+        for cell in super::all() {
+            let nightly = cell.tests(true);
+            for test in cell.tests(false) {
+                assert!(nightly.contains(&test), "{test} of {}", cell.name());
+            }
+        }
+        // They hold for all that the gate leaves out.
+        assert!(OF_THE_WAY.iter().all(|t| ALL.contains(t)));
+    }
 }

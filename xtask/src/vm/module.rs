@@ -21,6 +21,11 @@ fn needs(arch: Arch) -> Vec<(String, String)> {
 /// The built files.
 pub const FILES: [&str; 2] = ["nvidia.ko", "nvidia-uvm.ko"];
 
+/// The name of the folder for modules with BTF or without.
+pub fn kind(btf: bool) -> &'static str {
+    if btf { "btf" } else { "plain" }
+}
+
 /// One build at a time: two machines of the matrix often need the same modules.
 static BUILDING: Mutex<()> = Mutex::new(());
 
@@ -49,7 +54,7 @@ pub fn build(kernel: &Kernel, branch: u32, btf: bool) -> Result<PathBuf> {
     let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("{}-{branch}-{:016x}", kernel.release, fingerprint()?);
     let out = shell::cache().join("modules").join(name);
-    let kind = out.join(if btf { "btf" } else { "plain" });
+    let kind = out.join(self::kind(btf));
     if FILES.iter().all(|f| kind.join(f).is_file()) {
         return Ok(kind);
     }
@@ -65,10 +70,11 @@ pub fn build(kernel: &Kernel, branch: u32, btf: bool) -> Result<PathBuf> {
     }
     make(kernel, branch, &work)
         .with_context(|| format!("building the stand-in for {}", kernel.release))?;
-    for (kind, btf) in [("plain", false), ("btf", true)] {
+    for btf in [false, true] {
         if btf && !kernel.module_btf {
             continue;
         }
+        let kind = self::kind(btf);
         let ready = work.join(kind);
         fs::create_dir_all(&ready)?;
         for file in FILES {

@@ -117,20 +117,23 @@ fn mknod(path: &str, major: u32, minor: u32) -> Result<()> {
     Ok(())
 }
 
-/// Loads the stand-in and makes its device files, as nvidia-modprobe does.
-pub fn load_driver(gpus: usize) -> Result<()> {
-    insmod("/nvidia.ko", &format!("gpus={gpus}"))?;
+/// Loads the stand-in that the cell wants and makes its device files, as nvidia-modprobe does.
+pub fn load_driver(job: &Job) -> Result<()> {
+    insmod(
+        &format!("{}/nvidia.ko", job.modules()),
+        &format!("gpus={}", job.gpus),
+    )?;
     mknod("/dev/nvidiactl", 195, 255)?;
-    for gpu in 0..gpus as u32 {
+    for gpu in 0..job.gpus as u32 {
         mknod(&format!("/dev/nvidia{gpu}"), 195, gpu)?;
     }
-    reload_uvm()
+    reload_uvm(job)
 }
 
 /// Loads the stand-in's UVM module if it is not loaded, and makes its device files.
-pub fn reload_uvm() -> Result<()> {
+pub fn reload_uvm(job: &Job) -> Result<()> {
     if !fs::exists("/sys/module/nvidia_uvm")? {
-        insmod("/nvidia-uvm.ko", "")?;
+        insmod(&format!("{}/nvidia-uvm.ko", job.modules()), "")?;
     }
     let devices = fs::read_to_string("/proc/devices")?;
     let uvm = devices
@@ -178,18 +181,112 @@ fn prepare_exit() {}
 #[cfg(not(target_arch = "x86_64"))]
 fn exit_by_device(_code: u8) {}
 
-/// Sets up the machine that the job describes.
-pub fn prepare(job: &Job) -> Result<()> {
-    load_driver(job.gpus)?;
-    if job.btf != fs::exists("/sys/kernel/btf/nvidia")? {
-        bail!(
-            "the kernel {} a BTF of the stand-in",
-            if job.btf { "took no" } else { "has" }
-        );
+/// The stand-in that is loaded: branch, BTF, GPUs.
+#[derive(Default)]
+pub struct Driver {
+    loaded: Option<(u32, bool, usize)>,
+    /// kernel.perf_event_paranoid as the kernel has it.
+    paranoid: String,
+}
+
+const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+
+impl Driver {
+    /// Makes the machine what the cell describes, whatever the cell before has left: no process, no file, no probe of it, and the
+    /// stand-in loaded anew. Of a locked-down kernel the stand-in stays as it is: unsigned modules cannot be loaded again.
+    pub fn become_for(&mut self, job: &Job) -> Result<()> {
+        let wanted = (job.branch, job.btf, job.gpus);
+        let locked = is_locked();
+        if self.loaded.is_some() {
+            clear()?;
+        }
+        if locked && (job.lockdown == "none" || self.loaded != Some(wanted)) {
+            bail!(
+                "lockdown cannot be undone: cells with it, of one stand-in, must be the last of a boot"
+            );
+        }
+        if !locked {
+            if self.loaded.take().is_some() {
+                wait_for("unloading the stand-in", || Ok(unload_driver().is_ok()))?;
+            }
+            load_driver(job)?;
+            self.loaded = Some(wanted);
+        }
+        if job.btf != fs::exists("/sys/kernel/btf/nvidia")? {
+            bail!(
+                "the kernel {} a BTF of the stand-in",
+                if job.btf { "took no" } else { "has" }
+            );
+        }
+        fs::write("/proc/sys/kernel/kptr_restrict", job.kptr.to_string())?;
+        if self.paranoid.is_empty() {
+            self.paranoid = fs::read_to_string(PARANOID)?;
+        }
+        // Debian's kernels have 3, by which perf events need CAP_SYS_ADMIN, which such a user does not have.
+        let paranoid = if job.user { "2" } else { self.paranoid.trim() };
+        fs::write(PARANOID, paranoid).context("setting perf_event_paranoid")?;
+        if job.lockdown == "integrity" && !locked {
+            fs::write("/sys/kernel/security/lockdown", "integrity").context("raising lockdown")?;
+        }
+        Ok(())
     }
-    fs::write("/proc/sys/kernel/kptr_restrict", job.kptr.to_string())?;
-    if job.lockdown == "integrity" {
-        fs::write("/sys/kernel/security/lockdown", "integrity").context("raising lockdown")?;
+}
+
+/// True once lockdown has been raised.
+fn is_locked() -> bool {
+    fs::read_to_string("/sys/kernel/security/lockdown").is_ok_and(|text| !text.contains("[none]"))
+}
+
+/// Ends all processes but this one, and removes what they left in folders, in /dev and among the kernel's probes.
+fn clear() -> Result<()> {
+    // SAFETY: a signal to all other processes: this is the init, which it does not reach.
+    unsafe { libc::kill(-1, libc::SIGKILL) };
+    wait_for("the end of all processes", || {
+        loop {
+            // SAFETY: takes the status of any ended child, into nothing.
+            let pid = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+            if pid <= 0 {
+                // Orphans become this process's children; without any there is none left.
+                return Ok(pid < 0);
+            }
+        }
+    })?;
+    let tracing = "/sys/kernel/tracing";
+    if fs::exists(format!("{tracing}/events/bed"))? {
+        fs::write(format!("{tracing}/events/bed/enable"), "0")?;
+        fs::write(format!("{tracing}/kprobe_events"), "")?;
+    }
+    for folder in ["/tmp", "/run"] {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            match path.is_dir() && !path.is_symlink() {
+                true => fs::remove_dir_all(&path),
+                false => fs::remove_file(&path),
+            }
+            .with_context(|| format!("removing {}", path.display()))?;
+        }
+    }
+    for entry in fs::read_dir("/dev")? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default();
+        if name.as_encoded_bytes().starts_with(b"nvidia") && !is_locked() {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// How long the bed waits for anything: a guard against hanging, well within that of a test.
+pub const GUARD: Duration = Duration::from_secs(300);
+
+/// Waits until `done` holds.
+pub fn wait_for(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !done()? {
+        if start.elapsed() > GUARD {
+            bail!("guard: {what}: not within {} s", GUARD.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }
@@ -214,34 +311,39 @@ pub struct Ended {
     pub said: String,
 }
 
-/// Runs this program again with `args`, in a process group of its own, to its end or to `limit`.
-pub fn run_self(args: &[&str], limit: Duration) -> Ended {
+/// Runs this program again with `args`, in a process group of its own, to its end or until the guard ends it.
+pub fn run_self(args: &[&str], guard: Duration) -> Ended {
     let mut command = Command::new("/proc/self/exe");
     command.args(args).env("PATH", "/bin").env("HOME", "/tmp");
-    run(&mut command, limit)
+    run(&mut command, guard)
 }
 
-/// Runs a command to its end or to `limit`; then its whole process group is killed.
-pub fn run(command: &mut Command, limit: Duration) -> Ended {
+/// Runs a command to its end, or until it has run for `guard`; then its whole process group is killed.
+pub fn run(command: &mut Command, guard: Duration) -> Ended {
     let mut said = String::new();
-    let mut ended = stream(command, limit, |line| {
+    let mut ended = stream(command, guard, |line| {
         said.push_str(line);
         said.push('\n');
+        false
     });
     ended.said = said;
     ended
 }
 
-/// The same, but each line of output is passed to `each` at once.
-pub fn stream(command: &mut Command, limit: Duration, mut each: impl FnMut(&str)) -> Ended {
-    try_stream(command, limit, &mut each).unwrap_or_else(|e| Ended {
+/// The same, but each line of output is passed to `each` at once, and the guard counts from the last line of which `each` said true.
+pub fn stream(command: &mut Command, guard: Duration, mut each: impl FnMut(&str) -> bool) -> Ended {
+    try_stream(command, guard, &mut each).unwrap_or_else(|e| Ended {
         status: None,
         how: format!("{e:#}"),
         said: String::new(),
     })
 }
 
-fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)) -> Result<Ended> {
+fn try_stream(
+    command: &mut Command,
+    guard: Duration,
+    each: &mut dyn FnMut(&str) -> bool,
+) -> Result<Ended> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = command
         .stdin(Stdio::null())
@@ -268,22 +370,25 @@ fn try_stream(command: &mut Command, limit: Duration, each: &mut dyn FnMut(&str)
         // SAFETY: a signal to the group made above; it does not matter if the group is gone.
         unsafe { libc::kill(-(pid as i32), libc::SIGKILL) };
     };
-    let start = Instant::now();
+    let mut start = Instant::now();
     let mut how = String::new();
     let status = loop {
         if let Ok(line) = lines.recv_timeout(Duration::from_millis(5)) {
-            each(&line);
+            if each(&line) {
+                start = Instant::now();
+            }
         } else if let Some(status) = child.try_wait()? {
             break status;
         }
-        if how.is_empty() && start.elapsed() > limit {
-            how = format!("ran past {} s", limit.as_secs());
+        if how.is_empty() && start.elapsed() > guard {
+            how = format!("guard: came to no end in {} s", guard.as_secs());
             kill(child.id());
         }
     };
-    // Processes that it left behind are killed too, which closes the pipe's writing ends.
+    // Processes that it left behind are killed too, which closes the pipe's writing ends. One that left the group may keep its own:
+    // what it says is of no interest.
     kill(child.id());
-    while let Ok(line) = lines.recv_timeout(Duration::from_millis(500)) {
+    while let Ok(line) = lines.recv_timeout(Duration::from_secs(10)) {
         each(&line);
     }
     if how.is_empty()

@@ -1,8 +1,9 @@
-//! PID 1 of the test VM: sets up the machine that the job file describes, runs the named tests one after another, each in
-//! its own process with a time limit, prints how each ended, and leaves QEMU with a status.
+//! PID 1 of the test VM: for each cell of the job file it makes the machine what the cell describes, runs the cell's tests one after
+//! another, each in a process of its own, and prints how each ended; then it leaves QEMU with a status.
 //!
-//! The console is the only output. A line that begins with `vm: ` is for the runner (xtask vm): `vm: test NAME
-//! ok|FAILED|not-run SECONDS [WHY]` for each test, `vm: exit=N` last of all.
+//! The console is the only output. A line that begins with `vm: ` is for the runner (xtask vm): `vm: cell NAME`, `vm: prepared NAME`,
+//! `vm: test NAME ok|FAILED|not-run SECONDS [WHY]` for each test, `vm: ended NAME N` for each cell, `vm: exit=N` last of all. After a
+//! cell that could not be prepared, or in which the kernel complained, the machine is left: the runner boots again for the others.
 
 mod job;
 mod machine;
@@ -15,21 +16,25 @@ use std::time::Duration;
 use crate::job::Job;
 use crate::tests::Outcome;
 
-/// Statuses of the VM itself, above any number of failed tests.
+/// Statuses of a cell itself, above the number of failed tests.
 const BAD_MACHINE: u8 = 90;
 const KERNEL_COMPLAINED: u8 = 94;
+/// Failed tests beyond this number are not counted in a status.
+const MOST_FAILED: u8 = 89;
 
 fn main() -> ExitCode {
     if let Some(code) = other_names::run() {
         return code;
     }
     let mut args = std::env::args().skip(1);
-    if let (Some("test"), Some(name)) = (args.next().as_deref(), args.next()) {
-        return one(&name);
+    if let (Some("test"), Some(cell), Some(name)) =
+        (args.next().as_deref(), args.next(), args.next())
+    {
+        return one(&cell, &name);
     }
     if std::process::id() != 1 {
         eprintln!(
-            "vm-init is the init of a test VM: it runs as PID 1, or as `vm-init test NAME` there"
+            "vm-init is the init of a test VM: it runs as PID 1, or as `vm-init test CELL NAME` there"
         );
         return ExitCode::FAILURE;
     }
@@ -39,8 +44,8 @@ fn main() -> ExitCode {
 }
 
 /// Runs one test in this process. Status 0 passed, 1 failed, 2 could not run; the reason is on standard error.
-fn one(name: &str) -> ExitCode {
-    let job = match Job::read() {
+fn one(cell: &str, name: &str) -> ExitCode {
+    let job = match Job::of(cell) {
         Ok(job) => job,
         Err(e) => {
             eprintln!("{e:#}");
@@ -73,32 +78,53 @@ fn all() -> u8 {
         println!("vm: machine: {e:#}");
         return BAD_MACHINE;
     }
-    let job = match Job::read() {
-        Ok(job) => job,
+    let jobs = match Job::read() {
+        Ok(jobs) => jobs,
         Err(e) => {
             println!("vm: machine: {e:#}");
             return BAD_MACHINE;
         }
     };
-    if let Err(e) = machine::prepare(&job) {
-        println!("vm: machine: {e:#}");
-        return BAD_MACHINE;
-    }
     println!("vm: ready {:.2} {}", machine::uptime(), machine::kernel());
+    let mut driver = machine::Driver::default();
     let mut failed = 0;
+    for job in &jobs {
+        println!("vm: cell {}", job.cell);
+        let code = match driver.become_for(job) {
+            Ok(()) => {
+                println!("vm: prepared {} {:.2}", job.cell, machine::uptime());
+                cell(job)
+            }
+            Err(e) => {
+                println!("  {e:#}");
+                BAD_MACHINE
+            }
+        };
+        println!("vm: ended {} {code}", job.cell);
+        if code > MOST_FAILED {
+            return code;
+        }
+        failed = MOST_FAILED.min(failed + code);
+    }
+    failed
+}
+
+/// Runs the tests of one cell; returns how many failed, or that the kernel complained.
+fn cell(job: &Job) -> u8 {
+    let mut failed: u8 = 0;
     let mut tests = job.tests.as_slice();
     while let Some(name) = tests.first() {
         if is_live(name) {
             // Consecutive live tests share one run, which finds out only once what this machine supports.
             let n = tests.iter().take_while(|t| is_live(t)).count();
-            failed += live(&job, &tests[..n]);
+            failed = failed.saturating_add(live(job, &tests[..n]));
             tests = &tests[n..];
             continue;
         }
         tests = &tests[1..];
         let (start, words) = (machine::uptime(), name.as_str());
         let name = words.split_whitespace().next().unwrap_or(words);
-        let ended = machine::run_self(&["test", words], Duration::from_secs(job.limit));
+        let ended = machine::run_self(&["test", &job.cell, words], Duration::from_secs(job.guard));
         let seconds = machine::uptime() - start;
         let why = ended.said.lines().last().unwrap_or_default();
         if name.starts_with("run:") {
@@ -108,7 +134,7 @@ fn all() -> u8 {
             Some(0) => println!("vm: test {name} ok {seconds:.2}"),
             Some(2) => println!("vm: test {name} not-run {seconds:.2} {why}"),
             status => {
-                failed += 1;
+                failed = failed.saturating_add(1);
                 for line in ended.said.lines() {
                     println!("  {line}");
                 }
@@ -124,7 +150,7 @@ fn all() -> u8 {
         println!("vm: kernel: {what}");
         return KERNEL_COMPLAINED;
     }
-    failed
+    failed.min(MOST_FAILED)
 }
 
 /// The end-to-end tests that run natively too are named `group::what`.
@@ -144,9 +170,12 @@ fn live(job: &Job, names: &[String]) -> u8 {
         .env("SOFTGPU_BIN", "/bin/softgpu")
         .env("SOFTGPU_DEVICE", "1")
         .env("NVCAP_LIVE_GPUS", job.gpus.to_string());
+    if job.user {
+        command.env("VM_USER", "1");
+    }
     let mut said = Said::default();
-    let limit = Duration::from_secs(job.limit * names.len() as u64);
-    let ended = machine::stream(&mut command, limit, |line| said.line(line));
+    let guard = Duration::from_secs(job.guard);
+    let ended = machine::stream(&mut command, guard, |line| said.line(line));
     said.flush();
     // The runner counts a test that was never reported as failed.
     if ended.status.is_none() {
@@ -172,7 +201,8 @@ impl Said {
         }
     }
 
-    fn line(&mut self, line: &str) {
+    /// Takes a line; true if a test has ended with it.
+    fn line(&mut self, line: &str) -> bool {
         let verdict = line
             .strip_prefix("test ")
             .and_then(|l| l.split_once(" ... "));
@@ -184,7 +214,7 @@ impl Said {
             {
                 why.push(line.trim().to_string());
             }
-            return;
+            return false;
         };
         self.flush();
         let seconds = verdict
@@ -196,8 +226,9 @@ impl Said {
         } else if verdict.starts_with("ok") {
             println!("vm: test {name} ok {seconds}");
         } else {
-            self.failed += 1;
+            self.failed = self.failed.saturating_add(1);
             self.waiting = Some((name.into(), seconds.into(), Vec::new()));
         }
+        true
     }
 }

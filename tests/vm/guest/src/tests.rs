@@ -5,12 +5,14 @@ mod escapes;
 mod target;
 mod traced;
 
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::job::Job;
+use crate::machine::{GUARD, param, wait_for};
 
 /// The result of a test that did not fail.
 #[derive(Debug)]
@@ -67,6 +69,33 @@ fn by_hand(line: &str) -> Result<Outcome> {
     }
     eprintln!("{:.2}", crate::machine::uptime());
     Ok(Outcome::Passed)
+}
+
+/// Revokes the mappings of the first GPU twenty times while softgpu runs `want`, which must wait for the file `go` after each
+/// channel's first submission: once before it goes on, so that a submission always meets a revoked page, then each time that the GPU
+/// has fetched something more.
+fn revocations(want: &target::Want, go: &str) -> Result<()> {
+    let device = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/nvidia0")?;
+    let begun = want.channels as u64;
+    let before = param("entries_done")?;
+    for n in 0..20 {
+        // SAFETY: the stand-in's own request (_IO('S', 1)), which takes no argument.
+        let rc = unsafe { libc::ioctl(device.as_raw_fd(), 0x5301 as _) };
+        ensure!(rc == 0, "revoking: {}", std::io::Error::last_os_error());
+        if n == 0 {
+            target::go(go)?;
+        }
+        let done = param("entries_done")?;
+        let last = before + want.submissions - begun.min(want.submissions);
+        wait_for("the GPU's next entry", || {
+            let now = param("entries_done")?;
+            Ok(now > done || now >= last)
+        })?;
+    }
+    Ok(())
 }
 
 /// Runs the test with this name.

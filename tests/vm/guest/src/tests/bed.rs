@@ -2,9 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use softgpu::layout::{
@@ -12,16 +10,17 @@ use softgpu::layout::{
 };
 
 use super::Outcome;
-use super::target::{Target, Want, go, wait_for};
+use super::target::{Target, Want, go};
+use super::{GUARD, revocations};
 use crate::job::Job;
-use crate::machine::{load_driver, param, run, unload_driver};
+use crate::machine::{load_driver, param, run, unload_driver, wait_for};
 
 /// The whole life of a CUDA process: ioctls, mappings, submissions, and a GPU that fetches all of them and releases the
 /// semaphores with their time (softgpu itself checks the semaphores).
 pub fn life(job: &Job) -> Result<Outcome> {
     let want = Want::new(job.gpus, 400).how(&["--threads", "3"]);
     let before = (param("entries_done")?, param("bytes_done")?);
-    let ended = run(&mut want.command(), Duration::from_secs(40));
+    let ended = run(&mut want.command(), GUARD);
     ensure!(
         ended.status == Some(0),
         "softgpu: {:?} {}\n{}",
@@ -117,18 +116,10 @@ pub fn maps(job: &Job) -> Result<Outcome> {
 
 /// The driver may remove a device's page table entries at any time; the process does not notice.
 pub fn revoke(job: &Job) -> Result<Outcome> {
-    let want = Want::new(job.gpus, 3000);
+    let want =
+        Want::new(job.gpus, 1000).how(&["--wait-file", "/tmp/revoke-go", "--before-wait", "1"]);
     let mut target = Target::start(&want)?;
-    let device = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/nvidia0")?;
-    for _ in 0..20 {
-        // SAFETY: the stand-in's own request (_IO('S', 1)), which takes no argument.
-        let rc = unsafe { libc::ioctl(device.as_raw_fd(), 0x5301 as _) };
-        ensure!(rc == 0, "revoking: {}", std::io::Error::last_os_error());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    revocations(&want, "/tmp/revoke-go")?;
     target.until("done")?;
     target.end()?;
     Ok(Outcome::Passed)
@@ -160,10 +151,7 @@ pub fn kprobe(job: &Job) -> Result<Outcome> {
             .with_context(|| format!("a kprobe on {symbol}"))?;
     }
     fs::write("/sys/kernel/tracing/events/bed/enable", "1")?;
-    let ended = run(
-        &mut Want::new(job.gpus, 20).command(),
-        Duration::from_secs(20),
-    );
+    let ended = run(&mut Want::new(job.gpus, 20).command(), GUARD);
     let profile = fs::read_to_string("/sys/kernel/tracing/kprobe_profile")?;
     fs::write("/sys/kernel/tracing/events/bed/enable", "0")?;
     fs::write(events, "")?;
@@ -220,7 +208,7 @@ pub fn reload(job: &Job) -> Result<Outcome> {
         !fs::exists("/proc/driver/nvidia/version")?,
         "the driver's files are still there"
     );
-    load_driver(job.gpus)?;
+    load_driver(job)?;
     life(job)
 }
 
@@ -229,7 +217,7 @@ pub fn none(job: &Job) -> Result<Outcome> {
     if job.gpus != 0 {
         return Ok(Outcome::NotRun("this boot has GPUs".into()));
     }
-    let ended = run(&mut Want::new(1, 1).command(), Duration::from_secs(20));
+    let ended = run(&mut Want::new(1, 1).command(), GUARD);
     ensure!(
         ended.status == Some(1) && ended.said.contains("the driver shows 0 GPU(s)"),
         "{ended:?}"

@@ -3,9 +3,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use softgpu::layout::Channel;
 use softgpu::plan::Plan;
 use softgpu::stream::Shape;
@@ -104,13 +103,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// Starts it and returns once it prints `ready`: everything is mapped.
+    /// Starts it and returns once it has mapped everything; with `--wait-file`, once it has made its first submissions and waits.
     pub fn start(want: &Want) -> Result<Target> {
-        Target::start_as(&mut want.command())
+        Target::start_as(&mut want.command(), want)
     }
 
     /// The same with a command that executes softgpu in the end.
-    pub fn start_as(command: &mut Command) -> Result<Target> {
+    pub fn start_as(command: &mut Command, want: &Want) -> Result<Target> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -119,6 +118,9 @@ impl Target {
         let lines = BufReader::new(child.stdout.take().context("its output")?);
         let mut target = Target { child, lines };
         target.until("ready")?;
+        if want.how.iter().any(|option| option == "--wait-file") {
+            target.until("waiting")?;
+        }
         Ok(target)
     }
 
@@ -154,18 +156,6 @@ impl Drop for Target {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Waits until `done` holds, ten seconds at most.
-pub fn wait_for(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !done()? {
-        if start.elapsed() > Duration::from_secs(10) {
-            bail!("{what}: not within 10 s");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 /// Makes an empty file that a waiting softgpu looks for.

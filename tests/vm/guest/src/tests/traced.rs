@@ -2,21 +2,17 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use live::programs::Running;
 use live::verify::{Expected, Extent, Report, verify};
 
-use super::Outcome;
-use super::target::{SOFTGPU, Target, Want, go, wait_for};
+use super::target::{SOFTGPU, Target, Want, go};
+use super::{GUARD, Outcome, revocations};
 use crate::job::Job;
-use crate::machine::{load_driver, param, reload_uvm, run, unload_driver};
-
-const LIMIT: Duration = Duration::from_secs(50);
+use crate::machine::{load_driver, param, reload_uvm, run, unload_driver, wait_for};
 
 /// A trace's file, one for each test (each test has the machine to itself).
 fn trace_file(name: &str) -> PathBuf {
@@ -61,14 +57,12 @@ fn attach(job: &Job, trace: &Path, pid: u32) -> Result<Running> {
         .map(OsString::from)
         .chain(["-p".into(), pid.to_string().into()]);
     let mut nvcap = Running::start(Path::new(command.get_program()), args)?;
-    nvcap.wait_until("watching", Duration::from_secs(30), |r| {
-        r.stderr().contains("attached")
-    })?;
+    nvcap.wait_until("watching", GUARD, |r| r.stderr().contains("attached"))?;
     Ok(nvcap)
 }
 
 fn end(nvcap: Running) -> Result<()> {
-    nvcap.end(Duration::from_secs(20))?.expect_code(0)
+    nvcap.end(GUARD)?.expect_code(0)
 }
 
 /// A command from its first submission to its end, on all GPUs of the machine.
@@ -77,7 +71,7 @@ pub fn whole(job: &Job) -> Result<Outcome> {
     let want = Want::new(job.gpus, 300).how(&["--threads", "3"]);
     let mut command = nvcap(job, &trace);
     command.arg("--").arg(SOFTGPU).args(want.args());
-    let ended = run(&mut command, LIMIT);
+    let ended = run(&mut command, GUARD);
     ensure!(
         ended.status == Some(0),
         "nvcap: {:?} {}\n{}",
@@ -99,7 +93,7 @@ pub fn no_gpu(job: &Job) -> Result<Outcome> {
     let trace = trace_file("no-gpu");
     let mut command = nvcap(job, &trace);
     command.arg("--").arg(SOFTGPU).args(Want::new(1, 10).args());
-    let ended = run(&mut command, LIMIT);
+    let ended = run(&mut command, GUARD);
     ensure!(
         ended.status == Some(0),
         "nvcap: {:?} {}\n{}",
@@ -142,7 +136,7 @@ fn reloaded(job: &Job, patient: bool) -> Result<Outcome> {
     let mut nvcap = Running::start(Path::new("/bin/nvcap"), args)?;
     for life in 1..=2 {
         nvcap.write(b"go\n")?;
-        nvcap.wait_until("a life", Duration::from_secs(30), |r| {
+        nvcap.wait_until("a life", GUARD, |r| {
             r.stdout().lines().filter(|l| *l == "lived").count() == life
         })?;
         if life == 1 && job.way == "fentry" {
@@ -152,18 +146,18 @@ fn reloaded(job: &Job, patient: bool) -> Result<Outcome> {
                 "a module was unloaded under fentry programs"
             );
             // The module that nothing held is gone.
-            reload_uvm()?;
+            reload_uvm(job)?;
         } else if life == 1 {
             wait_for("unloading the driver", || Ok(unload_driver().is_ok()))?;
-            load_driver(job.gpus)?;
+            load_driver(job)?;
             if patient && job.way == "kprobe" {
-                nvcap.wait_until("following again", Duration::from_secs(20), |r| {
+                nvcap.wait_until("following again", GUARD, |r| {
                     r.stderr().contains("followed again")
                 })?;
             }
         }
     }
-    let ended = nvcap.end(Duration::from_secs(20))?;
+    let ended = nvcap.end(GUARD)?;
     let blind = !patient && ended.code()? == 3 && ended.stderr.contains("was loaded again");
     if !blind {
         ended.expect_code(0)?;
@@ -210,7 +204,7 @@ pub fn container(job: &Job) -> Result<Outcome> {
         Want::new(job.gpus, 200).how(&["--wait-file", "/tmp/container-go", "--before-wait", "1"]);
     let mut command = Command::new("/bin/contained");
     command.arg(SOFTGPU).args(want.args());
-    let mut target = Target::start_as(&mut command)?;
+    let mut target = Target::start_as(&mut command, &want)?;
     let pid = inner(target.pid())?;
     ensure!(pid != target.pid(), "the container's process was not found");
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -244,7 +238,7 @@ pub fn in_container(job: &Job) -> Result<Outcome> {
         .args(inside.get_args())
         .args(["--", SOFTGPU])
         .args(Want::new(job.gpus, 200).args());
-    refused(run(&mut command, LIMIT), "--pid=host")
+    refused(run(&mut command, GUARD), "--pid=host")
 }
 
 /// A kernel that is too old is reported as such.
@@ -252,7 +246,7 @@ pub fn old_kernel(job: &Job) -> Result<Outcome> {
     let mut command = nvcap(job, &trace_file("old-kernel"));
     command.args(["--", SOFTGPU]);
     command.args(Want::new(job.gpus, 10).args());
-    refused(run(&mut command, LIMIT), "5.15 or later")
+    refused(run(&mut command, GUARD), "5.15 or later")
 }
 
 /// One line with what to do, status 1, and the command was not started.
@@ -281,17 +275,7 @@ pub fn revoked(job: &Job) -> Result<Outcome> {
     ]);
     let mut target = Target::start(&want)?;
     let nvcap = attach(job, &trace, target.pid())?;
-    go("/tmp/revoked-go")?;
-    let device = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/nvidia0")?;
-    for _ in 0..20 {
-        // SAFETY: the stand-in's own request (_IO('S', 1)), which takes no argument.
-        let rc = unsafe { libc::ioctl(device.as_raw_fd(), 0x5301 as _) };
-        ensure!(rc == 0, "revoking: {}", std::io::Error::last_os_error());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    revocations(&want, "/tmp/revoked-go")?;
     target.until("done")?;
     end(nvcap)?;
     target.end()?;
@@ -310,7 +294,7 @@ pub fn no_peeks(job: &Job) -> Result<Outcome> {
     target.until("done")?;
     end(nvcap)?;
     target.end()?;
-    verify(&trace, &Expected::part(want.plan(0), Extent::Suffix))?.expect_complete()?;
+    later_report(&trace, &want)?;
     let peeks = param("doorbell_peeks")? - before;
     ensure!(peeks == 0, "{peeks} reads of doorbell pages");
     Ok(Outcome::Passed)
@@ -327,7 +311,7 @@ pub fn driver_commands(job: &Job) -> Result<Outcome> {
         if target[0] == "--" {
             command.args(["--discover", &job.way]);
         }
-        let ended = run(command.args(target), LIMIT);
+        let ended = run(command.args(target), GUARD);
         ensure!(
             ended.status == Some(0),
             "nvcap {name}: {:?} {}\n{}",
