@@ -151,6 +151,25 @@ impl Ended {
     }
 }
 
+/// How long something is waited for that must come: a guard against hanging, not a verdict.
+pub const GUARD: Duration = Duration::from_secs(180);
+
+/// The state of a process or thread, as /proc has it; none where it is gone.
+pub fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// All threads of a process have been stopped.
+fn stands_still(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let mut tids = threads.into_iter().flatten().flatten().map(|task| {
+        let name = task.file_name();
+        name.to_string_lossy().parse::<u32>().ok()
+    });
+    tids.all(|tid| tid.and_then(state) == Some('T'))
+}
+
 /// A running program; killed when dropped.
 #[derive(Debug)]
 pub struct Running {
@@ -288,6 +307,12 @@ impl Running {
         Ok(())
     }
 
+    /// Has it stand still until SIGCONT, and returns when it does.
+    pub fn stop(&mut self) -> Result<()> {
+        self.signal(libc::SIGSTOP)?;
+        self.wait_until("standing still", GUARD, |r| stands_still(r.pid()))
+    }
+
     /// True while it runs.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
@@ -319,7 +344,7 @@ impl Running {
             }
             if start.elapsed() > limit {
                 bail!(
-                    "{}: not {what} after {limit:?}\nstderr: {}\nstdout: {}",
+                    "{}: not {what} after {limit:?}, the guard that ended this test\nstderr: {}\nstdout: {}",
                     self.name,
                     self.stderr(),
                     self.stdout()
@@ -335,7 +360,7 @@ impl Running {
         while !self.stdout().contains(text) {
             if start.elapsed() > limit {
                 bail!(
-                    "nobody said {text:?} within {limit:?}\nstdout: {}",
+                    "nobody said {text:?} within {limit:?}, the guard that ended this test\nstdout: {}",
                     self.stdout()
                 );
             }
@@ -346,7 +371,7 @@ impl Running {
 
     /// Waits for a line on standard output.
     pub fn wait_for_line(&mut self, line: &str) -> Result<()> {
-        self.wait_until(&format!("saying {line:?}"), Duration::from_secs(60), |r| {
+        self.wait_until(&format!("saying {line:?}"), GUARD, |r| {
             r.stdout().lines().any(|l| l == line)
         })
     }
@@ -363,7 +388,7 @@ impl Running {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 bail!(
-                    "{} did not end within {limit:?}\nstderr: {}\nstdout: {}",
+                    "{} did not end within {limit:?}, the guard that ended this test\nstderr: {}\nstdout: {}",
                     self.name,
                     self.stderr(),
                     self.stdout()

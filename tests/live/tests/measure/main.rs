@@ -1,6 +1,11 @@
 //! Measurements on the running kernel, by `cargo xtask bench live`: how much of something is seen at full speed, and what it costs. No figure fails
 //! anything; what must hold is tested in step (`tests/live`).
 
+mod modes;
+mod observe;
+mod runs;
+mod tokens;
+
 use std::process::ExitCode;
 
 use live::measure::{Measurement, main as run};
@@ -12,6 +17,10 @@ fn main() -> ExitCode {
             [$($(Measurement::new(concat!(stringify!($area), "::", stringify!($name)), $area::$name),)*)*]
         };
     }
-    let all: [Measurement; 0] = measurements! {};
+    let all = measurements! {
+        observe: rates budget peeks sleeping;
+        modes: count duty;
+        tokens: racing_threads;
+    };
     run(&all)
 }
