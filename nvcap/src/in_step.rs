@@ -20,21 +20,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::record::{ChannelId, Record};
+use crate::record::{ChannelId, Lost, Record, Submission};
 
 /// The environment variable with the file's name.
 pub const FILE: &str = "NVCAP_IN_STEP";
 /// How long a program waits for nvcap before it gives up: a guard against hanging, not a verdict.
-pub const GUARD: Duration = Duration::from_secs(120);
+pub const GUARD: Duration = Duration::from_secs(300);
+
+/// The address that [`Kind::Armed`] is told of.
+pub const ARMED: u64 = 0x1000;
 
 const SLOTS: usize = 8192;
 /// The value of a slot whose trace has ended in good order: it is waited for no more.
 const ENDED: u64 = u64::MAX;
+/// The value of a slot that told of memory which is there no more.
+const FORGOTTEN: u64 = u64::MAX - 1;
 
 /// What was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A ring, by its address; told is the index behind the last entry that was read (GP_PUT).
+    /// Breakpoints of a process, by [`ARMED`]; told is the number of those that were set.
+    Armed = 0,
+    /// A ring, by its address; told is the position behind the last entry that was read or counted as lost: GP_PUT, and so many rounds as the
+    /// trace knows of.
     Ring = 1,
     /// A semaphore with a time stamp, by its address; told is its payload.
     Stamp = 2,
@@ -172,7 +180,7 @@ impl Table {
         ahead: impl Fn(u64) -> u64,
     ) -> Option<Told> {
         let what = address & !3 | kind as u64;
-        let mut tellers: Vec<Told> = Vec::new();
+        let mut tellers: Vec<(u32, u64)> = Vec::new();
         for slot in self.from(what) {
             let of = slot.of.load(Ordering::Acquire);
             if of == 0 {
@@ -183,18 +191,33 @@ impl Table {
                 continue;
             }
             let value = slot.value.load(Ordering::Acquire);
-            let ahead = if value == ENDED { 0 } else { ahead(value) };
+            if value == FORGOTTEN {
+                continue;
+            }
             // Of one trace, what it has read of any of the processes that share the memory.
-            match tellers.iter_mut().find(|t| t.teller == teller) {
-                Some(told) => told.ahead = told.ahead.min(ahead),
-                None => tellers.push(Told { teller, ahead }),
+            match tellers.iter_mut().find(|t| t.0 == teller) {
+                Some(told) => told.1 = told.1.max(value),
+                None => tellers.push((teller, value)),
             }
         }
-        tellers.into_iter().max_by_key(|t| t.ahead)
+        let told = tellers.into_iter().map(|(teller, value)| Told {
+            teller,
+            ahead: if value == ENDED { 0 } else { ahead(value) },
+        });
+        told.max_by_key(|t| t.ahead)
+    }
+
+    /// Forgets what was told of a process: it begins with other memory, at the same addresses.
+    pub fn forget(&self, pid: u32) {
+        for slot in self.slots() {
+            if slot.of.load(Ordering::Acquire) as u32 == pid {
+                slot.value.store(FORGOTTEN, Ordering::Release);
+            }
+        }
     }
 
     /// Waits until every trace that tells of an address is at most `most` behind. `unknown`: until then an address of which nobody has told is
-    /// waited for, too. Traces that have died are not waited for.
+    /// waited for, too, unless all traces of these processes have ended. Traces that have died are not waited for.
     ///
     /// # Errors
     /// When it has waited for [`GUARD`].
@@ -215,6 +238,7 @@ impl Table {
                 Some(told) if told.ahead <= most => return Ok(()),
                 // It may have died: what it told is of no more interest.
                 Some(told) if looks % 64 == 63 && !lives(told.teller) => self.ended(told.teller),
+                None if looks % 64 == 63 && self.deserted(pids) => return Ok(()),
                 _ => {}
             }
             if began.elapsed() > GUARD {
@@ -224,10 +248,47 @@ impl Table {
                 )));
             }
             looks += 1;
-            match looks {
-                0..32 => thread::yield_now(),
-                _ => thread::sleep(Duration::from_micros(50)),
+            // Whoever is waited for needs the processor.
+            let us = 50u64 << (looks / 16).min(4);
+            thread::sleep(Duration::from_micros(us));
+        }
+    }
+
+    /// Says that there were traces of these processes, and none goes on.
+    pub fn deserted(&self, pids: &[u32]) -> bool {
+        let (mut ended, mut goes_on) = (false, Vec::new());
+        for slot in self.slots() {
+            let of = slot.of.load(Ordering::Acquire);
+            if of == 0 || !pids.contains(&(of as u32)) {
+                continue;
             }
+            match slot.value.load(Ordering::Acquire) {
+                ENDED => ended = true,
+                _ => goes_on.push((of >> 32) as u32),
+            }
+        }
+        goes_on.sort_unstable();
+        goes_on.dedup();
+        for teller in goes_on {
+            if lives(teller) {
+                return false;
+            }
+            self.ended(teller);
+            ended = true;
+        }
+        ended
+    }
+
+    /// Waits until a trace has set breakpoints of this process, for `most` at most, and no longer than a trace goes on.
+    pub fn wait_until_armed(&self, pid: u32, most: Duration) {
+        let began = Instant::now();
+        while self
+            .told(&[pid], Kind::Armed, ARMED, |count| count)
+            .is_none()
+            && !self.deserted(&[pid])
+            && began.elapsed() < most
+        {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -287,6 +348,11 @@ pub(crate) fn tell(pid: u32, kind: Kind, address: u64, value: u64) {
     }
 }
 
+/// Tells that a process has so many breakpoints.
+pub(crate) fn armed(pid: u32, count: usize) {
+    tell(pid, Kind::Armed, ARMED, count as u64);
+}
+
 /// Tells that nothing more is read.
 pub(crate) fn end() {
     if let Some(table) = table() {
@@ -294,9 +360,17 @@ pub(crate) fn end() {
     }
 }
 
+/// A ring that a trace's records are of.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    pid: u32,
+    address: u64,
+    entries: u64,
+}
+
 /// Tells of the rings that a trace's records are of.
 #[derive(Default)]
-pub(crate) struct Rings(HashMap<ChannelId, u64>);
+pub(crate) struct Rings(HashMap<ChannelId, Ring>);
 
 impl Rings {
     /// Tells of new records, which have been read.
@@ -305,17 +379,40 @@ impl Rings {
             match record {
                 Record::Channel(channel) => {
                     if let Some(ring) = channel.ring {
-                        self.0.insert(channel.id, ring.0);
+                        let of = Ring {
+                            pid: channel.at.pid,
+                            address: ring.0,
+                            entries: u64::from(channel.entries.unwrap_or(0)),
+                        };
+                        self.0.insert(channel.id, of);
                     }
                 }
                 Record::Submission(s) => {
                     if let Some(ring) = self.0.get(&s.channel) {
-                        tell(s.at.pid, Kind::Ring, *ring, u64::from(s.gp_put));
+                        tell(s.at.pid, Kind::Ring, ring.address, ring.behind(s));
+                    }
+                }
+                // What is counted as lost is waited for no longer.
+                Record::Loss(loss) => {
+                    let ring = loss.channel.and_then(|id| self.0.get(&id));
+                    if let (Some(ring), Lost::Entries { position, count }) = (ring, &loss.what) {
+                        tell(ring.pid, Kind::Ring, ring.address, position + count);
                     }
                 }
                 _ => {}
             }
         }
+    }
+}
+
+impl Ring {
+    /// The position behind a submission.
+    fn behind(&self, s: &Submission) -> u64 {
+        let (before, put) = (u64::from(s.prev_put), u64::from(s.gp_put));
+        if self.entries == 0 || s.position % self.entries != before {
+            return put;
+        }
+        s.position + (self.entries + put - before) % self.entries
     }
 }
 
@@ -341,6 +438,12 @@ mod tests {
         // Two that share memory: what was read of either counts.
         assert_eq!(table.told(&[7, 8], Kind::Ring, 0x1000, ahead), told(2, 1));
         again.ended(1);
+        assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), told(2, 1));
+        assert!(!table.deserted(&[8, 9]), "nobody has told of 9");
+        // It executes another program, which begins anew.
+        table.forget(7);
+        assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), None);
+        again.write(2, 7, Kind::Ring, 0x1000, 9);
         assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), told(2, 1));
         assert!(table.wait(&[7], Kind::Ring, 0x1000, 1, true, ahead).is_ok());
         assert!(

@@ -8,6 +8,7 @@ pub mod bpf_calls;
 pub mod census;
 pub mod debugger;
 pub mod harness;
+pub mod in_step;
 pub mod measure;
 pub mod needs;
 pub mod operations;

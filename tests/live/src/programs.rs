@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::harness::not_run;
 
 /// How long anything is waited for at least: a guard against hanging, which says so, and no verdict.
-pub const GUARD: Duration = Duration::from_secs(300);
+pub const GUARD: Duration = Duration::from_secs(600);
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -187,6 +187,22 @@ impl Ended {
         }
         Ok(())
     }
+}
+
+/// The state of a process or thread, as /proc has it; none where it is gone.
+pub fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// All threads of a process have been stopped.
+fn stands_still(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let mut tids = threads.into_iter().flatten().flatten().map(|task| {
+        let name = task.file_name();
+        name.to_string_lossy().parse::<u32>().ok()
+    });
+    tids.all(|tid| tid.and_then(state) == Some('T'))
 }
 
 /// A running program; killed when dropped.
@@ -367,6 +383,12 @@ impl Running {
             bail!("kill {}: {}", self.name, std::io::Error::last_os_error());
         }
         Ok(())
+    }
+
+    /// Has it stand still until SIGCONT, and returns when it does.
+    pub fn stop(&mut self) -> Result<()> {
+        self.signal(libc::SIGSTOP)?;
+        self.wait_until("standing still", GUARD, |r| stands_still(r.pid()))
     }
 
     /// True while it runs.

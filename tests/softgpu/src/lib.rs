@@ -3,7 +3,7 @@
 //! Two halves. The content of submissions is pure and follows from a seed alone, so that a test knows what a tracer must
 //! have seen: [`form`] forms operations with nvcap's encoder, [`stream`] forms submissions, [`plan`] assigns them to
 //! channels. The other half submits: [`layout`] has the addresses, [`memory`] maps them, [`store`] holds the two doorbell
-//! instructions, [`device`] gets everything from the driver if there is one, [`log`] keeps who rang when, [`run`] does the work with threads, forks and
+//! instructions, [`device`] gets everything from the driver if there is one, [`log`] keeps who rang when, [`in_step`] waits for those who trace it, [`run`] does the work with threads, forks and
 //! execs, and [`timed`] also runs what is submitted, in the time that a GPU takes. The pure half does no I/O.
 
 pub mod calls;
@@ -13,6 +13,7 @@ pub mod doorbells;
 pub mod engine;
 pub mod form;
 pub mod hang;
+pub mod in_step;
 pub mod kernels;
 pub mod layout;
 pub mod log;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use softgpu::hang::Hang;
+use softgpu::in_step::{self, Lap};
 use softgpu::layout::{CHANNELS, Channel, GPUS, USUAL_GPUS, channels_file};
 use softgpu::memory::CachedPut;
 use softgpu::plan::Plan;
@@ -186,6 +187,11 @@ struct Args {
     /// After N submissions of its first channel, execute int1: a debug exception without a cause, as where a machine loses a hit
     #[arg(long, value_name = "N")]
     int1_after: Option<u64>,
+    #[command(flatten)]
+    in_step: InStepArgs,
+    /// After the last submission, say "held" and wait for a byte on standard input, or its end
+    #[arg(long)]
+    hold_end: bool,
     /// A launch loop of N launches, three times, printing ns a launch
     #[arg(long, value_name = "N")]
     bench: Option<u64>,
@@ -254,6 +260,41 @@ struct TimedArgs {
     /// With --timed: write what ran when to FILE, a JSON object a line
     #[arg(long, value_name = "FILE", requires = "timed")]
     timed_truth: Option<PathBuf>,
+}
+
+/// In step with those who trace it.
+#[derive(clap::Args, Debug)]
+struct InStepArgs {
+    /// Go on only so far as nvcap has read, as it tells in the table FILE (NVCAP_IN_STEP; a build with the feature in-step): before the
+    /// end it has read all
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "bench"])]
+    in_step: Option<PathBuf>,
+    /// With --in-step: entries of a channel that may be unread
+    #[arg(long, value_name = "N", requires = "in_step", default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=900))]
+    in_step_window: u64,
+    /// With --in-step: nvcap attaches at any time. Until it tells of a channel the program goes on by itself, with pauses that double
+    /// every 500 submissions
+    #[arg(long, requires = "in_step")]
+    in_step_follow: bool,
+    /// With --in-step: say "read N" once nvcap has read what was submitted up to the Nth submission in step
+    #[arg(long, value_name = "N", requires = "in_step")]
+    in_step_say: Option<u64>,
+    /// With --in-step: after AFTER submissions of each channel make BY more without waiting; "before the lap" and "lapped" are said, and a
+    /// byte on standard input is waited for each time
+    #[arg(long, value_name = "AFTER:BY", requires = "in_step")]
+    in_step_lap: Option<Lap>,
+}
+
+impl InStepArgs {
+    fn options(&self) -> Option<in_step::Options> {
+        Some(in_step::Options {
+            table: self.in_step.clone()?,
+            window: self.in_step_window,
+            follow: self.in_step_follow,
+            say: self.in_step_say,
+            lap: self.in_step_lap,
+        })
+    }
 }
 
 impl TimedArgs {
@@ -398,6 +439,8 @@ impl Args {
             log: self.log.clone(),
             nobody_after: self.nobody_after,
             int1_after: self.int1_after,
+            in_step: self.in_step.options(),
+            hold_end: self.hold_end,
         }
     }
 }

@@ -10,6 +10,7 @@ use nvcap::wire::entry;
 use crate::clock;
 use crate::device::{Device, SEMAPHORES_LEN};
 use crate::doorbells::Doorbells;
+use crate::in_step::InStep;
 use crate::layout::{
     CHANNELS, CONTROL, CONTROL_LEN, Channel, DOORBELL_PAGE, ENTRIES, EVENTS, EVENTS_LEN, GP_GET,
     GPUS, PAGE, PUSHBUFFERS_LEN, REMAINS, RINGS_LEN, SLOT, doorbell_page, notifier, pushbuffers,
@@ -31,6 +32,8 @@ pub struct Memory {
     pub cached_put: CachedPut,
     /// A thread of this program runs the submissions as a GPU does ([`crate::timed`]), and is told of doorbells here.
     pub doorbells: Option<Doorbells>,
+    /// Those who trace this program are waited for.
+    pub in_step: Option<InStep>,
 }
 
 /// Behaviour of a program's own copy of GP_PUT, for tests of tracers that read it.
@@ -54,7 +57,15 @@ struct Shared {
     offset: AtomicU64,
     sum: AtomicU64,
     bytes: AtomicU64,
+    /// Position from which on it is traced, and bytes by which its pushbuffer moved on since all of it was known to be read.
+    traced_from: AtomicU64,
+    unread_bytes: AtomicU64,
 }
+
+/// Where the ids of the processes lie that share the memory, for those that are in step.
+const PIDS: u64 = 0x10000;
+/// How many there may be.
+const MOST_PIDS: usize = 64;
 
 /// The progress of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -76,6 +87,7 @@ impl Memory {
             whole: false,
             cached_put: CachedPut::Right,
             doorbells: None,
+            in_step: None,
         };
         let mut wanted = vec![(CONTROL, CONTROL_LEN)];
         for gpu in 0..gpus {
@@ -114,6 +126,7 @@ impl Memory {
             whole: false,
             cached_put: CachedPut::Right,
             doorbells: None,
+            in_step: None,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
@@ -131,6 +144,7 @@ impl Memory {
             whole: true,
             cached_put: CachedPut::Right,
             doorbells: None,
+            in_step: None,
         };
         map_at(CONTROL, CONTROL_LEN).context("cannot map the counters")?;
         memory.ranges.push((CONTROL, CONTROL_LEN));
@@ -253,6 +267,65 @@ impl Memory {
         const _: () = assert!(size_of::<Shared>() * CHANNELS * GPUS <= CONTROL_LEN as usize);
         // SAFETY: the control mapping holds one for each channel, zeroed (a valid value), while `self` lives.
         unsafe { &*(CONTROL as *const Shared).add(channel.number()) }
+    }
+
+    fn all_pids(&self) -> &[AtomicU32; MOST_PIDS] {
+        const _: () = assert!(size_of::<Shared>() * CHANNELS * GPUS <= PIDS as usize);
+        // SAFETY: inside the control mapping, behind the counters and before the copies of GP_PUT; zeroed, which is a valid value.
+        unsafe { &*((CONTROL + PIDS) as *const [AtomicU32; MOST_PIDS]) }
+    }
+
+    /// Enters this process among those that share the memory.
+    pub fn shared_by_this(&self) -> Result<()> {
+        let own = std::process::id();
+        for pid in self.all_pids() {
+            let entered = pid.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
+            if entered.is_ok() || entered == Err(own) {
+                return Ok(());
+            }
+        }
+        anyhow::bail!("more than {MOST_PIDS} processes share the memory")
+    }
+
+    /// The processes that share the memory.
+    pub fn pids(&self) -> Vec<u32> {
+        let all = self.all_pids().iter().map(|p| p.load(Ordering::Acquire));
+        all.take_while(|pid| *pid != 0).collect()
+    }
+
+    /// The position behind a channel's last entry, from its beginning.
+    pub fn position(&self, channel: Channel) -> u64 {
+        self.shared(channel).position.load(Ordering::Acquire)
+    }
+
+    /// From here on the channels are traced: of those that nothing comes in any more nobody will tell.
+    pub fn trace_from_here(&self, channels: &[Channel]) {
+        for channel in channels {
+            let from = &self.shared(*channel).traced_from;
+            from.store(self.position(*channel), Ordering::Relaxed);
+        }
+    }
+
+    /// The position that a channel had then.
+    pub fn traced_from(&self, channel: Channel) -> u64 {
+        self.shared(channel).traced_from.load(Ordering::Relaxed)
+    }
+
+    /// By how much a channel's pushbuffer has moved on since all was read, bytes, at most.
+    pub fn unread_bytes(&self, channel: Channel) -> u64 {
+        self.shared(channel).unread_bytes.load(Ordering::Relaxed)
+    }
+
+    /// All of a channel has been read.
+    pub fn all_read(&self, channel: Channel) {
+        let bytes = &self.shared(channel).unread_bytes;
+        bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// A channel's pushbuffer moves on.
+    pub fn moved_by(&self, channel: Channel, by: u64) {
+        let bytes = &self.shared(channel).unread_bytes;
+        bytes.fetch_add(by, Ordering::Relaxed);
     }
 
     /// The program's own copy of GP_PUT: far from all other memory that counts submissions.

@@ -2,20 +2,23 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use nvcap::in_step::Table;
+
 use crate::calls::through;
 use crate::clock::monotonic;
 use crate::hang::{Hang, hang};
+use crate::in_step::{self, InStep, Next};
 use crate::kernels;
 use crate::layout::{Channel, ENTRIES};
 use crate::log::Log;
 use crate::memory::{CachedPut, Memory};
-use crate::plan::{Plan, checksum, total};
+use crate::plan::{Cursor, Plan, Submission, checksum, total};
 use crate::store::Site;
 use crate::stream::work;
 
@@ -99,6 +102,10 @@ pub struct How {
     pub nobody_after: Option<u64>,
     /// After so many submissions of the first channel there is a debug exception without a cause.
     pub int1_after: Option<u64>,
+    /// Wait for those who trace this program.
+    pub in_step: Option<in_step::Options>,
+    /// After the last submission, wait for the end of standard input or a byte there.
+    pub hold_end: bool,
 }
 
 static STRAY_TRAPS: AtomicU64 = AtomicU64::new(0);
@@ -160,6 +167,10 @@ pub(crate) fn say(line: &str) {
 pub(crate) fn lay_out(how: &How) -> Result<Memory> {
     let mut memory = map(how)?;
     memory.cached_put = how.cached_put;
+    if let Some(options) = &how.in_step {
+        memory.in_step = Some(InStep::begin(options)?);
+        memory.shared_by_this()?;
+    }
     Ok(memory)
 }
 
@@ -185,6 +196,29 @@ fn give_up(how: &How) {
     }
 }
 
+/// In an emulated machine nvcap may need seconds for its breakpoints, where a GPU machine has the time that the rest of CUDA's work takes: a program
+/// that is traced from its start waits for them. `NVCAP_IN_STEP` names the table by which it is told of them.
+struct Breakpoints(Option<Table>);
+
+impl Breakpoints {
+    /// Before memory is mapped: what was told of the program that this process executed before is forgotten.
+    fn expected(how: &How) -> Self {
+        let path = std::env::var_os(nvcap::in_step::FILE).filter(|_| how.device);
+        let table = path.and_then(|path| Table::open(Path::new(&path)).ok());
+        if let Some(table) = &table {
+            table.forget(std::process::id());
+        }
+        Self(table)
+    }
+
+    fn wait(&self) {
+        const MOST: Duration = Duration::from_secs(60);
+        if let Some(table) = &self.0 {
+            table.wait_until_armed(std::process::id(), MOST);
+        }
+    }
+}
+
 /// Carries out the plan with all options of `how`, and checks the result.
 pub fn run(plan: &Plan, how: &How) -> Result<()> {
     begin(how);
@@ -196,7 +230,11 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         }
         kernels::keep(1);
     }
+    let breakpoints = Breakpoints::expected(how);
     let mut memory = lay_out(how)?;
+    if plan.shape.image != 0 || !(how.wait_stdin || how.wait_file.is_some()) {
+        breakpoints.wait();
+    }
     let log = how.log.as_ref().map(|folder| Log::new(folder, plan));
     let log = log.transpose()?;
     say("ready");
@@ -217,14 +255,23 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
     }
     .work(first, u64::MAX);
     if plan.shape.image == 0 {
+        if how.wait_stdin || how.wait_file.is_some() {
+            memory.trace_from_here(&plan.channels);
+        }
         wait(how)?;
     }
+    go_too_far(plan, how, &memory)?;
     let children = fork_children(plan, how, &memory, log.as_ref())?;
     process(plan, how, &memory, log.as_ref(), 0);
     for child in children {
         reap(child)?;
     }
+    drain(plan, &memory);
     finish(plan, &memory)?;
+    if how.hold_end {
+        say("held");
+        wait_for_byte();
+    }
     if let Some(kind) = how.hang {
         say(&hang(plan, &memory, kind)?);
     }
@@ -232,7 +279,9 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
     linger(how);
     give_up(how);
     if plan.shape.image / EXEC_STRIDE < how.exec {
-        memory.unmap();
+        if !how.leave_mapped {
+            memory.unmap();
+        }
         return execute(plan, how);
     }
     if how.leave_mapped {
@@ -248,6 +297,49 @@ fn linger(how: &How) {
     while how.stay_while.as_ref().is_some_and(|file| file.exists()) {
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Waits until those who trace this program have read all.
+fn drain(plan: &Plan, memory: &Memory) {
+    if let Some(step) = &memory.in_step {
+        step.drain(memory, &plan.channels);
+    }
+}
+
+/// Submits more than a ring holds while nobody looks, as the test that asked for it knows: it says "before the lap" and "lapped", and
+/// waits for a byte each time.
+fn go_too_far(plan: &Plan, how: &How, memory: &Memory) -> Result<()> {
+    let Some(lap) = how.in_step.as_ref().and_then(|o| o.lap) else {
+        return Ok(());
+    };
+    let free = How {
+        in_step: None,
+        ..how.clone()
+    };
+    let work = |how, until| {
+        Worker {
+            plan,
+            how,
+            memory,
+            log: None,
+            index: 0,
+            of: 1,
+        }
+        .work(until, u64::MAX)
+    };
+    work(how, lap.after);
+    drain(plan, memory);
+    say("before the lap");
+    wait_for_byte();
+    work(&free, lap.after + lap.by);
+    say("lapped");
+    wait_for_byte();
+    Ok(())
+}
+
+/// A byte on standard input, or its end.
+fn wait_for_byte() {
+    let _ = std::io::stdin().read(&mut [0]);
 }
 
 /// Conditions that a tracer must withstand, after the whole plan is done.
@@ -308,8 +400,9 @@ fn fork_children(
             0 => {
                 let own = index.saturating_sub(how.fork);
                 let result = if index < how.fork {
-                    process(plan, how, memory, log, index + 1);
-                    Ok(())
+                    memory.shared_by_this().map(|()| {
+                        process(plan, how, memory, log, index + 1);
+                    })
                 } else if own < how.fork_own {
                     own_child(plan, how, memory, own)
                 } else {
@@ -367,8 +460,12 @@ fn own_child(plan: &Plan, how: &How, parent: &Memory, index: usize) -> Result<()
     };
     let log = how.log.as_ref().map(|folder| Log::new(folder, &plan));
     process(&plan, &how, &memory, log.transpose()?.as_ref(), 0);
+    drain(&plan, &memory);
     finish(&plan, &memory)?;
     give_up(&how);
+    if how.leave_mapped {
+        std::mem::forget(memory);
+    }
     Ok(())
 }
 
@@ -487,13 +584,41 @@ impl Worker<'_> {
         }
     }
 
-    /// One submission to channel `i`, unless it has already made `until` or its quota.
+    /// One submission to channel `i`, unless it has already made `until` or its quota. In step it waits before, and may pause
+    /// afterwards.
     pub(crate) fn submit(&self, i: usize, until: u64) -> bool {
+        let step = self.memory.in_step.as_ref();
+        let Some(step) = step.filter(|_| self.how.in_step.is_some()) else {
+            return !matches!(self.submit_if(i, until, |_, _| Next::Go), Submit::No);
+        };
+        let channel = self.plan.channels[i];
+        loop {
+            let next = |before, next: &Submission| step.next(self.memory, channel, before, next);
+            match self.submit_if(i, until, next) {
+                Submit::No => return false,
+                Submit::Made(Next::Slowly(pause)) => std::thread::sleep(pause),
+                Submit::Made(_) => step.made(self.memory, &self.plan.channels),
+                Submit::Wait(most) => {
+                    step.wait(self.memory, channel, most);
+                    continue;
+                }
+            }
+            return true;
+        }
+    }
+
+    /// One submission, if `next` says so.
+    fn submit_if(
+        &self,
+        i: usize,
+        until: u64,
+        next: impl Fn(Cursor, &Submission) -> Next,
+    ) -> Submit {
         let channel = self.plan.channels[i];
         let locked = self.memory.lock(channel);
         let before = locked.done().cursor;
         if before.number >= until.min(self.plan.quota(i)) {
-            return false;
+            return Submit::No;
         }
         if self.plan.shape.module_every > 0 {
             kernels::keep(kernels::modules(
@@ -503,6 +628,10 @@ impl Worker<'_> {
         }
         let mut cursor = before;
         let submission = cursor.place(channel, work(&self.plan.shape, channel, before.number));
+        let next = next(before, &submission);
+        if let Next::Wait(most) = next {
+            return Submit::Wait(most);
+        }
         let n = before.number + channel.number() as u64;
         let page = self.how.page.unwrap_or((n % 2) as usize);
         let site = self.how.site.unwrap_or(if n % 4 == 3 {
@@ -534,8 +663,18 @@ impl Worker<'_> {
         if i == 0 && self.how.int1_after == Some(before.number) {
             int1();
         }
-        true
+        Submit::Made(next)
     }
+}
+
+/// What became of a submission.
+enum Submit {
+    /// There is none left.
+    No,
+    /// It was made.
+    Made(Next),
+    /// It was not: so many entries may be unread before it.
+    Wait(u64),
 }
 
 /// The kernel takes a debug exception for one of this instruction where DR6 names no breakpoint.

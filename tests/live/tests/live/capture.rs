@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use live::in_step::Step;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, Report, verify};
 use softgpu::layout::Channel;
@@ -19,9 +20,11 @@ struct Traced {
     _folder: Folder,
 }
 
+/// What is shown where a trace is compared with a plan: method writes would take gigabytes.
+const ENTRIES: &str = "type=submission,entry";
+
 fn trace(plan: &Plan, args: &[&str]) -> Result<Traced> {
-    // Method writes would take gigabytes.
-    trace_only("type=submission,entry", plan, args)
+    trace_only(ENTRIES, plan, args)
 }
 
 fn trace_only(filter: &str, plan: &Plan, args: &[&str]) -> Result<Traced> {
@@ -46,7 +49,26 @@ fn trace_as(
     Ok(traced)
 }
 
-/// The same, however nvcap ends.
+/// The same, in step.
+fn in_step(environment: &[&str], plan: &Plan, args: &[&str]) -> Result<Traced> {
+    let traced = take_in_step(environment, plan, args)?;
+    traced.ended.expect_code(0)?;
+    Ok(traced)
+}
+
+/// In step, however nvcap ends.
+fn take_in_step(environment: &[&str], plan: &Plan, args: &[&str]) -> Result<Traced> {
+    let folder = Folder::new()?;
+    let step = Step::new(&folder)?;
+    let variable = step.variable().into_string();
+    let variable = variable.map_err(|v| anyhow::anyhow!("{v:?} is no UTF-8"))?;
+    let environment = [environment, &[variable.as_str()]].concat();
+    let args = step.with(args);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    take_into(folder, &environment, &[], ENTRIES, plan, &args)
+}
+
+/// As [`trace_as`], however nvcap ends.
 fn take(
     environment: &[&str],
     options: &[&str],
@@ -54,8 +76,18 @@ fn take(
     plan: &Plan,
     args: &[&str],
 ) -> Result<Traced> {
+    take_into(Folder::new()?, environment, options, filter, plan, args)
+}
+
+fn take_into(
+    folder: Folder,
+    environment: &[&str],
+    options: &[&str],
+    filter: &str,
+    plan: &Plan,
+    args: &[&str],
+) -> Result<Traced> {
     need_tracing()?;
-    let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut command: Vec<OsString> = environment.iter().map(OsString::from).collect();
     command.extend([
@@ -230,20 +262,21 @@ pub fn without_bpf_loop() -> Result<()> {
 /// GP_PUT is taken from the program's own copy, once that was found and proved right.
 pub fn cached_put() -> Result<()> {
     let log = ["NVCAP_LOG=debug"];
-    // nvcap searches for it while the program runs; on an emulated machine the program must leave it the processor.
-    let pace = format!("--sleep-us={}", sized(0, 3000));
-    let args = ["--threads=2", "--sites=plain", &pace];
+    let args = ["--threads=2", "--sites=plain", CLOSE];
     let mut own = plan(40, sized(1600, 600));
     own.channels = Channel::first(2, gpus());
     let submissions = own.submissions;
-    let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
+    let traced = in_step(&log, &own, &args)?;
     let looks = own_looks(&traced.ended.stderr)?;
     expect_whole(traced, own)?;
-    // All but the looks needed to find and to prove it (more on a slow machine), and each 16th.
+    // All but the looks needed to find and to prove it, and each 16th.
     let least = sized(submissions / 2, 50);
     ensure!(looks >= least, "{looks} looks of {submissions}");
     Ok(())
 }
+
+/// So few doorbells may have come that nvcap does not know of: it has found a copy of GP_PUT before much is submitted.
+const CLOSE: &str = "--in-step-window=4";
 
 /// Looks that took GP_PUT from the program's own copy.
 fn own_looks(stderr: &str) -> Result<u64> {
@@ -254,47 +287,43 @@ fn own_looks(stderr: &str) -> Result<u64> {
     Ok(line.0.parse()?)
 }
 
-/// A copy that is no longer updated: a tracer that trusts it for good misses later entries. On a machine that is busy nvcap may not have found
-/// that copy before it stands still: then the program runs again.
+/// A copy that is no longer updated: a tracer that trusts it for good misses later entries.
 pub fn cached_put_stuck() -> Result<()> {
     let log = ["NVCAP_LOG=debug"];
-    let args = ["--threads=2", "--sites=plain", "--cached-put-stuck=200"];
+    let args = [
+        "--threads=2",
+        "--sites=plain",
+        "--cached-put-stuck=200",
+        CLOSE,
+    ];
     let mut own = plan(41, sized(1600, 600));
     own.channels = Channel::first(2, gpus());
-    for _ in 0..5 {
-        let traced = trace_as(&log, &[], "type=submission,entry", &own, &args)?;
-        let looks = own_looks(&traced.ended.stderr)?;
-        expect_whole(traced, own.clone())?;
-        // Trusted after some doorbells, more of them on a busy machine, until it stood still.
-        ensure!(looks <= 400, "{looks} looks");
-        if looks >= 20 {
-            return Ok(());
-        }
-    }
-    anyhow::bail!("five times in a row nvcap did not find the copy before it stood still")
+    let traced = in_step(&log, &own, &args)?;
+    let looks = own_looks(&traced.ended.stderr)?;
+    expect_whole(traced, own)?;
+    // Trusted after some doorbells, until it stood still.
+    ensure!((20..=400).contains(&looks), "{looks} looks");
+    Ok(())
 }
 
-/// A copy that runs ahead of GP_PUT: entries that were captured too early are reported as lost. Nothing is lost where nvcap had not found
-/// that copy before it ran ahead, as on a machine that is busy: then all is there, and the program runs again.
+/// A copy that runs ahead of GP_PUT: entries that were captured too early are reported as lost.
 pub fn cached_put_ahead() -> Result<()> {
-    let args = ["--threads=2", "--sites=plain", "--cached-put-ahead=200"];
+    let args = [
+        "--threads=2",
+        "--sites=plain",
+        "--cached-put-ahead=200",
+        CLOSE,
+    ];
     let mut own = plan(42, sized(1600, 600));
     own.channels = Channel::first(2, gpus());
-    for _ in 0..5 {
-        let traced = take(&[], &[], "type=submission,entry", &own, &args)?;
-        if traced.ended.code()? == 0 {
-            verify(&traced.trace, &Expected::whole(own.clone()))?.expect_complete()?;
-            continue;
-        }
-        traced.ended.expect_code(3)?;
-        ensure!(
-            traced.ended.stderr.contains("ahead of GP_PUT"),
-            "{}",
-            traced.ended.stderr
-        );
-        return Ok(());
-    }
-    anyhow::bail!("five times in a row nvcap did not find the copy before it ran ahead")
+    let traced = take_in_step(&[], &own, &args)?;
+    traced.ended.expect_code(3)?;
+    ensure!(
+        traced.ended.stderr.contains("ahead of GP_PUT"),
+        "{}",
+        traced.ended.stderr
+    );
+    Ok(())
 }
 
 /// Threads of three submissions each, made by threads that were made after the trace began.
@@ -365,13 +394,9 @@ fn image(plan: &Plan, image: u32) -> Plan {
 }
 
 /// Children with memory, channels and plans of their own at the same addresses.
-fn own_children(kind: &str) -> Result<bool> {
+fn own_children(kind: &str) -> Result<()> {
     let plan = plan(12, sized(500, 240));
-    let filter = "type=submission,entry";
-    let traced = take(&[], &[], filter, &plan, &["--threads=2", kind, SETTLE])?;
-    if lacks_some(&traced.ended, &traced.trace, 3 * plan.submissions)? {
-        return Ok(false);
-    }
+    let traced = in_step(&[], &plan, &["--threads=2", kind])?;
     let stdout = &traced.ended.stdout;
     let mut expected = vec![Expected {
         pid: Some(first_pid(stdout)?),
@@ -395,7 +420,7 @@ fn own_children(kind: &str) -> Result<bool> {
         "processes {:?}",
         report.processes
     );
-    Ok(true)
+    Ok(())
 }
 
 /// They unmap inherited memory and map their own: docs/channels-file.md says to leave such children out.
@@ -426,32 +451,14 @@ pub fn fork_own() -> Result<()> {
 
 /// They execute the program, as a shell or a job launcher would.
 pub fn fork_and_exec() -> Result<()> {
-    until_whole(|| own_children("--spawn=2"))
+    own_children("--spawn=2")
 }
 
 /// A program that executes itself: three programs in all.
 fn execs(args: &[&str]) -> Result<()> {
     let plan = plan(13, sized(500, 240));
-    let args = [args, &["--exec=2", SETTLE]].concat();
-    until_whole(|| {
-        let traced = take(&[], &[], "type=submission,entry", &plan, &args)?;
-        if lacks_some(&traced.ended, &traced.trace, 3 * plan.submissions)? {
-            return Ok(false);
-        }
-        expect_execs(&plan, 3, &traced)?;
-        Ok(true)
-    })
-}
-
-/// Repeats what traces programs of a few milliseconds until nothing is missing, which `whole` says: on a busy machine nvcap may learn of one
-/// after its first submissions.
-pub fn until_whole(whole: impl Fn() -> Result<bool>) -> Result<()> {
-    for _ in 0..4 {
-        if whole()? {
-            return Ok(());
-        }
-    }
-    anyhow::bail!("four times in a row nvcap learnt of a program too late")
+    let traced = in_step(&[], &plan, &[args, &["--exec=2"]].concat())?;
+    expect_execs(&plan, 3, &traced)
 }
 
 /// Whether the trace lacks some of these submissions of one entry each, as its status says: then what is missing is counted, or said to be
@@ -524,9 +531,6 @@ fn expect_execs(plan: &Plan, programs: u32, traced: &Traced) -> Result<()> {
     Ok(())
 }
 
-/// Time for nvcap to learn of a program before it submits: a CUDA process is busy with its set-up for longer.
-const SETTLE: &str = "--settle-ms=40";
-
 /// Two execs: memory is unmapped and laid out again, rings start at position 0.
 pub fn exec() -> Result<()> {
     execs(&["--threads=3"])
@@ -537,53 +541,27 @@ pub fn exec_from_thread() -> Result<()> {
     execs(&["--threads=3", "--exec-from-thread"])
 }
 
-/// Many programs, each of which may end before nvcap learns of it: each of their submissions is captured or counted.
+/// Many programs, each of which may end before nvcap learns of it: each of their submissions is captured or counted. In step, each is captured.
 pub fn many_execs() -> Result<()> {
     let programs = 60;
     let plan = plan(18, sized(40, 24));
     let args = ["--threads=3", "--exec-from-thread", "--exec=59"];
     let traced = take(&[], &[], "type=submission,entry", &plan, &args)?;
     let all = u64::from(programs) * plan.submissions;
-    if lacks_some(&traced.ended, &traced.trace, all)? {
-        return Ok(());
+    if !lacks_some(&traced.ended, &traced.trace, all)? {
+        expect_execs(&plan, programs, &traced)?;
     }
+    let traced = in_step(&[], &plan, &args)?;
     expect_execs(&plan, programs, &traced)
 }
 
 /// All at once: children that execute, an exec of the first process, churning threads and bursts in each.
 pub fn many_events() -> Result<()> {
-    until_whole(|| {
-        let mut plan = plan(14, sized(400, 160));
-        plan.shape.burst = 5;
-        let filter = "type=submission,entry";
-        let args = ["--threads=4", "--churn=4", "--spawn=1", "--exec=1"];
-        let traced = take(&[], &[], filter, &plan, &args)?;
-        if traced.ended.code()? == 0 {
-            all_of_many_events(&plan, &traced)?;
-            return Ok(true);
-        }
-        traced.ended.expect_code(3)?;
-        let images = [0, 1, EXEC_STRIDE, EXEC_STRIDE + 1];
-        let entries = images.map(|n| entries(&image(&plan, n)));
-        let all: u64 = entries.iter().sum();
-        let counted = Counted::of(&traced.trace)?;
-        // A doorbell of an unknown channel is of one entry or more.
-        ensure!(
-            counted.entries + counted.missing <= all
-                && (counted.missing > 0 || counted.some_unknown),
-            "{} of {all} entries are captured, {} missing ones counted",
-            counted.entries,
-            counted.missing
-        );
-        Ok(false)
-    })
-}
-
-/// How many entries a plan submits.
-fn entries(plan: &Plan) -> u64 {
-    let channels = 0..plan.channels.len();
-    let submissions = channels.flat_map(|i| plan.stream(i));
-    submissions.map(|s| s.entries.len() as u64).sum()
+    let mut plan = plan(14, sized(400, 160));
+    plan.shape.burst = 5;
+    let args = ["--threads=4", "--churn=4", "--spawn=1", "--exec=1"];
+    let traced = in_step(&[], &plan, &args)?;
+    all_of_many_events(&plan, &traced)
 }
 
 fn all_of_many_events(plan: &Plan, traced: &Traced) -> Result<()> {

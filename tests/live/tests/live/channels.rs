@@ -4,15 +4,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use live::in_step::Step;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use serde_json::Value;
 use softgpu::layout::{Channel, DOORBELL, doorbell_page};
 
 use crate::attach::waiting;
-use crate::capture::{lacks_some, until_whole};
 use crate::setup::{LIMIT, gpus, need_tracing, plan, plan_args};
 
 /// The JSON lines of a trace.
@@ -67,10 +66,14 @@ fn json(trace: &Path) -> Vec<OsString> {
 
 /// nvcap on a command, with these channels.
 fn traced(trace: &Path, channels: &Path, command: &[OsString]) -> Result<Ended> {
+    Running::start(&nvcap()?, args_of(trace, channels, command))?.end(LIMIT)
+}
+
+fn args_of(trace: &Path, channels: &Path, command: &[OsString]) -> Vec<OsString> {
     let mut args = json(trace);
     args.extend(["--channels".into(), channels.into(), "--".into()]);
     args.extend_from_slice(command);
-    Running::start(&nvcap()?, args)?.end(LIMIT)
+    args
 }
 
 /// A command that executes several programs: only those with channels count.
@@ -80,21 +83,17 @@ pub fn numbers_after_exec() -> Result<()> {
     let trace = folder.file("trace.json");
     let plan = plan(81, 200);
     let gpu = softgpu()?;
+    let step = Step::new(&folder)?;
     let script = format!(
-        "/bin/true; exec {} {} --exec=1",
+        "/bin/true; exec {} {} {}",
         gpu.display(),
-        plan_args(&plan).join(" ")
+        plan_args(&plan).join(" "),
+        step.with(&["--exec=1"]).join(" ")
     );
     let command: Vec<OsString> = vec!["/bin/sh".into(), "-c".into(), script.into()];
-    let channels = folder.channels()?;
-    until_whole(|| {
-        let ended = traced(&trace, &channels, &command)?;
-        if lacks_some(&ended, &trace, 2 * plan.submissions)? {
-            return Ok(false);
-        }
-        expect_numbers(&trace, 2 * plan.channels.len() as u64)?;
-        Ok(true)
-    })
+    let args = args_of(&trace, &folder.channels()?, &command);
+    step.nvcap(args)?.end(LIMIT)?.expect_code(0)?;
+    expect_numbers(&trace, 2 * plan.channels.len() as u64)
 }
 
 /// The doorbells of all GPUs: needed without a driver if channels are to be found.
@@ -109,9 +108,7 @@ fn attached(gpu: &Running, trace: &Path) -> Result<Running> {
     args.extend(doorbells());
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = Running::start(&nvcap()?, args)?;
-    nvcap.wait_until("watching", Duration::from_secs(60), |r| {
-        r.stderr().contains("attached")
-    })?;
+    nvcap.wait_until("watching", LIMIT, |r| r.stderr().contains("attached"))?;
     Ok(nvcap)
 }
 
@@ -271,7 +268,7 @@ pub fn memory_is_bounded() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
     let options = ["--channels".into(), folder.channels()?.into()];
-    let ended = crate::observe::claimed(&options)?;
+    let ended = crate::observe::claimed(&options, "--linger-ms=1500")?;
     ended.expect_code(3)?;
     ensure!(
         ended.stderr.contains("could not be read"),

@@ -3,22 +3,22 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::in_step::Step;
+use live::programs::{Ended, Folder, Running, nvcap, softgpu, state};
 
 use crate::attach::{attach, waiting};
-use crate::capture::{lacks_some, until_whole};
 use crate::setup::{LIMIT, need_tracing, plan, plan_args};
 
-/// The longest time that nvcap may take to notice that all traced processes have ended.
-const NOTICED: Duration = Duration::from_secs(20);
+/// How long nvcap is waited for to notice that all traced processes have ended: a guard, as each.
+const NOTICED: Duration = LIMIT;
 /// Enough threads to fill the rest of the ring buffer with their records.
 const THREADS: [&str; 2] = ["--threads=4", "--churn=3"];
-const SLOW: &str = "--sleep-us=1000";
 
 /// It ended by itself, and reported dropped records of the driver.
 fn dropped(ended: &Ended) -> Result<()> {
@@ -38,8 +38,8 @@ pub fn end_not_told() -> Result<()> {
     let trace = folder.file("trace.json");
     let mut gpu = waiting(&plan(61, 3000), &THREADS)?;
     let flags: Vec<OsString> = vec!["--buffer=64K".into()];
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
-    nvcap.signal(libc::SIGSTOP)?;
+    let mut nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
+    nvcap.stop()?;
     gpu.write(b"g")?;
     gpu.end(LIMIT)?.expect_code(0)?;
     nvcap.signal(libc::SIGCONT)?;
@@ -60,9 +60,16 @@ pub fn command_s_end_not_told() -> Result<()> {
     args.push("--sleep-us=500".into());
     let mut nvcap = Running::start(&nvcap()?, args)?;
     nvcap.wait_for_line("ready")?;
-    nvcap.signal(libc::SIGSTOP)?;
+    nvcap.stop()?;
     nvcap.wait_until_said("done image=0", LIMIT)?;
-    std::thread::sleep(Duration::from_millis(300));
+    let said = nvcap.stdout();
+    let pid = said
+        .lines()
+        .find_map(|l| l.strip_prefix("pid ")?.parse().ok());
+    let pid = pid.context("no pid")?;
+    nvcap.wait_until("the command's end", LIMIT, |_| {
+        matches!(state(pid), None | Some('Z'))
+    })?;
     nvcap.signal(libc::SIGCONT)?;
     dropped(&nvcap.end(NOTICED)?)
 }
@@ -76,7 +83,7 @@ pub fn lag_is_told() -> Result<()> {
     let mut gpu = waiting(&plan(63, 3000), &["--linger-ms=60000"])?;
     let flags: Vec<OsString> = vec!["--buffer=64K".into()];
     let mut nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
-    nvcap.signal(libc::SIGSTOP)?;
+    nvcap.stop()?;
     gpu.write(b"g")?;
     gpu.wait_until_said("done image=0", LIMIT)?;
     nvcap.signal(libc::SIGCONT)?;
@@ -119,21 +126,39 @@ fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)>
     Ok((nvcap, said))
 }
 
+/// Bytes that a pipe holds, nearly: its last page may have no room for another line.
+const PIPE: i32 = 60 << 10;
+
+/// Bytes of its standard output that nobody has read.
+fn waiting_to_be_read(nvcap: &Child) -> i32 {
+    let mut bytes = 0;
+    if let Some(pipe) = &nvcap.stdout {
+        // SAFETY: writes one int.
+        unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &mut bytes) };
+    }
+    bytes
+}
+
 /// Nobody reads standard output. The program is not held up, nvcap uses no more memory than documented, one signal ends it
 /// whether or not the program still runs, and it reports what it did not write.
 pub fn output_not_read() -> Result<()> {
     need_tracing()?;
-    for (signal, pace) in [(libc::SIGINT, "--sleep-us=0"), (libc::SIGTERM, SLOW)] {
+    for (signal, still) in [
+        (libc::SIGINT, "--linger-ms=0"),
+        (libc::SIGTERM, "--hold-end"),
+    ] {
         let folder = Folder::new()?;
-        let mut gpu = waiting(&plan(63, 5000), &["--threads=2", pace])?;
+        let mut gpu = waiting(&plan(63, 5000), &["--threads=2", still])?;
         let (mut nvcap, said) = unread(&gpu, &folder)?;
         gpu.write(b"g")?;
-        if pace == SLOW {
-            std::thread::sleep(Duration::from_millis(1500));
-            ensure!(gpu.runs(), "the software GPU ended too early for this test");
-        } else {
-            gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
-            std::thread::sleep(Duration::from_millis(500));
+        gpu.wait_until_said("done image=0", LIMIT)?;
+        let start = Instant::now();
+        while waiting_to_be_read(&nvcap) < PIPE && nvcap.try_wait()?.is_none() {
+            ensure!(
+                start.elapsed() < LIMIT,
+                "{LIMIT:?}, the guard, ended this test"
+            );
+            std::thread::sleep(Duration::from_millis(10));
         }
         ensure!(
             nvcap.try_wait()?.is_none(),
@@ -146,17 +171,17 @@ pub fn output_not_read() -> Result<()> {
             if let Some(status) = nvcap.try_wait()? {
                 break status;
             }
-            if start.elapsed() > Duration::from_secs(10) {
+            if start.elapsed() > LIMIT {
                 nvcap.kill()?;
                 nvcap.wait()?;
-                bail!("{pace}: signal {signal} did not end it within 10 s");
+                bail!("{still}: signal {signal} did not end it within {LIMIT:?}, the guard");
             }
             std::thread::sleep(Duration::from_millis(5));
         };
         let said = said.join().unwrap_or_default();
-        ensure!(status.code() == Some(3), "{pace}: {status}: {said}");
+        ensure!(status.code() == Some(3), "{still}: {status}: {said}");
         for words in ["is not read", "captured but not written out", "INCOMPLETE"] {
-            ensure!(said.contains(words), "{pace}: no {words:?} in: {said}");
+            ensure!(said.contains(words), "{still}: no {words:?} in: {said}");
         }
         let ended = gpu.end(LIMIT)?;
         ended.expect_code(0)?;
@@ -173,26 +198,21 @@ pub fn more_channels_than_room() -> Result<()> {
     let each = text.lines().filter(|l| l.starts_with("channel")).count();
     let programs = 1 + 8192 / each + 50;
     let gpu = softgpu()?;
+    let step = Step::new(&folder)?;
     let script = format!(
-        "for i in $(seq {programs}); do sleep 0.02; done; exec {} --submissions=300",
-        gpu.display()
+        "for i in $(seq {programs}); do sleep 0.02; done; exec {} --submissions=300 {}",
+        gpu.display(),
+        step.args().join(" ")
     );
-    until_whole(|| {
-        let trace = folder.file("trace.json");
-        let mut args: Vec<OsString> = vec!["-q".into(), "--json".into(), "-o".into()];
-        let file = file.clone().into();
-        args.extend([trace.clone().into(), "--channels".into(), file]);
-        let command = ["--", "/bin/sh", "-c", script.as_str()];
-        args.extend(command.map(OsString::from));
-        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
-        if lacks_some(&ended, &trace, 300)? {
-            return Ok(false);
-        }
-        let ledger: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace)?)?;
-        // Doorbells from before the first look at the last program's channels share a submission.
-        ensure!(ledger["entries"] == 300, "{}", ledger["entries"]);
-        Ok(true)
-    })
+    let trace = folder.file("trace.json");
+    let mut args: Vec<OsString> = vec!["-q".into(), "--json".into(), "-o".into()];
+    args.extend([trace.clone().into(), "--channels".into(), file.into()]);
+    args.extend(["--", "/bin/sh", "-c", script.as_str()].map(OsString::from));
+    step.nvcap(args)?.end(LIMIT)?.expect_code(0)?;
+    let ledger: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&trace)?)?;
+    // Doorbells from before the first look at the last program's channels share a submission.
+    ensure!(ledger["entries"] == 300, "{}", ledger["entries"]);
+    Ok(())
 }
 
 /// The output is full: the trace continues, and unwritten objects are counted and reported.

@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one;
         observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
-            laps_are_counted the_budget_is_kept children_without_gpu memory_is_bounded;
+            laps_are_counted children_without_gpu memory_is_bounded;
         observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached ended_as_it_is_killed
             ended_as_a_thread_without_registers_is_killed ended_before_it_looked channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;

@@ -6,14 +6,14 @@ use anyhow::{Context, Result, ensure};
 use live::bpf_calls;
 pub use live::needs::{need_breakpoints, need_tracing};
 use live::perf::Breakpoint;
-use live::programs::{Folder, Running, nvcap, softgpu};
+use live::programs::{Folder, GUARD, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, checksum_of, verify};
 use softgpu::layout::{CHANNELS, Channel, DOORBELL, GPUS, USUAL_GPUS, doorbell_page};
 use softgpu::plan::Plan;
 use softgpu::stream::Shape;
 
-/// The longest time that any one run may take.
-pub const LIMIT: Duration = Duration::from_secs(60);
+/// The longest time that any one run may take: a guard against hanging, not a verdict.
+pub const LIMIT: Duration = GUARD;
 
 /// GPUs of the traced program: both of the software GPU's, or NVCAP_LIVE_GPUS. Under QEMU it must be one: when several
 /// watchpoints are hit in turn, QEMU sometimes reports a hit of one for another as well.

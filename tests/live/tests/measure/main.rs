@@ -2,8 +2,12 @@
 //! anything; what must hold is tested in step (`tests/live`).
 
 mod mappings;
+mod modes;
 mod names;
+mod observe;
+mod runs;
 mod stacks;
+mod tokens;
 
 use std::process::ExitCode;
 
@@ -20,6 +24,9 @@ fn main() -> ExitCode {
         mappings: many;
         names: modules_that_keep_coming;
         stacks: cost;
+        observe: rates budget peeks sleeping;
+        modes: count duty;
+        tokens: racing_threads;
     };
     run(&all)
 }

@@ -170,6 +170,11 @@ fn live(job: &Job, names: &[String]) -> u8 {
         .env("SOFTGPU_BIN", "/bin/softgpu")
         .env("SOFTGPU_DEVICE", "1")
         .env("NVCAP_LIVE_GPUS", job.gpus.to_string());
+    // A program that is traced from its start waits for its breakpoints, however slow this machine is.
+    let table = std::path::Path::new("/tmp/in_step");
+    if softgpu::in_step::Table::create(table).is_ok() {
+        command.env(softgpu::in_step::FILE, table);
+    }
     if job.user {
         command.env("VM_USER", "1");
     }

@@ -142,6 +142,8 @@ impl Breakpoints {
             false => Set::Whole,
         };
         list.push(armed);
+        #[cfg(feature = "in-step")]
+        crate::in_step::armed(pid, list.len());
         self.new.insert(pid);
         Ok(set)
     }
