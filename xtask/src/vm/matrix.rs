@@ -214,6 +214,9 @@ impl Cell {
             }
         } else if self.kernel == "5.10" {
             tests.push("old-kernel");
+        } else if self.user && self.way == Way::Fentry {
+            // Without CAP_SYS_ADMIN the kernel gives nobody a module's BTF.
+            tests.push("fentry-refused");
         } else if self.gpus == USUAL.gpus {
             tests.extend(FEW);
         } else {

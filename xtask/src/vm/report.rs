@@ -161,7 +161,7 @@ const FEATURES: &[(&str, &[&str])] = &[
     ),
     ("reload", &["reload", "reload-at-once"]),
     ("containers", &["container", "in-container"]),
-    ("old kernel refused", &["old-kernel"]),
+    ("refused", &["old-kernel", "fentry-refused"]),
     ("revocation", &["revoked", "no-peeks"]),
     ("ioctls, channels, maps", &["driver-commands"]),
 ];

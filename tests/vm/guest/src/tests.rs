@@ -114,6 +114,7 @@ pub fn run(name: &str, job: &Job) -> Result<Outcome> {
         "reload" => traced::reload(job),
         "reload-at-once" => traced::reload_at_once(job),
         "old-kernel" => traced::old_kernel(job),
+        "fentry-refused" => traced::fentry_refused(job),
         "container" => traced::container(job),
         "in-container" => traced::in_container(job),
         "revoked" => traced::revoked(job),

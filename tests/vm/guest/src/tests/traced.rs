@@ -249,6 +249,17 @@ pub fn old_kernel(job: &Job) -> Result<Outcome> {
     refused(run(&mut command, GUARD), "5.15 or later")
 }
 
+/// fentry needs root: of a user with the other capabilities it is refused.
+pub fn fentry_refused(job: &Job) -> Result<Outcome> {
+    let trace = trace_file("fentry-refused");
+    let usual = nvcap(job, &trace);
+    let mut command = Command::new("/bin/nvcap-here");
+    command.env("VM_USER", "1").args(usual.get_args());
+    command.args(["--", SOFTGPU]);
+    command.args(Want::new(job.gpus, 10).args());
+    refused(run(&mut command, GUARD), "fentry needs root")
+}
+
 /// One line with what to do, status 1, and the command was not started.
 fn refused(ended: crate::machine::Ended, saying: &str) -> Result<Outcome> {
     ensure!(
