@@ -31,6 +31,9 @@ const PASSED_ON: [&str; 5] = [
     "NVCAP_LIFE_TIMES",
 ];
 
+/// What cargo starts test programs with.
+const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
+
 /// Set where virtual machines with another processor are to be run, too.
 const FOREIGN: &str = "NVCAP_VM_FOREIGN";
 
@@ -115,7 +118,7 @@ fn starts(program: &Path) -> Result<()> {
 /// The decoder and the driver model as another project would link them: no BPF, no kernel, no command line, no output.
 fn library(report: &mut Report) -> Result<()> {
     const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
-    report.step(
+    report.plain(
         "library without default features",
         &cargo_test().args(ALONE).arg("--lib").args(SHOW),
     )?;
@@ -211,10 +214,26 @@ fn program(report: &mut Report, name: &str, purpose: &str) {
     }
 }
 
-/// Unit, fixture and documentation tests of every crate of the workspace.
+/// Unit, fixture and documentation tests of every crate of the workspace: those that run anywhere, and then those that `cargo test` ignores
+/// because they need something, as root where that can be.
 fn workspace(report: &mut Report) -> Result<()> {
     let cmd = cargo_test().arg("--workspace").args(SHOW);
-    report.step("unit and fixture tests", &cmd)
+    report.plain("unit and fixture tests", &cmd)?;
+    let mut cmd = cargo_test().args(["--workspace", "--lib", "--bins", "--tests"]);
+    if matches!(install::root(), Root::Sudo) {
+        // Programs are looked for as the user has them.
+        let kept = ["PATH", "HOME", "NVCAP_TEST_PYTHONS"]
+            .iter()
+            .filter_map(|name| Some(format!("{name}={}", env::var(name).ok()?)));
+        cmd = cmd.env(
+            RUNNER,
+            format!("sudo -n env {}", kept.collect::<Vec<_>>().join(" ")),
+        );
+    }
+    report.step(
+        "unit and fixture tests that need something",
+        &cmd.args(SHOW).arg("--ignored"),
+    )
 }
 
 /// End-to-end tests on the running kernel, as root.
@@ -253,10 +272,7 @@ fn live(report: &mut Report, name: &str, folder: &str, built: Option<&Path>) -> 
                 .chain(said)
                 .collect::<Vec<_>>()
                 .join(" ");
-            cmd = cmd.env(
-                "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
-                format!("sudo -n env {programs}"),
-            );
+            cmd = cmd.env(RUNNER, format!("sudo -n env {programs}"));
         }
         Root::Asking | Root::No => {
             report.skip(name, "they need root; type: sudo -v && cargo xtask test");
