@@ -84,6 +84,12 @@ mod read_ahead;
 pub mod record;
 pub mod source;
 mod tables;
+#[cfg(test)]
+#[allow(
+    dead_code,
+    reason = "builds with few features have few tests that wait"
+)]
+mod waiting;
 pub mod wire;
 
 #[cfg(feature = "output")]

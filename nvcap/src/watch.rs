@@ -317,10 +317,7 @@ mod tests {
     /// A process without a GPU is waited for; one that is gone is forgotten.
     #[test]
     fn processes_without_a_gpu_and_ended_ones() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("20")
-            .spawn()
-            .unwrap();
+        let mut child = crate::waiting::Sleeper::start();
         let options = DumpOptions {
             last: 1,
             effort: crate::source::memory::scan::Effort::Usual,
@@ -338,8 +335,7 @@ mod tests {
         );
         let found = watch.round(Instant::now());
         assert!(found.is_ok_and(|f| f.is_empty()) && watch.len() == 0 && !watch.is_over());
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.end();
         assert!(watch.is_over() && watch.round(Instant::now()).unwrap().is_empty());
     }
 }

@@ -71,13 +71,25 @@ impl Report {
     ///
     /// A command whose output holds no totals counts as one test by its exit status.
     pub fn step(&mut self, name: &str, cmd: &Cmd) -> Result<()> {
+        self.run(name, cmd, false)
+    }
+
+    /// Runs tests as a plain `cargo test` does, which shows a test as passed that says that it did not run: such a one fails. Those that the
+    /// harness ignores are not counted: another step runs them.
+    pub fn plain(&mut self, name: &str, cmd: &Cmd) -> Result<()> {
+        self.run(name, cmd, true)
+    }
+
+    fn run(&mut self, name: &str, cmd: &Cmd, plain: bool) -> Result<()> {
         let log = log_file(name)?;
         eprintln!("== {name}\n+ {}", cmd.line());
         let started = Instant::now();
         let (mut counts, mut totals, mut tail) = (Counts::default(), false, Vec::new());
-        let mut unrun = 0;
+        let (mut unrun, mut mislabelled) = (0, 0);
         let mut program = String::new();
         let mut captured = false;
+        // The test whose output follows, once it is counted as one that did not run.
+        let mut unrun_test = false;
         let mut reasons = 0;
         let mut panics = Panics::default();
         let status = stream(cmd, &log, |line| {
@@ -96,6 +108,9 @@ impl Report {
                 self.failed.push(format!("  {test}: {reason}"));
             }
             let words = said(line).filter(|said| !captured || said.counts_when_captured());
+            if captured && line.starts_with("---- ") {
+                unrun_test = false;
+            }
             captured = match (&words, line) {
                 (Some(Said::Harness(..)), _) => false,
                 // Behind this line is the tests' own output, some of which looks like a runner's.
@@ -118,12 +133,22 @@ impl Report {
                     counts.add(Counts {
                         passed: passed.saturating_sub(unrun),
                         failed,
-                        skipped: ignored + unrun,
+                        skipped: unrun + if plain { 0 } else { ignored },
                     });
                 }
+                Some(Said::Ignored(_)) if plain => {}
                 Some(Said::Ignored(what)) => self.not_run.push(format!("{name}: {what}")),
+                Some(Said::NotRun(what)) if plain => {
+                    let why = "`cargo test` calls it ok: mark it #[ignore = \"why\"]";
+                    eprintln!("   FAILED {program}{what}");
+                    self.failed
+                        .push(format!("{name}: {program}did not run, and {why}: {what}"));
+                    mislabelled += 1;
+                }
                 Some(Said::NotRun(what)) => {
-                    unrun += 1;
+                    // A test that says it several times is one test.
+                    unrun += usize::from(!(captured && unrun_test));
+                    unrun_test = captured;
                     self.not_run.push(format!("{name}: {program}{what}"));
                 }
                 Some(Said::Failed(what)) => {
@@ -140,6 +165,8 @@ impl Report {
             }
         })?;
         counts.skipped += unrun;
+        counts.failed += mislabelled;
+        counts.passed = counts.passed.saturating_sub(mislabelled);
         if !status.success() && counts.failed == 0 {
             counts.failed = 1;
             self.failed.push(format!("{name}: {status}"));
@@ -471,6 +498,29 @@ mod tests {
             }
         }
         assert!(seen > 0, "no test says that it did not run");
+    }
+
+    /// A test that says several times that it did not run is one, and fails where a plain `cargo test` would show it as passed.
+    #[test]
+    fn tests_that_did_not_run_are_counted_once_and_only_where_they_are_ignored() {
+        let output = "test a ... ok%test b ... ok%test c ... ignored, needs root%successes:%---- a stdout ----%NOT RUN a: no GPU%NOT RUN a: no other%\
+                      ---- b stdout ----%NOT RUN b: no GPU%successes:%    a%    b%\
+                      test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out%";
+        let script = Cmd::new("sh").args(["-c", "printf %s \"$0\" | tr % '\\n'", output]);
+        let counted = |passed, failed, skipped| Counts {
+            passed,
+            failed,
+            skipped,
+        };
+        let mut report = Report::default();
+        report.step("unit test f", &script).expect("it starts");
+        assert_eq!(report.counts, counted(1, 0, 3));
+        assert_eq!(report.not_run.len(), 4, "{:?}", report.not_run);
+        let mut report = Report::default();
+        report.plain("unit test g", &script).expect("it starts");
+        assert_eq!(report.counts, counted(0, 3, 0));
+        assert!(report.failed[0].contains("mark it #[ignore"));
+        assert!(report.not_run.is_empty());
     }
 
     #[test]

@@ -37,6 +37,9 @@ const PASSED_ON: [&str; 4] = [
 /// Set for the long form of the gate: virtual machines with another processor, and what else takes minutes.
 const NIGHTLY: &str = "NVCAP_NIGHTLY";
 
+/// The variable by which cargo is told what to start test programs with.
+const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
+
 /// Tests that `cargo xtask test` is to leave out.
 #[derive(Clone, Copy, Default)]
 pub struct Options {
@@ -58,13 +61,10 @@ pub fn run(options: Options) -> Result<()> {
     browser::headless();
     python::tables();
     let built = programs(&mut report);
-    report.step(
-        "unit and fixture tests",
-        &cargo_test().arg("--workspace").args(SHOW),
-    )?;
+    workspace(&mut report)?;
     if is_nightly() {
         let alone = cargo_test().args(ALONE).arg("--lib").args(SHOW);
-        report.step("library without default features", &alone)?;
+        report.plain("library without default features", &alone)?;
     }
     // Beside each other: most of these tests wait for most of their time, and none judges by time.
     let mut steps = Vec::new();
@@ -201,6 +201,28 @@ fn program(report: &mut Report, name: &str, purpose: &str) {
     if let Err(error) = install::apt(&[name], purpose) {
         report.skip(&format!("installation of {name}"), &format!("{error:#}"));
     }
+}
+
+/// Unit, fixture and documentation tests of every crate of the workspace: those that run anywhere, and then those that `cargo test` ignores
+/// because they need something, as root where that can be.
+fn workspace(report: &mut Report) -> Result<()> {
+    let cmd = cargo_test().arg("--workspace").args(SHOW);
+    report.plain("unit and fixture tests", &cmd)?;
+    let mut cmd = cargo_test().args(["--workspace", "--lib", "--bins", "--tests"]);
+    if matches!(install::root(), Root::Sudo) {
+        // Programs are looked for as the user has them.
+        let kept = ["PATH", "HOME", "NVCAP_TEST_PYTHONS"]
+            .iter()
+            .filter_map(|name| Some(format!("{name}={}", env::var(name).ok()?)));
+        cmd = cmd.env(
+            RUNNER,
+            format!("sudo -n env {}", kept.collect::<Vec<_>>().join(" ")),
+        );
+    }
+    report.step(
+        "unit and fixture tests that need something",
+        &cmd.args(SHOW).arg("--ignored"),
+    )
 }
 
 /// End-to-end tests on the running kernel, as root, with the built programs.

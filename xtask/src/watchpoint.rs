@@ -83,6 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[ignore = "needs breakpoints of perf events: cargo xtask test runs it as root"]
     fn stores_are_counted_where_the_kernel_allows_it() {
         let mut word: Box<u32> = Box::new(0);
         // SAFETY: gettid has no arguments and cannot fail.

@@ -9,7 +9,7 @@
 //! later; else the pipeline's own window suffices.
 
 use std::{
-    sync::{Arc, mpsc},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -28,8 +28,26 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of records that wait for a search.
 const MOST_HELD: usize = 256 << 20;
 
-/// Searches the memory of a process; nothing if the memory may not be read, or the GPU's chip is unknown.
-type Search = Arc<dyn Fn(u32) -> Option<Found> + Send + Sync>;
+/// Begins to search the memory of a process, beside the source; none where that cannot be begun.
+type Search = Box<dyn Fn(u32) -> Option<Results> + Send + Sync>;
+
+/// What a search has found, once it has ended; nothing if the memory may not be read, or the GPU's chip is unknown.
+type Results = mpsc::Receiver<Option<Found>>;
+
+/// The time, and how it is let pass: tests have their own.
+#[derive(Clone, Copy)]
+pub(super) struct Clock {
+    pub(super) now: fn() -> Instant,
+    pub(super) pause: fn(Duration),
+}
+
+impl Clock {
+    /// The machine's.
+    pub(super) const MACHINE: Self = Self {
+        now: Instant::now,
+        pause: thread::sleep,
+    };
+}
 
 /// See the module.
 pub(crate) struct Enriched<S> {
@@ -47,8 +65,9 @@ pub(crate) struct Enriched<S> {
 
 /// Records that are held, and the searches that they wait for.
 struct Held {
+    clock: Clock,
     namer: Option<Namer>,
-    searches: Vec<mpsc::Receiver<Option<Found>>>,
+    searches: Vec<Results>,
     records: Vec<Record>,
     /// Results of searches that wait with them.
     images: Vec<Record>,
@@ -63,12 +82,15 @@ impl<S: Source> Enriched<S> {
     /// Wraps a source. `search`: search the memory of attached processes. `names`: look for the names of kernels. `hold`: hold the
     /// command's end until they are found.
     pub(crate) fn new(inner: S, search: bool, names: bool, hold: bool) -> Self {
-        let search: Option<Search> = search.then(|| Arc::new(search_process) as Search);
+        let search: Option<Search> = search.then(|| Box::new(begin_search) as Search);
         let class = chip::only().map(|c| c.compute);
         Self {
             holds_end: names && hold,
-            held: Held::new(if names { Namer::start(class) } else { None }),
-            ..Self::with(inner, chip::gpus(), search)
+            held: Held::new(
+                if names { Namer::start(class) } else { None },
+                Clock::MACHINE,
+            ),
+            ..Self::with(inner, chip::gpus(), search, Clock::MACHINE)
         }
     }
 
@@ -87,7 +109,7 @@ impl<S: Source> Enriched<S> {
         }
     }
 
-    fn with(inner: S, gpus: Vec<Gpu>, search: Option<Search>) -> Self {
+    fn with(inner: S, gpus: Vec<Gpu>, search: Option<Search>, clock: Clock) -> Self {
         Self {
             inner,
             search,
@@ -96,24 +118,14 @@ impl<S: Source> Enriched<S> {
             holds_end: false,
             hold: None,
             told: false,
-            held: Held::new(None),
+            held: Held::new(None, clock),
         }
     }
 
     fn search(&mut self, pid: u32) {
-        let Some(search) = self.search.clone() else {
-            return;
-        };
-        let (to, from) = mpsc::channel();
-        let started = thread::Builder::new()
-            .name("nvcap-images".into())
-            .spawn(move || {
-                super::set_niceness(super::SEARCHES);
-                let _ = to.send(search(pid));
-            });
-        if started.is_ok() {
-            self.held.searches.push(from);
-            self.held.until = Some(Instant::now() + PATIENCE);
+        if let Some(results) = self.search.as_ref().and_then(|begin| begin(pid)) {
+            self.held.searches.push(results);
+            self.held.until = Some((self.held.clock.now)() + PATIENCE);
         }
     }
 
@@ -138,14 +150,15 @@ impl<S: Source> Enriched<S> {
 }
 
 impl Held {
-    fn new(namer: Option<Namer>) -> Self {
+    fn new(namer: Option<Namer>, clock: Clock) -> Self {
         Self {
+            clock,
             namer,
             searches: Vec::new(),
             records: Vec::new(),
             images: Vec::new(),
             bytes: 0,
-            named_by: Instant::now(),
+            named_by: (clock.now)(),
             until: None,
         }
     }
@@ -207,8 +220,9 @@ impl Held {
             to.append(&mut now);
             return;
         }
+        let time = (self.clock.now)();
         if !waits {
-            self.named_by = Instant::now() + LONG_PATIENCE;
+            self.named_by = time + LONG_PATIENCE;
         }
         self.bytes += now.iter().map(Record::size).sum::<usize>();
         self.records.append(&mut now);
@@ -216,10 +230,10 @@ impl Held {
         if !found.is_empty() {
             // The graphs' programs have names, too: those are waited for.
             self.add_images(found);
-            self.named_by = Instant::now() + LONG_PATIENCE;
+            self.named_by = time + LONG_PATIENCE;
         }
-        let late = !self.searches.is_empty() && self.until.is_none_or(|t| Instant::now() >= t);
-        let named = !self.asks() || Instant::now() >= self.named_by;
+        let late = !self.searches.is_empty() && self.until.is_none_or(|t| time >= t);
+        let named = !self.asks() || time >= self.named_by;
         if self.searches.is_empty() && named || late || self.bytes >= MOST_HELD {
             self.release(to);
         }
@@ -227,10 +241,10 @@ impl Held {
 
     /// Waits for the searches and names, each as long as patience lasts: they are needed to decode the records.
     fn wait(&mut self) {
-        while !self.searches.is_empty() && self.until.is_some_and(|t| Instant::now() < t) {
+        while !self.searches.is_empty() && self.until.is_some_and(|t| (self.clock.now)() < t) {
             let found = self.found();
             self.add_images(found);
-            thread::sleep(Duration::from_millis(5));
+            (self.clock.pause)(Duration::from_millis(5));
         }
         let found = self.found();
         self.add_images(found);
@@ -359,6 +373,18 @@ impl<S: Source> Source for Enriched<S> {
         to.append(&mut last);
         end
     }
+}
+
+/// Starts a thread that searches a process of this machine.
+fn begin_search(pid: u32) -> Option<Results> {
+    let (to, from) = mpsc::channel();
+    let started = thread::Builder::new()
+        .name("nvcap-images".into())
+        .spawn(move || {
+            super::set_niceness(super::SEARCHES);
+            let _ = to.send(search_process(pid));
+        });
+    started.ok().map(|_| from)
 }
 
 /// Searches a process of this machine, where the chip of its GPUs is known.

@@ -126,7 +126,7 @@ impl Browser {
         self.to.write_all(&bytes).unwrap();
         loop {
             let message = self.from.recv_timeout(LONGEST);
-            let mut message = message.unwrap_or_else(|e| panic!("{method}: {e}"));
+            let mut message = message.unwrap_or_else(|e| panic!("guard: {method}: {e}"));
             if message["id"] == self.sent {
                 assert!(message["error"].is_null(), "{method}: {message}");
                 return message["result"].take();
@@ -148,7 +148,10 @@ impl Browser {
     pub(super) fn wait(&mut self, expression: &str) {
         let begun = Instant::now();
         while self.eval(expression) != json!(true) {
-            assert!(begun.elapsed() < LONGEST, "never true: {expression}");
+            assert!(
+                begun.elapsed() < LONGEST,
+                "guard: not true yet: {expression}"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }

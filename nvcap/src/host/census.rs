@@ -192,8 +192,8 @@ impl Census {
 
     /// These processes were told to have mapped memory of these GPUs since the last call; with `lost`, others may have. What has changed by that.
     #[cfg_attr(not(feature = "trap"), expect(dead_code))]
-    pub(crate) fn told(&mut self, by: &[(u32, u32)], lost: bool) -> Vec<Change> {
-        let (mut changes, now) = (Vec::new(), Instant::now());
+    pub(crate) fn told(&mut self, by: &[(u32, u32)], lost: bool, now: Instant) -> Vec<Change> {
+        let mut changes = Vec::new();
         self.opened |= lost;
         if lost && !std::mem::replace(&mut self.not_all_told, true) {
             changes.push(Change::NotAllTold);

@@ -223,9 +223,12 @@ mod tests {
 
     /// A mapping of this process, by the kernel's own record: the offsets of its fields are right.
     #[test]
+    #[ignore = "needs perf events of all processes: cargo xtask test runs it as root"]
     fn the_kernel_tells_of_a_mapping() {
         let Ok(mut told) = Told::new() else {
-            println!("NOT RUN: perf events of all processes are refused");
+            println!(
+                "NOT RUN the_kernel_tells_of_a_mapping: perf events of all processes are refused"
+            );
             return;
         };
         let name = format!("/dev/shm/nvcap-told-{}", std::process::id());

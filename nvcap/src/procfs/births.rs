@@ -70,10 +70,7 @@ mod tests {
             child.wait().unwrap();
         }
         // Many more than are looked at one by one, and round the largest number.
-        let mut child = std::process::Command::new("sleep")
-            .arg("20")
-            .spawn()
-            .unwrap();
+        let child = crate::waiting::Sleeper::start();
         let pid = child.id();
         let told = |last: u32| {
             let mut numbers = Numbers {
@@ -87,8 +84,6 @@ mod tests {
             told(pid.saturating_sub(FEW + 100)),
             told(u32::MAX - 1),
         );
-        child.kill().unwrap();
-        child.wait().unwrap();
         assert!(few && many && round, "{few} {many} {round}");
     }
 }

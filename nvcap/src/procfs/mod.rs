@@ -252,16 +252,17 @@ mod tests {
         // SAFETY: the child makes a thread and ends its first one by system calls alone; both end soon.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(20)));
+            // SAFETY: it ends with this test, whatever comes of that.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(3600)));
             // SAFETY: ends this thread alone.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let pid = child as u32;
         let own = format!("/proc/{pid}/maps");
-        let start = std::time::Instant::now();
-        while !is_over(&format!("/proc/{pid}")) && start.elapsed().as_secs() < 10 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        crate::waiting::until("the child's first thread has ended", || {
+            is_over(&format!("/proc/{pid}"))
+        });
         let (alone, found) = (text(&own), text(of_process(pid, "maps")));
         // SAFETY: a child of this test that has not been waited for yet.
         unsafe {
@@ -283,9 +284,7 @@ mod tests {
         assert!(processes().contains(&me) && threads(me).unwrap().contains(&me) && pages(me) > 10);
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
-        while !(has_ended(pid) && is_ending(pid)) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        crate::waiting::until("the child has ended", || has_ended(pid) && is_ending(pid));
         assert!(exists(pid) && children(me, &mut || ()).contains(&pid));
         child.wait().unwrap();
         assert!(has_ended(pid), "nor is it there any more");

@@ -90,7 +90,7 @@ impl Arrivals {
                         continue;
                     };
                     let mapped = told.take();
-                    let changes = census.told(&mapped.by, mapped.lost);
+                    let changes = census.told(&mapped.by, mapped.lost, Instant::now());
                     if !changes.is_empty() && to.send(changes).is_err() {
                         return;
                     }

@@ -125,76 +125,117 @@ pub(crate) fn of_threads(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{PipeReader, Read as _};
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use crate::waiting;
 
     #[inline(never)]
-    fn waits_here(gate: &std::sync::mpsc::Receiver<()>) {
-        let _ = gate.recv();
+    fn waits_here(gate: &mut PipeReader) {
+        let _ = gate.read(&mut [0]);
         std::hint::black_box(());
     }
 
     #[inline(never)]
-    fn spins_here(end: &AtomicBool) {
+    fn spins_here(spins: &AtomicBool, end: &AtomicBool) {
+        spins.store(true, Ordering::Relaxed);
         while !end.load(Ordering::Relaxed) {
             std::hint::black_box(end);
         }
         std::hint::black_box(());
     }
 
-    /// A thread that waits in the kernel, and one that spins: both with the function that does it on their stacks.
-    #[test]
-    fn threads_of_this_process() {
-        let end = AtomicBool::new(false);
-        let (tell, told) = std::sync::mpsc::channel();
-        let (open, gate) = std::sync::mpsc::channel();
+    /// The id of this thread.
+    fn own_id() -> u32 {
         // SAFETY: reads an id.
-        let id = || unsafe { libc::gettid() } as u32;
-        std::thread::scope(|scope| {
-            let (first, second) = (tell.clone(), tell);
-            scope.spawn(move || {
-                first.send((id(), "waits_here")).unwrap();
-                waits_here(&gate);
-            });
-            let end = &end;
-            scope.spawn(move || {
-                second.send((id(), "spins_here")).unwrap();
-                spins_here(end);
-            });
-            let threads: BTreeMap<u32, &str> = told.iter().take(2).collect();
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            let pid = std::process::id();
+        unsafe { libc::gettid() as u32 }
+    }
+
+    fn has(calls: &Calls, function: &str) {
+        let names: Vec<&str> = calls
+            .frames
+            .iter()
+            .filter_map(|f| f.symbol.as_deref())
+            .collect();
+        assert!(
+            names.iter().any(|n| n.contains(function)),
+            "{function}: {names:#?}"
+        );
+    }
+
+    /// Looks at a thread that waits in the kernel, with what is known of its registers, for a function on its stack.
+    fn a_thread_that_waits(function: &str, registers: impl FnOnce(u32) -> Option<Entries>) {
+        let pid = std::process::id();
+        let (mut gate, open) = std::io::pipe().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let waits = thread::spawn(move || {
+            tell.send(own_id()).unwrap();
+            waits_here(&mut gate);
+        });
+        let tid = told.recv().unwrap();
+        waiting::sits_in(pid, tid, libc::SYS_read);
+        if let Some(entries) = registers(tid) {
             let memory = Ordinary::open(pid).unwrap();
-            let tids: Vec<u32> = threads.keys().copied().collect();
-            let mut stacks = of_threads(pid, &memory, &tids, &Entries::new());
-            match crate::source::trap::registers::of_process(pid) {
+            let stacks = of_threads(pid, &memory, &[tid], &entries);
+            has(&stacks[&tid], function);
+        }
+        drop(open);
+        waits.join().unwrap();
+    }
+
+    /// Without its frame pointer the stack ends where a function needs it.
+    #[test]
+    fn a_thread_that_waits_has_the_innermost_functions_on_the_stack() {
+        a_thread_that_waits("read", |_| Some(Entries::new()));
+    }
+
+    #[test]
+    #[ignore = "needs BPF iterators: cargo xtask test runs it as root"]
+    fn a_thread_that_waits_has_its_function_on_the_stack_by_its_registers() {
+        a_thread_that_waits(
+            "waits_here",
+            |tid| match crate::source::trap::registers::of_process(std::process::id()) {
                 Err(e) => {
-                    println!("NOT RUN the frames of a thread that waits: no BPF iterator: {e}")
+                    println!("NOT RUN the frames of a thread that waits: no BPF iterator: {e}");
+                    None
                 }
                 Ok(all) => {
-                    let all = all
-                        .into_iter()
-                        .map(|(tid, r)| (tid, [r.ip, r.sp, r.fp, r.lr]));
-                    let exact = of_threads(pid, &memory, &tids, &all.collect());
-                    stacks.extend(exact);
+                    let r = all.get(&tid).expect("the thread that waits");
+                    Some(Entries::from([(tid, [r.ip, r.sp, r.fp, r.lr])]))
                 }
-            }
-            end.store(true, Ordering::Relaxed);
-            open.send(()).unwrap();
-            for (tid, function) in threads {
-                let Some(calls) = stacks.get(&tid) else {
-                    assert_eq!(function, "spins_here", "it sits in the kernel");
-                    println!("NOT RUN the stack of a thread that spins: it could not be sampled");
-                    continue;
-                };
-                let names: Vec<&str> = calls
-                    .frames
-                    .iter()
-                    .filter_map(|f| f.symbol.as_deref())
-                    .collect();
-                assert!(
-                    names.iter().any(|n| n.contains(function)),
-                    "{function}: {names:#?}"
-                );
+            },
+        );
+    }
+
+    #[test]
+    #[ignore = "needs perf events: cargo xtask test runs it as root"]
+    fn a_thread_that_spins_has_its_function_on_the_stack() {
+        let pid = std::process::id();
+        let (spins, end) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (tell, told) = std::sync::mpsc::channel();
+        thread::scope(|scope| {
+            let (spins, end) = (&spins, &end);
+            scope.spawn(move || {
+                tell.send(own_id()).unwrap();
+                spins_here(spins, end);
+            });
+            let _end = waiting::SetAtEnd(end);
+            let tid = told.recv().unwrap();
+            waiting::until("it spins", || spins.load(Ordering::Relaxed));
+            let memory = Ordinary::open(pid).unwrap();
+            let mut stacks = of_threads(pid, &memory, &[tid], &Entries::new());
+            if let Err(e) = sample::allowed(tid) {
+                println!("NOT RUN the stack of a thread that spins: no perf event: {e}");
+            } else {
+                // A sample needs a processor that is kept for a moment.
+                waiting::until("a sample of a thread that spins", || {
+                    if stacks.is_empty() {
+                        stacks = of_threads(pid, &memory, &[tid], &Entries::new());
+                    }
+                    !stacks.is_empty()
+                });
+                has(&stacks[&tid], "spins_here");
             }
         });
     }

@@ -128,6 +128,7 @@ fn records_of_an_unknown_kind_are_counted() {
 }
 
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn the_dissector_shows_unknown_kinds_and_fields() {
     if Command::new("tshark").arg("--version").output().is_err() {
         println!(

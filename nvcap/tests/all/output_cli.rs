@@ -715,10 +715,6 @@ fn explain_reads_a_real_qmd() {
 #[test]
 fn a_full_standard_stream_is_no_panic() {
     let full = || fs::OpenOptions::new().write(true).open("/dev/full");
-    let Ok(_) = full() else {
-        println!("NOT RUN a_full_standard_stream_is_no_panic: there is no /dev/full");
-        return;
-    };
     let folder = Folder::new("full-stream");
     let (gap, out) = (folder.path("gap"), folder.path("out"));
     fs::write(&gap, small_capture(5)).unwrap();

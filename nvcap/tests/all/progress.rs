@@ -18,14 +18,13 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::cli::{Folder, nvcap, reads, runs, terminal, text};
+use crate::common::waiting::{GUARD, guard};
 
 /// What progress begins with.
 const PROGRESS: &str = "nvcap: reading [";
-/// The program takes no longer to show something, or the test fails.
-const LONGEST: Duration = Duration::from_secs(120);
 const CTRL_C: &[u8] = b"\x03";
 
 /// A program that was started with standard error on a terminal, or in a pipe.
@@ -113,10 +112,10 @@ impl Run {
     /// Waits until it says these words. False if it has ended without them.
     fn until(&mut self, words: &str) -> bool {
         while !self.said.contains(words) {
-            match self.from.recv_timeout(LONGEST) {
+            match self.from.recv_timeout(GUARD) {
                 Ok(part) => self.said.push_str(&String::from_utf8_lossy(&part)),
                 Err(RecvTimeoutError::Disconnected) => return false,
-                Err(e) => panic!("no {words:?} ({e}) in {:?}", self.said),
+                Err(e) => panic!("guard: no {words:?} ({e}) in {:?}", self.said),
             }
         }
         true
@@ -139,7 +138,7 @@ impl Run {
     /// Its exit status, and all that it has said.
     fn end(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().unwrap();
-        while let Ok(part) = self.from.recv_timeout(LONGEST) {
+        while let Ok(part) = self.from.recv_timeout(GUARD) {
             self.said.push_str(&String::from_utf8_lossy(&part));
         }
         (status.code(), self.said)
@@ -157,16 +156,20 @@ fn long(folder: &Folder, times: u32) -> String {
 }
 
 /// Runs it with a recording that is long enough. Where the test was kept from the processor for all of the reading, which `run` says with an
-/// error, the recording is twice as long, and then four times.
+/// error, the recording is twice as long, then four times, again and again until the guard.
 fn long_enough<T>(folder: &Folder, run: impl Fn(&str) -> Result<T, String>) -> T {
-    let mut said = Vec::new();
-    for times in [1, 2, 4] {
+    let begun = Instant::now();
+    let mut times = 1;
+    loop {
         match run(&long(folder, times)) {
             Ok(done) => return done,
-            Err(words) => said.push(words),
+            Err(said) => guard(
+                begun,
+                &format!("a reading that lasts until it is interrupted: {said}"),
+            ),
         }
+        times = 4.min(2 * times);
     }
-    panic!("three times the reading was over before it was interrupted: {said:?}");
 }
 
 /// Removes what a command has written.

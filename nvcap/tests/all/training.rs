@@ -224,6 +224,7 @@ fn sums_by_each_key_are_those_of_what_ran() {
 }
 
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn display_filters_of_tshark_count_what_the_statistics_count() {
     if !tshark::is_here("display_filters_of_tshark_count_what_the_statistics_count") {
         return;
@@ -296,6 +297,7 @@ fn display_filters_of_tshark_count_what_the_statistics_count() {
 
 /// The trace for Perfetto, read by Perfetto's bindings: each kernel and copy is a slice with its name, begin and duration.
 #[test]
+#[ignore = "needs Python with Perfetto's bindings: cargo xtask test runs it where it is"]
 fn slices_of_perfetto_are_what_ran() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("perfetto/venv/bin/python");

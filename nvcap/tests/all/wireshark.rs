@@ -98,6 +98,7 @@ fn a_file_for_wireshark_is_decoded_as_the_recording() {
 
 /// The processor and the GPUs of the machine; of a recording without GPUs, no word of one.
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn capinfos_and_tshark_show_the_machine() {
     if !is_here("capinfos_and_tshark_show_the_machine") {
         return;
@@ -151,6 +152,7 @@ fn capinfos_and_tshark_show_the_machine() {
 }
 
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn capinfos_counts_packets_and_channels() {
     if !is_here("capinfos_counts_packets_and_channels") {
         return;
@@ -173,6 +175,7 @@ fn capinfos_counts_packets_and_channels() {
 }
 
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn tshark_shows_what_nvcap_decodes() {
     if !is_here("tshark_shows_what_nvcap_decodes") {
         return;
@@ -263,6 +266,7 @@ fn tshark_shows_what_nvcap_decodes() {
 }
 
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn the_profile_has_columns_and_colours() {
     if !is_here("the_profile_has_columns_and_colours") {
         return;
@@ -305,6 +309,7 @@ fn the_profile_has_columns_and_colours() {
 }
 
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn cut_merged_and_compressed_files() {
     if !is_here("cut_merged_and_compressed_files") {
         return;
@@ -352,6 +357,7 @@ fn cut_merged_and_compressed_files() {
 }
 
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn damaged_packets_are_told() {
     if !is_here("damaged_packets_are_told") {
         return;
@@ -395,6 +401,7 @@ fn damaged_packets_are_told() {
 
 /// Packets of other programs that use the same link type.
 #[test]
+#[ignore = "needs tshark: cargo xtask test runs it where it is"]
 fn packets_of_others_are_left_alone() {
     if !is_here("packets_of_others_are_left_alone") {
         return;

@@ -1,6 +1,9 @@
 //! A source whose records are held back while a process is searched.
 
 use super::*;
+use std::cell::{Cell, RefCell};
+use std::sync::Mutex;
+
 use crate::decode::encode::{Pushbuffer, Qmd};
 use crate::decode::view::View;
 use crate::record::{At, ChannelId, How, Life, Process, Segment, Submission};
@@ -19,7 +22,7 @@ struct Steady {
     launches: bool,
     quiet: bool,
     /// Told when it ends; then it gives one more.
-    ended: Option<mpsc::Sender<()>>,
+    ended: Option<mpsc::Sender<Option<Found>>>,
 }
 
 impl Source for Steady {
@@ -109,26 +112,30 @@ impl Source for Steady {
     fn finish(mut self, to: &mut Vec<Record>) -> u64 {
         if let Some(ended) = self.ended.take() {
             let _ = self.step(Duration::ZERO, to);
-            ended.send(()).unwrap();
+            ended.send(Some(found())).unwrap();
         }
         self.given
     }
 }
 
-/// Commands that write a QMD.
-fn launch() -> Segment {
-    const CLASS: u32 = 0xcbc0;
+const CLASS: u32 = 0xcbc0;
+
+fn qmd(program: u64) -> Vec<u8> {
     let view = View {
         version: (4, 0),
         grid: [1, 1, 1],
         block: [64, 1, 1],
         registers: 24,
-        program: GpuVa(0x7f00_0000_0200),
+        program: GpuVa(program),
         ..View::default()
     };
-    let qmd = Qmd::of(&view).unwrap();
+    Qmd::of(&view).unwrap().bytes().to_vec()
+}
+
+/// Commands that write a QMD.
+fn launch() -> Segment {
     let mut p = Pushbuffer::new();
-    p.inline(1, CLASS, GpuVa(0x2_04c0_0000), qmd.bytes())
+    p.inline(1, CLASS, GpuVa(0x2_04c0_0000), &qmd(0x7f00_0000_0200))
         .unwrap();
     p.segment(GpuVa(0x2_0080_0000))
 }
@@ -137,7 +144,7 @@ fn found() -> Found {
     let image = Image {
         at: At::default(),
         address: GpuVa(0x2_04c0_0000),
-        bytes: vec![1; 384],
+        bytes: qmd(0x7f00_0000_0400),
         found: crate::record::CpuVa(0x1000),
     };
     Found {
@@ -166,20 +173,49 @@ fn kinds(records: &[Record]) -> Vec<String> {
     records.iter().map(kind).collect()
 }
 
-/// A source whose search ends on request; the search's results are in the vector.
-fn searched() -> (Enriched<Steady>, mpsc::Sender<()>) {
+thread_local! {
+    /// The time of this thread's test, from its beginning.
+    static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// Happens once it is so late.
+    static LATER: RefCell<Option<(Duration, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
+}
+
+/// A clock that stands still unless the test lets time pass.
+const CLOCK: Clock = Clock { now, pause: pass };
+
+fn now() -> Instant {
+    static BEGUN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    *BEGUN + TIME.get()
+}
+
+fn pass(time: Duration) {
+    TIME.set(TIME.get() + time);
+    let due = LATER.with_borrow_mut(|later| later.take_if(|(at, _)| *at <= TIME.get()));
+    if let Some((_, happen)) = due {
+        happen();
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+fn enriched(source: Steady) -> Enriched<Steady> {
+    Enriched::with(source, vec![gpu()], None, CLOCK)
+}
+
+/// A source whose search ends when its results are sent.
+fn searched() -> (Enriched<Steady>, mpsc::Sender<Option<Found>>) {
     let (end, ended) = mpsc::channel();
-    let ended = std::sync::Mutex::new(ended);
-    let search = move |pid| {
+    let ended = Mutex::new(Some(ended));
+    let search: Search = Box::new(move |pid| {
         assert_eq!(pid, PID);
-        let _ = ended.lock().map(|e| e.recv());
-        Some(found())
-    };
-    let search: Search = Arc::new(search);
-    (
-        Enriched::with(Steady::default(), vec![gpu()], Some(search)),
-        end,
-    )
+        ended.lock().unwrap().take()
+    });
+    let source = Enriched::with(Steady::default(), vec![gpu()], Some(search), CLOCK);
+    (source, end)
+}
+
+fn step(source: &mut Enriched<Steady>, all: &mut Vec<Record>) {
+    source.step(Duration::ZERO, all).unwrap();
 }
 
 #[test]
@@ -188,19 +224,15 @@ fn search_results_come_before_the_first_submission() {
     source.attach(PID).unwrap();
     let mut all = Vec::new();
     for _ in 0..3 {
-        source.step(Duration::ZERO, &mut all).unwrap();
+        step(&mut source, &mut all);
     }
     assert_eq!(kinds(&all), ["gpu"], "the rest waits");
-    end.send(()).unwrap();
-    while kinds(&all).len() < 6 {
-        source.step(Duration::ZERO, &mut all).unwrap();
-        thread::sleep(Duration::from_millis(1));
-    }
-    let begin = kinds(&all);
-    assert_eq!(&begin[..6], ["gpu", "process", "image", "0", "1", "2"]);
+    end.send(Some(found())).unwrap();
+    step(&mut source, &mut all);
+    assert_eq!(kinds(&all), ["gpu", "process", "image", "0", "1", "2", "3"]);
     // From then on nothing is held.
     let before = all.len();
-    source.step(Duration::ZERO, &mut all).unwrap();
+    step(&mut source, &mut all);
     assert_eq!(all.len(), before + 1);
     assert_eq!(source.most_waiting(), 4711);
 }
@@ -208,37 +240,43 @@ fn search_results_come_before_the_first_submission() {
 #[test]
 fn nothing_is_held_without_a_search() {
     for attached in [false, true] {
-        let mut source = Enriched::with(Steady::default(), vec![gpu()], None);
+        let mut source = enriched(Steady::default());
         if attached {
             source.attach(PID).unwrap();
         } else {
             source.expect(PID).unwrap();
         }
         let mut all = Vec::new();
-        source.step(Duration::ZERO, &mut all).unwrap();
+        step(&mut source, &mut all);
         assert_eq!(kinds(&all), ["gpu", "process", "0"]);
     }
     // A command is traced from its start: it is not searched either.
     let (mut source, _end) = searched();
     source.expect(PID).unwrap();
     let mut all = Vec::new();
-    source.step(Duration::ZERO, &mut all).unwrap();
+    step(&mut source, &mut all);
     assert_eq!(kinds(&all), ["gpu", "process", "0"]);
 }
 
+/// Searches are waited for as long as patience lasts, and no longer.
 #[test]
 fn at_the_end_held_records_come_behind_the_results() {
-    let (mut source, end) = searched();
-    source.attach(PID).unwrap();
-    let mut all = Vec::new();
-    source.step(Duration::ZERO, &mut all).unwrap();
-    let ender = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(30));
-        end.send(()).unwrap();
-    });
-    assert_eq!(source.finish(&mut all), 1);
-    assert_eq!(kinds(&all), ["gpu", "process", "image", "0"]);
-    ender.join().unwrap();
+    for (after, wanted) in [
+        (PATIENCE - 10 * MS, &["gpu", "process", "image", "0"][..]),
+        (PATIENCE + 10 * MS, &["gpu", "process", "0"]),
+    ] {
+        let (mut source, end) = searched();
+        source.attach(PID).unwrap();
+        let begun = TIME.get();
+        let mut all = Vec::new();
+        step(&mut source, &mut all);
+        let happen = Box::new(move || end.send(Some(found())).unwrap());
+        LATER.set(Some((begun + after, happen)));
+        assert_eq!(source.finish(&mut all), 1);
+        assert_eq!(kinds(&all), wanted, "{after:?}");
+        assert!(TIME.get() >= begun + after.min(PATIENCE));
+        assert!(TIME.get() < begun + PATIENCE + 10 * MS);
+    }
 }
 
 /// Nothing is read while searches are waited for: what is submitted meanwhile would be lost unsaid where its process ends.
@@ -247,7 +285,7 @@ fn the_source_ends_before_searches_are_waited_for() {
     let (mut source, end) = searched();
     source.attach(PID).unwrap();
     let mut all = Vec::new();
-    source.step(Duration::ZERO, &mut all).unwrap();
+    step(&mut source, &mut all);
     // The search lasts until the source has ended.
     source.inner.ended = Some(end);
     assert_eq!(source.finish(&mut all), 2);
@@ -261,81 +299,108 @@ fn what_came_before_an_error_is_told() {
     source.inner.fails = true;
     let mut all = Vec::new();
     assert!(source.step(Duration::ZERO, &mut all).is_err());
-    end.send(()).unwrap();
+    end.send(Some(found())).unwrap();
     source.finish(&mut all);
     assert_eq!(kinds(&all), ["gpu", "process", "image", "0"]);
 }
 
 #[test]
 fn ends_are_held_no_longer_than_names_are_asked_for() {
-    let mut source = Enriched::with(Steady::default(), vec![gpu()], None);
-    source.held.namer = Namer::start(None);
+    let mut source = enriched(Steady::default());
+    let (namer, answers) = Namer::answered_by_test(None, now);
+    source.held.namer = Some(namer);
     source.inner.ends = true;
     source.inner.launches = true;
-    source.step(Duration::ZERO, &mut Vec::new()).unwrap();
+    let mut all = Vec::new();
+    step(&mut source, &mut all);
     assert!(source.inner.ends, "a name is asked for");
+    assert_eq!(source.held.namer.as_ref().unwrap().asks(), 1);
     assert!(source.until_next(Duration::from_secs(1)) <= SOON);
-    while source.inner.ends {
-        source.step(Duration::ZERO, &mut Vec::new()).unwrap();
-        thread::sleep(Duration::from_millis(1));
-    }
-    assert!(!source.held.namer.as_ref().unwrap().is_asking(Duration::MAX));
+    // As long as that takes.
+    pass(100 * PATIENCE);
+    step(&mut source, &mut all);
+    assert!(source.inner.ends);
+    answers.none_of(1);
+    step(&mut source, &mut all);
+    assert!(!source.inner.ends && !source.held.asks());
     // Nobody looks for names.
     source.held.namer = None;
     source.inner.ends = true;
-    source.step(Duration::ZERO, &mut Vec::new()).unwrap();
+    step(&mut source, &mut all);
     assert!(!source.inner.ends);
 }
 
-/// The names of a graph's programs are waited for while nothing is submitted; a replay comes behind its images all the same.
+/// The thread that looks for names answers of a process that is not there, too: else its end would be held for good.
+#[test]
+fn asks_about_a_process_that_is_gone_are_answered() {
+    let mut source = enriched(Steady::default());
+    source.held.namer = Namer::start(None);
+    source.inner.ends = true;
+    source.inner.launches = true;
+    let mut all = Vec::new();
+    step(&mut source, &mut all);
+    assert!(source.held.asks() && source.inner.ends);
+    crate::waiting::until("an answer of the thread that looks for names", || {
+        step(&mut source, &mut all);
+        !source.inner.ends
+    });
+    assert!(!source.held.asks());
+}
+
+/// The names of a graph's programs are waited for while nothing is submitted; a replay comes behind its images all the same, and waits no longer
+/// for that, whatever comes meanwhile.
 #[test]
 fn images_of_a_quiet_process_are_not_kept_back() {
-    let (mut source, end) = searched();
-    source.held.namer = Namer::start(None);
-    source.inner.quiet = true;
-    source.attach(PID).unwrap();
-    end.send(()).unwrap();
-    let mut all = Vec::new();
-    while !source.held.searches.is_empty() {
-        source.step(Duration::ZERO, &mut all).unwrap();
+    for answered in [false, true] {
+        let (mut source, end) = searched();
+        let (namer, answers) = Namer::answered_by_test(Some(CLASS), now);
+        source.held.namer = Some(namer);
+        source.inner.quiet = true;
+        source.attach(PID).unwrap();
+        end.send(Some(found())).unwrap();
+        let mut all = Vec::new();
+        step(&mut source, &mut all);
+        assert!(source.held.searches.is_empty() && source.held.asks());
+        assert_eq!(kinds(&all), ["gpu"], "it waits for a name");
+        source.inner.quiet = false;
+        let begun = TIME.get();
+        while TIME.get() < begun + LONG_PATIENCE {
+            step(&mut source, &mut all);
+            assert_eq!(kinds(&all), ["gpu"], "{:?}", TIME.get() - begun);
+            pass(10 * MS);
+            if answered && TIME.get() == begun + LONG_PATIENCE / 2 {
+                answers.none_of(1);
+                break;
+            }
+        }
+        step(&mut source, &mut all);
+        assert_eq!(kinds(&all)[..4], ["gpu", "process", "image", "0"]);
     }
-    source.inner.quiet = false;
-    let begun = Instant::now();
-    while !kinds(&all).contains(&"0".to_owned()) {
-        source.step(Duration::ZERO, &mut all).unwrap();
-        thread::sleep(Duration::from_millis(1));
-    }
-    assert!(begun.elapsed() < LONG_PATIENCE * 3);
-    let at = |kind: &str| kinds(&all).iter().position(|k| k == kind);
-    assert!(
-        at("image").is_some() && at("image") < at("0"),
-        "{:?}",
-        kinds(&all)
-    );
 }
 
 #[test]
 fn output_without_lines_for_late_names_waits_for_them() {
-    let launch = || Steady {
-        launches: true,
-        ..Steady::default()
-    };
-    let shown = |all: &[Record]| all.iter().any(|r| matches!(r, Record::Submission(_)));
     for patient in [false, true] {
-        let mut source = Enriched::with(launch(), vec![gpu()], None);
-        source.held.namer = Namer::start(None);
+        let mut source = enriched(Steady {
+            launches: true,
+            ..Steady::default()
+        });
+        let (namer, _answers) = Namer::answered_by_test(None, now);
+        source.held.namer = Some(namer);
         let mut source = if patient { source.patient() } else { source };
         let mut all = Vec::new();
-        source.step(Duration::ZERO, &mut all).unwrap();
-        source.inner.launches = false;
-        assert!(source.held.namer.as_ref().unwrap().is_asking(Duration::MAX));
-        assert_eq!(shown(&all), !patient);
-        let end = Instant::now() + Duration::from_secs(5);
-        while !shown(&all) && Instant::now() < end {
-            source.step(Duration::ZERO, &mut all).unwrap();
-            thread::sleep(Duration::from_millis(1));
+        step(&mut source, &mut all);
+        source.inner.quiet = true;
+        assert!(source.held.asks());
+        if patient {
+            assert_eq!(kinds(&all), ["gpu"]);
+            pass(LONG_PATIENCE - MS);
+            step(&mut source, &mut all);
+            assert_eq!(kinds(&all), ["gpu"]);
+            pass(MS);
+            step(&mut source, &mut all);
         }
-        assert!(shown(&all));
+        assert_eq!(kinds(&all), ["gpu", "process", "0"]);
     }
 }
 
@@ -343,15 +408,17 @@ fn output_without_lines_for_late_names_waits_for_them() {
 fn a_search_that_takes_too_long_holds_nothing_up() {
     let (mut source, end) = searched();
     source.attach(PID).unwrap();
-    source.held.until = Some(Instant::now());
+    pass(PATIENCE - MS);
     let mut all = Vec::new();
-    source.step(Duration::ZERO, &mut all).unwrap();
-    assert_eq!(kinds(&all), ["gpu", "process", "0"]);
+    step(&mut source, &mut all);
+    assert_eq!(kinds(&all), ["gpu"]);
+    pass(MS);
+    step(&mut source, &mut all);
+    assert_eq!(kinds(&all), ["gpu", "process", "0", "1"]);
     // Its results apply from then on.
-    end.send(()).unwrap();
-    while !kinds(&all).contains(&"image".to_owned()) {
-        source.step(Duration::ZERO, &mut all).unwrap();
-        thread::sleep(Duration::from_millis(1));
-    }
-    assert_eq!(source.finish(&mut all) as usize, kinds(&all).len() - 3);
+    end.send(Some(found())).unwrap();
+    step(&mut source, &mut all);
+    assert_eq!(kinds(&all)[4..], ["image", "2"]);
+    assert_eq!(source.finish(&mut all), 3);
+    assert_eq!(all.len(), 6);
 }

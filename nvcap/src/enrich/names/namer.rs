@@ -64,6 +64,7 @@ pub(crate) struct Namer {
     /// Asks without an answer: when they were made, and how many.
     outstanding: VecDeque<(Instant, usize)>,
     patience: Duration,
+    now: fn() -> Instant,
 }
 
 impl Namer {
@@ -77,7 +78,16 @@ impl Namer {
             .name("nvcap-names".into())
             .spawn(move || serve(&asked, &answer, &others))
             .ok()?;
-        Some(Self {
+        Some(Self::between(class, (to, from), waiting, Instant::now))
+    }
+
+    fn between(
+        class: Option<u32>,
+        (to, from): (mpsc::Sender<Request>, mpsc::Receiver<Answer>),
+        waiting: Arc<AtomicUsize>,
+        now: fn() -> Instant,
+    ) -> Self {
+        Self {
             class,
             programs: HashMap::new(),
             to,
@@ -85,7 +95,29 @@ impl Namer {
             waiting,
             outstanding: VecDeque::new(),
             patience: PATIENCE,
-        })
+            now,
+        }
+    }
+
+    /// A namer without a thread, at a time that the test says: the test answers.
+    #[cfg(test)]
+    pub(crate) fn answered_by_test(class: Option<u32>, now: fn() -> Instant) -> (Self, Answers) {
+        let (to, _asked) = mpsc::channel();
+        let (answer, from) = mpsc::channel();
+        let namer = Self::between(class, (to, from), Arc::default(), now);
+        (namer, Answers { answer, _asked })
+    }
+
+    /// How many asks have no answer.
+    #[cfg(test)]
+    pub(crate) fn asks(&self) -> usize {
+        self.outstanding.iter().map(|(_, count)| count).sum()
+    }
+
+    /// How long the oldest ask has had no answer.
+    fn asked_for(&self) -> Option<Duration> {
+        let (asked, _) = self.outstanding.front()?;
+        Some((self.now)().saturating_duration_since(*asked))
     }
 
     /// Output waits longer for names.
@@ -127,7 +159,7 @@ impl Namer {
             let count = asks.len();
             self.waiting.fetch_add(1, Ordering::SeqCst);
             if self.to.send(Request::Find(asks)).is_ok() {
-                self.outstanding.push_back((Instant::now(), count));
+                self.outstanding.push_back(((self.now)(), count));
             }
         }
     }
@@ -160,8 +192,7 @@ impl Namer {
 
     /// Whether names are outstanding, for not longer than this.
     pub(crate) fn is_asking(&self, most: Duration) -> bool {
-        let oldest = self.outstanding.front();
-        oldest.is_some_and(|(asked, _)| asked.elapsed() < most)
+        self.asked_for().is_some_and(|time| time < most)
     }
 
     /// Whether output waits for a name longer than its order takes.
@@ -171,10 +202,23 @@ impl Namer {
 
     /// How much longer output waits for names.
     pub(crate) fn patience(&self) -> Duration {
-        match self.outstanding.front() {
-            None => Duration::ZERO,
-            Some((asked, _)) => self.patience.saturating_sub(asked.elapsed()),
-        }
+        self.asked_for()
+            .map_or(Duration::ZERO, |time| self.patience.saturating_sub(time))
+    }
+}
+
+/// The test's end of [`Namer::answered_by_test`].
+#[cfg(test)]
+pub(crate) struct Answers {
+    answer: mpsc::Sender<Answer>,
+    _asked: mpsc::Receiver<Request>,
+}
+
+#[cfg(test)]
+impl Answers {
+    /// So many asks were dealt with; no name was found.
+    pub(crate) fn none_of(&self, asks: usize) {
+        self.answer.send((asks, Vec::new())).unwrap();
     }
 }
 

@@ -1,9 +1,8 @@
 //! Tests of the census, against processes of their own.
 
 use super::*;
-use std::process::{Child, Command};
+use crate::waiting::{self, Sleeper};
 use std::sync::Mutex;
-use std::thread::sleep;
 
 /// Processes that are said to use GPU 3, and those that are said not to be for everybody's eyes.
 static USING: Mutex<(Vec<u32>, Vec<u32>)> = Mutex::new((Vec::new(), Vec::new()));
@@ -19,32 +18,25 @@ fn said(pid: u32) -> io::Result<Uses> {
     })
 }
 
-fn child() -> Child {
-    Command::new("sleep").arg("60").spawn().unwrap()
-}
-
 /// Rounds until something of these processes changes.
 fn changes_of(census: &mut Census, pids: &[u32]) -> Vec<Change> {
-    let end = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < end {
-        let mut all = census.round();
+    let mut all = Vec::new();
+    waiting::until("a round with a change", || {
+        all = census.round();
         all.retain(|c| {
             let (Change::Came(f) | Change::Differs(f) | Change::Hidden(f, _)) = c else {
                 return matches!(c, Change::Went(pid) if pids.contains(pid));
             };
             pids.contains(&f.pid)
         });
-        if !all.is_empty() {
-            return all;
-        }
-        sleep(Duration::from_millis(20));
-    }
-    Vec::new()
+        !all.is_empty()
+    });
+    all
 }
 
 #[test]
 fn processes_that_come_and_go() {
-    let (mut old, mut other) = (child(), child());
+    let (mut old, mut other) = (Sleeper::start(), Sleeper::start());
     USING.lock().unwrap().0.push(old.id());
     let choice = Choice {
         comm: vec!["sleep".into()],
@@ -60,15 +52,13 @@ fn processes_that_come_and_go() {
         "{first:?}"
     );
     assert!(census.len() > 2);
-    let mut new = child();
-    let mut hidden = child();
+    let mut new = Sleeper::start();
+    let mut hidden = Sleeper::start();
     USING.lock().unwrap().0.push(new.id());
     USING.lock().unwrap().1.push(hidden.id());
     let mut seen = Vec::new();
     while seen.len() < 2 {
-        let more = changes_of(&mut census, &[new.id(), hidden.id()]);
-        assert!(!more.is_empty(), "{seen:?}");
-        seen.extend(more);
+        seen.extend(changes_of(&mut census, &[new.id(), hidden.id()]));
     }
     for change in &seen {
         match change {
@@ -81,15 +71,13 @@ fn processes_that_come_and_go() {
         }
     }
     for child in [&mut old, &mut other, &mut new, &mut hidden] {
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.end();
     }
     let mut gone = Vec::new();
     census.next_sweep = Instant::now();
     while gone.len() < 3 {
-        let more = changes_of(&mut census, &[old.id(), new.id(), other.id(), hidden.id()]);
-        assert!(!more.is_empty(), "{gone:?}");
-        gone.extend(more);
+        let pids = [old.id(), new.id(), other.id(), hidden.id()];
+        gone.extend(changes_of(&mut census, &pids));
     }
     let told = [old.id(), new.id(), hidden.id()];
     assert!(
@@ -103,7 +91,7 @@ fn processes_that_come_and_go() {
 /// other GPUs.
 #[test]
 fn processes_that_are_told_of() {
-    let (mut long, mut short) = (child(), child());
+    let (long, mut short) = (Sleeper::start(), Sleeper::start());
     let choice = Choice {
         comm: vec!["sleep".into()],
         gpu: vec!["3".into()],
@@ -118,15 +106,17 @@ fn processes_that_are_told_of() {
         })
     };
     let ended = short.id();
-    short.kill().unwrap();
-    short.wait().unwrap();
-    let (mut changes, begun) = (
-        census.told(&[(long.id(), 3), (ended, 3)], true),
-        Instant::now(),
+    short.end();
+    let begun = Instant::now();
+    let mut changes = census.told(&[(long.id(), 3), (ended, 3)], true, begun);
+    assert!(matches!(&changes[..], [Change::NotAllTold]), "{changes:?}");
+    let just_before = Duration::from_nanos(1);
+    assert!(
+        census
+            .told(&[], true, begun + SETTLED - just_before)
+            .is_empty()
     );
-    while begun.elapsed() < 2 * AT_LATEST {
-        changes.extend(census.told(&[], true));
-    }
+    changes.extend(census.told(&[], true, begun + SETTLED));
     let came = |c: &Change| matches!(c, Change::Came(f) if f.pid == long.id());
     let missed =
         |c: &Change| matches!(c, Change::Missed(f) if f.pid == ended && f.identity.comm.is_empty());
@@ -142,20 +132,41 @@ fn processes_that_are_told_of() {
     let start = Stat::of_process(long.id()).unwrap().start.unwrap();
     census.born(long.id(), start, Some(Instant::now()), &mut changes);
     census.look(long.id(), false, &mut changes);
-    let begun = Instant::now();
-    changes.extend(census.told(&[(ended, 1)], false));
-    while begun.elapsed() < 2 * AT_LATEST {
-        changes.extend(census.told(&[], false));
-    }
+    changes.extend(census.told(&[(ended, 1)], false, begun));
+    changes.extend(census.told(&[], false, begun + AT_LATEST));
     assert!(changes.is_empty(), "{changes:?}");
-    long.kill().unwrap();
-    long.wait().unwrap();
+}
+
+/// Who keeps mapping is looked at all the same, at the latest after some time.
+#[test]
+fn a_process_that_maps_all_the_time_is_looked_at() {
+    let child = Sleeper::start();
+    let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
+    census.own = u32::MAX;
+    census.look_into = |_| {
+        Ok(Uses {
+            gpus: [3].into(),
+            mapped: true,
+        })
+    };
+    let begun = Instant::now();
+    let mut now = begun;
+    while now < begun + AT_LATEST {
+        let changes = census.told(&[(child.id(), 3)], false, now);
+        assert!(changes.is_empty(), "{changes:?}");
+        now += SETTLED / 2;
+    }
+    let changes = census.told(&[(child.id(), 3)], false, now);
+    assert!(
+        matches!(&changes[..], [Change::Came(f)] if f.pid == child.id()),
+        "{changes:?}"
+    );
 }
 
 /// What was hidden, may be looked into later, and uses no GPU, is told of as gone.
 #[test]
 fn what_was_hidden_and_uses_none() {
-    let mut child = child();
+    let child = Sleeper::start();
     let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
     census.own = u32::MAX;
     census.look_into = |_| Err(io::ErrorKind::PermissionDenied.into());
@@ -172,13 +183,11 @@ fn what_was_hidden_and_uses_none() {
             "{changes:?}"
         );
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[test]
 fn nvcap_s_own_are_none_of_them() {
-    let mut child = child();
+    let child = Sleeper::start();
     let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
     census.look_into = |_| {
         Ok(Uses {
@@ -193,6 +202,4 @@ fn nvcap_s_own_are_none_of_them() {
             .any(|c| matches!(c, Change::Came(f) if f.pid == pid))
     };
     assert!(!came(child.id()) && !came(std::process::id()));
-    child.kill().unwrap();
-    child.wait().unwrap();
 }

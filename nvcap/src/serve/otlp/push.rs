@@ -251,8 +251,7 @@ pub(crate) async fn push<F>(
             next = Instant::now();
             continue;
         };
-        next += interval;
-        let until = next.max(Instant::now() + PATIENCE);
+        let until = due(next, interval, Instant::now() + PATIENCE);
         match sender.send(&request, until).await {
             Ok(now) => {
                 if failed > 0 {
@@ -280,7 +279,13 @@ pub(crate) async fn push<F>(
                 failed += 1;
             }
         }
-        next = next.max(Instant::now());
+        next = due(next, interval, Instant::now());
         sleep_until(next).await;
     }
+}
+
+/// The time at which metrics are due behind those that were due at `last`: an interval later, or now, where that has passed. What a collector
+/// kept waiting is not made up for.
+pub(super) fn due(last: Instant, interval: Duration, now: Instant) -> Instant {
+    (last + interval).max(now)
 }

@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::metrics::v1::{metric::Data, number_data_point};
 use prost::Message as _;
 use tokio::time::Instant;
 
-use super::push::{Sender, push};
+use super::push::{Sender, due, push};
 use super::request::request;
 use super::target::{Target, resource};
 use crate::counts::delay::Delays;
@@ -287,6 +287,9 @@ fn collector(answers: Vec<(&'static str, Vec<u8>)>) -> (String, mpsc::Receiver<G
     (url, got)
 }
 
+/// Time enough to be refused and to come again, however busy the machine is.
+const LONG: Duration = Duration::from_secs(600);
+
 fn sent(sender: &Sender, limit: Duration) -> Result<Option<String>, String> {
     let request = request(&view(), None, &Constants::made_up(), &host());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -314,7 +317,7 @@ fn a_collector_that_is_busy_is_asked_again() {
         ("429 Too Many\r\nRetry-After: 0", Vec::new()),
         ("200 OK", partial.encode_to_vec()),
     ]);
-    let said = sent(&sender(&url), Duration::from_secs(60)).unwrap();
+    let said = sent(&sender(&url), LONG).unwrap();
     assert_eq!(said.as_deref(), Some("3 points were not taken: too old"));
     let all: Vec<Got> = got.iter().take(3).collect();
     for (head, request) in &all {
@@ -334,7 +337,7 @@ fn a_collector_that_is_busy_is_asked_again() {
 #[test]
 fn what_is_not_taken_is_not_sent_again() {
     let (url, got) = collector(vec![("400 Bad Request", Vec::new())]);
-    let why = sent(&sender(&url), Duration::from_secs(60)).unwrap_err();
+    let why = sent(&sender(&url), LONG).unwrap_err();
     assert!(why.contains("400"), "{why}");
     assert_eq!(got.iter().count(), 1);
     // Nobody is there; there is no time to try once more.
@@ -342,7 +345,7 @@ fn what_is_not_taken_is_not_sent_again() {
     assert!(why.contains("cannot connect"), "{why}");
     // An answer that asks for a pause that is longer than the time that is left.
     let (url, _got) = collector(vec![("503 Busy\r\nRetry-After: 3600", Vec::new())]);
-    let why = sent(&sender(&url), Duration::from_secs(60)).unwrap_err();
+    let why = sent(&sender(&url), LONG).unwrap_err();
     assert!(why.contains("503"), "{why}");
     // A wrong file of certificates is told.
     let target = Target::new("https://a", "").unwrap();
@@ -367,10 +370,9 @@ fn goes_on_after_failures() {
     let (tell, told) = mpsc::channel();
     let made = || Some(request(&view(), None, &Constants::made_up(), &host()));
     let say = move |text| tell.send(text).unwrap();
-    let begun = std::time::Instant::now();
     runtime.spawn(push(
         Arc::new(sender(&url)),
-        Duration::from_millis(50),
+        Duration::from_millis(1),
         made,
         say,
     ));
@@ -379,13 +381,23 @@ fn goes_on_after_failures() {
             .await
             .unwrap();
     });
-    assert!(begun.elapsed() >= Duration::from_millis(200));
     drop(runtime);
     let told: Vec<String> = told.iter().collect();
     assert!(
         told.len() == 2 && told[0].contains("400") && told[1].contains("missed before: 2"),
         "{told:?}"
     );
+}
+
+#[test]
+fn metrics_are_due_each_interval_and_not_several_times_after_a_delay() {
+    let (begun, second) = (Instant::now(), Duration::from_secs(1));
+    let next = due(begun, 10 * second, begun + second);
+    assert_eq!(next, begun + 10 * second);
+    let next = due(next, 10 * second, begun + 45 * second);
+    assert_eq!(next, begun + 45 * second);
+    let next = due(next, 10 * second, begun + 46 * second);
+    assert_eq!(next, begun + 55 * second);
 }
 
 /// Times go as a histogram whose buckets grow by a factor.

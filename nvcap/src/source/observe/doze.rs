@@ -256,8 +256,9 @@ mod tests {
         while cpu() < end {}
     }
 
-    /// Of a child that sleeps, runs when it is told to, and has a thread that was not there before.
+    /// Of a child that sleeps, and runs when it is told to.
     #[test]
+    #[ignore = "needs perf events: cargo xtask test runs it as root"]
     fn who_sleeps_is_told_of_when_he_has_run() {
         let bell = Bell::new().unwrap();
         let mut ends = [0; 2];
@@ -267,26 +268,30 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut byte = [0u8; 1];
+            // SAFETY: ends with the test, whatever comes of that.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             loop {
                 // SAFETY: room for a byte.
                 unsafe { libc::read(ends[0], byte.as_mut_ptr().cast(), 1) };
                 run(12_000_000);
             }
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        crate::waiting::sits_in(child as u32, child as u32, libc::SYS_read);
         let doze = Doze::new(child as u32);
-        let told = || {
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            bell.rung()
-        };
         if let Ok(doze) = &doze {
-            told();
-            assert_eq!(told(), Rung::default(), "it sleeps");
+            // Others run meanwhile: this thread for one.
+            run(12_000_000);
+            assert_eq!(bell.rung(), Rung::default(), "it sleeps");
             // SAFETY: a byte to an open pipe.
             unsafe { libc::write(ends[1], b"g".as_ptr().cast(), 1) };
-            let rung = told();
+            let mut rung = Rung::default();
+            crate::waiting::until("it is told of often", || {
+                let more = bell.rung();
+                rung.events.extend(more.events);
+                rung.all |= more.all;
+                rung.all || rung.events.len() > 10
+            });
             assert!(doze.rang(&rung), "{rung:?}");
-            assert!(rung.all || rung.events.len() > 10, "{rung:?}");
         } else if let Err(e) = &doze {
             println!("NOT RUN who_sleeps_is_told_of_when_he_has_run: {e}");
         }

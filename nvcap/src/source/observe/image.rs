@@ -60,7 +60,8 @@ mod tests {
         if child == 0 {
             // SAFETY: as above.
             unsafe {
-                libc::sleep(20);
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::sleep(3600);
                 libc::_exit(0);
             }
         }
@@ -71,14 +72,8 @@ mod tests {
             libc::waitpid(child, std::ptr::null_mut(), 0);
         }
         assert_eq!(forked.unwrap(), own);
-        let mut other = std::process::Command::new("sleep")
-            .arg("20")
-            .spawn()
-            .unwrap();
-        let image = Image::of(other.id());
-        other.kill().unwrap();
-        other.wait().unwrap();
-        assert_ne!(image.unwrap(), own);
+        let other = crate::waiting::Sleeper::start();
+        assert_ne!(Image::of(other.id()).unwrap(), own);
         assert!(Image::of(child as u32).map_or(true, |i| i.is_empty()));
     }
 }

@@ -1,7 +1,7 @@
 //! Frames in recorded memory: what was read of a CPython of each version, so that each is tested wherever the tests run.
 //!
-//! The files (`tests/fixtures/python/`) are made by `NVCAP_RECORD_PYTHON=DIR cargo test -p nvcap --lib stacks::python::recorded`
-//! on a machine that has these versions: `image ADDRESS`, where the file of the interpreter begins; `threads ID ...`; then
+//! The files (`tests/fixtures/python/`) are made by `NVCAP_RECORD_PYTHON=DIR cargo test -p nvcap --lib
+//! stacks::python::recorded::record -- --ignored` on a machine that has these versions: `image ADDRESS`, where the file of the interpreter begins; `threads ID ...`; then
 //! `ADDRESS HEX`, the bytes that were read.
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::Python;
 use super::find::candidates;
-use super::tests::{interpreters, open, start};
+use super::tests::{MINORS, interpreters, open, start};
 use super::threads::ids_inside;
 use crate::procfs::mem::{Memory, Peek};
 
@@ -84,13 +84,18 @@ fn frames<M: Peek>(
 }
 
 #[test]
+#[ignore = "no test: records what the tests read"]
 fn record() {
     let Some(to) = std::env::var_os("NVCAP_RECORD_PYTHON") else {
+        println!(
+            "NOT RUN record: it records what the tests read, into the folder NVCAP_RECORD_PYTHON"
+        );
         return;
     };
-    for (version, interpreter) in interpreters() {
+    for (version, interpreter) in MINORS.flat_map(interpreters) {
         let (child, _) = start(&interpreter, PROGRAM, &[]);
         let pid = child.0.id();
+        // It has said that it is ready, and calls `leaf` then.
         std::thread::sleep(std::time::Duration::from_millis(100));
         let recorder = Recorder {
             memory: open(pid).unwrap(),

@@ -6,6 +6,8 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use super::waiting::until;
+
 pub fn nvcap(args: &[&str]) -> Output {
     nvcap_with(&[], args)
 }
@@ -32,18 +34,9 @@ pub fn refused(command: &[&str], lines: &[(Vec<&str>, i32, &str)]) {
 }
 
 /// Standard output must be no terminal: that is said with these words.
+#[cfg(target_os = "linux")]
 pub fn refused_on_a_terminal(args: &[&str], words: &str) {
-    let terminal = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/ptmx");
-    let Ok(terminal) = terminal else {
-        println!(
-            "NOT RUN {} on a terminal: /dev/ptmx cannot be opened",
-            args[0]
-        );
-        return;
-    };
+    let (_own, terminal) = terminal(80);
     let out = Command::new(env!("CARGO_BIN_EXE_nvcap"))
         .args(args)
         .stdout(terminal)
@@ -96,14 +89,13 @@ pub fn runs(child: &Child) -> bool {
 
 /// Waits until the program has begun to read: it catches signals then. False if it has ended before.
 pub fn reads(child: &Child) -> bool {
-    while runs(child) {
+    let mut catches = false;
+    until("it has begun to read, or has ended", || {
         let mask = u64::from_str_radix(&status_of(child, "SigCgt:"), 16).unwrap();
-        if mask & (1 << (libc::SIGINT - 1)) != 0 {
-            return true;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    false
+        catches = mask & (1 << (libc::SIGINT - 1)) != 0;
+        catches || !runs(child)
+    });
+    catches && runs(child)
 }
 
 /// Sends SIGINT when the program has begun to read, which it must not end by itself.

@@ -13,3 +13,7 @@ pub mod schema;
 pub mod training;
 #[cfg(feature = "cli")]
 pub mod tshark;
+#[cfg(target_os = "linux")]
+#[path = "../../../src/waiting.rs"]
+#[allow(dead_code, reason = "a part of it is the unit tests' alone")]
+pub mod waiting;

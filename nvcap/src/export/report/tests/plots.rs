@@ -18,6 +18,7 @@ fn said(browser: &mut browser::Browser, of: &str) -> (bool, String) {
 
 /// Depth and busy have the times of the timeline: a stretch that is dragged out in one of them is what all show then.
 #[test]
+#[ignore = "needs Chromium: cargo xtask test runs it where it is"]
 fn a_drag_in_the_plots_of_the_gpu_chooses_what_is_shown() {
     let Some(mut browser) = browser::Browser::start("a_drag_in_the_plots_of_the_gpu") else {
         return;
@@ -65,6 +66,7 @@ fn a_drag_in_the_plots_of_the_gpu_chooses_what_is_shown() {
 
 /// The page of tests/captures/h200-mixed: 600 submissions of tests/gpu/work.cu, with graphs of 1 to 1,024 kernels.
 #[test]
+#[ignore = "needs Chromium: cargo xtask test runs it where it is"]
 fn a_page_of_a_real_recording_is_used() {
     if !cfg!(feature = "xz") {
         println!("NOT RUN a_page_of_a_real_recording_is_used: built without the feature xz");

@@ -113,6 +113,12 @@ impl Storer {
         })
     }
 
+    /// How often it has stored.
+    #[cfg(test)]
+    pub(super) fn stores(&self) -> u64 {
+        self.shared().counts.stores.load(SeqCst)
+    }
+
     fn shared(&self) -> &Shared {
         // SAFETY: mapped until self is dropped; all its members are atomic.
         unsafe { self.shared.as_ref() }
@@ -281,21 +287,13 @@ fn is_debug_exception(_context: *mut libc::c_void) -> bool {
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use std::{
-        thread,
-        time::{Duration, Instant},
-    };
+    use crate::waiting;
 
-    fn stored(int1: Option<u64>, meanwhile: impl FnOnce(u32)) -> Stored {
+    fn stored(int1: Option<u64>, meanwhile: impl FnOnce(&Storer)) -> Stored {
         let mut storer = Storer::new(None, int1).expect("a child");
         storer.start();
-        let began = Instant::now();
-        while storer.shared().counts.stores.load(SeqCst) < 1000 {
-            let counts = &storer.shared().counts;
-            assert!(began.elapsed().as_secs() < 60, "stuck: {counts:?}");
-            thread::sleep(Duration::from_millis(1));
-        }
-        meanwhile(storer.pid);
+        waiting::until("1000 stores", || storer.stores() >= 1000);
+        meanwhile(&storer);
         storer.end().expect("it ends by itself")
     }
 
@@ -309,10 +307,11 @@ mod tests {
             (all.causeless, all.traps),
             (all.stores / 100, all.stores / 100)
         );
-        let sent = |pid| {
+        let sent = |storer: &Storer| {
             // SAFETY: the child of this test.
-            assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGTRAP) }, 0);
-            thread::sleep(Duration::from_millis(50));
+            assert_eq!(unsafe { libc::kill(storer.pid as i32, libc::SIGTRAP) }, 0);
+            let traps = &storer.shared().counts.traps;
+            waiting::until("the signal has come", || traps.load(SeqCst) > 0);
         };
         let all = stored(None, sent);
         assert_eq!(
