@@ -45,11 +45,7 @@ fn beside(
     let log = log_option(&folder)?;
     let hold = Until::new(&folder, "hold")?;
     let held = hold.hold();
-    let options = [
-        &["--threads=4", "--sleep-us=2000", &log, &held],
-        options,
-    ]
-    .concat();
+    let options = [&["--threads=4", "--sleep-us=2000", &log, &held], options].concat();
     let mut gpu = waiting(&plan, &options)?;
     let (pid, trace) = (gpu.pid(), folder.file("trace.json"));
     let nvcap = attach(pid, &trace, rung_doorbells(&folder, gpus())?, &[])?;
