@@ -1,7 +1,8 @@
 //! A test runner with a third outcome: a test that cannot run says so and is counted separately.
 //!
 //! Tests run beside each other, each in a process of its own: what one does to its process (a panic, an abort, a descriptor that a program started
-//! meanwhile inherits) is no other's, and its output is kept until it has ended. Debug registers are a thread's own, and each test has programs,
+//! meanwhile inherits) is no other's, and its output is kept until it has ended. Each has a control group of its own, too: of processes of
+//! one group that have a forebear in common nvcap says that they may be kin. Where no groups can be made, tests run one by one. Debug registers are a thread's own, and each test has programs,
 //! names and folders of its own. Those that need the machine for themselves say why ([`Test::alone`]) and run after the others, one by one.
 
 use std::ffi::OsString;
@@ -10,7 +11,9 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,8 @@ const UNRUN: u8 = 77;
 const PANICKED: u8 = 101;
 /// How many tests run at once for each processor: most of them wait for most of their time.
 const AT_ONCE: usize = 3;
+/// The variable with the control group of such a process.
+const GROUP: &str = "NVCAP_LIVE_GROUP";
 /// How long a test may take: a guard against hanging, not a verdict.
 const GUARD: Duration = Duration::from_secs(1200);
 
@@ -133,7 +138,10 @@ impl Options {
     }
 
     fn at_once(&self) -> usize {
-        let usual = || std::thread::available_parallelism().map_or(1, usize::from) * AT_ONCE;
+        let usual = || match Group::can_be_made() {
+            true => std::thread::available_parallelism().map_or(1, usize::from) * AT_ONCE,
+            false => 1,
+        };
         self.threads.unwrap_or_else(usual).max(1)
     }
 }
@@ -167,6 +175,71 @@ pub fn main(tests: &[Test]) -> ExitCode {
     tally.all(&beside, options.at_once());
     tally.all(&alone, 1);
     tally.close(begun.elapsed())
+}
+
+/// A control group of a test's own; it is removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// Makes one below this process's, of version 2 or of version 1's `pids`.
+    fn new() -> Result<Group> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let own = std::fs::read_to_string("/proc/self/cgroup")?;
+        let of = |id: &str| {
+            own.lines()
+                .find_map(|l| l.split_once(id))
+                .map(|(_, path)| path)
+        };
+        let places = [
+            ("/sys/fs/cgroup", "0::/"),
+            ("/sys/fs/cgroup/unified", "0::/"),
+            ("/sys/fs/cgroup/pids", ":pids:/"),
+        ];
+        let has = |place: &PathBuf| place.join("cgroup.procs").exists();
+        let mut found = places.iter().filter_map(|(root, id)| {
+            let root = PathBuf::from(root);
+            // In a container the root may be the own one.
+            [root.join(of(id)?), root].into_iter().find(has)
+        });
+        let place = found.next().context("no control groups are shown")?;
+        let path = place.join(format!("nvcap-live-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| path.display().to_string())?;
+        Ok(Group(path))
+    }
+
+    /// True where a process can be put into one.
+    fn can_be_made() -> bool {
+        let Ok(group) = Group::new() else {
+            return false;
+        };
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo $$ >\"$1\"", "sh"]);
+        shell
+            .arg(group.0.join("cgroup.procs"))
+            .stderr(Stdio::null());
+        shell.status().is_ok_and(|status| status.success())
+    }
+
+    /// Puts this process into the group that its environment names.
+    fn enter() -> Result<()> {
+        let Some(path) = std::env::var_os(GROUP) else {
+            return Ok(());
+        };
+        let path = PathBuf::from(path).join("cgroup.procs");
+        std::fs::write(&path, std::process::id().to_string())
+            .with_context(|| path.display().to_string())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Programs that a test has left behind may be in it for a moment still.
+        let begun = Instant::now();
+        while std::fs::remove_dir(&self.0).is_err() && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// A test that another process runs.
@@ -286,10 +359,12 @@ impl Job<'_> {
     /// Runs it in a process of its own.
     fn run(&self, environment: &[(&'static str, OsString)]) -> Result<Outcome> {
         let mut output = memory_file().context("no file for a test's output")?;
+        let group = Group::new().ok();
         let mut command = Command::new(std::env::current_exe()?);
         command
             .args([ONLY, self.name])
             .envs(environment.iter().map(|(name, value)| (name, value)))
+            .envs(group.iter().map(|group| (GROUP, &group.0)))
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output.try_clone()?);
@@ -367,6 +442,8 @@ fn only(test: Option<&Test>) -> ExitCode {
         print!("{REASON}there is no such test");
         return ExitCode::FAILURE;
     };
+    // Where it cannot be, the test runs while no other does.
+    let _ = Group::enter();
     static PANIC: Mutex<String> = Mutex::new(String::new());
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -175,9 +175,13 @@ fn hung(kind: &str) -> Result<(Running, Value)> {
     let mut gpu = start(&plan(70, 8, 4000), &["--hang", kind, "--linger-ms=900000"])?;
     gpu.wait_until("hung", LIMIT, |r| r.stdout().contains("hung "))?;
     // However few entries are requested, running work and releases are searched for further back.
-    let process = one_look(&gpu, &["--watch=0.3", "--last=1"], Status::Hang)?;
+    let process = one_look(
+        &gpu,
+        &["--watch=0.3", "--last=1", "--no-stacks"],
+        Status::Hang,
+    )?;
     ensure!(process["verdict"] == "hang", "{}", process["says"]);
-    let process_once = one_look(&gpu, &["--last=1"], Status::Busy)?;
+    let process_once = one_look(&gpu, &["--last=1", "--no-stacks"], Status::Busy)?;
     ensure!(
         process_once["verdict"] == "busy",
         "{}",
@@ -467,7 +471,7 @@ pub fn unmapped_meanwhile() -> Result<()> {
     while looks <= 5 {
         let mut gpu = start(&plan(74, 6, 300), &["--exec=30", "--linger-ms=100"])?;
         while gpu.runs() {
-            let ended = dump(&gpu, &["--last=100", "--json"])?;
+            let ended = dump(&gpu, &["--last=100", "--json", "--no-stacks"])?;
             let code = ended.code()?;
             // Between an exec and the first use of a driver file the process uses no GPU.
             let no_gpu = i32::from(Status::NoGpu.code());
@@ -509,7 +513,8 @@ pub fn statuses() -> Result<()> {
         (vec![&hung, &idle], Status::Busy),
         (vec![&other, &hung, &idle], Status::Busy),
     ] {
-        let mut args = vec!["dump"];
+        // Reading the program's debugging information takes longest, and tells nothing here.
+        let mut args = vec!["dump", "--no-stacks"];
         args.extend(pids.iter().flat_map(|pid| ["-p", pid.as_str()]));
         let ended = Running::start(&nvcap()?, &args)?.end(LIMIT)?;
         ended
@@ -530,7 +535,7 @@ pub fn statuses() -> Result<()> {
             .expect_code(status.code().into())
             .with_context(|| format!("{args:?}"))?;
     }
-    let args = ["dump", "-p", &hung, "-p", "4194304"];
+    let args = ["dump", "--no-stacks", "-p", &hung, "-p", "4194304"];
     for (watch, status) in [(None, Status::Error), (Some("--watch=0.2"), Status::Hang)] {
         let ended = Running::start(&nvcap()?, args.into_iter().chain(watch))?.end(LIMIT)?;
         ended.expect_code(status.code().into())?;

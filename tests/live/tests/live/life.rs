@@ -371,7 +371,7 @@ pub fn four_traces_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Attached to and detached from again and again: nothing is left, in the kernel and in the program. (200 times with --nightly: NVCAP_LIFE_TIMES.)
+/// Attached to and detached from again and again: nothing is left, in the kernel and in the program. (1,000 times with --nightly: NVCAP_LIFE_TIMES.)
 pub fn attached_again_and_again() -> Result<()> {
     need_tracing()?;
     let times = times(sized(40, 10))?;

@@ -43,12 +43,21 @@ use live::harness::{Test, main as run};
 
 /// Groups and tests that run while no other does, and why.
 const ALONE: [(&str, &str); 1] = [(
-    "dump::all_processes",
-    "looks at every process of the host, whose verdicts decide on its status",
+    "hosts::",
+    "nvcap -a says that it missed programs of other tests that end before their names are known: no filter leaves those out",
 )];
 
 /// Tests that take longest: they begin first.
-const LONG: [&str; 0] = [];
+const LONG: [&str; 8] = [
+    "chaos::seeded",
+    "life::attached_again_and_again",
+    "time_from_stamps::queued_ahead",
+    "dump::statuses",
+    "dump::recorded",
+    "life::processes_come_and_go",
+    "life::single_stepped",
+    "dump::running_process",
+];
 
 fn main() -> ExitCode {
     macro_rules! tests {
