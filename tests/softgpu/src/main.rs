@@ -165,6 +165,9 @@ struct Args {
         default_value_t = 0
     )]
     private_mb: u64,
+    /// Go on only as far as nvcap has read, which tells in FILE (its environment variable NVCAP_IN_STEP)
+    #[arg(long, value_name = "FILE")]
+    in_step: Option<PathBuf>,
     #[command(flatten)]
     timed: TimedArgs,
     /// Launch functions that have names, keep nothing of them in memory, but map FILE, which has an image of them, and write their code
@@ -272,6 +275,7 @@ impl TimedArgs {
             clock_drift: self.timed_drift_ppm,
             queue: self.timed_queue,
             truth: self.timed_truth.clone(),
+            in_step: None,
         }
     }
 }
@@ -438,7 +442,11 @@ fn body() -> Result<()> {
         if how.device {
             bail!("--timed: the device of --device and SOFTGPU_DEVICE runs submissions by itself");
         }
-        return timed::run(&plan, &how, &args.timed.timing());
+        let timing = Timing {
+            in_step: args.in_step.clone(),
+            ..args.timed.timing()
+        };
+        return timed::run(&plan, &how, &timing);
     }
     match args.bench {
         Some(launches) => bench(&plan, &how, launches, 3),
