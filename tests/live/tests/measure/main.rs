@@ -1,6 +1,8 @@
 //! Measurements on the running kernel, by `cargo xtask bench live`: how much of something is seen at full speed, and what it costs. No figure fails
 //! anything; what must hold is tested in step (`tests/live`).
 
+mod gpu_time;
+
 use std::process::ExitCode;
 
 use live::measure::{Measurement, main as run};
@@ -12,6 +14,8 @@ fn main() -> ExitCode {
             [$($(Measurement::new(concat!(stringify!($area), "::", stringify!($name)), $area::$name),)*)*]
         };
     }
-    let all: [Measurement; 0] = measurements! {};
+    let all = measurements! {
+        gpu_time: coverage half_of_the_budget a_part_of_a_processor;
+    };
     run(&all)
 }
