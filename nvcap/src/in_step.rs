@@ -4,6 +4,9 @@
 //! time stamp and word. It is a part of nvcap only with the feature `in-step`, which packages do not have. The program looks with
 //! [`Table::told`] and waits with [`Table::wait`]; nvcap tells with [`tell`]. The table is full of atomic words and nothing waits for a lock:
 //! either side may be killed at any moment.
+//!
+//! The other way round the program tells when it writes a time stamp ([`Table::at_once`]), and nvcap repeats a read that this came into
+//! ([`apart`]): a program may lose its processor between its look at the clock and its write, which no GPU does.
 
 use std::{
     collections::HashMap,
@@ -27,8 +30,14 @@ pub const FILE: &str = "NVCAP_IN_STEP";
 /// How long a program waits for nvcap before it gives up: a guard against hanging, not a verdict.
 pub const GUARD: Duration = Duration::from_secs(300);
 
-/// The address that [`Kind::Armed`] is told of.
+/// The address that [`Kind::Process`] is told of.
 pub const ARMED: u64 = 0x1000;
+
+/// The address of [`Kind::Process`].
+const WRITES: u64 = 4;
+/// How long nvcap awaits the times of a submission, ns: longer than any load keeps it from its processor, and not so long that the clocks of
+/// that time are forgotten.
+const PATIENCE_NS: u64 = 5_000_000_000;
 
 const SLOTS: usize = 8192;
 /// The value of a slot whose trace has ended in good order: it is waited for no more.
@@ -39,8 +48,9 @@ const FORGOTTEN: u64 = u64::MAX - 1;
 /// What was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Breakpoints of a process, by [`ARMED`]; told is the number of those that were set.
-    Armed = 0,
+    /// The process itself: its writes, at [`WRITES`] (told is their number, twice, and one more during one); its breakpoints, at [`ARMED`] (told is how
+    /// many were set).
+    Process = 0,
     /// A ring, by its address; told is the position behind the last entry that was read or counted as lost: GP_PUT, and so many rounds as the
     /// trace knows of.
     Ring = 1,
@@ -170,6 +180,73 @@ impl Table {
         }
     }
 
+    /// The slot in which a process tells of its own writes.
+    fn writes(&self, pid: u32) -> Option<&Slot> {
+        let of = u64::from(pid) << 32 | u64::from(pid);
+        let used = |s: &&Slot| s.of.load(Ordering::Acquire) != 0;
+        let mut used = self.from(WRITES).take_while(used);
+        used.find(|s| {
+            s.of.load(Ordering::Acquire) == of && s.what.load(Ordering::Acquire) == WRITES
+        })
+    }
+
+    /// Writes, from one thread of the program alone, so that nvcap sees nothing of the time that it takes: what is read meanwhile is read again.
+    pub fn at_once<T>(&self, write: impl FnOnce() -> T) -> T {
+        let pid = std::process::id();
+        if self.writes(pid).is_none() {
+            self.write(pid, pid, Kind::Process, WRITES, 0);
+        }
+        let Some(writes) = self.writes(pid) else {
+            return write();
+        };
+        writes.value.fetch_add(1, Ordering::SeqCst);
+        let written = write();
+        writes.value.fetch_add(1, Ordering::SeqCst);
+        written
+    }
+
+    /// Reads a process's memory between its writes.
+    fn apart<T>(&self, pid: u32, mut read: impl FnMut() -> T) -> T {
+        let Some(writes) = self.writes(pid) else {
+            return read();
+        };
+        let mut looks = 0u32;
+        loop {
+            let before = writes.value.load(Ordering::SeqCst);
+            let writes_now = before & 1 == 1 && before != ENDED;
+            // One that was killed as it wrote writes no more.
+            if !writes_now || looks % 64 == 63 && !lives(pid) {
+                let found = read();
+                if writes_now || writes.value.load(Ordering::SeqCst) == before {
+                    return found;
+                }
+                continue;
+            }
+            looks += 1;
+            pause(looks);
+        }
+    }
+
+    /// True once every trace that tells of an address is not behind, by `ahead` as in [`told`](Self::told); traces that have died are not
+    /// asked. An address of which nobody has told is not read.
+    pub fn has_read(
+        &self,
+        pids: &[u32],
+        kind: Kind,
+        address: u64,
+        ahead: impl Fn(u64) -> u64,
+    ) -> bool {
+        let told = self.told(pids, kind, address, ahead);
+        match told.filter(|t| t.ahead > 0) {
+            Some(behind) if !lives(behind.teller) => {
+                self.ended(behind.teller);
+                false
+            }
+            Some(_) => false,
+            None => told.is_some(),
+        }
+    }
+
     /// What was told of an address of these processes by each trace that goes on: the one that is furthest behind, by `ahead`, which says how
     /// far a program is ahead of a value. None where nobody told of it.
     pub fn told(
@@ -283,7 +360,7 @@ impl Table {
     pub fn wait_until_armed(&self, pid: u32, most: Duration) {
         let began = Instant::now();
         while self
-            .told(&[pid], Kind::Armed, ARMED, |count| count)
+            .told(&[pid], Kind::Process, ARMED, |count| count)
             .is_none()
             && !self.deserted(&[pid])
             && began.elapsed() < most
@@ -299,6 +376,14 @@ impl Table {
                 slot.value.store(ENDED, Ordering::Release);
             }
         }
+    }
+}
+
+/// Waits for the other side once more.
+fn pause(looks: u32) {
+    match looks {
+        0..32 => thread::yield_now(),
+        _ => thread::sleep(Duration::from_micros(50)),
     }
 }
 
@@ -350,7 +435,28 @@ pub(crate) fn tell(pid: u32, kind: Kind, address: u64, value: u64) {
 
 /// Tells that a process has so many breakpoints.
 pub(crate) fn armed(pid: u32, count: usize) {
-    tell(pid, Kind::Armed, ARMED, count as u64);
+    tell(pid, Kind::Process, ARMED, count as u64);
+}
+
+/// True where tests are in step.
+pub(crate) fn is_on() -> bool {
+    table().is_some()
+}
+
+/// How long the times of a submission are awaited, ns, which is usually so long.
+pub(crate) fn patience_ns(usual: u64) -> u64 {
+    match is_on() {
+        true => PATIENCE_NS,
+        false => usual,
+    }
+}
+
+/// Reads a process's memory so that none of its writes comes in between ([`Table::at_once`]).
+pub(crate) fn apart<T>(pid: u32, mut read: impl FnMut() -> T) -> T {
+    match table() {
+        Some(table) => table.apart(pid, read),
+        None => read(),
+    }
 }
 
 /// Tells that nothing more is read.
@@ -439,7 +545,8 @@ mod tests {
         assert_eq!(table.told(&[7, 8], Kind::Ring, 0x1000, ahead), told(2, 1));
         again.ended(1);
         assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), told(2, 1));
-        assert!(!table.deserted(&[8, 9]), "nobody has told of 9");
+        assert!(!table.deserted(&[9]), "nobody has told of 9");
+        assert!(table.deserted(&[8]), "the one that told of 8 has ended");
         // It executes another program, which begins anew.
         table.forget(7);
         assert_eq!(table.told(&[7], Kind::Ring, 0x1000, ahead), None);
@@ -451,5 +558,51 @@ mod tests {
                 .wait(&[9], Kind::Ring, 0x1000, 0, false, ahead)
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn nothing_is_read_while_something_is_written() {
+        let path = std::env::temp_dir().join(format!("nvcap-at-once-{}", std::process::id()));
+        let table = Table::create(&path).expect("a table");
+        std::fs::remove_file(&path).expect("it is there");
+        let pid = std::process::id();
+        let halves = [AtomicU64::new(0), AtomicU64::new(0)];
+        let both = || halves.each_ref().map(|h| h.load(Ordering::Relaxed));
+        table.at_once(|| ());
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for n in 1..50 {
+                    table.at_once(|| {
+                        halves[0].store(n, Ordering::Relaxed);
+                        thread::sleep(Duration::from_micros(200));
+                        halves[1].store(n, Ordering::Relaxed);
+                    });
+                    thread::yield_now();
+                }
+            });
+            while !writer.is_finished() {
+                let [a, b] = table.apart(pid, both);
+                assert_eq!(a, b);
+            }
+        });
+        assert_eq!(table.apart(pid, both), [49, 49]);
+    }
+
+    #[test]
+    fn what_nobody_told_of_is_not_read() {
+        let path = std::env::temp_dir().join(format!("nvcap-has-read-{}", std::process::id()));
+        let table = Table::create(&path).expect("a table");
+        std::fs::remove_file(&path).expect("it is there");
+        let own = std::process::id();
+        let has_read = || table.has_read(&[7], Kind::Word, 0x1004, |told| 5 - told.min(5));
+        assert!(!has_read());
+        table.write(own, 7, Kind::Word, 0x1004, 4);
+        assert!(!has_read());
+        table.write(own, 7, Kind::Word, 0x1004, 5);
+        assert!(has_read());
+        // A trace that is there no more.
+        table.write(i32::MAX as u32, 7, Kind::Word, 0x1004, 1);
+        assert!(!has_read());
+        assert!(has_read());
     }
 }

@@ -238,7 +238,7 @@ impl<'a> Pipeline<'a> {
 
     fn wanted_order(&self) -> Option<Order> {
         let window = match self.times {
-            Some(_) => GPU_TIME_WINDOW_NS,
+            Some(_) => gpu_time_window_ns(),
             None => WINDOW_NS,
         };
         let is_wanted = !self.deaf || self.sinks.iter().any(|s| s.keeps_order());
@@ -564,6 +564,14 @@ impl<'a> Pipeline<'a> {
         self.ledger.add_unshown(unshown);
         Ok((self.ledger, self.matched))
     }
+}
+
+/// How long a record waits for the GPU's times; a program in step with nvcap may take longer.
+fn gpu_time_window_ns() -> u64 {
+    #[cfg(all(feature = "in-step", target_os = "linux"))]
+    return crate::in_step::patience_ns(GPU_TIME_WINDOW_NS);
+    #[cfg(not(all(feature = "in-step", target_os = "linux")))]
+    GPU_TIME_WINDOW_NS
 }
 
 fn stamp_reads(times: &GpuTimes) -> StampReads {

@@ -33,6 +33,8 @@ pub(crate) struct Rules {
     pub replay_end_ns: u64,
     /// How long before its trap a doorbell was rung at most, ns: the processor traps behind the store.
     pub trap_ns: u64,
+    /// How long after the time of a look the ring was read at most, ns (source/observe/channel.rs).
+    pub look_ns: u64,
     /// From the trap at a doorbell to the begin of the work on an idle GPU, ns.
     pub fetch_ns: u64,
     pub fetch_error_ns: u64,
@@ -59,6 +61,7 @@ const HOPPER: Rules = Rules {
     shared_end_ns: 1_000,
     replay_end_ns: 1_190,
     trap_ns: TRAP_NS,
+    look_ns: 10_000,
     fetch_ns: 2_000,
     fetch_error_ns: 25_000,
     next_error_ns: 500,

@@ -462,7 +462,8 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
         (Some(ready), Some(_)) => (Some(ready), next_error, ready_by),
         // It was seen before the one before it had ended: it followed at once.
         (Some(ready), None) => {
-            let there = seen.clock.gpu(own.doorbell).is_some_and(|d| d <= ready);
+            let found = own.doorbell + rules.look_ns;
+            let there = seen.clock.gpu(found).is_some_and(|d| d <= ready);
             (there.then_some(ready), next_error, ready_by)
         }
         // The ring's first entry had nothing before it.
@@ -550,15 +551,13 @@ fn wait(own: &Noted, free: Option<u64>, waited: Option<Waited>, seen: Seen<'_>) 
 
 /// How long it was in the ring before the GPU began it, at least and at most.
 fn queued(own: &Noted, start: GpuMoment, rules: &Rules) -> Option<(u64, u64)> {
-    let least = start
-        .host_ns
-        .saturating_sub(own.doorbell + start.host_error_ns);
-    let from = match own.observed {
+    let (there, from) = match own.observed {
         // Rung before its trap.
-        false => own.doorbell.saturating_sub(rules.trap_ns),
-        // It was there at the look, and not at the one before that found something.
-        true => own.absent?,
+        false => (own.doorbell, own.doorbell.saturating_sub(rules.trap_ns)),
+        // It was there when the look had read the ring, and not at the one before that found something.
+        true => (own.doorbell + rules.look_ns, own.absent?),
     };
+    let least = start.host_ns.saturating_sub(there + start.host_error_ns);
     let most = (start.host_ns + start.host_error_ns).saturating_sub(from);
     Some((least, most))
 }

@@ -60,6 +60,12 @@ impl Ordinary {
         Ok(Self { pid })
     }
 
+    /// The process whose memory it is.
+    #[cfg(feature = "in-step")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.cast_unsigned()
+    }
+
     /// Reads the ranges one after the other; the number of bytes read until one could not be.
     pub(crate) fn read(&self, ranges: &[(u64, usize)], to: &mut [u8]) -> io::Result<usize> {
         self.read_ranges(&Ranges::new(ranges.iter().copied()), to)

@@ -16,20 +16,19 @@ pub struct Doorbells {
 #[derive(Debug)]
 struct Rung {
     count: AtomicU64,
-    times: Vec<[AtomicU64; 2]>,
+    /// When GP_PUT was written for the next one.
+    put: AtomicU64,
+    times: Vec<[AtomicU64; 3]>,
     run: AtomicU64,
 }
 
 impl Doorbells {
     /// None are rung yet; `most` entries of a channel may wait.
     pub fn new(most: u32) -> Doorbells {
-        let zeros = |n: u32| {
-            (0..n)
-                .map(|_| [AtomicU64::new(0), AtomicU64::new(0)])
-                .collect()
-        };
+        let zeros = |n: u32| (0..n).map(|_| [const { AtomicU64::new(0) }; 3]).collect();
         let of = (0..GPUS * CHANNELS).map(|_| Rung {
             count: AtomicU64::new(0),
+            put: AtomicU64::new(0),
             times: zeros(ENTRIES),
             run: AtomicU64::new(0),
         });
@@ -39,13 +38,20 @@ impl Doorbells {
         }
     }
 
+    /// GP_PUT of a channel is about to be written. The channel's lock is held.
+    pub fn put(&self, channel: Channel, time: u64) {
+        self.of[channel.number()].put.store(time, Ordering::Relaxed);
+    }
+
     /// One was rung between two times. The channel's lock is held.
     pub fn rung(&self, channel: Channel, before: u64, after: u64) {
         let rung = &self.of[channel.number()];
         let number = rung.count.load(Ordering::Relaxed);
         let at = (number % u64::from(ENTRIES)) as usize;
-        rung.times[at][0].store(before, Ordering::Relaxed);
-        rung.times[at][1].store(after, Ordering::Relaxed);
+        let put = rung.put.load(Ordering::Relaxed);
+        for (to, time) in rung.times[at].iter().zip([put, before, after]) {
+            to.store(time, Ordering::Relaxed);
+        }
         rung.count.store(number + 1, Ordering::Release);
     }
 
@@ -66,11 +72,11 @@ impl Doorbells {
         self.of[channel.number()].run.load(Ordering::Acquire) == self.count(channel)
     }
 
-    /// Times before and after the doorbell with this number, if it was rung.
-    pub fn times(&self, channel: Channel, number: u64) -> Option<[u64; 2]> {
+    /// Times before GP_PUT was written, before and after the doorbell with this number, if it was rung.
+    pub fn times(&self, channel: Channel, number: u64) -> Option<[u64; 3]> {
         let rung = &self.of[channel.number()];
         let at = (number % u64::from(ENTRIES)) as usize;
         (number < self.count(channel))
-            .then(|| [0, 1].map(|i: usize| rung.times[at][i].load(Ordering::Relaxed)))
+            .then(|| rung.times[at].each_ref().map(|t| t.load(Ordering::Relaxed)))
     }
 }

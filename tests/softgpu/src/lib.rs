@@ -24,6 +24,7 @@ pub mod plan;
 pub mod rm;
 pub mod rng;
 pub mod run;
+mod step;
 pub mod store;
 pub mod stream;
 pub mod timed;

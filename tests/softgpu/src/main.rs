@@ -316,6 +316,7 @@ impl TimedArgs {
             clock_drift: self.timed_drift_ppm,
             queue: self.timed_queue,
             truth: self.timed_truth.clone(),
+            in_step: None,
         }
     }
 }
@@ -439,7 +440,8 @@ impl Args {
             log: self.log.clone(),
             nobody_after: self.nobody_after,
             int1_after: self.int1_after,
-            in_step: self.in_step.options(),
+            // In a GPU's time it is the GPU that is in step.
+            in_step: self.in_step.options().filter(|_| !self.timed.timed),
             hold_end: self.hold_end,
         }
     }
@@ -485,7 +487,11 @@ fn body() -> Result<()> {
         if how.device {
             bail!("--timed: the device of --device and SOFTGPU_DEVICE runs submissions by itself");
         }
-        return timed::run(&plan, &how, &args.timed.timing());
+        let timing = Timing {
+            in_step: args.in_step.in_step.clone(),
+            ..args.timed.timing()
+        };
+        return timed::run(&plan, &how, &timing);
     }
     match args.bench {
         Some(launches) => bench(&plan, &how, launches, 3),

@@ -236,7 +236,7 @@ impl Memory {
     }
 
     /// Waits until the device has fetched all of a channel's entries and released its tracking semaphore with `number` and
-    /// a time; an error after ten seconds. Without a device it returns at once.
+    /// a time; an error after two minutes. Without a device it returns at once.
     pub fn settle(&self, channel: Channel, number: u64) -> Result<()> {
         if !self.fetches_itself() || number == 0 {
             return Ok(());
@@ -245,7 +245,7 @@ impl Memory {
         // SAFETY: the tracking semaphores are mapped by the device while `self` lives; the device writes them.
         let (payload, time) =
             unsafe { (&*(at as *const AtomicU32), &*((at + 8) as *const AtomicU64)) };
-        for _ in 0..10_000 {
+        for _ in 0..120_000 {
             if self.gp_get(channel) == self.gp_put(channel)
                 && payload.load(Ordering::Acquire) == number as u32
                 && time.load(Ordering::Relaxed) != 0
@@ -255,7 +255,7 @@ impl Memory {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         anyhow::bail!(
-            "channel {:#x}: after 10 s GP_GET is {} of {} and the semaphore {} of {number}",
+            "channel {:#x}: after 120 s GP_GET is {} of {} and the semaphore {} of {number}",
             self.token(channel),
             self.gp_get(channel),
             self.gp_put(channel),
@@ -517,6 +517,9 @@ impl Locked<'_> {
             .store(after.position, Ordering::Relaxed);
         self.shared.offset.store(after.offset, Ordering::Relaxed);
         let put = (after.position % u64::from(ENTRIES)) as u32;
+        if let Some(doorbells) = &self.memory.doorbells {
+            doorbells.put(self.channel, clock::monotonic());
+        }
         self.memory
             .userd(self.channel, 1)
             .store(put, Ordering::Release);

@@ -3,7 +3,13 @@
 //! One thread is the GPU: it takes each channel's submissions in order, channels beside each other. The times between a stamp,
 //! the kernel's start and its end, and the next stamp are those measured on an H200 (580.159.04, CUDA 13.0). This thread may have
 //! to wait for a processor: then stamps are later and kernels longer, and the truth says so.
+//!
+//! In step with nvcap ([`crate::step`]) each kernel and copy lasts until nvcap has read what was written until then, and until the submission
+//! behind it is in the ring, if there is to be one before a pause. So nothing is overwritten unread and nothing comes late: a kernel is longer.
+//! What is written is true when it is written, and nvcap reads nothing in between; the word of a kernel with another one behind it is
+//! written with that one's stamp.
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +22,7 @@ use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::run::{self, How, Worker};
+use crate::step::{InStep, Wait};
 use crate::stream::{Ends, released, semaphore};
 use crate::truth::{self, Ran};
 
@@ -53,6 +60,8 @@ pub struct Timing {
     pub queue: u32,
     /// Where the truth is written.
     pub truth: Option<PathBuf>,
+    /// The table in which nvcap tells how far it has read.
+    pub in_step: Option<PathBuf>,
 }
 
 impl Timing {
@@ -94,9 +103,21 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
     run::say("ready");
     std::thread::sleep(how.settle);
     let clock = timing.clock();
+    // Before it waits nobody may be there yet who reads.
+    let waits = how.wait_stdin || how.wait_file.is_some();
+    let from = if waits { how.before_wait } else { 0 };
+    let in_step = timing.in_step.as_deref();
+    let in_step = in_step.map(|file| InStep::open(file, from)).transpose()?;
+    let in_step = in_step.as_ref();
     let ended = AtomicBool::new(false);
     let ran = std::thread::scope(|scope| {
-        let gpu = scope.spawn(|| Gpu::new(plan, timing, &memory, clock).run(&ended));
+        let gpu = Gpu {
+            in_step,
+            before: how.before_wait,
+            ..Gpu::new(plan, timing, &memory, clock)
+        };
+        let ended = &ended;
+        let gpu = scope.spawn(move || gpu.run(ended));
         let result = submit(plan, how, timing, &memory);
         ended.store(true, Ordering::Release);
         let ran = gpu
@@ -108,6 +129,10 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
     run::finish(plan, &memory)?;
     if let Some(file) = &timing.truth {
         truth::write(file, &memory, &clock, &ran)?;
+    }
+    if in_step.is_some() && how.wait_stdin {
+        // Until a trace that is asked to end has read its last.
+        std::io::stdin().read_to_end(&mut Vec::new())?;
     }
     std::thread::sleep(how.linger);
     if how.leave_mapped {
@@ -205,6 +230,12 @@ struct Engine {
     last_end: u64,
     /// When the word of a kernel that has ended is due, and where that kernel is in [`Gpu::ran`].
     word: Option<(u64, usize)>,
+    /// In step: that word comes with the next stamp.
+    held: bool,
+    /// In step: a submission that has ended, of whose end nvcap has not read yet.
+    unread: Option<Ran>,
+    /// In step: for nvcap, or for the next submission.
+    wait: Wait,
 }
 
 struct Gpu<'a> {
@@ -214,6 +245,9 @@ struct Gpu<'a> {
     clock: GpuClock,
     channels: Vec<Engine>,
     ran: Vec<Ran>,
+    in_step: Option<&'a InStep>,
+    /// Submissions of each channel before the bursts.
+    before: u64,
 }
 
 impl<'a> Gpu<'a> {
@@ -224,6 +258,9 @@ impl<'a> Gpu<'a> {
             now: blank(channel, 0),
             last_end: 0,
             word: None,
+            held: false,
+            unread: None,
+            wait: Wait::default(),
         });
         Gpu {
             plan,
@@ -232,6 +269,8 @@ impl<'a> Gpu<'a> {
             clock,
             channels: channels.collect(),
             ran: Vec::with_capacity(plan.submissions as usize),
+            in_step: None,
+            before: 0,
         }
     }
 
@@ -250,7 +289,12 @@ impl<'a> Gpu<'a> {
             for i in 0..self.channels.len() {
                 self.step(i);
                 let engine = &self.channels[i];
-                idle &= matches!(engine.state, State::Idle) && engine.word.is_none();
+                idle &= matches!(engine.state, State::Idle)
+                    && engine.word.is_none()
+                    && engine.unread.is_none();
+            }
+            if self.in_step.is_some() {
+                Wait::pause(self.channels.iter().any(|e| e.wait.is_on()));
             }
             if !idle {
                 busy = Instant::now();
@@ -263,26 +307,134 @@ impl<'a> Gpu<'a> {
         }
     }
 
+    /// Writes; in step between two reads of nvcap's.
+    fn at_once<T>(&self, write: impl FnOnce() -> T) -> T {
+        match self.in_step {
+            Some(in_step) => in_step.at_once(write),
+            None => write(),
+        }
+    }
+
     /// Writes the word of the last kernel of a channel that ended, if it is due.
     fn write_word(&mut self, i: usize, now: u64) {
         let engine = &mut self.channels[i];
+        if engine.held {
+            return;
+        }
         let Some((_, place)) = engine.word.take_if(|w| w.0 <= now) else {
             return;
         };
+        let released = self.ran[place].released;
+        let written = self.at_once(|| {
+            let written = self.clock.now();
+            if let Some((address, payload)) = released {
+                self.memory.release(address, payload);
+            }
+            written
+        });
+        if self.in_step.is_some() && released.is_some() {
+            // Its end is what the word tells.
+            self.ran[place].end = written - self.timing.lag;
+        }
+        self.word_is_written(i, place);
+    }
+
+    fn word_is_written(&mut self, i: usize, place: usize) {
         let ran = &mut self.ran[place];
-        if let Some((address, payload)) = ran.released {
-            self.memory.release(address, payload);
-        }
         ran.end_written_host = clock::monotonic();
-        if let Some(doorbells) = &self.memory.doorbells {
-            doorbells.ran(engine.channel);
+        match self.in_step {
+            Some(in_step) if in_step.is_seen(ran.number) => self.channels[i].unread = Some(*ran),
+            _ => self.has_run(i),
         }
+    }
+
+    fn has_run(&self, i: usize) {
+        if let Some(doorbells) = &self.memory.doorbells {
+            doorbells.ran(self.channels[i].channel);
+        }
+    }
+
+    /// In step: true once nvcap has read of the last submission's end. Until then it counts as running.
+    fn is_read(&mut self, in_step: &InStep, i: usize) -> bool {
+        let engine = &mut self.channels[i];
+        let Some(ran) = engine.unread else {
+            return true;
+        };
+        let read = match ran.released {
+            Some(word) => in_step.word(word),
+            None => in_step.stamp(ran.channel, ran.number),
+        };
+        let what = || format!("nvcap has not read of the end of {ran:?}");
+        if engine.wait.came(read, what) {
+            engine.unread = None;
+            self.has_run(i);
+        }
+        read
+    }
+
+    /// In step: true where another submission comes behind this one before a pause.
+    fn has_next(&self, i: usize, number: u64) -> bool {
+        let next = number + 1;
+        let burst = self.timing.burst;
+        next < self.plan.quota(i)
+            && (next <= self.before || burst == 0 || (next - self.before) % burst != 0)
+    }
+
+    /// In step: true once the submission that runs may end.
+    fn may_end(&mut self, in_step: &InStep, i: usize) -> bool {
+        let ran = self.channels[i].now;
+        if !in_step.is_seen(ran.number) {
+            return true;
+        }
+        let compute = ran.channel.unit() == Unit::Compute;
+        let read = self.is_read(in_step, i)
+            && (!compute || in_step.stamp(ran.channel, ran.number))
+            && ran
+                .released
+                .is_none_or(|(word, n)| in_step.word((word, n - 1)));
+        let doorbells = self.memory.doorbells.as_ref();
+        let next = !self.has_next(i, ran.number)
+            || doorbells.is_none_or(|d| in_step.is_queued(d, ran.channel, ran.number + 1));
+        let what = || {
+            let missing = match (read, next) {
+                (false, _) => "nvcap has not read its begin",
+                _ => "nvcap has not read of the next one",
+            };
+            format!("{missing}: {ran:?}")
+        };
+        self.channels[i].wait.came(read && next, what)
+    }
+
+    /// In step: writes a launch's stamp, and with it the word of the kernel before it. Returns the stamp.
+    fn stamp_in_step(&mut self, in_step: &InStep, i: usize) -> u64 {
+        let engine = &mut self.channels[i];
+        let (channel, number) = (engine.channel, engine.now.number);
+        let word = engine.word.take_if(|_| std::mem::take(&mut engine.held));
+        let released = word.and_then(|(_, place)| self.ran[place].released);
+        let at = in_step.at_once(|| {
+            let payload = (number + 1) as u32;
+            let at = self
+                .memory
+                .stamp(semaphore(channel), payload, || self.clock.now());
+            if let Some((address, payload)) = released {
+                self.memory.release(address, payload);
+            }
+            at
+        });
+        if let Some((_, place)) = word {
+            self.ran[place].end = at - END_TO_STAMP;
+            self.word_is_written(i, place);
+        }
+        at
     }
 
     /// What is due of one channel.
     fn step(&mut self, i: usize) {
         let now = self.clock.now();
         self.write_word(i, now);
+        if let Some(in_step) = self.in_step {
+            self.is_read(in_step, i);
+        }
         let unit = &mut self.channels[i];
         let (channel, compute) = (unit.channel, unit.channel.unit() == Unit::Compute);
         match unit.state {
@@ -290,9 +442,10 @@ impl<'a> Gpu<'a> {
                 let Some(doorbells) = &self.memory.doorbells else {
                     return;
                 };
-                let Some([before, rung]) = doorbells.times(channel, unit.now.number) else {
+                let Some([put, before, rung]) = doorbells.times(channel, unit.now.number) else {
                     return;
                 };
+                unit.now.put_host = put;
                 unit.now.rings_host = before;
                 unit.now.rung_host = rung;
                 let alone = self.clock.gpu(rung) + DOORBELL_TO_STAMP;
@@ -313,14 +466,18 @@ impl<'a> Gpu<'a> {
                 if compute {
                     // A stamp is true when it is written.
                     let clock = self.clock;
-                    let at = self.memory.stamp(semaphore(channel), payload, || {
-                        let now = clock.now();
-                        if now > planned + STALE { now } else { planned }
-                    });
+                    let at = match self.in_step {
+                        Some(in_step) => self.stamp_in_step(in_step, i),
+                        None => self.memory.stamp(semaphore(channel), payload, || {
+                            let now = clock.now();
+                            if now > planned + STALE { now } else { planned }
+                        }),
+                    };
+                    let unit = &mut self.channels[i];
                     unit.now.stamp = at;
                     unit.now.stamp_written_host = clock::monotonic();
                     unit.now.start = at + STAMP_TO_START;
-                    if at > planned {
+                    if at > planned && self.in_step.is_none() {
                         let prolonged = queued && prolong(&mut self.ran, unit, at, self.timing.lag);
                         unit.now.queued = prolonged;
                         unit.now.delayed = !prolonged;
@@ -338,23 +495,39 @@ impl<'a> Gpu<'a> {
                         at: planned + duration,
                     };
                 }
+                let unit = &mut self.channels[i];
                 self.memory.fetch(channel, unit.now.number + 1);
                 unit.now.end = unit.now.start + duration;
             }
             State::Resets { at } if now >= at => {
-                if let Some((address, payload)) = unit.now.released {
-                    self.memory.release(address, payload - 1);
+                let (released, end) = (unit.now.released, unit.now.end);
+                if let Some((address, payload)) = released {
+                    self.at_once(|| self.memory.release(address, payload - 1));
                 }
-                unit.state = State::Ends { at: unit.now.end };
+                self.channels[i].state = State::Ends { at: end };
             }
             State::Ends { at } if now >= at => {
-                unit.now.end = now;
-                if !compute {
-                    let payload = (unit.now.number + 1) as u32;
+                if let Some(in_step) = self.in_step
+                    && !self.may_end(in_step, i)
+                {
+                    return;
+                }
+                let number = self.channels[i].now.number;
+                let held = self.in_step.is_some_and(|s| s.is_seen(number))
+                    && compute
+                    && self.has_next(i, number);
+                let now = self.clock.now();
+                let payload = (number + 1) as u32;
+                let stamp = (!compute).then(|| {
                     let clock = self.clock;
-                    let stamp = self
-                        .memory
-                        .stamp(semaphore(channel), payload, || clock.now());
+                    self.at_once(|| {
+                        self.memory
+                            .stamp(semaphore(channel), payload, || clock.now())
+                    })
+                });
+                let unit = &mut self.channels[i];
+                unit.now.end = now;
+                if let Some(stamp) = stamp {
                     (unit.now.stamp, unit.now.end) = (stamp, stamp);
                     unit.now.stamp_written_host = clock::monotonic();
                 }
@@ -366,6 +539,7 @@ impl<'a> Gpu<'a> {
                 self.write_word(i, u64::MAX);
                 let lag = if compute { self.timing.lag } else { 0 };
                 self.channels[i].word = Some((now + lag, self.ran.len()));
+                self.channels[i].held = held;
                 self.ran.push(ran);
                 self.write_word(i, now);
             }
@@ -389,6 +563,7 @@ fn blank(channel: Channel, number: u64) -> Ran {
     Ran {
         channel,
         number,
+        put_host: 0,
         rings_host: 0,
         rung_host: 0,
         queued: false,

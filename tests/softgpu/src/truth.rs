@@ -17,6 +17,8 @@ pub struct Ran {
     pub channel: Channel,
     /// Its number in the channel, from 0: also its ring position, and its payload less 1.
     pub number: u64,
+    /// CLOCK_MONOTONIC before GP_PUT said that it is there.
+    pub put_host: u64,
     /// CLOCK_MONOTONIC before its doorbell's store.
     pub rings_host: u64,
     /// The same after it.
@@ -77,7 +79,8 @@ fn line(out: &mut impl Write, token: u32, clock: &GpuClock, ran: &Ran) -> std::i
     }
     writeln!(
         out,
-        r#","rings_ns":{},"rung_ns":{},"stamp_gpu_ns":{},"stamp_written_ns":{},"start_gpu_ns":{},"start_ns":{},"end_gpu_ns":{},"end_ns":{},"end_written_ns":{}}}"#,
+        r#","put_ns":{},"rings_ns":{},"rung_ns":{},"stamp_gpu_ns":{},"stamp_written_ns":{},"start_gpu_ns":{},"start_ns":{},"end_gpu_ns":{},"end_ns":{},"end_written_ns":{}}}"#,
+        ran.put_host,
         ran.rings_host,
         ran.rung_host,
         ran.stamp,

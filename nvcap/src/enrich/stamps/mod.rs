@@ -20,6 +20,7 @@ use crate::record::{At, ChannelId, CpuVa, Life, Record, Stamp, Stamps};
 use crate::source::clock;
 use crate::wire::{GpuVa, release};
 
+mod in_step;
 mod once;
 mod regions;
 
@@ -175,8 +176,8 @@ impl Stamper {
 
     /// Whether stamps of submissions that came may still come, and are waited for.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.newest
-            .is_some_and(|n| n.elapsed() < Duration::from_nanos(PATIENCE_NS))
+        let patience = Duration::from_nanos(in_step::patience_ns());
+        self.newest.is_some_and(|n| n.elapsed() < patience)
     }
 }
 
@@ -261,7 +262,7 @@ impl Reader {
                 Err(mpsc::TryRecvError::Disconnected) => return,
             }
             self.read();
-            if self.handed.elapsed() >= BATCH {
+            if self.handed.elapsed() >= in_step::batch() {
                 self.handed = Instant::now();
                 if !self.hand_on(records, false) {
                     return;
@@ -332,12 +333,13 @@ impl Reader {
 
     /// Reads all semaphores once.
     fn read(&mut self) {
-        for process in self.processes.values_mut() {
+        for (pid, process) in &mut self.processes {
             let had = process.stamps.len();
             let (memory, stamps) = (&process.memory, &mut process.stamps);
             let mut stands = true;
             if !process.regions.is_empty() {
                 stands &= process.regions.read(memory, &clock::now, stamps);
+                in_step::tell_first(*pid, &mut process.regions);
             }
             if let Some(whole) = process.whole.as_ref().filter(|_| !process.once.is_empty()) {
                 process.once.read(whole, &clock::now, stamps);
@@ -371,9 +373,11 @@ impl Reader {
                 reads: std::mem::take(&mut process.reads),
                 stamps: std::mem::take(&mut process.stamps),
             };
+            let read = in_step::read(&stamps.stamps);
             if records.send(Record::Stamps(Box::new(stamps))).is_err() {
                 return false;
             }
+            in_step::tell(*pid, &read);
         }
         self.processes
             .retain(|_, p| !p.is_over() || !p.stamps.is_empty());

@@ -24,11 +24,21 @@ const MOST_REGIONS: usize = 24;
 pub(super) trait Read {
     /// The number of bytes read until a range could not be.
     fn read(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize>;
+
+    /// Calls `read`, which reads; again where that read does not count.
+    fn counting<T>(&self, mut read: impl FnMut() -> T) -> T {
+        read()
+    }
 }
 
 impl Read for Ordinary {
     fn read(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize> {
         self.read_ranges(ranges, to)
+    }
+
+    #[cfg(feature = "in-step")]
+    fn counting<T>(&self, read: impl FnMut() -> T) -> T {
+        crate::in_step::apart(self.pid(), read)
     }
 }
 
@@ -59,9 +69,13 @@ struct Region {
     kind: Kind,
     begin: u64,
     end: u64,
-    /// What was there, of words.
+    /// What was there, of words, and from which address on.
     old: Vec<u8>,
+    old_begin: u64,
     slots: Vec<Slot>,
+    /// The words that were read for the first time.
+    #[cfg(feature = "in-step")]
+    first: Vec<(u64, u32)>,
 }
 
 /// See the module.
@@ -186,7 +200,10 @@ impl Regions {
                 begin,
                 end,
                 old: Vec::new(),
+                old_begin: begin,
                 slots: Vec::new(),
+                #[cfg(feature = "in-step")]
+                first: Vec::new(),
             });
         }
         let newest = self.regions.len().saturating_sub(1);
@@ -194,13 +211,8 @@ impl Regions {
         let Some(region) = region.filter(|r| same(r)) else {
             return;
         };
-        let grows = begin < region.begin || end > region.end;
         region.begin = region.begin.min(begin);
         region.end = region.end.max(end);
-        if grows {
-            // What is new in it is no change.
-            region.old.clear();
-        }
         if kind == Kind::Stamped && !region.slots.iter().any(|s| s.address == address) {
             region.slots.push(Slot {
                 address,
@@ -232,6 +244,12 @@ impl Regions {
         Some((index, now() - begun))
     }
 
+    /// Takes the words that were read for the first time, and are no change.
+    #[cfg(feature = "in-step")]
+    pub(super) fn first(&mut self) -> impl Iterator<Item = (u64, u32)> {
+        self.regions.iter_mut().flat_map(|r| r.first.drain(..))
+    }
+
     /// Reads all once; changes go to `to`. `now` is asked before and after. False where the process cannot be read any more.
     pub(super) fn read(
         &mut self,
@@ -240,13 +258,16 @@ impl Regions {
         to: &mut Vec<Stamp>,
     ) -> bool {
         let one = self.one(memory, now);
-        let begun = now();
-        let read = match memory.read(&self.ranges, &mut self.buffer) {
+        let (begun, read, seen) = memory.counting(|| {
+            let begun = now();
+            let read = memory.read(&self.ranges, &mut self.buffer);
+            (begun, read, now())
+        });
+        let read = match read {
             Ok(read) => read,
             Err(e) if e.raw_os_error() == Some(libc::EFAULT) => 0,
             Err(_) => return false,
         };
-        let seen = now();
         let before = std::mem::replace(&mut self.last, begun);
         let before_took = std::mem::replace(&mut self.last_took, seen - begun);
         if let Some((region, alone)) = one {
@@ -292,28 +313,35 @@ impl Region {
     }
 
     fn words(&mut self, bytes: &[u8], before: u64, seen: u64, to: &mut Vec<Stamp>) {
-        if self.old.len() == bytes.len() {
-            let pieces = bytes
-                .chunks(PIECE as usize)
-                .zip(self.old.chunks(PIECE as usize));
-            for (piece, (new, old)) in pieces.enumerate() {
-                if new == old {
-                    continue;
-                }
-                let of = |bytes: &[u8], i: usize| u32_at(bytes, i * 4);
-                for i in 0..PIECE as usize / 4 {
-                    if let Some(payload) = of(new, i).filter(|p| Some(*p) != of(old, i)) {
-                        to.push(Stamp {
-                            address: GpuVa(self.begin + piece as u64 * PIECE + i as u64 * 4),
-                            payload,
-                            gpu_ns: None,
-                            before_ns: before,
-                            seen_ns: seen,
-                        });
-                    }
+        let pieces = (self.begin..).step_by(PIECE as usize);
+        for (begin, new) in pieces.zip(bytes.chunks(PIECE as usize)) {
+            let old = begin
+                .checked_sub(self.old_begin)
+                .and_then(|from| self.old.get(from as usize..(from + PIECE) as usize));
+            let words = (begin..).step_by(4).zip(new.chunks(4));
+            let words = words.filter_map(|(at, word)| Some((at, u32_at(word, 0)?)));
+            // What is read for the first time is no change.
+            let Some(old) = old else {
+                #[cfg(feature = "in-step")]
+                self.first.extend(words.filter(|(_, word)| *word != 0));
+                continue;
+            };
+            if new == old {
+                continue;
+            }
+            for (address, payload) in words {
+                if u32_at(old, (address - begin) as usize) != Some(payload) {
+                    to.push(Stamp {
+                        address: GpuVa(address),
+                        payload,
+                        gpu_ns: None,
+                        before_ns: before,
+                        seen_ns: seen,
+                    });
                 }
             }
         }
+        self.old_begin = self.begin;
         self.old.clear();
         self.old.extend_from_slice(bytes);
     }
@@ -432,15 +460,31 @@ mod tests {
             [(A, 8, Some(2000), 20), (B, 1, Some(2010), 20)]
         );
         assert_eq!(read(&mut regions, &memory, 50), []);
-        // One that grows is new.
-        regions.add(Kind::Words, GpuVa(WORD + 0x400));
-        memory.words.borrow_mut().insert(WORD + 0x20, 42);
-        assert_eq!(read(&mut regions, &memory, 60), []);
-        memory.words.borrow_mut().insert(WORD + 0x20, 43);
-        assert_eq!(
-            read(&mut regions, &memory, 70),
-            [(WORD + 0x20, 43, None, 60)]
-        );
+    }
+
+    /// A channel's first submission has words read beside those that are read already: a kernel that ends just then is seen to end.
+    #[test]
+    fn a_change_is_seen_while_a_region_grows() {
+        let (mut regions, memory) = (Regions::default(), Fake::default());
+        regions.add(Kind::Words, GpuVa(WORD));
+        memory.words.borrow_mut().insert(WORD + 0x20, 41);
+        assert_eq!(read(&mut regions, &memory, 10), []);
+        for (n, grown) in [WORD + 0x400, WORD - 0xc00].into_iter().enumerate() {
+            let (number, time) = (42 + n as u32, 20 + 10 * n as u64);
+            regions.add(Kind::Words, GpuVa(grown));
+            let mut words = memory.words.borrow_mut();
+            words.insert(WORD + 0x20, number);
+            // What is new in it is no change.
+            words.insert(grown, 7);
+            drop(words);
+            assert_eq!(
+                read(&mut regions, &memory, time),
+                [(WORD + 0x20, number, None, time - 10)]
+            );
+            memory.words.borrow_mut().insert(grown, 8);
+            let changed = read(&mut regions, &memory, time + 5);
+            assert_eq!(changed[0].0, grown, "{changed:?}");
+        }
     }
 
     #[test]

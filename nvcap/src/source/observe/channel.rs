@@ -232,7 +232,7 @@ impl Follower {
         with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
         read: ReadRing,
     ) -> io::Result<Looked> {
-        let (now, memory) = ((with.clock)(), with.memory);
+        let (mut now, memory) = ((with.clock)(), with.memory);
         let number = self.done_by_gpu(memory);
         let since = now.saturating_sub(std::mem::replace(&mut self.peeked, now));
         if read == ReadRing::IfNeeded && self.can_wait(number, now) {
@@ -244,7 +244,17 @@ impl Follower {
         let laps = with.faults.laps;
         // What the last look left behind is known to have come.
         let mut known = self.seen;
-        let looked = self.get_put(memory).and_then(|(get, put)| {
+        let mut read = self.get_put(memory);
+        // What the look finds is said to be there then: one that was interrupted is no look of that time.
+        for _ in 0..AGAIN {
+            let after = (with.clock)();
+            if after.saturating_sub(now) <= LOOK_NS {
+                break;
+            }
+            now = after;
+            read = self.get_put(memory);
+        }
+        let looked = read.and_then(|(get, put)| {
             let passed = u64::from(put).wrapping_sub(self.done) & self.mask();
             known = self.done + passed;
             let position = Position {
@@ -464,6 +474,10 @@ enum Reading {
 
 /// Entries that a channel has at most when nobody but the driver has used it yet.
 const MAKING: u64 = 8;
+/// How long a look takes from its time until it has read GP_PUT, ns (`gpu_time/rules.rs` counts on it); one that takes longer begins again, so many
+/// times.
+const LOOK_NS: u64 = 10_000;
+const AGAIN: usize = 4;
 /// Entries that are read in one piece.
 const PIECE: u64 = 256;
 

@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
         full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
         users: of_sudo named traced thread_id rights_given_up;
-        time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor half_of_the_budget;
+        time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor;
         gpu_sums: pauses;
         perfetto: live_trace;
         tables: live_trace;

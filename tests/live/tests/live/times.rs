@@ -7,6 +7,7 @@ use live::programs::{Folder, Running, nvcap, softgpu};
 use serde_json::Value;
 
 use crate::setup::{LIMIT, need_tracing, plan, plan_args};
+use crate::time_from_stamps::objects;
 
 /// Traces eight threads, and returns submissions and the other objects with a time, in the order shown.
 fn traced(flags: &[&str]) -> Result<Vec<Value>> {
@@ -32,11 +33,7 @@ fn traced(flags: &[&str]) -> Result<Vec<Value>> {
         ended.status,
         ended.stderr
     );
-    let text = std::fs::read_to_string(&trace)?;
-    let objects: Vec<Value> = text
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?;
+    let objects = objects(&trace)?;
     ensure!(objects.len() > 1000, "{} objects", objects.len());
     Ok(objects)
 }
@@ -89,9 +86,52 @@ pub fn eight_threads() -> Result<()> {
     Ok(())
 }
 
-/// Without room most are fetched later; those outside the window are marked.
+/// Without room all but the first are fetched later, which is after others: nvcap stands still while the program submits. What is outside the
+/// window is marked.
 pub fn small_buffer() -> Result<()> {
-    marked(&traced(&["--buffer=64K"])?)?;
+    need_tracing()?;
+    // Fewer of a channel than its ring has room for: none are overwritten meanwhile.
+    const SUBMISSIONS: u64 = 6000;
+    let plan = plan(61, SUBMISSIONS);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let more = [
+        "--threads=8",
+        "--wait-stdin",
+        "--before-wait=0",
+        "--linger-ms=600000",
+    ];
+    let gpu_args = plan_args(&plan).into_iter().chain(more.map(str::to_owned));
+    let mut gpu = Running::start(&softgpu()?, gpu_args)?;
+    gpu.wait_for_line("waiting")?;
+    let mut args: Vec<OsString> = ["--json", "--buffer=64K", "-o"].map(OsString::from).into();
+    args.push(trace.clone().into());
+    args.extend(["--channels".into(), folder.channels()?.into()]);
+    args.extend(["-p".into(), gpu.pid().to_string().into()]);
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_until("attached", LIMIT, |r| r.stderr().contains("attached"))?;
+    nvcap.signal(libc::SIGSTOP)?;
+    gpu.write(b"g")?;
+    let done = gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"));
+    // It fetches what is left in the rings before it ends.
+    nvcap.signal(libc::SIGTERM)?;
+    nvcap.signal(libc::SIGCONT)?;
+    done?;
+    // 3: the records of its threads, too, found no room.
+    let ended = nvcap.end(LIMIT)?;
+    ensure!(matches!(ended.code()?, 0 | 3), "{}", ended.stderr);
+    let objects = objects(&trace)?;
+    let of = |late: bool| -> u64 {
+        let wanted = |o: &&Value| o["type"] == "submission" && o["late"] == late;
+        let all = objects.iter().filter(wanted);
+        all.filter_map(|o| o["entries"].as_u64()).sum()
+    };
+    let (late, in_time) = (of(true), of(false));
+    ensure!(
+        late + in_time == SUBMISSIONS && late > in_time,
+        "{late} entries were fetched later, {in_time} were not"
+    );
+    marked(&objects)?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Measurements on the running kernel, by `cargo xtask bench live`: how much of something is seen at full speed, and what it costs. No figure fails
 //! anything; what must hold is tested in step (`tests/live`).
 
+mod gpu_time;
 mod mappings;
 mod modes;
 mod names;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         observe: rates budget peeks sleeping;
         modes: count duty;
         tokens: racing_threads;
+        gpu_time: coverage half_of_the_budget a_part_of_a_processor;
     };
     run(&all)
 }

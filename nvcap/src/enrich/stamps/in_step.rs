@@ -1,0 +1,56 @@
+//! Tests in step ([`crate::in_step`]): how far the semaphores of a process were read. Without the feature nothing is told, and times are as usual.
+
+use std::time::Duration;
+
+use super::regions::Regions;
+use super::{BATCH, PATIENCE_NS};
+use crate::record::Stamp;
+
+/// The time after which changes are handed on: at once where a program waits for it.
+pub(super) fn batch() -> Duration {
+    #[cfg(feature = "in-step")]
+    if crate::in_step::is_on() {
+        return Duration::ZERO;
+    }
+    BATCH
+}
+
+/// How long stamps are waited for, ns.
+pub(super) fn patience_ns() -> u64 {
+    #[cfg(feature = "in-step")]
+    return crate::in_step::patience_ns(PATIENCE_NS);
+    #[cfg(not(feature = "in-step"))]
+    PATIENCE_NS
+}
+
+/// Tells of words that were read for the first time: only their next change is one.
+#[cfg_attr(not(feature = "in-step"), expect(unused_variables))]
+pub(super) fn tell_first(pid: u32, regions: &mut Regions) {
+    #[cfg(feature = "in-step")]
+    for (address, word) in regions.first() {
+        crate::in_step::tell(pid, crate::in_step::Kind::Word, address, word.into());
+    }
+}
+
+/// Keeps what there will be to tell of changes that are about to be handed on.
+#[cfg_attr(not(feature = "in-step"), expect(unused_variables))]
+pub(super) fn read(stamps: &[Stamp]) -> Vec<Stamp> {
+    #[cfg(feature = "in-step")]
+    if crate::in_step::is_on() {
+        return stamps.to_vec();
+    }
+    Vec::new()
+}
+
+/// Tells of changes that were handed on.
+#[cfg_attr(not(feature = "in-step"), expect(unused_variables))]
+pub(super) fn tell(pid: u32, read: &[Stamp]) {
+    #[cfg(feature = "in-step")]
+    for stamp in read {
+        let kind = match stamp.gpu_ns {
+            Some(_) => crate::in_step::Kind::Stamp,
+            None => crate::in_step::Kind::Word,
+        };
+        crate::in_step::tell(pid, kind, stamp.address.0, stamp.payload.into());
+    }
+}
