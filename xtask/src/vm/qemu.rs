@@ -34,6 +34,10 @@ const BUSY_GUARD: f64 = 600.0;
 /// Seconds without a word on its console, after which a machine is ended that uses no processor time: long after
 /// [`TEST_GUARD`], so that the guest has had its say.
 const QUIET_GUARD: Duration = Duration::from_secs(1800);
+/// Seconds after which a kernel that has not started is ended: some hang while they start, asleep (see above), and are started again.
+const START_GUARD: Duration = Duration::from_secs(300);
+/// How often a kernel is started that does not start; nothing under test has run by then.
+const STARTS: u32 = 3;
 const MEMORY_MIB: u32 = 1024;
 /// Without the two features that make Linux and glibc copy and clear byte by byte, which is slow under TCG.
 const CPU: &str = "max,-erms,-fsrm";
@@ -179,7 +183,15 @@ pub fn boot(
     let name = format!("{}.{}.{number}.cpio", kernel.release, std::process::id());
     let initrd = dir.join(name);
     fs::write(&initrd, bytes)?;
-    let reports = live(emulator, kernel, &initrd, planned, verbose);
+    let mut reports = live(emulator, kernel, &initrd, planned, verbose);
+    for _ in 1..STARTS {
+        let Err(why) = &reports else { break };
+        println!(
+            "vm: {} did not start and is started again: {why:#}",
+            kernel.release
+        );
+        reports = live(emulator, kernel, &initrd, planned, verbose);
+    }
     fs::remove_file(&initrd).ok();
     reports
 }
@@ -226,7 +238,7 @@ fn live(
             println!("{}: {line}", heard.name());
         }
         let used = cpu_seconds(qemu.id());
-        guard.spoke(used);
+        guard.spoke(used, line.starts_with("vm: ready"));
         heard.line(line, used);
     }
     let said = guard.end();
@@ -242,8 +254,8 @@ fn live(
 
 /// Ends a machine that says nothing more.
 struct Guard {
-    /// When the machine last said something, and the processor time that it had used.
-    last: Arc<Mutex<(Instant, f64)>>,
+    /// When the machine last said something, the processor time that it had used, and whether it has started.
+    last: Arc<Mutex<(Instant, f64, bool)>>,
     end: mpsc::Sender<()>,
     watch: std::thread::JoinHandle<Option<String>>,
 }
@@ -251,13 +263,13 @@ struct Guard {
 impl Guard {
     /// Watches a child that must not be waited for before [`Guard::end`], so that its id is no other process's.
     fn over(id: u32) -> Guard {
-        let last = Arc::new(Mutex::new((Instant::now(), 0.0)));
+        let last = Arc::new(Mutex::new((Instant::now(), 0.0, false)));
         let (end, ended) = mpsc::channel::<()>();
         let seen = last.clone();
         let watch = std::thread::spawn(move || {
             while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-                let (when, used) = *seen.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(why) = too_quiet(when.elapsed(), cpu_seconds(id) - used) {
+                let (when, used, started) = *seen.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(why) = too_quiet(when.elapsed(), cpu_seconds(id) - used, started) {
                     let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
                     return Some(why);
                 }
@@ -268,8 +280,9 @@ impl Guard {
     }
 
     /// Notes a line of the console.
-    fn spoke(&self, used: f64) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), used);
+    fn spoke(&self, used: f64, ready: bool) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = (Instant::now(), used, last.2 || ready);
     }
 
     /// Stops watching; the reason if the machine was ended.
@@ -280,8 +293,9 @@ impl Guard {
 }
 
 /// The reason to end a machine that has said nothing for `wall` and has used `cpu` seconds of processor time since.
-fn too_quiet(wall: Duration, cpu: f64) -> Option<String> {
-    (cpu > BUSY_GUARD || wall > QUIET_GUARD).then(|| {
+fn too_quiet(wall: Duration, cpu: f64, started: bool) -> Option<String> {
+    let most = if started { QUIET_GUARD } else { START_GUARD };
+    (cpu > BUSY_GUARD || wall > most).then(|| {
         format!(
             "guard: the machine said nothing for {} s, {cpu:.0} s of its own processor time, and was ended",
             wall.as_secs()
@@ -563,9 +577,9 @@ mod tests {
 
     #[test]
     fn a_guard_counts_the_machine_s_own_time_first() {
-        assert_eq!(too_quiet(Duration::from_secs(900), 20.0), None);
-        for (wall, cpu) in [(700, 601.0), (1801, 0.0)] {
-            let why = too_quiet(Duration::from_secs(wall), cpu).expect("too quiet");
+        assert_eq!(too_quiet(Duration::from_secs(900), 20.0, true), None);
+        for (wall, cpu, started) in [(700, 601.0, true), (1801, 0.0, true), (301, 1.0, false)] {
+            let why = too_quiet(Duration::from_secs(wall), cpu, started).expect("too quiet");
             assert!(why.starts_with("guard: "), "{why}");
         }
     }
