@@ -21,7 +21,7 @@ use super::{
     files::OfProcess,
     images::Images,
     layout::{Layout, Name, Program},
-    scan::{self, Cpu, Run, Space},
+    scan::{self, Clocks, Cpu, Run, Space},
 };
 use crate::cubin::Function;
 use crate::procfs::mem::Ordinary;
@@ -122,6 +122,7 @@ pub(crate) struct Resolver {
     files_alone: bool,
     /// Requests that wait for this search to end.
     waiting: Arc<AtomicUsize>,
+    clocks: Clocks,
     began: Instant,
     /// Of the search that is being made: processor time of this thread, and of others.
     began_cpu: Cpu,
@@ -161,8 +162,9 @@ impl Resolver {
             file_search: FileSearch::Not,
             files_alone: false,
             waiting: Arc::default(),
+            clocks: Clocks::MACHINE,
             began: Instant::now(),
-            began_cpu: Cpu::now(),
+            began_cpu: Cpu::by(Clocks::MACHINE.cpu),
             helpers: Duration::ZERO,
             cost: Cost::default(),
         }
@@ -173,6 +175,18 @@ impl Resolver {
     pub(crate) fn in_files_alone(self) -> Self {
         Self {
             files_alone: true,
+            ..self
+        }
+    }
+
+    /// The same, whose limits are of the test's time.
+    #[must_use]
+    #[cfg(test)]
+    pub(super) fn by(self, clocks: Clocks) -> Self {
+        Self {
+            clocks,
+            began: (clocks.now)(),
+            began_cpu: Cpu::by(clocks.cpu),
             ..self
         }
     }
@@ -213,7 +227,7 @@ impl Resolver {
     /// for again.
     pub(crate) fn resolve(&mut self, asks: &[Ask]) -> Vec<Kernel> {
         let began = Instant::now();
-        (self.began_cpu, self.helpers) = (Cpu::now(), Duration::ZERO);
+        (self.began_cpu, self.helpers) = (Cpu::by(self.clocks.cpu), Duration::ZERO);
         self.first_try = self.next_try;
         self.cost.searches += 1;
         self.cost.asked += asks.len();
@@ -248,7 +262,7 @@ impl Resolver {
         }
         let took = began.elapsed();
         self.cost.later = self.spent();
-        (self.began_cpu, self.helpers) = (Cpu::now(), Duration::ZERO);
+        (self.began_cpu, self.helpers) = (Cpu::by(self.clocks.cpu), Duration::ZERO);
         self.cost.longest = self.cost.longest.max(took);
         let now = self.account(&found, took);
         log::debug!(

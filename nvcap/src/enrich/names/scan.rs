@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::cubin::HEADS;
@@ -415,20 +415,41 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
     found
 }
 
+/// The clocks that bound searches: tests have their own.
+#[derive(Clone, Copy)]
+pub(super) struct Clocks {
+    pub(super) now: fn() -> Instant,
+    /// Processor time of this thread.
+    pub(super) cpu: fn() -> Duration,
+}
+
+impl Clocks {
+    pub(super) const MACHINE: Self = Self {
+        now: Instant::now,
+        cpu: thread_cpu,
+    };
+}
+
 /// A stopwatch of this thread's processor time.
-pub(super) struct Cpu(Duration);
+pub(super) struct Cpu {
+    began: Duration,
+    clock: fn() -> Duration,
+}
 
 impl Cpu {
-    pub(super) fn now() -> Self {
-        Self(thread_cpu())
+    pub(super) fn by(clock: fn() -> Duration) -> Self {
+        Self {
+            began: clock(),
+            clock,
+        }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
-        thread_cpu().saturating_sub(self.0)
+        (self.clock)().saturating_sub(self.began)
     }
 
     pub(super) fn restart(&mut self) {
-        *self = Self::now();
+        *self = Self::by(self.clock);
     }
 }
 

@@ -1,16 +1,18 @@
 //! Made-up processes: memory with images and records as libcuda keeps them, at any distances.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::{
-    Arc,
+    Arc, LazyLock,
     atomic::{AtomicUsize, Ordering},
 };
+use std::time::{Duration, Instant};
 
 mod changing;
 
 use super::one_of;
 use super::resolver::{Ask, Listing, Resolver};
-use super::scan::{Run, Space};
+use super::scan::{Clocks, Run, Space};
 use crate::procfs::mem::Peek;
 use crate::record::{At, Kernel, NamedBy};
 use crate::wire::GpuVa;
@@ -235,7 +237,25 @@ fn many(count: usize) -> Vec<Function> {
 }
 
 fn resolver(fake: &Fake) -> Resolver {
-    Resolver::of(PID, Box::new(fake.clone()), WHOLE)
+    Resolver::of(PID, Box::new(fake.clone()), WHOLE).by(CLOCKS)
+}
+
+/// Clocks that stand still unless the test says how they go.
+pub(super) const CLOCKS: Clocks = Clocks {
+    now: || *BEGUN + PASSED.get(),
+    cpu: || {
+        CPU.set(CPU.get() + TICK.get());
+        CPU.get()
+    },
+};
+
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+thread_local! {
+    static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// How far the clock of processor time goes on each time that it is read.
+    static TICK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 fn names(kernels: &[Kernel]) -> Vec<(u64, &str, bool)> {

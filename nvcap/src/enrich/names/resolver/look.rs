@@ -93,7 +93,11 @@ impl Resolver {
 
     fn may(&self, limit: &Limit) -> bool {
         !self.known.is_whole
-            || self.spent() < limit.at_once + self.began.elapsed() * limit.per_mille / 1000
+            || self.spent() < limit.at_once + self.since(self.began) * limit.per_mille / 1000
+    }
+
+    fn since(&self, then: Instant) -> Duration {
+        (self.clocks.now)().saturating_duration_since(then)
     }
 
     /// Whether a program is wanted for which it is searched.
@@ -131,13 +135,13 @@ impl Resolver {
             return;
         }
         // Of programs that come one after another and are nowhere, not each is worth the listing of all pages.
-        let rests = |(at, took): (Instant, Duration)| at.elapsed() < took * LISTING_RESTS;
+        let rests = |(at, took): (Instant, Duration)| self.since(at) < took * LISTING_RESTS;
         if !again && self.known.listed.is_some_and(rests) {
             return;
         }
-        let began = Instant::now();
+        let began = (self.clocks.now)();
         let now = (self.listing.present)(self.pid, &areas);
-        self.known.listed = Some((Instant::now(), began.elapsed()));
+        self.known.listed = Some(((self.clocks.now)(), self.since(began)));
         let fresh = scan::without(&now, &self.known.present);
         self.known.keep(now.clone());
         self.search(&fresh, wanted, found);
