@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::needs;
-
 /// The option with the name of the one test that a process is started for.
 const ONLY: &str = "--only-this";
 /// Begins the reason in the output of such a process; no test prints it.
@@ -147,8 +145,8 @@ impl Options {
 }
 
 /// Runs the tests selected by the command line, in the format of `cargo test`: names or parts of names, `--exact`, `--skip
-/// NAME`, `--list`, `--test-threads N`. Tests begin in their order here.
-pub fn main(tests: &[Test]) -> ExitCode {
+/// NAME`, `--list`, `--test-threads N`. Tests begin in their order here, with the variables of `environment`.
+pub fn main(tests: &[Test], environment: fn() -> Vec<(&'static str, OsString)>) -> ExitCode {
     let options = Options::read(std::env::args().skip(1));
     if let Some(name) = &options.only {
         return only(tests.iter().find(|t| t.name == *name));
@@ -170,7 +168,7 @@ pub fn main(tests: &[Test]) -> ExitCode {
     });
     let (alone, beside): (Vec<Job>, Vec<Job>) = jobs.partition(|t| t.alone);
     if !chosen.is_empty() {
-        tally.environment = needs::environment();
+        tally.environment = environment();
     }
     tally.all(&beside, options.at_once());
     tally.all(&alone, 1);

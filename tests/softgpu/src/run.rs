@@ -19,6 +19,7 @@ use crate::layout::{Channel, ENTRIES};
 use crate::log::Log;
 use crate::memory::{CachedPut, Memory};
 use crate::plan::{Cursor, Plan, Submission, checksum, total};
+use crate::say::say;
 use crate::store::Site;
 use crate::stream::work;
 
@@ -153,14 +154,6 @@ pub(crate) fn begin(how: &How) {
         count_traps();
     }
     say(&format!("pid {}", std::process::id()));
-}
-
-/// A line on standard output.
-pub(crate) fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    // A reader that went away is no reason to stop.
-    let _ = writeln!(out, "{line}");
-    let _ = out.flush();
 }
 
 /// Maps everything.

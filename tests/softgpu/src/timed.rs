@@ -100,7 +100,7 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
     }
     memory.doorbells = Some(crate::doorbells::Doorbells::new(timing.queue));
     let memory = memory;
-    run::say("ready");
+    crate::say::say("ready");
     std::thread::sleep(how.settle);
     let clock = timing.clock();
     // Before it waits nobody may be there yet who reads.

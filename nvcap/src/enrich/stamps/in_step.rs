@@ -3,24 +3,23 @@
 use std::time::Duration;
 
 use super::regions::Regions;
-use super::{BATCH, PATIENCE_NS};
 use crate::record::Stamp;
 
-/// The time after which changes are handed on: at once where a program waits for it.
-pub(super) fn batch() -> Duration {
+/// The time after which changes are handed on, which is usually so long: at once where a program waits for it.
+pub(super) fn batch(usual: Duration) -> Duration {
     #[cfg(feature = "in-step")]
     if crate::in_step::is_on() {
         return Duration::ZERO;
     }
-    BATCH
+    usual
 }
 
-/// How long stamps are waited for, ns.
-pub(super) fn patience_ns() -> u64 {
+/// How long stamps are waited for, ns, which is usually so long.
+pub(super) fn patience_ns(usual: u64) -> u64 {
     #[cfg(feature = "in-step")]
-    return crate::in_step::patience_ns(PATIENCE_NS);
+    return crate::in_step::patience_ns(usual);
     #[cfg(not(feature = "in-step"))]
-    PATIENCE_NS
+    usual
 }
 
 /// Tells of words that were read for the first time: only their next change is one.

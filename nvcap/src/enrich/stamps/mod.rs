@@ -176,7 +176,7 @@ impl Stamper {
 
     /// Whether stamps of submissions that came may still come, and are waited for.
     pub(crate) fn is_waiting(&self) -> bool {
-        let patience = Duration::from_nanos(in_step::patience_ns());
+        let patience = Duration::from_nanos(in_step::patience_ns(PATIENCE_NS));
         self.newest.is_some_and(|n| n.elapsed() < patience)
     }
 }
@@ -262,7 +262,7 @@ impl Reader {
                 Err(mpsc::TryRecvError::Disconnected) => return,
             }
             self.read();
-            if self.handed.elapsed() >= in_step::batch() {
+            if self.handed.elapsed() >= in_step::batch(BATCH) {
                 self.handed = Instant::now();
                 if !self.hand_on(records, false) {
                     return;

@@ -27,5 +27,5 @@ fn main() -> ExitCode {
     own!(small_buffer few_descriptors no_descriptors little_memory few_processes stop_at_exit output_closed killed
         names_as_text names_of_programs
         budget_of_many_mappings);
-    run_all(&tests)
+    run_all(&tests, live::needs::environment)
 }

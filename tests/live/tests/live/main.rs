@@ -121,5 +121,5 @@ fn main() -> ExitCode {
             false => test,
         })
         .collect();
-    run(&tests)
+    run(&tests, live::needs::environment)
 }
