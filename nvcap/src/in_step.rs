@@ -34,7 +34,7 @@ pub const GUARD: Duration = Duration::from_secs(120);
 const WRITES: u64 = 4;
 /// How long nvcap awaits the times of a submission, ns: longer than any load keeps it from its processor, and not so long that the clocks of
 /// that time are forgotten.
-const PATIENCE_NS: u64 = 5_000_000_000;
+pub(crate) const PATIENCE_NS: u64 = 5_000_000_000;
 
 const SLOTS: usize = 8192;
 /// The value of a slot whose trace has ended in good order: it is waited for no more.
@@ -373,14 +373,6 @@ pub(crate) fn tell(pid: u32, kind: Kind, address: u64, value: u64) {
 /// True where tests are in step.
 pub(crate) fn is_on() -> bool {
     table().is_some()
-}
-
-/// How long the times of a submission are awaited, ns, which is usually so long.
-pub(crate) fn patience_ns(usual: u64) -> u64 {
-    match is_on() {
-        true => PATIENCE_NS,
-        false => usual,
-    }
 }
 
 /// Reads a process's memory so that none of its writes comes in between ([`Table::at_once`]).

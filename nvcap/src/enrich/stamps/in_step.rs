@@ -18,8 +18,9 @@ pub(super) fn batch() -> Duration {
 /// How long stamps are waited for, ns.
 pub(super) fn patience_ns() -> u64 {
     #[cfg(feature = "in-step")]
-    return crate::in_step::patience_ns(PATIENCE_NS);
-    #[cfg(not(feature = "in-step"))]
+    if crate::in_step::is_on() {
+        return crate::in_step::PATIENCE_NS;
+    }
     PATIENCE_NS
 }
 
