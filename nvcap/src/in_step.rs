@@ -12,4 +12,4 @@ mod table;
 mod tell;
 
 pub use table::{ARMED, FILE, GUARD, Kind, Table, Told};
-pub(crate) use tell::{Rings, apart, armed, begin, end, is_on, patience_ns, tell};
+pub(crate) use tell::{PATIENCE_NS, Rings, apart, armed, begin, end, is_on, tell};

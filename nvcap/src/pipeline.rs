@@ -569,8 +569,9 @@ impl<'a> Pipeline<'a> {
 /// How long a record waits for the GPU's times; a program in step with nvcap may take longer.
 fn gpu_time_window_ns() -> u64 {
     #[cfg(all(feature = "in-step", target_os = "linux"))]
-    return crate::in_step::patience_ns(GPU_TIME_WINDOW_NS);
-    #[cfg(not(all(feature = "in-step", target_os = "linux")))]
+    if crate::in_step::is_on() {
+        return crate::in_step::PATIENCE_NS;
+    }
     GPU_TIME_WINDOW_NS
 }
 

@@ -7,7 +7,7 @@ use crate::record::{ChannelId, Lost, Record, Submission};
 
 /// How long nvcap awaits the times of a submission, ns: longer than any load keeps it from its processor, and not so long that the clocks of
 /// that time are forgotten.
-const PATIENCE_NS: u64 = 5_000_000_000;
+pub(crate) const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// The table that the environment names.
 fn table() -> Option<&'static Table> {
@@ -45,14 +45,6 @@ pub(crate) fn armed(pid: u32, count: usize) {
 /// True where tests are in step.
 pub(crate) fn is_on() -> bool {
     table().is_some()
-}
-
-/// How long the times of a submission are awaited, ns, which is usually so long.
-pub(crate) fn patience_ns(usual: u64) -> u64 {
-    match is_on() {
-        true => PATIENCE_NS,
-        false => usual,
-    }
 }
 
 /// Reads a process's memory so that none of its writes comes in between ([`Table::at_once`]).

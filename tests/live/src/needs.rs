@@ -34,7 +34,7 @@ pub fn need_tracing() -> Result<()> {
 }
 
 /// What the runner finds out once for the processes of all its tests: variables of their environment.
-pub(crate) fn environment() -> Vec<(&'static str, OsString)> {
+pub fn environment() -> Vec<(&'static str, OsString)> {
     // What fails here does so in the tests that need it, which say why.
     let mut all = Vec::new();
     all.extend(nvcap().ok().map(|path| ("NVCAP_BIN", path.into())));

@@ -69,11 +69,12 @@ pub(crate) fn in_step_in(folder: &Folder) -> impl FnOnce(&mut Command) {
     }
 }
 
-/// Has a program run before others, where that may be asked for: programs that wait for each other take minutes beside others.
+/// Has a program run somewhat more than others, where that may be asked for: programs that wait for each other take long beside others. More would
+/// starve the tests beside it.
 fn first(command: &mut Command) {
     let ask = || {
         // SAFETY: sets the niceness of the calling process.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -5) };
         Ok(())
     };
     // SAFETY: the closure calls nothing but setpriority, which is a system call and nothing else.

@@ -6,8 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use live::programs::{Folder, Running, nvcap, softgpu};
 use serde_json::Value;
 
-use crate::setup::{LIMIT, need_tracing, plan, plan_args};
+use crate::setup::{need_tracing, plan, plan_args};
 use crate::time_from_stamps::objects;
+
+/// A guard against hanging.
+const GUARD: std::time::Duration = std::time::Duration::from_secs(180);
 
 /// Traces eight threads, and returns submissions and the other objects with a time, in the order shown.
 fn traced(flags: &[&str]) -> Result<Vec<Value>> {
@@ -26,7 +29,7 @@ fn traced(flags: &[&str]) -> Result<Vec<Value>> {
         "--threads=8".into(),
     ]);
     args.extend(plan_args(&plan(61, 6000)).iter().map(OsString::from));
-    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    let ended = Running::start(&nvcap()?, args)?.end(GUARD)?;
     ensure!(
         matches!(ended.code()?, 0 | 3 | 5),
         "status {:?}: {}",
@@ -109,16 +112,16 @@ pub fn small_buffer() -> Result<()> {
     args.extend(["--channels".into(), folder.channels()?.into()]);
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = Running::start(&nvcap()?, args)?;
-    nvcap.wait_until("attached", LIMIT, |r| r.stderr().contains("attached"))?;
+    nvcap.wait_until("attached", GUARD, |r| r.stderr().contains("attached"))?;
     nvcap.signal(libc::SIGSTOP)?;
     gpu.write(b"g")?;
-    let done = gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"));
+    let done = gpu.wait_until("done", GUARD, |r| r.stdout().contains("done image=0"));
     // It fetches what is left in the rings before it ends.
     nvcap.signal(libc::SIGTERM)?;
     nvcap.signal(libc::SIGCONT)?;
     done?;
     // 3: the records of its threads, too, found no room.
-    let ended = nvcap.end(LIMIT)?;
+    let ended = nvcap.end(GUARD)?;
     ensure!(matches!(ended.code()?, 0 | 3), "{}", ended.stderr);
     let objects = objects(&trace)?;
     let of = |late: bool| -> u64 {
