@@ -206,7 +206,8 @@ pub fn observed_command() -> Result<()> {
     args.extend([folder.channels()?.into(), "--".into(), softgpu()?.into()]);
     args.extend(plan_args(&plan(814, 200)).into_iter().map(OsString::from));
     let stay = Until::new(&folder, "stay")?;
-    args.push(stay.stay().into());
+    // What is unmapped right behind its last use counts as missing where it is observed.
+    args.extend([stay.stay().into(), "--leave-mapped".into()]);
     let mut nvcap = Running::start(&nvcap()?, args)?;
     nvcap.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
     let said = nvcap.stdout();

@@ -157,7 +157,7 @@ pub fn traced() -> Result<()> {
         args.extend([folder.channels()?.into(), "--".into(), program.into()]);
         args.extend(plan_args(&plan).into_iter().map(OsString::from));
         let stay = Until::new(&folder, "stay")?;
-        args.extend(["--sleep-us=200".into(), stay.stay().into()]);
+        args.extend(["--sleep-us=200", "--leave-mapped", &stay.stay()].map(OsString::from));
         let mut nvcap = Running::start(&nvcap()?, args)?;
         nvcap.wait_until("showing all", LIMIT, |_| {
             so_far(&trace, "\"type\":\"entry\"") >= 800
