@@ -329,7 +329,7 @@ struct Race {
 
 /// Attaches before they begin.
 fn race(gpus: usize) -> Result<Race> {
-    let mut plan = plan(30, sized(32_000, 8000));
+    let mut plan = plan(30, sized(16_000, 8000));
     plan.channels = Channel::first(RACERS, gpus);
     let folder = Folder::new()?;
     let (trace, step) = (folder.file("trace.json"), Step::new(&folder)?);
@@ -339,6 +339,8 @@ fn race(gpus: usize) -> Result<Race> {
     let mut gpu = waiting(&plan, &step.with(&options))?;
     let mut args: Vec<OsString> = vec!["NVCAP_LOG=debug".into(), step.variable()];
     args.push(nvcap()?.into());
+    // A search for names takes what the search for tokens needs.
+    args.push("--no-names".into());
     args.extend(["--json", "-vv", "-e", "type=submission", "-o"].map(OsString::from));
     args.push(trace.clone().into());
     let word = |gpu| format!("--doorbell={:#x}", doorbell_page(gpu, 1) + DOORBELL).into();

@@ -56,7 +56,7 @@ const CLOSE: &str = "--in-step-window=8";
 /// Traced from its start, or attached to where it waits, in step.
 fn of(gpus: usize, attached: bool, options: &[&str], seed: u64) -> Result<[usize; 3]> {
     need_tracing()?;
-    let plan = plan_of(gpus, seed, sized(8000, 2400) * gpus as u64 / 2);
+    let plan = plan_of(gpus, seed, sized(8000, 2400 * gpus as u64 / 2));
     let folder = Folder::new()?;
     let (trace, channels) = (folder.file("trace.json"), folder.file("channels"));
     std::fs::write(&channels, channels_file(gpus))?;
