@@ -127,8 +127,8 @@ fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)>
     Ok((nvcap, said))
 }
 
-/// Bytes that a pipe holds, nearly: its last page may have no room for another line.
-const PIPE: i32 = 60 << 10;
+/// Bytes that wait in a pipe where nobody reads it: less than it holds, for its pages need not be full, and much less than is to be written.
+const PIPE: i32 = 16 << 10;
 
 /// Bytes of its standard output that nobody has read.
 fn waiting_to_be_read(nvcap: &Child) -> i32 {
