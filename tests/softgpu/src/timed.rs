@@ -377,7 +377,7 @@ impl<'a> Gpu<'a> {
         let next = number + 1;
         let burst = self.timing.burst;
         next < self.plan.quota(i)
-            && (next <= self.before || burst == 0 || (next - self.before) % burst != 0)
+            && (next <= self.before || burst == 0 || !(next - self.before).is_multiple_of(burst))
     }
 
     /// In step: true once the submission that runs may end.

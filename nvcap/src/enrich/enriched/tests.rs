@@ -173,11 +173,14 @@ fn kinds(records: &[Record]) -> Vec<String> {
     records.iter().map(kind).collect()
 }
 
+/// A moment, and what happens then.
+type Due = (Duration, Box<dyn FnOnce()>);
+
 thread_local! {
     /// The time of this thread's test, from its beginning.
     static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     /// Happens once it is so late.
-    static LATER: RefCell<Option<(Duration, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
+    static LATER: RefCell<Option<Due>> = const { RefCell::new(None) };
 }
 
 /// A clock that stands still unless the test lets time pass.
