@@ -234,7 +234,8 @@ impl Follower {
     ) -> io::Result<Looked> {
         let (mut now, memory) = ((with.clock)(), with.memory);
         let number = self.done_by_gpu(memory);
-        let since = now.saturating_sub(std::mem::replace(&mut self.peeked, now));
+        let before = std::mem::replace(&mut self.peeked, now);
+        let since = now.saturating_sub(before);
         if read == ReadRing::IfNeeded && self.can_wait(number, now) {
             return Ok(Looked {
                 peeked: true,
@@ -266,6 +267,10 @@ impl Follower {
             };
             self.look_at(with, position)
         });
+        if looked.is_err() {
+            // Nothing was seen: since the look before, anything may have come.
+            self.peeked = before;
+        }
         if looked.as_ref().is_err_and(|e| !is_cleared(e)) {
             self.seen = known;
             self.lapped_unread |= with.faults.laps > laps;

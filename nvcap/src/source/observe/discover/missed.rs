@@ -101,11 +101,12 @@ impl Watched {
         followed::unmapped(&dropped)
     }
 
-    /// All its memory is gone. Gives how long before that the last look was, ns, if it had submitted shortly before that look.
+    /// All its memory is gone. Gives how long before that the last look was, ns, if it had submitted shortly before that look, or if that look was so
+    /// long ago that it may have gone on since, as where nvcap got no processor.
     pub(crate) fn ended_busy(&mut self, now: u64) -> Option<u64> {
         let dropped = std::mem::take(&mut self.dropped);
         let last = dropped.iter().map(|d| d.looked).max()?;
-        let busy = dropped.iter().any(|d| d.busy);
+        let busy = dropped.iter().any(|d| d.busy || d.long_ago);
         self.silent = self.moved == 0;
         (busy && !self.seen_to_its_end).then(|| now.saturating_sub(last))
     }
@@ -143,6 +144,25 @@ mod tests {
         process.drop_channel(dropped(2, 0));
         assert_eq!(process.ended_busy(1000 * MS), None);
         assert!(!process.silent);
+    }
+
+    #[test]
+    fn a_process_that_nobody_looked_at_for_long_may_have_submitted() {
+        let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
+        process.drop_channel(dropped(0, 700 * MS));
+        process.drop_channel(Dropped {
+            looked: 800 * MS,
+            long_ago: true,
+            ..dropped(1, 700 * MS)
+        });
+        assert_eq!(process.ended_busy(1000 * MS), Some(MS));
+        // What the kernel stopped at its end was looked at then.
+        process.drop_channel(Dropped {
+            long_ago: true,
+            ..dropped(2, 700 * MS)
+        });
+        process.seen_to_its_end = true;
+        assert_eq!(process.ended_busy(1000 * MS), None);
     }
 
     #[test]
