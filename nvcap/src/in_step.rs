@@ -1,7 +1,7 @@
 //! Tests in step: nvcap tells how far it has read, and the software GPU goes on only that far, so that whoever is slow is waited for.
 //!
 //! nvcap and the program share a file, named by the environment variable [`FILE`]: a table of what was read last of each ring,
-//! time stamp and word. It is a part of nvcap only with the feature `in-step`, which packages do not have. The program looks with
+//! time stamp and word. It is a part of nvcap only with the feature `in-step`, in a build with debug assertions: a release ignores the variable. The program looks with
 //! [`Table::told`] and waits with [`Table::wait`]; nvcap tells with [`tell`]. The table is full of atomic words and nothing waits for a lock:
 //! either side may be killed at any moment.
 //!

@@ -41,7 +41,7 @@ pub fn run(part: &Part) -> Result<()> {
         Part::Package => package::check::run(&mut report)?,
         Part::Fuzz { seconds } => inputs(&mut report, *seconds)?,
         Part::Beside { seconds } => {
-            let built = build::packages(&["nvcap"], build::Profile::RELEASE);
+            let built = build::packages(&build::programs(), build::Profile::RELEASE);
             report.check("the release", built.map(drop));
             bpf::check(&mut report)?;
             compiled(&mut report)?;

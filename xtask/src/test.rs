@@ -266,7 +266,11 @@ fn vm(report: &mut Report) -> Result<Vec<(String, Cmd)>> {
         report.skip("VM tests", "xtask/src/vm.rs is not in this checkout");
         return Ok(Vec::new());
     }
-    let vm = Cmd::new(env::current_exe()?).args(["vm", "--dev"]);
+    // Cargo may have put another xtask in the place of this one meanwhile.
+    let exe = env::current_exe()?;
+    let exe = exe.to_string_lossy();
+    let exe = exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned();
+    let vm = Cmd::new(exe).args(["vm", "--dev"]);
     if is_nightly() {
         return Ok(vec![(
             "VM tests".to_owned(),

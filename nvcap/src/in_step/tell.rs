@@ -13,7 +13,8 @@ pub(crate) const PATIENCE_NS: u64 = 5_000_000_000;
 fn table() -> Option<&'static Table> {
     static TABLE: OnceLock<Option<Table>> = OnceLock::new();
     let open = || {
-        let path = std::env::var_os(FILE)?;
+        // A release ignores the variable, whatever it was built beside.
+        let path = std::env::var_os(FILE).filter(|_| cfg!(debug_assertions))?;
         match Table::open(Path::new(&path)) {
             Ok(table) => Some(table),
             Err(e) => {

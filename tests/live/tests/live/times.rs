@@ -76,17 +76,10 @@ fn marked(objects: &[Value]) -> Result<usize> {
     Ok(marked)
 }
 
-/// With room in the buffer all lines come in order of time.
+/// Every line that comes behind a later one says so, and each channel's submissions are in order. (How many do depends on how long a thread is
+/// without its processor between its look at the clock and its place in the buffer.)
 pub fn eight_threads() -> Result<()> {
-    let objects = traced(&[])?;
-    // Submissions that were caught up have the time of the fetch.
-    let late = objects.iter().filter(|o| o["late"] == true).count();
-    let marked = marked(&objects)?;
-    ensure!(
-        marked <= late,
-        "{marked} objects are out of order, and {late} submissions were late"
-    );
-    Ok(())
+    marked(&traced(&[])?).map(drop)
 }
 
 /// Without room all but the first are fetched later, which is after others: nvcap stands still while the program submits. What is outside the

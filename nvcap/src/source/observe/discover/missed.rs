@@ -106,11 +106,16 @@ impl Watched {
     pub(crate) fn ended_busy(&mut self, now: u64) -> Option<u64> {
         let dropped = std::mem::take(&mut self.dropped);
         let last = dropped.iter().map(|d| d.looked).max()?;
-        let busy = dropped.iter().any(|d| d.busy || d.long_ago);
+        // What stands at its end is looked at there, if not by this process's own stop.
+        let recent = now.saturating_sub(last) > AT_ONCE_NS && dropped.iter().any(|d| d.recent);
+        let busy = recent || dropped.iter().any(|d| d.busy || d.long_ago);
         self.silent = self.moved == 0;
         (busy && !self.seen_to_its_end).then(|| now.saturating_sub(last))
     }
 }
+
+/// A look so shortly before a process was found gone was at its end, ns.
+const AT_ONCE_NS: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -129,6 +134,7 @@ mod tests {
             looked: 999 * MS,
             moved,
             busy: false,
+            recent: false,
             long_ago: false,
         }
     }
