@@ -1,4 +1,4 @@
-//! Tests in step ([`crate::in_step`]): how far the semaphores of a process were read. Without the feature nothing is told, and times are as usual.
+//! Tests in step (`in_step.rs`): how far the semaphores of a process were read. Without the feature nothing is told, and times are as usual.
 
 use std::time::Duration;
 
