@@ -16,10 +16,10 @@ pub const FILE: &str = "NVCAP_IN_STEP";
 /// How long a program waits for nvcap before it gives up: a guard against hanging, not a verdict.
 pub const GUARD: Duration = Duration::from_secs(300);
 
-/// The address that [`Kind::Process`] is told of.
+/// The address at which the number of a process's breakpoints is told ([`Kind::Process`]).
 pub const ARMED: u64 = 0x1000;
 
-/// The address of [`Kind::Process`].
+/// The address at which the number of a process's own writes is told ([`Kind::Process`]).
 const WRITES: u64 = 4;
 
 const SLOTS: usize = 8192;
