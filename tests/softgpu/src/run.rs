@@ -344,6 +344,8 @@ fn hostile_end(plan: &Plan, how: &How, memory: &mut Memory) -> Result<()> {
         memory.leave_remains(channel, how.remains)?;
         for round in 0..5 {
             if how.remains_shrink && round == 3 {
+                say("before the shrink");
+                wait_for_byte();
                 memory.shrink_remains();
             }
             memory.ring_nobody(channel.gpu);

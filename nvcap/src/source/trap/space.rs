@@ -78,6 +78,9 @@ pub(crate) struct ChannelState {
     pub announced: crate::record::Channel,
     /// Position from which it is followed.
     pub start: u64,
+    /// Position at which it was not yet seen to move: `start`, or for a ring that its number alone made a channel, the first one
+    /// that it was found at.
+    pub unmoved: u64,
     /// Position behind the last entry that was passed on or counted as lost.
     pub taken: u64,
     /// `done` and `seen` at the last patrol.

@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         chaos: seeded;
         edges: end_not_told command_s_end_not_told lag_is_told output_not_read output_is_full more_channels_than_room;
-        channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none wrong_doorbell_rung wrong_doorbell_not_mapped
+        channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none remains_taken_by_number wrong_doorbell_rung wrong_doorbell_not_mapped
             wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
             bad_channels_file missing_channels_file no_driver no_target missing_command;

@@ -292,6 +292,7 @@ impl ChannelTable {
             get_put,
             announced: channel,
             start,
+            unmoved: start,
             taken: start,
             patrolled: (start, start),
             counted: 0,
@@ -311,6 +312,16 @@ impl ChannelTable {
         self.spaces.entry(space).or_default().indexes.push(index);
         self.publish_token(index, maps)?;
         Ok(Some(index))
+    }
+
+    /// Its ring was taken for a channel's by number alone, and has been looked at once.
+    pub(super) fn taken_by_number(&mut self, index: u32) {
+        self.channels[index as usize].unmoved = self.shared.get(index).done;
+    }
+
+    /// Its ring has moved while it was followed, which remains of a ring never do.
+    pub(super) fn has_moved(&self, index: u32) -> bool {
+        self.shared.get(index).done != self[index].unmoved
     }
 
     /// The driver has told of a channel that is followed already.

@@ -255,9 +255,7 @@ impl Session {
                 .collect();
             let nameless = table.indexes().filter(|index| {
                 let ch = &table[*index];
-                ch.space == space
-                    && ch.token.is_none()
-                    && table.shared().get(*index).done != ch.start
+                ch.space == space && ch.token.is_none() && table.has_moved(*index)
             });
             if nameless.count() >= without_channel.len().max(unknown.len()) {
                 continue;

@@ -310,9 +310,16 @@ impl Session {
             false => snapshot::tokens(memory, &areas),
         };
         let rings = Rings { space, new, whole };
-        for found in self.search.certain(rings, capture, arm::now) {
-            if let Some(index) = capture.install_found(space, pid, &found, 0)? {
+        let taken = self.search.take(rings, capture, arm::now);
+        for found in &taken.certain {
+            if let Some(index) = capture.install_found(space, pid, found, 0)? {
                 capture.peek(index);
+            }
+        }
+        for found in &taken.by_number {
+            if let Some(index) = capture.install_found(space, pid, found, 0)? {
+                capture.peek(index);
+                capture.table.taken_by_number(index);
             }
         }
         self.search.done(space, arm::now());

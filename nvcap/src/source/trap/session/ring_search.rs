@@ -45,6 +45,16 @@ pub(super) struct Rings {
     pub(super) whole: bool,
 }
 
+/// Rings that are followed from now on.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Those that were first used, or moved, since nvcap attached.
+    pub(super) certain: Vec<Found>,
+    /// Those of which only their number speaks: as many tokens were rung as rings were left. One that never moves afterwards
+    /// proves nothing of the token.
+    pub(super) by_number: Vec<Found>,
+}
+
 /// Tokens that were rung and whose channel is unknown.
 pub(super) trait RungTokens {
     /// Whether a ring of the address space is followed.
@@ -122,18 +132,18 @@ impl RingSearch {
         self.0.remove(&space);
     }
 
-    /// Selects the rings that certainly are channels: those in memory where no ring was in use before; those that moved
-    /// since an earlier search; or all, if the search was whole and there are no more doubtful rings than tokens without a
-    /// channel. The rest may be remains of rings in memory that was unmapped.
-    pub(super) fn certain(
+    /// Selects the rings that are channels: those in memory where no ring was in use before; those that moved
+    /// since an earlier search; and by their number all, if the search was whole and there are no more doubtful rings than tokens
+    /// without a channel. The rest may be remains of rings in memory that was unmapped.
+    pub(super) fn take(
         &mut self,
         rings: Rings,
         tokens: &mut impl RungTokens,
         clock: impl Fn() -> u64,
-    ) -> Vec<Found> {
+    ) -> Taken {
         let Rings { space, new, whole } = rings;
         let Some(state) = self.0.get_mut(&space) else {
-            return Vec::new();
+            return Taken::default();
         };
         // In use for the first time.
         let is_first = |f: &Found| state.unused.iter().any(|(s, e)| (*s..*e).contains(&f.ring));
@@ -158,15 +168,16 @@ impl RingSearch {
             tokens.refresh();
             count = tokens.count(space);
         }
+        let mut by_number = Vec::new();
         if whole && candidates <= count {
             doubtful.clear();
-            certain.extend(rest);
+            by_number = rest;
         } else if !rest.is_empty() {
             // The next doorbell may decide.
             state.pause = PAUSE_NS.0;
             state.next = clock() + state.pause;
         }
-        certain
+        Taken { certain, by_number }
     }
 }
 
@@ -218,6 +229,8 @@ mod tests {
         }
     }
 
+    const NONE: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
+
     fn found(ring: u64, put: u32) -> Found {
         Found {
             gpu: None,
@@ -238,26 +251,29 @@ mod tests {
         search
     }
 
-    fn certain(
+    fn taken(
         search: &mut RingSearch,
         new: &[Found],
         whole: bool,
         mut tokens: Tokens,
-    ) -> Vec<u64> {
+    ) -> [Vec<u64>; 2] {
         let rings = Rings {
             space: 1,
             new: new.to_vec(),
             whole,
         };
-        let all = search.certain(rings, &mut tokens, || 1000);
-        all.iter().map(|f| f.ring).collect()
+        let taken = search.take(rings, &mut tokens, || 1000);
+        [taken.certain, taken.by_number].map(|all| all.iter().map(|f| f.ring).collect())
     }
 
     #[test]
     fn a_ring_where_none_was_in_use_is_certain() {
         let mut search = search();
         let new = [found(0x1000, 1), found(0x5000, 1)];
-        assert_eq!(certain(&mut search, &new, true, Tokens(0, 0)), [0x1000]);
+        assert_eq!(
+            taken(&mut search, &new, true, Tokens(0, 0)),
+            [vec![0x1000], vec![]]
+        );
         assert!(
             !search.is_due(1, 1000),
             "the next search is soon, not at once"
@@ -269,34 +285,31 @@ mod tests {
     fn a_ring_in_doubt_is_certain_once_it_moves() {
         let mut search = search();
         assert_eq!(
-            certain(&mut search, &[found(0x5000, 1)], true, Tokens(0, 0)),
-            [0; 0]
+            taken(&mut search, &[found(0x5000, 1)], true, Tokens(0, 0)),
+            NONE
         );
         assert_eq!(
-            certain(&mut search, &[found(0x5000, 1)], true, Tokens(0, 0)),
-            [0; 0]
+            taken(&mut search, &[found(0x5000, 1)], true, Tokens(0, 0)),
+            NONE
         );
         assert_eq!(
-            certain(&mut search, &[found(0x5000, 2)], true, Tokens(0, 0)),
-            [0x5000]
+            taken(&mut search, &[found(0x5000, 2)], true, Tokens(0, 0)),
+            [vec![0x5000], vec![]]
         );
     }
 
     #[test]
-    fn as_many_tokens_as_rings_make_all_of_them_certain() {
+    fn as_many_tokens_as_rings_take_all_of_them_by_number() {
         let rings = [found(0x5000, 1), found(0x6000, 1)];
-        let all = [0x5000, 0x6000];
-        assert_eq!(certain(&mut search(), &rings, true, Tokens(2, 0)), all);
-        assert_eq!(certain(&mut search(), &rings, true, Tokens(1, 1)), all);
-        assert_eq!(certain(&mut search(), &rings, true, Tokens(1, 0)), [0; 0]);
-        assert_eq!(certain(&mut search(), &rings, false, Tokens(2, 0)), [0; 0]);
+        let all = [vec![], vec![0x5000, 0x6000]];
+        assert_eq!(taken(&mut search(), &rings, true, Tokens(2, 0)), all);
+        assert_eq!(taken(&mut search(), &rings, true, Tokens(1, 1)), all);
+        assert_eq!(taken(&mut search(), &rings, true, Tokens(1, 0)), NONE);
+        assert_eq!(taken(&mut search(), &rings, false, Tokens(2, 0)), NONE);
         // A ring that was doubtful before counts, though the search no longer finds it.
         let mut search = search();
-        assert_eq!(certain(&mut search, &rings, true, Tokens(0, 0)), [0; 0]);
-        assert_eq!(
-            certain(&mut search, &rings[..1], true, Tokens(1, 0)),
-            [0; 0]
-        );
+        assert_eq!(taken(&mut search, &rings, true, Tokens(0, 0)), NONE);
+        assert_eq!(taken(&mut search, &rings[..1], true, Tokens(1, 0)), NONE);
     }
 
     #[test]
