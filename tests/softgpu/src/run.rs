@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -486,6 +487,7 @@ fn reap(pid: libc::pid_t) -> Result<()> {
 /// The work of one process: runs its threads until the end of the plan.
 fn process(plan: &Plan, how: &How, memory: &Memory, log: Option<&Log>, process: usize) {
     let processes = 1 + how.fork;
+    let (turn, begun) = (&Mutex::new(()), &Barrier::new(how.threads));
     std::thread::scope(|scope| {
         for thread in 0..how.threads {
             scope.spawn(move || {
@@ -498,7 +500,14 @@ fn process(plan: &Plan, how: &How, memory: &Memory, log: Option<&Log>, process: 
                     of: processes * how.threads,
                 };
                 if how.churn == 0 {
-                    worker.work(u64::MAX, u64::MAX);
+                    // Each submits, however few processors there are: threads may share a channel.
+                    let first = turn.lock();
+                    let done = worker.work(u64::MAX, 1);
+                    drop(first);
+                    begun.wait();
+                    if !done {
+                        worker.work(u64::MAX, u64::MAX);
+                    }
                     return;
                 }
                 // A thread that only makes threads, one after the other: each inherits from its maker.

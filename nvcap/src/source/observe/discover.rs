@@ -93,8 +93,6 @@ pub(crate) struct Watched {
     not_before: u64,
     /// It was born under observation.
     launched: bool,
-    /// When it was first looked at, ns.
-    opened: u64,
     /// Rings that could not be read and were forgotten.
     forgotten: u32,
     /// Its channels that nobody has any more.
@@ -116,8 +114,6 @@ pub(crate) struct Watched {
     /// It came to its end with a GPU's file open and no doorbell mapped, and either the file was opened after the last look but
     /// one at its mappings, or more than [`CONTEXT_NS`] lay between these two looks: a context may have come and gone.
     opened_late: bool,
-    /// Nothing had ever come in any of its channels when its memory went.
-    silent: bool,
 }
 
 /// How often rings that could not be read are looked for again; all rings of a process count together.
@@ -156,7 +152,6 @@ impl Watched {
             began_at: now(),
             not_before: 0,
             launched: begin == Begin::First,
-            opened: now(),
             forgotten: 0,
             dropped: Vec::new(),
             moved: 0,
@@ -167,7 +162,6 @@ impl Watched {
             stale: BTreeSet::new(),
             seen_to_its_end: false,
             opened_late: false,
-            silent: false,
         })
     }
 

@@ -22,9 +22,6 @@ pub(super) const RAN_NS: u64 = 400_000;
 pub(super) const SAFETY_NS: u64 = 2_000_000_000;
 /// Time after which such a look reads the ring, and mappings are searched, ns; the others read GP_PUT alone.
 pub(super) const WHOLE_NS: u64 = 10_000_000_000;
-/// A process that sleeps and ends within this time after a look at its channels, ns, was seen to its end: it is looked at for
-/// each [`RAN_NS`] of CPU time, so that little can have come since.
-pub(super) const UNSEEN_NS: u64 = 2_000_000;
 /// How long nothing must have come before a process is taken to sleep, ns.
 pub(super) const STILL_NS: u64 = 1_000_000_000;
 /// How often it is judged which processes sleep, ns.

@@ -200,11 +200,13 @@ impl Session {
     /// A process's memory is gone, with its end or with another program: says what may have been missed.
     pub(super) fn ended(&mut self, pid: u32) {
         let watched = self.watched.get_mut(&pid);
-        if let Some(ns) = watched.and_then(|w| w.ended_busy(now())) {
+        if let Some(ns) = watched.and_then(|w| w.ended_unseen()) {
             let ms = ns as f64 / 1e6;
             self.untraced(
                 pid,
-                format!("its last {ms:.1} ms were not seen: it had submitted just before"),
+                format!(
+                    "it ended with its channels mapped, and its last {ms:.1} ms were not seen (--stop-at-exit=always sees them)"
+                ),
             );
         }
     }
@@ -254,7 +256,6 @@ impl Session {
     pub(super) fn process_gone(&mut self, pid: u32) {
         self.births.ended();
         self.find_kin();
-        let slept = self.slept_to_its_end(pid, now());
         self.forget_sleeper(pid);
         self.leave(pid);
         self.ended(pid);
@@ -264,13 +265,6 @@ impl Session {
         self.held.forget(pid);
         self.scheduler.leave(pid);
         self.report_unresolved(pid, watched.unresolved());
-        if let Some(ns) = slept.filter(|_| !watched.was_seen_at_its_end()) {
-            let ms = ns as f64 / 1e6;
-            self.untraced(
-                pid,
-                format!("it slept and was ended at once: its last {ms:.1} ms were not seen"),
-            );
-        }
         if let Some(why) = watched.unseen(now()) {
             self.untraced(pid, why);
         }

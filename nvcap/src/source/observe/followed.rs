@@ -92,7 +92,6 @@ impl Followed {
             long_ago: now.saturating_sub(self.follower.peeked) > quiet(self.pause),
             moved: self.moved,
             busy: phase.may_have_unread() || looked.saturating_sub(self.moved) < quiet(self.pause),
-            recent: looked.saturating_sub(self.moved) < RECENT_NS,
         }
     }
 }
@@ -112,23 +111,17 @@ pub(crate) struct Dropped {
     pub moved: u64,
     /// Something had come shortly before the last look, or was known to wait unread: more may have come since.
     pub busy: bool,
-    /// Something had come within [`RECENT_NS`] before the last look.
-    pub recent: bool,
     /// Nobody looked or peeked at it for longer than its pauses last: anything may have come since.
     pub long_ago: bool,
 }
 
-/// A channel that was quiet for this time before the last look, ns, is taken to have been done with when its process ends.
+/// A channel that was quiet for this time before the last look, ns, is taken to have been done with when its process unmaps it.
 ///
 /// It is twice the longest pause of late (`pause`), after which the process might have gone on. It is 20 ms at least, because
 /// in a pause another program may merely have had the processor; and 100 ms at most.
 pub(crate) fn quiet(pause: u64) -> u64 {
     (2 * pause).clamp(20_000_000, 100_000_000)
 }
-
-/// A process that ends so soon after something came, ns, may have submitted after the last look at it: it may have paused only because others had its
-/// processor. One that ends its context before takes longer than this.
-const RECENT_NS: u64 = 100_000_000;
 
 /// What is said of channels that were unmapped while they may have been in use.
 pub(crate) fn unmapped(dropped: &[Dropped]) -> Option<String> {
@@ -176,7 +169,6 @@ mod tests {
             looked: 1_000_000,
             moved,
             busy: false,
-            recent: false,
             long_ago: true,
         };
         let said = |all: &[Dropped]| unmapped(all).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::{os::fd::RawFd, time::Duration};
 
 use super::{
-    doze::{Bell, Doze, JUDGE_NS, Judged, Rung, SAFETY_NS, SLEEPS, STILL_NS, UNSEEN_NS},
+    doze::{Bell, Doze, JUDGE_NS, Judged, Rung, SAFETY_NS, SLEEPS, STILL_NS},
     process::{self, now},
     session::Session,
 };
@@ -180,15 +180,5 @@ impl Session {
                 self.sleepers.refused.insert(pid);
             }
         }
-    }
-
-    /// How much of a process's end was not seen, ns: the time since the last look at its channels, if it slept and that time is
-    /// long.
-    pub(super) fn slept_to_its_end(&self, pid: u32, now: u64) -> Option<u64> {
-        // Others that have a ring are looked at still.
-        let its = self.followed.iter().filter(|f| f.holders == [pid]);
-        let looked = its.map(|f| f.follower.looked).max()?;
-        let unseen = now.saturating_sub(looked);
-        (self.sleepers.has(pid) && unseen > UNSEEN_NS).then_some(unseen)
     }
 }

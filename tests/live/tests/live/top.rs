@@ -199,9 +199,9 @@ pub fn suspects() -> Result<()> {
 
 /// The kernels of a process, while it is observed.
 pub fn kernels() -> Result<()> {
-    let mut gpu = idle(
-        93,
-        2,
+    // It is at work for longer than any look at it.
+    let mut gpu = start(
+        &plan(93, 2, 100_000),
         &[
             "--timed",
             "--threads=1",

@@ -3,9 +3,6 @@
 use super::{CONTEXT_NS, Watched};
 use crate::source::observe::followed::{self, Dropped, quiet};
 
-/// A process that ends so soon after it was attached to may have done so at once, ns.
-const YOUNG_NS: u64 = 1_000_000_000;
-
 impl Watched {
     /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
     /// say.
@@ -31,14 +28,6 @@ impl Watched {
                 "it ended before {} of its channels that were found could be looked at",
                 self.put_off.len()
             )),
-            None if ended && self.silent => Some(format!(
-                "it ended {ms:.1} ms after the last look at its mappings, and its channels had not been used by the last look at them: whether they were since is not known"
-            )),
-            None if self.is_young_and_silent(now) => Some(format!(
-                "it ended {:.1} ms after it was attached to, and its channels had not been used by the last look at them: whether they were since is \
-                 not known (--stop-at-exit=always tells)",
-                now.saturating_sub(self.opened) as f64 / 1e6
-            )),
             None if self.found => None,
             None if self.opened_late => Some(
                 "it had a GPU's file open, and may have mapped its memory and given it up between two looks at its mappings".to_owned(),
@@ -48,17 +37,6 @@ impl Watched {
             )),
             unfound => unfound,
         }
-    }
-
-    /// It was attached to a short while ago, and nothing was seen of it: a short program does all its work between two looks.
-    fn is_young_and_silent(&self, now: u64) -> bool {
-        let young = !self.launched && now.saturating_sub(self.opened) < YOUNG_NS;
-        young && self.silent && self.parent.is_none() && !self.seen_to_its_end
-    }
-
-    /// It was looked at when it had come to its end.
-    pub(crate) fn was_seen_at_its_end(&self) -> bool {
-        self.seen_to_its_end
     }
 
     /// It stood still at its end, and was looked at since `begun`, for the last time. `mapped_at`: when its mappings were looked
@@ -101,21 +79,14 @@ impl Watched {
         followed::unmapped(&dropped)
     }
 
-    /// All its memory is gone. Gives how long before that the last look was, ns, if it had submitted shortly before that look, or if that look was so
-    /// long ago that it may have gone on since, as where nvcap got no processor.
-    pub(crate) fn ended_busy(&mut self, now: u64) -> Option<u64> {
+    /// All its memory is gone. Gives how long before that one of its channels was last looked at, ns, if it had any then and did not
+    /// stand at its end: however quiet they were, it may have submitted since.
+    pub(crate) fn ended_unseen(&mut self) -> Option<u64> {
         let dropped = std::mem::take(&mut self.dropped);
-        let last = dropped.iter().map(|d| d.looked).max()?;
-        // What stands at its end is looked at there, if not by this process's own stop.
-        let recent = now.saturating_sub(last) > AT_ONCE_NS && dropped.iter().any(|d| d.recent);
-        let busy = recent || dropped.iter().any(|d| d.busy || d.long_ago);
-        self.silent = self.moved == 0;
-        (busy && !self.seen_to_its_end).then(|| now.saturating_sub(last))
+        let unseen = dropped.iter().map(|d| d.now.saturating_sub(d.looked));
+        unseen.max().filter(|_| !self.seen_to_its_end)
     }
 }
-
-/// A look so shortly before a process was found gone was at its end, ns.
-const AT_ONCE_NS: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -134,7 +105,6 @@ mod tests {
             looked: 999 * MS,
             moved,
             busy: false,
-            recent: false,
             long_ago: false,
         }
     }
@@ -147,42 +117,21 @@ mod tests {
         // The one that was used is followed no longer when the others go.
         process.drop_channel(dropped(1, 0));
         assert_eq!(process.unmapped(0), None);
-        process.drop_channel(dropped(2, 0));
-        assert_eq!(process.ended_busy(1000 * MS), None);
-        assert!(!process.silent);
+        assert_eq!(process.ended_unseen(), None);
     }
 
     #[test]
-    fn a_process_that_nobody_looked_at_for_long_may_have_submitted() {
-        let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
-        process.drop_channel(dropped(0, 700 * MS));
-        process.drop_channel(Dropped {
-            looked: 800 * MS,
-            long_ago: true,
-            ..dropped(1, 700 * MS)
-        });
-        assert_eq!(process.ended_busy(1000 * MS), Some(MS));
-        // What the kernel stopped at its end was looked at then.
-        process.drop_channel(Dropped {
-            long_ago: true,
-            ..dropped(2, 700 * MS)
-        });
-        process.seen_to_its_end = true;
-        assert_eq!(process.ended_busy(1000 * MS), None);
-    }
-
-    #[test]
-    fn a_process_that_ends_soon_after_it_was_attached_to_may_have_submitted() {
-        let mut process = Watched::open(std::process::id(), Begin::Here).unwrap();
-        process.drop_channel(dropped(0, 0));
-        assert_eq!(process.ended_busy(1000 * MS), None);
-        process.found = true;
-        let opened = process.opened;
-        assert!(process.unseen(opened + 500 * MS).is_some());
-        assert_eq!(process.unseen(opened + 1500 * MS), None);
-        process.drop_channel(dropped(1, 700 * MS));
-        assert_eq!(process.ended_busy(1000 * MS), None);
-        assert_eq!(process.unseen(opened + 500 * MS), None);
+    fn a_process_that_ends_with_channels_may_have_submitted_since_the_last_look() {
+        for moved in [0, MS] {
+            let mut process = Watched::open(std::process::id(), Begin::Here).unwrap();
+            assert_eq!(process.ended_unseen(), None);
+            process.drop_channel(dropped(0, moved));
+            assert_eq!(process.ended_unseen(), Some(MS));
+            // What the kernel stopped at its end was looked at then.
+            process.drop_channel(dropped(1, moved));
+            process.seen_to_its_end = true;
+            assert_eq!(process.ended_unseen(), None);
+        }
     }
 
     #[test]
@@ -190,8 +139,5 @@ mod tests {
         let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
         process.drop_channel(dropped(0, 0));
         assert!(process.unmapped(0).is_some());
-        process.drop_channel(dropped(1, 0));
-        assert_eq!(process.ended_busy(1000 * MS), None);
-        assert!(process.silent);
     }
 }
