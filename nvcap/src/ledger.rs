@@ -29,11 +29,16 @@ pub const STATUS_ERROR: u8 = 1;
 pub const STATUS_USAGE: u8 = 2;
 /// Exit status of a trace that is known to be incomplete.
 pub const STATUS_LOST: u8 = 3;
+/// Exit status of a complete trace of processes of which none used a GPU.
+pub const STATUS_NO_GPU: u8 = 4;
 /// Exit status of a complete trace with something that could not be understood.
 pub const STATUS_NOT_UNDERSTOOD: u8 = 5;
 
 /// The most reasons for untraced things that are kept in words; the others are counted.
 const REASONS_KEPT: usize = 64;
+
+/// The most processes whose programs are kept for a trace without a GPU.
+const PROGRAMS_KEPT: usize = 64;
 
 /// Doorbells whose channel never became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +94,10 @@ pub struct Ledger {
     untraced: Vec<Untraced>,
     unshown: u64,
     names: HashMap<u32, String>,
+    /// The program that each process executed last, also of those that have ended.
+    programs: BTreeMap<u32, String>,
+    /// A process was seen to use a GPU: a channel, a mapping of the driver's, a call to it.
+    gpu: bool,
     end_ns: u64,
     observed: Option<Observed>,
     trapped: Option<Trapped>,
@@ -108,6 +117,14 @@ impl Ledger {
     /// Takes one record into account. Records of one channel must come in the order the source gave them.
     pub fn record(&mut self, record: &Record) {
         self.end_ns = self.end_ns.max(record_time(record));
+        self.gpu |= matches!(
+            record,
+            Record::Ioctl(_)
+                | Record::Mapping(_)
+                | Record::Channel(_)
+                | Record::Submission(_)
+                | Record::Passed(_)
+        );
         match record {
             Record::Submission(s) => self.channels.entry(s.channel).or_default().submission(s),
             Record::Channel(c) => {
@@ -120,6 +137,10 @@ impl Ledger {
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name } => {
                     self.names.insert(p.at.pid, name.clone());
+                    if self.programs.len() < PROGRAMS_KEPT || self.programs.contains_key(&p.at.pid)
+                    {
+                        self.programs.insert(p.at.pid, name.clone());
+                    }
                     for c in self.channels.values_mut() {
                         if c.pid == p.at.pid && c.process.is_none() {
                             c.process = Some(name.clone());
@@ -339,11 +360,28 @@ impl Ledger {
             && self.unshown == 0
     }
 
-    /// The exit status of this verdict: [`STATUS_COMPLETE`], [`STATUS_LOST`] or [`STATUS_NOT_UNDERSTOOD`].
+    /// The programs of the traced processes, each once, where none of them was seen to use a GPU: no channel, no mapping of a GPU's
+    /// memory. `None` where one did, where something may be missing, and where no process was traced.
+    #[must_use]
+    pub fn without_gpu(&self) -> Option<Vec<&str>> {
+        if self.gpu || self.programs.is_empty() || !self.is_complete() {
+            return None;
+        }
+        let mut all: Vec<&str> = Vec::new();
+        for name in self.programs.values() {
+            if !all.contains(&name.as_str()) {
+                all.push(name);
+            }
+        }
+        Some(all)
+    }
+
+    /// The exit status of this verdict: [`STATUS_COMPLETE`], [`STATUS_LOST`], [`STATUS_NO_GPU`] or [`STATUS_NOT_UNDERSTOOD`].
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match &self.understood {
             _ if !self.is_complete() => STATUS_LOST,
+            _ if self.without_gpu().is_some() => STATUS_NO_GPU,
             Some(u) if !u.is_whole() => STATUS_NOT_UNDERSTOOD,
             _ => STATUS_COMPLETE,
         }

@@ -283,21 +283,8 @@ fn vm(report: &mut Report) -> Result<Vec<(String, Cmd)>> {
         "VM tests for aarch64",
         "they need programs built for it and minutes of emulation: cargo xtask vm --foreign, or bash .ci/run --nightly",
     );
-    report.skip(
-        "VM tests of the other cells",
-        "they have not been seen whole since a kernel boots once for all of its cells (tests/vm/README.md): cargo xtask vm",
-    );
-    let cells = VM_CELLS.iter().flat_map(|cell| ["--cell", cell]);
-    Ok(vec![("VM tests".to_owned(), vm.args(cells))])
+    Ok(vec![("VM tests".to_owned(), vm)])
 }
-
-/// The cells of the matrix that every run of the tests boots.
-const VM_CELLS: [&str; 4] = [
-    "6.1-kprobe",
-    "backports-kprobe",
-    "backports-fentry",
-    "5.10-kprobe",
-];
 
 /// The output of passed tests is needed for lines that say that a test did not run.
 const SHOW: [&str; 2] = ["--", "--show-output"];

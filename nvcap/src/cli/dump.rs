@@ -345,7 +345,7 @@ fn merge(args: &Args) -> anyhow::Result<ExitCode> {
 fn recorder(args: &Args, path: &Path) -> anyhow::Result<Recorder> {
     let others = [&args.channels, &args.output.phases, &args.output.output];
     let others = others.map(|p| p.as_deref());
-    let files = recorder::open(path, &RecordingOptions::default(), &others)?;
+    let (files, _) = recorder::open(path, &RecordingOptions::default(), &others)?;
     let made = recorder::of_trace(
         files,
         &Traced {

@@ -98,6 +98,7 @@ Exit status:
   1  error: the trace could not be made, or not be written
   2  usage: the command line is not understood
   3  something was lost: the ledger says what and how much
+  4  no traced process used a GPU
   5  complete, but not all was understood: the ledger says what
 nvcap dump and nvcap diff have statuses of their own beside these (nvcap dump --help).
 With --exit-with-child the traced command's own status is passed on where the trace is complete.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::{recorder, trace, values};
+use super::{trace, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +18,7 @@ Examples:
 The file has the raw records: all of them, whatever a filter says. It can be opened by programs
 that read pcapng. docs/recordings.md has more, docs/file-format.md the layout.";
 
-/// The file that is written without `-o`, as perf does it.
+/// The file that is written without `-o`.
 const DEFAULT: &str = "nvcap.pcapng";
 
 /// What is recorded.
@@ -53,7 +53,7 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
         command,
         &[(
             "output",
-            "Write to FILE, readable by its owner alone; by default nvcap.pcapng, and what was there becomes nvcap.pcapng.old",
+            "Write to FILE, readable by its owner alone; by default nvcap.pcapng; where there is a recording, the new one gets a number (nvcap.2.pcapng) unless --force says to write over it",
         )],
     );
     values::without(command, &USELESS)
@@ -79,29 +79,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     trace.output.quiet = true;
     trace.recording.alone = true;
-    trace.record = Some(match trace.output.output.take() {
-        Some(path) => path,
-        None => {
-            keep_old(DEFAULT)?;
-            DEFAULT.into()
-        }
-    });
-    let path = trace.record.clone().unwrap_or_default();
-    let is_one = trace.recording.rotate.is_none();
-    let status = trace::run(trace)?;
-    if is_one {
-        recorder::tell_of(&path);
-    }
-    Ok(status)
-}
-
-/// Renames the file of an earlier recording to NAME.old, in the place of a still older one.
-fn keep_old(name: &str) -> anyhow::Result<()> {
-    let old = format!("{name}.old");
-    match std::fs::rename(name, &old) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            bail!("cannot rename {name} to {old}: {e}; name another file with -o")
-        }
-        _ => Ok(()),
-    }
+    trace.record = Some(trace.output.output.take().unwrap_or(DEFAULT.into()));
+    trace::run(trace)
 }

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::version;
 use crate::capture::{HostGpu, TraceInfo};
+use crate::output::file::Place;
 use crate::output::message::tell;
 use crate::output::recorder::KernelLines;
 use crate::output::recorder::{Files, Recorder, Rotation};
@@ -42,6 +43,10 @@ pub(super) struct RecordingOptions {
     #[cfg(feature = "zstd")]
     #[arg(long)]
     pub zstd: bool,
+
+    /// Write over a recording that is there; without it the new one gets a name with a number: run.2.pcapng
+    #[arg(long)]
+    pub force: bool,
 
     /// Nothing is shown: `nvcap record`.
     #[arg(skip)]
@@ -167,7 +172,7 @@ pub(super) fn open(
     path: &Path,
     options: &RecordingOptions,
     others: &[Option<&Path>],
-) -> anyhow::Result<Files> {
+) -> anyhow::Result<(Files, Option<Place>)> {
     let compressed = options.compresses(path);
     if let Some(rotation) = options.rotation() {
         if path.as_os_str() == "-" {
@@ -177,15 +182,16 @@ pub(super) fn open(
         }
         let files = Files::numbered(path, rotation, compressed)
             .with_context(|| format!("cannot write recordings like {}", path.display()))?;
-        return with_tables(files, options);
+        return Ok((with_tables(files, options)?, None));
     }
     let others: Vec<&Path> = others.iter().copied().flatten().collect();
-    let out = super::target::open(Some(path), false, &others)?;
+    let out = super::target::open_recording(path, options.force, &others)?;
     anyhow::ensure!(
         !out.is_terminal(),
         "a recording is no text for a terminal: name a file, or pipe it into a program"
     );
-    Ok(Files::one(out, compressed))
+    let place = out.place();
+    Ok((Files::one(out, compressed), place))
 }
 
 /// What makes tables of each file that is whole, if that was asked for.
@@ -208,11 +214,19 @@ fn with_tables(files: Files, _: &RecordingOptions) -> anyhow::Result<Files> {
     Ok(files)
 }
 
-/// Tells where the finished recording is, and which command shows it. A pipe or device is not told of.
+/// Fails where the file of a recording was removed, renamed or replaced while it was written.
+pub(super) fn check(place: &Place) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        place.is_there(),
+        "the recording is lost: {} was removed, renamed or replaced while it was written; record again",
+        place.path.display()
+    );
+    Ok(())
+}
+
+/// Tells where the finished recording is, and which command shows it.
 pub(super) fn tell_of(path: &Path) {
-    if let Ok(file) = path.metadata()
-        && file.is_file()
-    {
+    if let Ok(file) = path.metadata() {
         tell(format_args!(
             "recorded into {} ({}); nvcap decode {} shows it",
             path.display(),

@@ -166,6 +166,54 @@ pub(super) fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyh
         Some(path) if path.as_os_str() == "-" => return Ok(Output::stdout()),
         Some(path) => path,
     };
+    is_no_input(path, inputs)?;
+    Output::file(path).with_context(|| cannot_write(path))
+}
+
+/// As [`open`], for a recording: where there is one, the new one gets a name with a number, which is said, unless `force` says to
+/// write over it.
+///
+/// # Errors
+/// As there; where another program writes a recording into the file that is to be written over.
+pub(super) fn open_recording(path: &Path, force: bool, inputs: &[&Path]) -> anyhow::Result<Output> {
+    if path.as_os_str() == "-" {
+        return Ok(Output::stdout());
+    }
+    is_no_input(path, inputs)?;
+    let out = match Output::recording(path, force) {
+        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => bail!(
+            "cannot write to {}: another program records into it; end that, or name another file with -o",
+            path.display()
+        ),
+        out => out.with_context(|| cannot_write(path))?,
+    };
+    if let Some(place) = out.place()
+        && place.path.file_name() != path.file_name()
+        && is_used(path)
+    {
+        tell(format_args!(
+            "{} is there already: recording into {} (--force writes over it)",
+            path.display(),
+            place.path.display()
+        ));
+    }
+    Ok(out)
+}
+
+/// Something is in the file.
+fn is_used(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| m.is_file())
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!(
+        "cannot write to {} (name a file of your own, or in a directory you may write to)",
+        path.display()
+    )
+}
+
+/// The file is none of those that are read.
+fn is_no_input(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
     let is_input = inputs.iter().any(|input| match input.as_os_str() == "-" {
         true => is_same(Path::new("/dev/stdin"), path),
         false => is_same(input, path),
@@ -176,12 +224,7 @@ pub(super) fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyh
             path.display()
         );
     }
-    Output::file(path).with_context(|| {
-        format!(
-            "cannot write to {} (name a file of your own, or in a directory you may write to)",
-            path.display()
-        )
-    })
+    Ok(())
 }
 
 /// Help of `-o` where [`open_for_a_program`] opens it.

@@ -403,7 +403,10 @@ pub(super) fn run_into<'a>(
         }
     };
     let made = make(&args)?;
-    let record = args.recording_files()?;
+    let (record, place) = match args.recording_files()? {
+        Some((files, place)) => (Some(files), place),
+        None => (None, None),
+    };
     let made = if args.gpu_time {
         made.with_gpu_time()
     } else {
@@ -484,6 +487,12 @@ pub(super) fn run_into<'a>(
         how::End::Observe(observed) => pipeline.observed(observed.clone()),
     }
     let ledger = conclude(pipeline)?;
+    if let Some(place) = &place {
+        recorder::check(place)?;
+        if args.recording.alone {
+            recorder::tell_of(&place.path);
+        }
+    }
     Ok(trace_end::end(
         args.exit_with_child,
         outcome.child,

@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 
-use crate::ledger::Trapped;
+use crate::ledger::{STATUS_COMPLETE, STATUS_NO_GPU, Trapped};
 use crate::output::message::tell;
 use crate::record::{At, Loss, Lost, Record};
 use crate::source::trap::live::End;
@@ -51,7 +51,7 @@ pub(super) fn end(passes_on: bool, child: Option<ExitStatus>, status: u8) -> Exi
     if !child.success() {
         tell(format_args!("the command ended with {child}"));
     }
-    if passes_on && status == 0 {
+    if passes_on && (status == STATUS_COMPLETE || status == STATUS_NO_GPU) {
         // As a shell tells it: 128 and the signal's number.
         let code = child
             .code()

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use super::recorder::{self, Traced};
 use super::trace::Args;
-use crate::output::recorder::Files;
+use crate::output::{file::Place, recorder::Files};
 
 impl Args {
     /// Opens the file of `--record`, if the option was given.
     ///
     /// # Errors
     /// When the file cannot be written, or the trace also reads or writes it otherwise.
-    pub(super) fn recording_files(&self) -> anyhow::Result<Option<Files>> {
+    pub(super) fn recording_files(&self) -> anyhow::Result<Option<(Files, Option<Place>)>> {
         let Some(path) = &self.record else {
             return Ok(None);
         };

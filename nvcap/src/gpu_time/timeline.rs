@@ -136,11 +136,12 @@ impl Seen<'_> {
 
     /// Two times of the host on the GPU's clock.
     fn between(self, from_ns: u64, until_ns: u64) -> Option<Between> {
-        let until = self.clock.gpu(until_ns)?;
+        let (from, until) = (self.clock.gpu(from_ns)?, self.clock.gpu(until_ns)?);
+        let error = |gpu_ns| Some(self.clock.host(gpu_ns)?.error_ns);
         Some(Between {
-            from: self.clock.gpu(from_ns)?,
+            from,
             until,
-            clock_error: self.clock.host(until)?.error_ns,
+            clock_error: error(from)?.max(error(until)?),
         })
     }
 
@@ -427,8 +428,8 @@ fn end_by_next(
         None => THERE_NS,
     };
     // As far as the clocks tell.
-    let clock = stamped.error_ns.cast_signed();
-    (in_time && waited >= least.max(clock)).then_some((end, waited >= THERE_NS.max(clock)))
+    let waited = waited.saturating_sub_unsigned(stamped.error_ns);
+    (in_time && waited >= least).then_some((end, waited >= THERE_NS))
 }
 
 /// An entry whose stamp is written behind its work.

@@ -269,8 +269,19 @@ impl Table {
 
     /// Forgets what was told of a process: it begins with other memory, at the same addresses.
     pub fn forget(&self, pid: u32) {
+        self.forget_where(pid, |what| what != ARMED | Kind::Process as u64);
+    }
+
+    /// Forgets that a process has breakpoints: it has not mapped its doorbells yet.
+    pub fn forget_armed(&self, pid: u32) {
+        self.forget_where(pid, |what| what == ARMED | Kind::Process as u64);
+    }
+
+    fn forget_where(&self, pid: u32, which: impl Fn(u64) -> bool) {
         for slot in self.slots() {
-            if slot.of.load(Ordering::Acquire) as u32 == pid {
+            if slot.of.load(Ordering::Acquire) as u32 == pid
+                && which(slot.what.load(Ordering::Acquire))
+            {
                 slot.value.store(FORGOTTEN, Ordering::Release);
             }
         }

@@ -155,12 +155,15 @@ fn row(model: &Model, c: &ChannelView, live: Live) -> Vec<String> {
     ]
 }
 
+/// The widest column, characters; what is longer sticks out.
+const WIDEST: usize = 200;
+
 /// Left-aligned columns, two spaces between them.
 fn columns(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut widths: Vec<usize> = head.iter().map(|h| h.len()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.chars().count().min(WIDEST));
         }
     }
     let mut text = String::new();

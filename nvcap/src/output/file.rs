@@ -2,16 +2,20 @@
 //!
 //! - An existing file is emptied at the first write, not before: a wrong process id on the command line destroys nothing.
 //!   A new file to which nothing was written is removed.
+//! - A recording is not written over another one ([`Named::unused`]): it gets a name with a number instead.
 //! - The file must be the user's own. Refused are another user's files, files behind another user's symbolic link, and files
 //!   with a second name. Otherwise, if root writes into a folder that all may write to (/tmp), another user could make
 //!   nvcap overwrite any file by a link, or could read the trace in a file prepared for it.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The greatest number that the name of a recording gets.
+const NUMBERS: u32 = 9999;
 /// How many symbolic links are followed one after the other: the kernel's own limit.
 const LINKS: u32 = 40;
 
@@ -34,6 +38,22 @@ pub(crate) struct Named {
     /// Whether the file can be cut back to an earlier length: not if it is no regular file, was inherited, or has another handle.
     pub regular: bool,
     state: Arc<State>,
+}
+
+/// Where a file is that is written.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The path that it was opened by, behind links.
+    pub path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Place {
+    /// Whether it is still there: not where it was removed, renamed or replaced meanwhile.
+    pub(crate) fn is_there(&self) -> bool {
+        let is_ours = |m: std::fs::Metadata| (m.dev(), m.ino()) == self.inode;
+        self.path.symlink_metadata().is_ok_and(is_ours)
+    }
 }
 
 #[derive(Debug)]
@@ -79,6 +99,55 @@ impl Named {
             }
         }
         Err(io::Error::from_raw_os_error(libc::ELOOP))
+    }
+
+    /// Opens the file as [`Named::open`] does, unless there is something in it, or another program writes a recording there: then a
+    /// new one beside it, NAME.2.EXTENSION or the first number behind it that is free.
+    ///
+    /// # Errors
+    /// As [`Named::open`].
+    pub(crate) fn unused(path: &Path) -> io::Result<Self> {
+        let is_used = |named: &Self| {
+            let empty = named.file.metadata().map(|m| m.len() == 0);
+            named.regular && !(empty.unwrap_or(false) && named.lock())
+        };
+        let named = Self::open(path)?;
+        if !is_used(&named) {
+            return Ok(named);
+        }
+        for number in 2..=NUMBERS {
+            let mut options = OpenOptions::new();
+            let path = numbered(path, number);
+            match options.write(true).create_new(true).mode(0o600).open(&path) {
+                Ok(file) => {
+                    let named = Self::new(file, path, Start::New)?;
+                    named.lock();
+                    return Ok(named);
+                }
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Locks a file into which a recording is written; false where another program has locked it.
+    pub(crate) fn lock(&self) -> bool {
+        // SAFETY: an open descriptor; the lock ends with it.
+        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    }
+
+    /// The path that it was opened by, behind links.
+    pub(crate) fn path(&self) -> &Path {
+        &self.state.path
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            path: self.state.path.clone(),
+            inode: self.state.inode,
+        }
     }
 
     fn new(file: File, path: PathBuf, start: Start) -> io::Result<Self> {
@@ -138,6 +207,17 @@ impl Named {
     }
 }
 
+/// The path of a file with a number before its extension.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
 /// Opens what is there or makes a new one; never what a symbolic link leads to (ELOOP).
 fn open(path: &Path) -> io::Result<(File, Start)> {
     let mut options = OpenOptions::new();
@@ -177,7 +257,7 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
 }
 
 fn read_link(link: &File) -> io::Result<PathBuf> {
-    use std::os::{fd::AsRawFd, unix::ffi::OsStringExt};
+    use std::os::unix::ffi::OsStringExt;
 
     let mut to = vec![0u8; libc::PATH_MAX as usize];
     // SAFETY: an open descriptor, an empty name that ends with 0, and room for as many bytes as are named.
@@ -257,6 +337,40 @@ mod tests {
             assert_eq!(fs::read(path).unwrap(), b"of today");
             assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn a_recording_is_not_written_over_another() {
+        let folder = Folder::new("unused");
+        let at = |name: &str| folder.0.join(name);
+        let first = Named::unused(&at("run.pcapng")).unwrap();
+        // Nothing is in it yet, but somebody writes there.
+        let second = Named::unused(&at("run.pcapng")).unwrap();
+        let third = Named::unused(&at("run.pcapng")).unwrap();
+        for (named, name) in [
+            (&first, "run.pcapng"),
+            (&second, "run.2.pcapng"),
+            (&third, "run.3.pcapng"),
+        ] {
+            assert_eq!(named.path(), at(name));
+        }
+        for named in [&first, &second] {
+            named.begin().unwrap();
+            (&named.file).write_all(b"x").unwrap();
+        }
+        drop((first, second, third));
+        assert!(!at("run.3.pcapng").exists(), "nothing came of it");
+        let third = Named::unused(&at("run.pcapng")).unwrap();
+        assert_eq!(third.path(), at("run.3.pcapng"));
+        fs::write(at("empty"), "").unwrap();
+        assert_eq!(Named::unused(&at("empty")).unwrap().path(), at("empty"));
+        third.begin().unwrap();
+        let place = third.place();
+        assert!(place.is_there());
+        fs::remove_file(&place.path).unwrap();
+        assert!(!place.is_there());
+        fs::write(&place.path, "another's").unwrap();
+        assert!(!place.is_there());
     }
 
     #[test]

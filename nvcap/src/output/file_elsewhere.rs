@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// An opened file.
 #[derive(Debug)]
@@ -11,6 +11,21 @@ pub struct Named {
     pub file: File,
     /// Whether the file can be cut back to an earlier length: not if it is no regular file, or has another handle.
     pub regular: bool,
+    path: PathBuf,
+}
+
+/// Where a file is that is written.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its path.
+    pub path: PathBuf,
+}
+
+impl Place {
+    /// Whether it is still there.
+    pub fn is_there(&self) -> bool {
+        self.path.exists()
+    }
 }
 
 impl Named {
@@ -21,7 +36,37 @@ impl Named {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::create(path)?;
         let regular = file.metadata()?.is_file();
-        Ok(Self { file, regular })
+        let path = path.to_owned();
+        Ok(Self {
+            file,
+            regular,
+            path,
+        })
+    }
+
+    /// The same: no live trace is recorded here.
+    ///
+    /// # Errors
+    /// As [`Named::open`].
+    pub fn unused(path: &Path) -> io::Result<Self> {
+        Self::open(path)
+    }
+
+    /// Locks nothing.
+    pub fn lock(&self) -> bool {
+        true
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        Place {
+            path: self.path.clone(),
+        }
     }
 
     /// To be called before something is written.
@@ -40,6 +85,7 @@ impl Named {
         Ok(Self {
             file: self.file.try_clone()?,
             regular: false,
+            path: self.path.clone(),
         })
     }
 }

@@ -18,9 +18,27 @@ pub use json::json;
 pub(crate) use json::json_so_far;
 pub(crate) use table::Fit;
 
+/// The most programs that are named where none used a GPU.
+const PROGRAMS: usize = 8;
+
 /// The one line that says whether anything is missing, and what.
 #[must_use]
 pub fn verdict(ledger: &Ledger) -> String {
+    if let Some(programs) = ledger.without_gpu() {
+        let shown: Vec<String> = programs
+            .iter()
+            .take(PROGRAMS)
+            .map(|p| Plain(p).to_string())
+            .collect();
+        let more = match programs.len() - shown.len() {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        return format!(
+            "no GPU was used: nothing was submitted, and no channel was made ({}{more})",
+            shown.join(", ")
+        );
+    }
     let seen = seen(ledger);
     let not_understood = ledger.understood().map(not_understood).unwrap_or_default();
     let but = match not_understood.as_str() {

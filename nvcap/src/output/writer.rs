@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::file::Named;
+use super::file::{Named, Place};
 use super::message::tell;
 use super::terminal;
 use crate::blocked_write;
@@ -110,9 +110,36 @@ impl Output {
     /// # Errors
     /// When it cannot be opened, is a directory, or is not the user's own.
     pub fn file(path: &Path) -> io::Result<Self> {
+        Named::open(path).map(Self::named)
+    }
+
+    /// A file for a recording, which is not written over what is there: see [`Named::unused`]. `force`: it is, unless another program
+    /// writes a recording there.
+    ///
+    /// # Errors
+    /// As [`Output::file`]; `WouldBlock` where another program writes there.
+    pub(crate) fn recording(path: &Path, force: bool) -> io::Result<Self> {
+        if !force {
+            return Named::unused(path).map(Self::named);
+        }
         let named = Named::open(path)?;
-        let (path, whole) = (path.to_owned(), named.regular.then_some(0));
-        Ok(Self::new(Target::File { named, path }, whole))
+        if named.regular && !named.lock() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Self::named(named))
+    }
+
+    fn named(named: Named) -> Self {
+        let (path, whole) = (named.path().to_owned(), named.regular.then_some(0));
+        Self::new(Target::File { named, path }, whole)
+    }
+
+    /// Where the regular file is that it writes.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match &self.target {
+            Target::File { named, .. } if named.regular => Some(named.place()),
+            _ => None,
+        }
     }
 
     /// A second output to the same place, used when this one has written everything.

@@ -22,12 +22,11 @@ impl Auxv {
     /// # Errors
     /// Those of reading it: no such process, or no right to.
     pub(crate) fn of_process(pid: u32) -> io::Result<Self> {
-        let bytes = fs::read(format!("/proc/{pid}/auxv"))?;
-        if bytes.is_empty() {
-            // Its first thread may have ended.
-            return fs::read(of_process(pid, "auxv")).map(Self);
+        match fs::read(format!("/proc/{pid}/auxv")) {
+            Ok(bytes) if !bytes.is_empty() => Ok(Self(bytes)),
+            // Its first thread may have ended: empty on some kernels, ESRCH on others.
+            _ => fs::read(of_process(pid, "auxv")).map(Self),
         }
-        Ok(Self(bytes))
     }
 
     /// As the kernel has it.

@@ -79,11 +79,21 @@ impl Ordinary {
         };
         let remote = &ranges.remote;
         let count = remote.len() as libc::c_ulong;
-        // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
-        let n = unsafe {
-            libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), count, 0)
+        let of = |thread: libc::pid_t| {
+            // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
+            let n = unsafe {
+                libc::process_vm_readv(thread, &raw const local, 1, remote.as_ptr(), count, 0)
+            };
+            usize::try_from(n).map_err(|_| io::Error::last_os_error())
         };
-        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+        match of(self.pid) {
+            // Its first thread may have ended, and others may have its memory still.
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {
+                let other = super::living_thread(self.pid.cast_unsigned()).ok_or(e)?;
+                of(other.cast_signed())
+            }
+            read => read,
+        }
     }
 }
 

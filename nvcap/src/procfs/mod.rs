@@ -14,7 +14,11 @@
 //! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it takes a
 //! process whose first thread has ended for one without memory.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
+    path::Path,
+};
 
 pub(crate) mod auxv;
 pub(crate) mod births;
@@ -58,12 +62,16 @@ pub(crate) fn of_process(pid: u32, what: &str) -> String {
     if !is_over(&whole) {
         return format!("{whole}/{what}");
     }
-    let tasks = fs::read_dir(format!("{whole}/task"));
-    let living = tasks.into_iter().flatten().flatten().find_map(|task| {
-        let task = task.path().to_str()?.to_owned();
-        (!is_over(&task)).then_some(task)
-    });
-    format!("{}/{what}", living.unwrap_or(whole))
+    match living_thread(pid) {
+        Some(tid) => format!("{whole}/task/{tid}/{what}"),
+        None => format!("{whole}/{what}"),
+    }
+}
+
+/// A thread of a process that has not ended.
+fn living_thread(pid: u32) -> Option<u32> {
+    let mut all = threads(pid).unwrap_or_default().into_iter();
+    all.find(|tid| Stat::of_thread(pid, *tid).is_ok_and(|s| !s.is_over()))
 }
 
 /// Whether the thread of this folder has ended and waits to be reaped.
@@ -177,6 +185,24 @@ pub(crate) fn pages(pid: u32) -> u64 {
 /// Those of reading the folder: no such process, or no right to.
 pub(crate) fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
     fs::read_dir(of_process(pid, "fd"))
+}
+
+/// Opens a file that a process chose, where it is a regular one and `fits`. Nothing else is opened: that would do something to a
+/// device, and wait for a pipe's other end.
+pub(crate) fn open_regular(
+    path: impl AsRef<Path>,
+    fits: impl Fn(&fs::Metadata) -> bool,
+) -> Option<fs::File> {
+    let open = |path: &Path, flags: i32| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(flags).open(path).ok()
+    };
+    // By this descriptor it can be asked for and opened, no more.
+    let seen = open(path.as_ref(), libc::O_PATH)?;
+    let regular = seen.metadata().ok().filter(fs::Metadata::is_file)?;
+    fits(&regular).then_some(())?;
+    let same = format!("/proc/self/fd/{}", seen.as_raw_fd());
+    open(Path::new(&same), libc::O_NONBLOCK | libc::O_NOCTTY)
 }
 
 /// No thread of a process runs any more: it is gone, or waits to be reaped.

@@ -1,6 +1,7 @@
 //! When nvcap was last alive, in a file: the next one that starts knows by it for how long nobody counted.
 
-use std::io;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// How often the file is written, ns.
@@ -54,9 +55,19 @@ impl LastAlive {
 
     fn write(&mut self, now: u64) -> io::Result<()> {
         self.written = now;
-        // Written whole or not at all.
+        // Written whole or not at all, into a new file: what others may have put at its path is removed, and no link is followed.
         let new = self.path.with_extension("new");
-        std::fs::write(&new, format!("{}\n", now / 1_000_000_000))?;
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&new)?;
+        writeln!(file, "{}", now / 1_000_000_000)?;
         std::fs::rename(&new, &self.path)
     }
 }
@@ -82,6 +93,11 @@ mod tests {
         // Before the machine's start there was nothing to count.
         assert_eq!(open(1200, 1190).1, Some(10 * SECOND));
         assert_eq!(open(1100, 0).1, None, "the clock was set back");
+        let precious = folder.join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, path.with_extension("new")).unwrap();
+        open(1100, 0);
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
         std::fs::write(&path, "nonsense").unwrap();
         assert_eq!(open(1300, 0).1, None);
         std::fs::remove_dir_all(&folder).unwrap();

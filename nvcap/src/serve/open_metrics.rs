@@ -99,6 +99,8 @@ fn escaped(text: &str) -> String {
             '\\' => out.push_str("\\\\"),
             '"' => out.push_str("\\\""),
             '\n' => out.push_str("\\n"),
+            // A process's name may hold what a terminal obeys.
+            c if c.is_control() => out.push_str(&format!("\\\\x{:02x}", u32::from(c))),
             c => out.push(c),
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     cell::OnceCell,
     collections::HashMap,
-    fs::File,
+    fs::{File, Metadata},
     io::Read as _,
     os::unix::fs::{FileExt as _, MetadataExt as _},
     sync::Arc,
@@ -20,7 +20,7 @@ use super::{
     guard::guarded,
     modules::{Mapped, MappedFile},
 };
-use crate::procfs::mem::Memory;
+use crate::procfs::{mem::Memory, open_regular};
 
 /// The largest part that is read into memory.
 const MOST: u64 = 256 << 20;
@@ -112,14 +112,9 @@ impl Elf {
         let Some(file) = &mapped.file else {
             return Self::of_kernel(mapped, pid);
         };
-        let opened = mapped.paths(pid).into_iter().find_map(|(path, check)| {
-            let opened = File::open(path).ok()?;
-            (!check || is_file(&opened, file)).then_some(opened)
-        })?;
-        // A device or a pipe could block.
-        if !opened.metadata().is_ok_and(|m| m.is_file()) {
-            return None;
-        }
+        let mut ways = mapped.paths(pid).into_iter();
+        let opened = ways
+            .find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)))?;
         let cache = ReadCache::new(opened.try_clone().ok()?);
         let (segments, sections) = parts(&cache)?;
         Some(Self::new(Data::File(opened), segments, sections))
@@ -263,8 +258,8 @@ impl Elf {
 
 /// Whether it is the file that the mapping names. The device is not compared: of some file systems (btrfs, overlayfs) the
 /// two ways to ask for it give different numbers.
-fn is_file(opened: &File, file: &MappedFile) -> bool {
-    opened.metadata().is_ok_and(|m| m.ino() == file.inode)
+fn is_file(opened: &Metadata, file: &MappedFile) -> bool {
+    opened.ino() == file.inode
 }
 
 fn parts<'d>(data: impl ReadRef<'d>) -> Option<(Vec<Segment>, HashMap<String, Section>)> {

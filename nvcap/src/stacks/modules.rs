@@ -50,14 +50,13 @@ impl Mapped {
     }
 
     /// The ways to open its file, the surest first; whether what is opened must be checked to be it.
-    pub(super) fn paths(&self, pid: u32) -> [(String, bool); 3] {
+    pub(super) fn paths(&self, pid: u32) -> [(String, bool); 2] {
         [
             (
                 path_of(pid, &format!("map_files/{:x}-{:x}", self.start, self.end)),
                 false,
             ),
             (path_of(pid, &format!("root{}", self.name)), true),
-            (self.name.to_string(), true),
         ]
     }
 }

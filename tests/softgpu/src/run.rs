@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -197,10 +197,12 @@ struct Breakpoints(Option<Table>);
 impl Breakpoints {
     /// Before memory is mapped: what was told of the program that this process executed before is forgotten.
     fn expected(how: &How) -> Self {
-        let path = std::env::var_os(nvcap::in_step::FILE).filter(|_| how.device);
-        let table = path.and_then(|path| Table::open(Path::new(&path)).ok());
+        let told = std::env::var_os(nvcap::in_step::FILE).map(PathBuf::from);
+        let own = how.in_step.as_ref().map(|o| o.table.clone());
+        let path = own.or(told).filter(|_| how.device);
+        let table = path.and_then(|path| Table::open(&path).ok());
         if let Some(table) = &table {
-            table.forget(std::process::id());
+            table.forget_armed(std::process::id());
         }
         Self(table)
     }
@@ -345,8 +347,6 @@ fn hostile_end(plan: &Plan, how: &How, memory: &mut Memory) -> Result<()> {
         memory.leave_remains(channel, how.remains)?;
         for round in 0..5 {
             if how.remains_shrink && round == 3 {
-                say("before the shrink");
-                wait_for_byte();
                 memory.shrink_remains();
             }
             memory.ring_nobody(channel.gpu);

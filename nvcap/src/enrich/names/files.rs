@@ -7,10 +7,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fs::{self, File, OpenOptions},
+    fs::File,
     io,
     ops::Range,
-    os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{FileExt as _, MetadataExt as _},
     time::{Duration, Instant},
 };
 
@@ -435,13 +435,7 @@ fn sample(code: &[u8], which: u16) -> Sample {
 
 /// Opens a mapped file; none if it is another file by now, or no plain one.
 fn open(way: &str, inode: u64) -> Option<File> {
-    let fits = |data: &fs::Metadata| data.is_file() && data.ino() == inode;
-    // Before it is opened: to open a device's file or a pipe does something.
-    fits(&fs::metadata(way).ok()?).then_some(())?;
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(way);
-    let file = file.ok()?;
-    fits(&file.metadata().ok()?).then_some(file)
+    procfs::open_regular(way, |data| data.ino() == inode)
 }
 
 /// An architecture of the generation that all GPUs of this machine are of, by the compute class of their chips (open-gpu-doc,

@@ -1,5 +1,5 @@
 //! Rows as CSV (RFC 4180, lines end with a line feed): a line with the names of the columns, then a line a row. What is missing is an empty
-//! field; addresses are decimal, as in JSON; bytes are hexadecimal digits.
+//! field; addresses are decimal, as in JSON; bytes are hexadecimal digits. A text that a spreadsheet would take for a formula has a ' before it.
 
 use csv_core::{WriteResult, Writer};
 
@@ -26,6 +26,9 @@ pub(super) fn line<'a>(out: &mut Vec<u8>, values: impl Iterator<Item = Value<'a>
             Value::Signed(n) => field(out, &mut writer, n.to_string().as_bytes()),
             Value::Bool(true) => field(out, &mut writer, b"true"),
             Value::Bool(false) => field(out, &mut writer, b"false"),
+            Value::Text(text) if is_formula(&text) => {
+                field(out, &mut writer, format!("'{text}").as_bytes());
+            }
             Value::Text(text) => field(out, &mut writer, text.as_bytes()),
             Value::Bytes(bytes) => {
                 let digits: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -37,6 +40,11 @@ pub(super) fn line<'a>(out: &mut Vec<u8>, values: impl Iterator<Item = Value<'a>
         let (result, written) = writer.terminator(to);
         (result, 0, written)
     });
+}
+
+/// A spreadsheet would calculate a text that begins so, and the text may be a name that a program chose for itself.
+fn is_formula(text: &str) -> bool {
+    text.starts_with(['=', '+', '-', '@', '\t', '\r'])
 }
 
 fn field(out: &mut Vec<u8>, writer: &mut Writer, text: &[u8]) {
@@ -63,6 +71,15 @@ fn append(out: &mut Vec<u8>, mut write: impl FnMut(&mut [u8]) -> (WriteResult, u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_no_formula() {
+        let mut out = Vec::new();
+        let names = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\tx", "a=b"];
+        line(&mut out, names.into_iter().map(Value::from));
+        let expected = "'=cmd|' /C calc'!A0,'+1,'-1,'@SUM(A1),'\tx,a=b\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
 
     #[test]
     fn a_line_has_every_field_and_quotes_those_that_need_it() {

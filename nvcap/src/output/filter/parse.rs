@@ -29,11 +29,17 @@ pub struct ParseError {
     pub message: String,
 }
 
+/// So many characters of an expression are shown with its error.
+const SHOWN: usize = 400;
+
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "column {}: {}", self.column, self.message)?;
-        writeln!(f, "  {}", self.text)?;
-        write!(f, "  {:>width$}", '^', width = self.column)
+        // Of a long expression the part around the place.
+        let before = self.column.saturating_sub(SHOWN / 2);
+        let shown: String = self.text.chars().skip(before).take(SHOWN).collect();
+        writeln!(f, "  {shown}")?;
+        write!(f, "  {:>width$}", '^', width = self.column - before)
     }
 }
 

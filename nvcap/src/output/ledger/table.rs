@@ -186,7 +186,7 @@ impl Cells {
             column,
             cells,
             total,
-            width: width.unwrap_or(0),
+            width: width.unwrap_or(0).min(WIDEST),
         }
     }
 
@@ -199,6 +199,9 @@ impl Cells {
         }
     }
 }
+
+/// The widest column, characters; what is longer, as a name in a forged recording, sticks out.
+const WIDEST: usize = 200;
 
 /// Leaves out columns until a row fits this width, as far as columns may be left out.
 fn narrow(columns: &mut Vec<Cells>, width: usize) {

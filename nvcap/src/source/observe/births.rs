@@ -21,6 +21,17 @@ pub(super) struct Early {
     until: u64,
 }
 
+/// A process that may descend from an observed one and is kept in view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Suspect {
+    /// It was not seen to use a GPU.
+    Idle,
+    /// It was first seen to use one then, ns.
+    Uses(u64),
+    /// That was said.
+    Told,
+}
+
 /// What is known of processes that are born.
 #[derive(Debug)]
 pub(super) struct Births {
@@ -31,8 +42,8 @@ pub(super) struct Births {
     ended: u64,
     /// When newborn processes are looked at next, ns.
     pub next: u64,
-    /// Processes that may descend from an observed one, and whether the user was told of each.
-    pub suspects: BTreeMap<u32, bool>,
+    /// Processes that may descend from an observed one and are not followed.
+    pub suspects: BTreeMap<u32, Suspect>,
 }
 
 impl Births {

@@ -11,6 +11,7 @@ use super::{
     doze::SAFETY_NS,
     followed::Followed,
     image::Image,
+    orphans::FOUND_NS,
     process::{self, Identity, now},
     session::Session,
 };
@@ -40,6 +41,7 @@ impl Session {
     pub(super) fn adopt(&mut self, pid: u32, begin: Begin) -> std::io::Result<()> {
         let watched = Watched::open(pid, begin)?;
         self.watched.insert(pid, watched);
+        self.births.suspects.remove(&pid);
         self.scheduler.look_after(pid);
         Ok(())
     }
@@ -100,7 +102,7 @@ impl Session {
         }
         let begun = process::thread_cpu();
         self.find_kin();
-        self.look_at_orphans();
+        self.look_at_orphans(FOUND_NS);
         let cost = process::thread_cpu().saturating_sub(begun);
         self.births.next = now()
             + if self.all_sleep() {

@@ -1,7 +1,7 @@
 //! Processes that may descend from one that is observed, though nothing shows it: the process that made one had come and gone
 //! unseen, and it has executed another program since. They are not followed; that one of them uses a GPU is said.
 
-use super::{process, session::Session};
+use super::{births::Suspect, process, session::Session};
 use crate::procfs;
 use crate::source::memory::maps;
 
@@ -9,6 +9,8 @@ use crate::source::memory::maps;
 const MOST: usize = 64;
 /// So many forebears of a process are looked at.
 const FOREBEARS: usize = 64;
+/// How long one may use a GPU before that is said, ns: a trace of all processes finds and follows it meanwhile.
+pub(super) const FOUND_NS: u64 = 1_000_000_000;
 
 impl Session {
     /// A process was born that is not shown to be kin: keeps it in view if it may be.
@@ -17,7 +19,7 @@ impl Session {
         let is_new = suspects.len() < MOST && !suspects.contains_key(&pid);
         if is_new && self.may_descend(pid) && process::is_process(pid) {
             log::debug!("process {pid} may descend from one that is observed");
-            self.births.suspects.insert(pid, false);
+            self.births.suspects.insert(pid, Suspect::Idle);
         }
     }
 
@@ -47,8 +49,8 @@ impl Session {
         own.is_some() && beside.any(|p| parent == 1 || descends(*p, parent))
     }
 
-    /// Says which of the processes that are kept in view use a GPU.
-    pub(super) fn look_at_orphans(&mut self) {
+    /// Says which of the processes that are kept in view have used a GPU for so long, ns, or ended with it open.
+    pub(super) fn look_at_orphans(&mut self, found: u64) {
         let named = &self.options.named.channels;
         // Where the user names channels, those tell.
         let uses = |pid| {
@@ -59,13 +61,19 @@ impl Session {
             let has = |at| maps::at(&areas, at).is_some();
             named.iter().any(|c| has(c.ring) && has(c.userd))
         };
-        let mut using = Vec::new();
-        self.births.suspects.retain(|pid, told| {
-            if !*told && uses(*pid) {
-                *told = true;
+        let (mut using, now) = (Vec::new(), process::now());
+        self.births.suspects.retain(|pid, suspect| {
+            if *suspect == Suspect::Idle && uses(*pid) {
+                *suspect = Suspect::Uses(now);
+            }
+            let lives = process::state(*pid).lives;
+            if let Suspect::Uses(since) = *suspect
+                && (!lives || now - since >= found)
+            {
+                *suspect = Suspect::Told;
                 using.push(*pid);
             }
-            process::state(*pid).lives
+            lives
         });
         for pid in using {
             let name = process::name(pid);
@@ -81,11 +89,12 @@ impl Session {
 
     /// At the end of the trace: says which of them use a GPU, and, when all that were observed have ended, which go on.
     pub(super) fn report_orphans(&mut self) {
-        self.look_at_orphans();
+        self.look_at_orphans(0);
         if !self.watched.is_empty() {
             return;
         }
-        for (pid, _) in self.births.suspects.iter().filter(|s| !s.1) {
+        let idle = |s: &(&u32, &Suspect)| *s.1 == Suspect::Idle;
+        for (pid, _) in self.births.suspects.iter().filter(idle) {
             log::warn!(
                 "process {pid} ({}) goes on unobserved: it may descend from a process that was observed, and has no GPU open so far",
                 process::name(*pid)

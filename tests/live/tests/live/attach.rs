@@ -95,6 +95,11 @@ fn from_waiting(before: u64, args: &[&str], flags: &[OsString]) -> Result<()> {
     verify(&trace, &Expected::part(plan, Extent::From(before)))?.expect_complete()
 }
 
+/// The first thread has ended, and others submit.
+pub fn first_thread_ended() -> Result<()> {
+    from_waiting(7, &["--threads=4", "--leaderless"], &[])
+}
+
 /// Attached while it waits in the middle: every submission from the next one on.
 pub fn waiting_process() -> Result<()> {
     from_waiting(7, &["--threads=4"], &[])

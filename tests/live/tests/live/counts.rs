@@ -27,6 +27,28 @@ fn number(process: &Value, name: &str) -> Option<u64> {
     process["gpus"][0][name].as_u64()
 }
 
+/// The first thread has ended: the process is counted, and nobody is said to forbid it.
+pub fn first_thread_ended() -> Result<()> {
+    let mut gpu = start(
+        &plan(50, 4, 400),
+        &[
+            "--leaderless",
+            "--wait-stdin",
+            "--before-wait=3",
+            "--linger-ms=900000",
+        ],
+    )?;
+    gpu.wait_for_line("waiting")?;
+    let pid = gpu.pid().to_string();
+    let args = ["counts", "-p", &pid, "--json", "--interval=0.1"];
+    let mut counts = Running::start(&nvcap()?, args)?;
+    let id = gpu.pid();
+    let done = |r: &Running| newest(&r.stdout(), id).and_then(|l| number(&l, "done_in_all"));
+    counts.wait_until("counting", LIMIT, |r| done(r) == Some(12))?;
+    gpu.write(b"g")?;
+    counts.wait_until("all counted", LIMIT, |r| done(r) == Some(400))
+}
+
 /// Counted beside a trap, with the submissions that were there before: both say what the program says.
 pub fn as_the_trap_counts() -> Result<()> {
     need_breakpoints()?;

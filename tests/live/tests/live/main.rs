@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         capture: one_thread gpu_not_named eight_threads ring_wrap big_entries bursts wide_bursts without_bpf_loop thread_churn shared_channels
             late_doorbells cached_put cached_put_stuck cached_put_ahead both_pages fork_shared fork_own fork_and_exec exec exec_from_thread many_execs many_events lagging_get many_submissions operations;
         bench: byte_for_byte on_the_device;
-        attach: operations operations_observed waiting_process running_process first_submissions two_processes churning_process
+        attach: operations operations_observed waiting_process first_thread_ended running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
         hosts: come_and_go trapped short_lives short_lives_observed not_looked_into contained;
         watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
-        counts: as_the_trap_counts forks_are_counted_once served refused of_another_user;
+        counts: as_the_trap_counts first_thread_ended forks_are_counted_once served refused of_another_user;
         samples: a_fleet served;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
@@ -93,14 +93,14 @@ fn main() -> ExitCode {
         stray_traps: measured own_trap ended ended_child ended_attached handled observing observed_command;
         registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one;
         observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
-            waiting_process first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
+            waiting_process first_thread_ended first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
             laps_are_counted children_without_gpu memory_is_bounded;
         observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached ended_as_it_is_killed
             ended_as_a_thread_without_registers_is_killed ended_before_it_looked channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;
         names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
         stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python;
-        recordings: as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
+        recordings: kept without_a_gpu as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
         full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
         users: of_sudo named traced thread_id rights_given_up;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor;

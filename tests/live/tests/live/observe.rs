@@ -366,13 +366,14 @@ fn attach_to(
     Ok(nvcap)
 }
 
-fn from_waiting(before: u64) -> Result<()> {
+fn from_waiting(before: u64, args: &[&str]) -> Result<()> {
     let plan = plan(21, 3000);
     let before_wait = format!("--before-wait={before}");
     let folder = Folder::new()?;
     let (trace, step) = (folder.file("trace.json"), Step::new(&folder)?);
-    let mut gpu = waiting(&plan, &step.with(&["--threads=4", &before_wait]))?;
-    let nvcap = attach(&gpu, &trace, (&folder, &step), &[])?;
+    let all = [args, &["--threads=4", &before_wait]].concat();
+    let mut gpu = waiting(&plan, &step.with(&all))?;
+    let nvcap = attach_to(&gpu, &trace, (&folder, &step), args, &[])?;
     gpu.write(b"g")?;
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
@@ -442,11 +443,17 @@ fn while_it_runs(seed: u64, args: &[&str]) -> Result<()> {
 
 /// Attached while it waits in the middle: every submission from the next one on.
 pub fn waiting_process() -> Result<()> {
-    from_waiting(7)
+    from_waiting(7, &[])
+}
+
+/// The first thread has ended: what the kernel shows of the process is in the folders of the others.
+pub fn first_thread_ended() -> Result<()> {
+    from_waiting(7, &["--leaderless"])?;
+    from_waiting(7, &["--leaderless", FILES])
 }
 
 pub fn first_submissions() -> Result<()> {
-    from_waiting(0)
+    from_waiting(0, &[])
 }
 
 /// Attached while it runs: every submission from some point on.

@@ -65,7 +65,7 @@ pub fn auto_without_root() -> Result<()> {
             "/bin/true".into(),
         ],
     )?;
-    ended.expect_code(0)?;
+    ended.expect_code(4)?;
     let lines: Vec<&str> = ended.stderr.lines().collect();
     ensure!(
         lines[0].contains("observing without a trap, because")
@@ -76,7 +76,7 @@ pub fn auto_without_root() -> Result<()> {
     Ok(())
 }
 
-/// Programs that never use a GPU, and one that is gone: no error, an empty trace.
+/// Programs that never use a GPU, which is said, and one that is gone.
 pub fn nothing_to_observe() -> Result<()> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -84,7 +84,7 @@ pub fn nothing_to_observe() -> Result<()> {
     args.extend(["--".into(), "/bin/sh".into(), "-c".into()]);
     args.push("for i in 1 2 3 4 5; do /bin/true; done; exit 7".into());
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
-    ended.expect_code(0)?;
+    ended.expect_code(4)?;
     ensure!(ended.stderr.contains("status: 7"), "{}", ended.stderr);
     let report = verify(&trace, &Expected::part(plan(1, 1), Extent::Part))?;
     report.expect_complete()?;

@@ -89,6 +89,81 @@ pub fn as_live() -> Result<()> {
     Ok(())
 }
 
+/// Without a target, or with a wrong one, nothing is touched; a recording is not written over another one, unless that is asked for; one
+/// whose file is gone is no success.
+pub fn kept() -> Result<()> {
+    let folder = Folder::new()?;
+    let (first, second, third) = (
+        folder.file("run.pcapng"),
+        folder.file("run.2.pcapng"),
+        folder.file("run.3.pcapng"),
+    );
+    let record = |more: &[&str]| {
+        let mut args = words(&["record", "-o"]);
+        args.push(first.clone().into());
+        args.extend(words(more));
+        Running::start(&nvcap()?, args)
+    };
+    let sleeper = ["--how", "observe", "--", "sleep", "0.1"];
+    std::fs::write(&first, "of yesterday")?;
+    record(&[])?.end(LIMIT)?.expect_code(2)?;
+    record(&["-p", "4194305"])?.end(LIMIT)?.expect_code(1)?;
+    ensure!(std::fs::read(&first)? == b"of yesterday" && !second.exists());
+    let ended = record(&sleeper)?.end(LIMIT)?;
+    ended.expect_code(4)?;
+    ensure!(
+        ended.stderr.contains("is there already: recording into")
+            && ended.stderr.contains("run.2.pcapng ("),
+        "{}",
+        ended.stderr
+    );
+    ensure!(std::fs::read(&first)? == b"of yesterday");
+    decode(&second, &[])?.expect_code(4)?;
+    // Two at once.
+    let both = [record(&sleeper)?, record(&sleeper)?];
+    for running in both {
+        running.end(LIMIT)?.expect_code(4)?;
+    }
+    for file in [&third, &folder.file("run.4.pcapng")] {
+        decode(file, &[])?.expect_code(4)?;
+    }
+    let forced = [&["--force"], &sleeper[..]].concat();
+    record(&forced)?.end(LIMIT)?.expect_code(4)?;
+    decode(&first, &[])?.expect_code(4)?;
+    // Gone meanwhile.
+    let mut child = Command::new("sleep").arg("900").spawn()?;
+    let pid = child.id().to_string();
+    let mut running = record(&["--force", "--how", "observe", "-p", &pid])?;
+    running.wait_until("attached", LIMIT, |r| r.stderr().contains("attached"))?;
+    std::fs::remove_file(&first)?;
+    child.kill()?;
+    child.wait()?;
+    let ended = running.end(LIMIT)?;
+    ended.expect_code(1)?;
+    ensure!(
+        ended.stderr.contains("the recording is lost"),
+        "{}",
+        ended.stderr
+    );
+    Ok(())
+}
+
+/// No process used a GPU: that is neither complete nor a loss, and says which programs there were.
+pub fn without_a_gpu() -> Result<()> {
+    let traced = |more: &[&str]| {
+        let args = [&["--how", "observe"], more].concat();
+        Running::start(&nvcap()?, args)?.end(LIMIT)
+    };
+    let ended = traced(&["--", "sh", "-c", "ls / > /dev/null; exit 0"])?;
+    ended.expect_code(4)?;
+    ensure!(
+        ended.stderr.contains("no GPU was used") && ended.stderr.contains("(sh, ls)"),
+        "{}",
+        ended.stderr
+    );
+    traced(&["--exit-with-child", "--", "sh", "-c", "exit 7"])?.expect_code(7)
+}
+
 /// A process that was attached to.
 pub fn as_live_attached() -> Result<()> {
     need_tracing()?;

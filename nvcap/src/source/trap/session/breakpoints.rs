@@ -122,6 +122,9 @@ impl Breakpoints {
         } = watch;
         let list = self.armed.entry(pid).or_default();
         if list.iter().any(|a| a.address == address) {
+            // Of the program before it, for which that was told, too.
+            #[cfg(feature = "in-step")]
+            crate::in_step::armed(pid, list.len());
             return Ok(Set::Before);
         }
         let others = list.len();
