@@ -86,6 +86,14 @@ pub enum Error {
         /// The highest number.
         last: u64,
     },
+    /// Files of a trace were joined in another order than theirs: told at the end.
+    #[error(
+        "{count} records of earlier files came behind later ones and are not shown; join the files in the order of their numbers"
+    )]
+    Earlier {
+        /// How many records.
+        count: u64,
+    },
     /// The recording was not ended.
     #[error(
         "the recording has no end: nvcap was ended before, or the file was cut; what came behind record {last} is missing"
@@ -309,6 +317,9 @@ impl<R: Read> Reader<R> {
         if let Some((count, first)) = self.numbers.missing() {
             self.last.push(Error::Missing { count, first, last });
         }
+        if let count @ 1.. = self.numbers.earlier {
+            self.last.push(Error::Earlier { count });
+        }
     }
 }
 
@@ -366,6 +377,10 @@ struct Numbers {
     begun: bool,
     /// A later file of a trace: what earlier ones had is not missing.
     later: bool,
+    /// The first number of the first file.
+    from: u64,
+    /// Records of files before that one that came all the same.
+    earlier: u64,
     /// Ranges of numbers below `next` that have not come: first, and behind the last.
     missing: Vec<(u64, u64)>,
     /// Numbers in ranges that were not kept.
@@ -377,6 +392,7 @@ impl Numbers {
     fn begin(&mut self, number: u64, file: u32) {
         if !self.begun && file > 0 {
             self.next = number;
+            self.from = number;
             self.later = true;
         }
         self.begun = true;
@@ -403,6 +419,7 @@ impl Numbers {
         let Some(at) =
             { self.missing.iter() }.position(|(first, end)| (*first..*end).contains(&number))
         else {
+            self.earlier += u64::from(number < self.from);
             return false;
         };
         let (first, end) = self.missing[at];

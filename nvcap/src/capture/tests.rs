@@ -427,6 +427,14 @@ fn a_later_section_depends_on_none_before() {
     assert_eq!(errors, Vec::<String>::new());
     let (records, errors) = read(&to);
     assert_eq!((records.len(), errors.len()), (all.len(), 0));
+    // In the other order the first file's records cannot be shown, and are not passed over in silence.
+    let reversed = [&later[..], &to[..]].concat();
+    let (_, errors) = read(&reversed);
+    let said = format!("{} records of earlier files came behind", all.len());
+    assert!(
+        errors.len() == 1 && errors[0].starts_with(&said),
+        "{errors:?}"
+    );
     // Behind the first file what it has comes once.
     to.extend_from_slice(&later);
     let (records, errors) = read(&to);

@@ -133,3 +133,40 @@ fn code_of_a_recording_is_that_of_its_capture() {
     let shown = piped(&["decode", "-q", "-"]);
     assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
 }
+
+/// JSON lines that were cut, whose ledger says that something is missing, or that are not all nvcap's: the sums are shown, and not called
+/// whole.
+#[test]
+fn stacks_of_json_that_lacks_something() {
+    let submission =
+        r#"{"type":"submission","serial":1,"pid":7,"stack":[{"symbol":"main","module":"a"}]}"#;
+    let ledger = |complete: bool| {
+        format!(
+            r#"{{"type":"ledger","complete":{complete},"verdict":"INCOMPLETE: 3 entries missing"}}"#
+        )
+    };
+    let folder = std::env::temp_dir().join(format!("nvcap-stacks-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("trace.json");
+    for (lines, code, said) in [
+        (vec![submission.to_owned(), ledger(true)], 0, ""),
+        (
+            vec![submission.to_owned(), ledger(false)],
+            3,
+            "3 entries missing",
+        ),
+        (vec![submission.to_owned()], 3, "the trace has no ledger"),
+        (
+            vec![submission.to_owned(), "no JSON".to_owned(), ledger(true)],
+            3,
+            "no JSON of nvcap's",
+        ),
+    ] {
+        fs::write(&file, lines.join("\n")).unwrap();
+        let out = nvcap(&["stacks", file.to_str().unwrap()]);
+        assert_eq!(out.status.code(), Some(code), "{}", text(&out.stderr));
+        assert!(text(&out.stderr).contains(said), "{}", text(&out.stderr));
+        assert!(text(&out.stdout).contains("main"), "{}", text(&out.stdout));
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use live::programs::{Folder, Running, nvcap, softgpu};
+use live::programs::{Folder, GUARD, Running, Until, nvcap, softgpu};
 use serde_json::Value;
 
 use super::attach::attach_to;
@@ -214,20 +214,22 @@ pub fn served() -> Result<()> {
     )?
     .end(LIMIT)?;
     let (server, address) = serve(&args)?;
-    let long = start(&plan(53, 4, 2000), &["--linger-ms=60000"])?;
-    let short = start(&plan(54, 4, 700), &["--linger-ms=6000"])?;
+    let long = start(&plan(53, 4, 2000), &["--linger-ms=900000"])?;
+    let stay = Until::new(&folder, "stay")?;
+    let short = start(&plan(54, 4, 700), &[&stay.stay()])?;
     let scrape = || Ok::<_, anyhow::Error>(ask(&address, "/metrics", None)?.1);
     let submissions =
         |text: &str, pid: u32| value(text, "nvcap_submissions_total", &[format!("pid=\"{pid}\"")]);
     let wait = |what: &str, done: &dyn Fn(&str) -> bool| -> Result<String> {
-        for _ in 0..300 {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < GUARD {
             let text = scrape()?;
             if done(&text) {
                 return Ok(text);
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        anyhow::bail!("not {what}:\n{}", scrape()?)
+        anyhow::bail!("guard: not {what}:\n{}", scrape()?)
     };
     let (long_pid, short_pid) = (long.pid(), short.pid());
     let text = wait("counted", &|text| {
@@ -259,6 +261,7 @@ pub fn served() -> Result<()> {
         of("nvcap_submissions_created", "").is_some_and(|t| t > 1e9),
         "{text}"
     );
+    stay.release()?;
     short.end(LIMIT)?.expect_code(0)?;
     let gone = format!("pid=\"{short_pid}\"");
     let text = wait("ended", &|text| {
