@@ -50,13 +50,15 @@ impl Mapped {
     }
 
     /// The ways to open its file, the surest first; whether what is opened must be checked to be it.
-    pub(super) fn paths(&self, pid: u32) -> [(String, bool); 2] {
+    pub(super) fn paths(&self, pid: u32) -> [(String, bool); 3] {
         [
             (
                 path_of(pid, &format!("map_files/{:x}-{:x}", self.start, self.end)),
                 false,
             ),
             (path_of(pid, &format!("root{}", self.name)), true),
+            // Of a process that is gone.
+            (self.name.to_string(), true),
         ]
     }
 }
