@@ -372,18 +372,18 @@ fn is_killed(pid: u32, tid: u32) -> bool {
 const OTHERS: Duration = Duration::from_millis(5);
 
 /// Whether the process's memory stands still: of all its threads only `tid`, which is stopped at its end, could still
-/// have run. Where the process ends, its other threads were told to an instant ago; they are waited for.
+/// have run. Where the process ends, its other threads were told to an instant ago; they are waited for. One that has got no processor
+/// by then, and has SIGKILL before it, executes nothing of the program any more.
 pub(super) fn stands_still(pid: u32, tid: u32) -> bool {
     let begun = Instant::now();
     loop {
-        let mut others = procfs::threads(pid)
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|t| *t != tid);
-        if others.all(|t| is_ending(pid, t)) {
+        let others = procfs::threads(pid).unwrap_or_default();
+        let mut others = others.into_iter().filter(|t| *t != tid);
+        let late = begun.elapsed() > OTHERS;
+        if others.all(|t| is_ending(pid, t) || late && is_killed(pid, t)) {
             return true;
         }
-        if begun.elapsed() > OTHERS {
+        if late {
             return false;
         }
         std::thread::sleep(Duration::from_micros(50));
