@@ -101,7 +101,8 @@ Exit status:
   4  no traced process used a GPU
   5  complete, but not all was understood: the ledger says what
 nvcap dump and nvcap diff have statuses of their own beside these (nvcap dump --help).
-With --exit-with-child the traced command's own status is passed on where the trace is complete.
+With --exit-with-child the traced command's own status is passed on where the trace is complete
+or no GPU was used.
 
 Where output goes:
   Of a command that nvcap starts, standard output is its own: events go to standard error, or

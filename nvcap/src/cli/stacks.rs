@@ -157,7 +157,7 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
     if kind == Kind::Recording {
         return of_recording(file, (reader, reading), args, folder);
     }
-    let (mut other, mut end) = (0, None);
+    let mut other = 0;
     let mut lines = BufReader::new(reader);
     let mut line = Vec::new();
     let output = args.trace.output.output.as_deref();
@@ -169,9 +169,7 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
         if read.with_context(|| format!("cannot read {name} to its end"))? == 0 {
             break;
         }
-        let text = String::from_utf8_lossy(&line);
-        other += u64::from(!folder.line(text.trim()));
-        end = Verdict::of(text.trim()).or(end);
+        other += u64::from(!folder.line(String::from_utf8_lossy(&line).trim()));
     }
     let whole = reading.is_whole();
     reading.end();
@@ -192,33 +190,17 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
             }
         ));
     }
-    match &end {
-        Some(end) if !end.complete => tell(format_args!("{name}: {}", Plain(&end.verdict))),
-        Some(_) => {}
+    match folder.ledger() {
+        Some((false, verdict)) => tell(format_args!("{name}: {}", Plain(verdict))),
+        Some((true, _)) => {}
         None => tell(format_args!(
             "{name}: the trace has no ledger: it was cut, or goes on; the sums are of what is there"
         )),
     }
-    let whole = whole && other == 0 && end.is_some_and(|end| end.complete);
+    let whole = whole && other == 0 && folder.ledger().is_some_and(|(complete, _)| complete);
     let mut out = target::open(output, false, &[file])?;
     write_out(&folder, &mut out)?;
     Ok(ExitCode::from(if whole { 0 } else { STATUS_LOST }))
-}
-
-/// What the trace said of itself in its last line, the ledger.
-#[derive(serde::Deserialize)]
-struct Verdict {
-    complete: bool,
-    #[serde(default)]
-    verdict: String,
-}
-
-impl Verdict {
-    /// That of a line of JSON, if it is a ledger.
-    fn of(line: &str) -> Option<Self> {
-        line.starts_with("{\"type\":\"ledger\"")
-            .then(|| serde_json::from_str(line).ok())?
-    }
 }
 
 /// Ends the trace: tells the verdict, and of what part of the submissions the sums are.

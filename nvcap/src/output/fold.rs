@@ -53,9 +53,18 @@ pub struct Folder {
     /// Stacks of JSON lines, by submission.
     known: BTreeMap<u64, Vec<String>>,
     stacks: u64,
+    /// The ledger of JSON lines: whether it says that the trace is complete, and its verdict.
+    ledger: Option<(bool, String)>,
 }
 
 impl Folder {
+    /// The last ledger of the JSON lines so far: whether the trace is complete, and its verdict.
+    #[cfg(feature = "cli")]
+    pub(crate) fn ledger(&self) -> Option<(bool, &str)> {
+        let (complete, verdict) = self.ledger.as_ref()?;
+        Some((*complete, verdict))
+    }
+
     /// Sums of `weight`; with `leaf` the operation is the innermost frame, a launch with its kernel's name.
     #[must_use]
     pub fn new(weight: Weight, leaf: bool) -> Self {
@@ -175,6 +184,11 @@ impl Folder {
         if kind == "ledger" {
             let stacks = object.get("stacks").and_then(|s| s.get("every"));
             self.sampled |= stacks.and_then(Value::as_u64).is_some_and(|n| n > 1);
+            let complete = object.get("complete").and_then(Value::as_bool);
+            let verdict = text("verdict").unwrap_or_default().to_owned();
+            self.ledger = complete
+                .map(|complete| (complete, verdict))
+                .or(self.ledger.take());
         }
         let op = text("op").filter(|_| kind == "operation");
         let moved = object.get("moves").and_then(|m| m.get("bytes"));

@@ -68,9 +68,10 @@ pub(crate) fn of_process(pid: u32, what: &str) -> String {
     }
 }
 
-/// A thread of a process that has not ended.
+/// A thread of a process that has not ended: the first one, for there may be many, and this is asked again and again.
 fn living_thread(pid: u32) -> Option<u32> {
-    let mut all = threads(pid).unwrap_or_default().into_iter();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let mut all = tasks.flatten().filter_map(|task| number(&task.ok()?));
     all.find(|tid| Stat::of_thread(pid, *tid).is_ok_and(|s| !s.is_over()))
 }
 
@@ -103,14 +104,14 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
 fn ids(folder: &Path) -> io::Result<Vec<u32>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder)? {
-        all.extend(
-            entry?
-                .file_name()
-                .to_str()
-                .and_then(|n| n.parse::<u32>().ok()),
-        );
+        all.extend(number(&entry?));
     }
     Ok(all)
+}
+
+/// The number that an entry of a folder has for its name.
+fn number(entry: &fs::DirEntry) -> Option<u32> {
+    entry.file_name().to_str()?.parse().ok()
 }
 
 /// The children of all threads of a process. `between` is called after each thread.
