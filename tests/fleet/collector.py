@@ -139,14 +139,14 @@ class Tests:
         self.gpus = {}
         # Before the processes: what they submitted earlier would not count.
         self.server, self.said = self.serve(self.collector.port)
-        until(20, "nvcap serves", lambda: "serving" in self.said.read_text())
+        until("nvcap serves", lambda: "serving" in self.said.read_text())
         for seed, submissions in enumerate(SUBMISSIONS):
             words = ["--files", "--gpus=1", "--channels=4", f"--submissions={submissions}", f"--seed={seed + 1}"]
             process, _ = self.start("softgpu", self.softgpu, *words, "--sleep-us=1000", "--linger-ms=3600000")
             self.gpus[process.pid] = submissions
         all_sent = lambda: all(self.sums().get(pid) == truth for pid, truth in self.gpus.items())  # noqa: E731
         try:
-            until(30, "all counts are sent", all_sent)
+            until("all counts are sent", all_sent)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.sums()}, not {self.gpus}; {self.said.read_text()}") from error
 
@@ -172,12 +172,12 @@ class Tests:
         port = self.collector.port
         before = len(self.collector.got)
         self.collector.status = 400
-        until(10, "requests are refused", lambda: len(self.collector.got) > before + 2)
+        until("requests are refused", lambda: len(self.collector.got) > before + 2)
         assert self.said.read_text().count("took no metrics") == 1, self.said.read_text()
         self.collector.stop()
         self.collector = Collector(self.folder, port)
-        until(40, "the next collector gets all", lambda: self.sums() and all(self.sums().get(p) == n for p, n in self.gpus.items()))
-        until(5, "that is told", lambda: "takes metrics again" in self.said.read_text())
+        until("the next collector gets all", lambda: self.sums() and all(self.sums().get(p) == n for p, n in self.gpus.items()))
+        until("that is told", lambda: "takes metrics again" in self.said.read_text())
         assert self.server.poll() is None
 
     def the_last_counts_are_sent(self):
@@ -186,13 +186,13 @@ class Tests:
         assert self.server.wait(20) == 0, self.said.read_text()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             server, said = self.serve(self.collector.port, interval="1h")
-            until(20, "nvcap serves", lambda said=said: "serving" in said.read_text())
+            until("nvcap serves", lambda said=said: "serving" in said.read_text())
             address = re.search(r"serving (http://\S+/metrics)", said.read_text())[1]
             words = ["--files", "--gpus=1", "--submissions=300", "--sleep-us=1000", "--linger-ms=3600000"]
             pid = self.start("softgpu", self.softgpu, *words)[0].pid
             truth = re.compile(rf'^nvcap_submissions_total{{[^}}]*pid="{pid}"[^}}]*}} 300$', re.MULTILINE)
             counted = lambda a=address, t=truth: t.search(urllib.request.urlopen(a, timeout=5).read().decode())  # noqa: E731
-            until(30, "all submissions are counted", counted)
+            until("all submissions are counted", counted)
             assert pid not in self.sums(), self.sums()
             server.send_signal(number)
             assert server.wait(20) == 0, said.read_text()
@@ -201,7 +201,7 @@ class Tests:
     def a_stranger_gets_nothing(self):
         got = len(self.collector.got)
         server, said = self.serve(self.collector.port, authority="other.crt")
-        until(30, "the wrong certificate is told", lambda: "took no metrics (TLS" in said.read_text())
+        until("the wrong certificate is told", lambda: "took no metrics (TLS" in said.read_text())
         assert len(self.collector.got) == got, "the metrics were sent"
         assert "a-token" not in said.read_text(), said.read_text()
         server.terminate()

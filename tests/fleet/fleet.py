@@ -97,10 +97,10 @@ class Host:
         self.truth = 0
         holder = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child", "sleep", "infinity"]
         self.holder = subprocess.Popen(holder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        self.first = until(10, f"{name} begins", lambda: child_of(self.holder.pid))
-        until(10, f"{name} has namespaces", lambda: os.readlink(f"/proc/{self.first}/ns/net") != os.readlink("/proc/self/ns/net"))
+        self.first = until(f"{name} begins", lambda: child_of(self.holder.pid))
+        until(f"{name} has namespaces", lambda: os.readlink(f"/proc/{self.first}/ns/net") != os.readlink("/proc/self/ns/net"))
         # The second is there when the program in it is another: its namespaces and its /proc are made by then.
-        until(10, f"{name} has its /proc", lambda: "sleep" in Path(f"/proc/{self.first}/comm").read_text())
+        until(f"{name} has its /proc", lambda: "sleep" in Path(f"/proc/{self.first}/comm").read_text())
         run("ip", "link", "add", f"veth{number}", "type", "veth", "peer", "name", "eth0", "netns", self.first)
         run("ip", "link", "set", f"veth{number}", "master", "br0", "up")
         for words in ("link set lo up", f"addr add {self.address}/24 dev eth0", "link set eth0 up"):
@@ -117,7 +117,7 @@ class Host:
         with open(out, "w") as file:
             starter = subprocess.Popen(self.inside(*words), stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         self.started.append((what, starter, out))
-        pid = until(10, f"{what} on {self.name}", lambda: child_of(starter.pid) or starter.poll() is not None)
+        pid = until(f"{what} on {self.name}", lambda: child_of(starter.pid) or starter.poll() is not None)
         assert starter.poll() is None, f"{what} on {self.name} ended: {out.read_text()}"
         return starter, pid, out
 
@@ -130,7 +130,7 @@ class Host:
             f"--tls-cert={files / 'tls.crt'}", f"--tls-key={files / 'tls.key'}",
             f"--token-file={files.parent / 'token'}", f"--state={files / 'alive'}",
         )  # fmt: skip
-        until(20, f"{self.name} serves", lambda: "serving https" in out.read_text())
+        until(f"{self.name} serves", lambda: "serving https" in out.read_text())
 
     def submit(self, softgpu, channels, gpus, submissions, linger, *more, group=None):
         """A process of the software GPU, in a control group; what it will have submitted counts as the truth once it says so."""
@@ -145,7 +145,7 @@ class Host:
 
     def submitted(self, out, submissions):
         """Waits until the process says that it has submitted all, and how many that were."""
-        done = until(30, f"{out.name} on {self.name} is done", lambda: re.search(r"done image=0 .*submissions=(\d+)", out.read_text()))
+        done = until(f"{out.name} on {self.name} is done", lambda: re.search(r"done image=0 .*submissions=(\d+)", out.read_text()))
         assert int(done[1]) == submissions, f"asked for {submissions}: {done[0]}"
         return submissions
 
@@ -256,7 +256,7 @@ class Fleet:
         own = f'instance="{name}:{PORT}"'
         return f'sum({{__name__=~"nvcap_(ended_)?submissions_total", {own}}})'
 
-    def wait_for(self, limit, query, truth):
+    def wait_for(self, query, truth):
         """Waits until the query's number is the truth: a late scrape leaves series out for a moment. More than the truth is wrong at once."""
 
         def is_there():
@@ -264,22 +264,22 @@ class Fleet:
             assert number is None or number <= truth, f"{query}: {number}, more than {truth}"
             return number == truth
 
-        until(limit, lambda: f"{query}: {self.prometheus.number(query)}, not {truth}", is_there)
+        until(lambda: f"{query}: {self.prometheus.number(query)}, not {truth}", is_there)
 
-    def wait_for_counted(self, limit, name):
-        self.wait_for(limit, self.counts_of(name), self.hosts[name].truth)
+    def wait_for_counted(self, name):
+        self.wait_for(self.counts_of(name), self.hosts[name].truth)
 
     def wait_for_truth(self):
         for name in self.hosts:
-            self.wait_for_counted(20, name)
+            self.wait_for_counted(name)
         # Not for a moment alone.
         time.sleep(2)
         for name in self.hosts:
-            self.wait_for_counted(10, name)
+            self.wait_for_counted(name)
 
     def scraped(self):
         """Every host answers with TLS and the token, and without the token none does."""
-        until(20, "three hosts are up", lambda: self.prometheus.number('sum(up{job="nvcap"})') == len(HOSTS))
+        until("three hosts are up", lambda: self.prometheus.number('sum(up{job="nvcap"})') == len(HOSTS))
         without = ["openssl", "s_client", "-quiet", "-CAfile", self.folder / "ca.crt", "-verify_return_error"]
         without += ["-connect", f"host-a:{PORT}", "-verify_hostname", "host-a"]
         asked = b"GET /metrics HTTP/1.1\r\nHost: host-a\r\nConnection: close\r\n\r\n"
@@ -296,14 +296,14 @@ class Fleet:
         for host, out, submissions in began:
             host.truth += host.submitted(out, submissions)
         ended = [s for h in self.hosts.values() for what, s, _ in h.started if what == "softgpu"]
-        until(20, "the process that ends has ended", lambda: any(s.poll() == 0 for s in ended))
+        until("the process that ends has ended", lambda: any(s.poll() == 0 for s in ended))
         self.wait_for_truth()
         all_of_them = sum(host.truth for host in self.hosts.values())
         assert all_of_them == sum(w[2] for ws in WORK.values() for w in ws)
-        self.wait_for(10, "sum(nvcap_submissions_total)", all_of_them)
+        self.wait_for("sum(nvcap_submissions_total)", all_of_them)
         for reason in ("unreadable", "not_running"):
             query = f'sum(nvcap_blind_seconds_total{{reason="{reason}"}})'
-            ((_, blind),) = until(10, f"a number of {reason}", lambda query=query: self.prometheus.ask(query))
+            ((_, blind),) = until(f"a number of {reason}", lambda query=query: self.prometheus.ask(query))
             assert blind == 0, f"blind for {blind} s: {reason}"
         nobody = [a for a in ("NvcapWorkStuck", "NvcapDown", "NvcapBlind", "NvcapLost") if self.prometheus.firing(a)]
         assert not nobody, f"raised without a reason: {nobody}"
@@ -320,7 +320,7 @@ class Fleet:
         host.truth += host.submitted(out, OF_POD)
         labels = ",".join(f'{name}="{value}"' for name, value in POD.items())
         series = f'nvcap_submissions_total{{instance="{IN_POD}:{PORT}",UUID="{UUIDS[0]}",gpu="0",{labels}}}'
-        until(20, lambda: f"{series}: {self.prometheus.ask(series)}", lambda: self.prometheus.number(series) == OF_POD)
+        until(lambda: f"{series}: {self.prometheus.ask(series)}", lambda: self.prometheus.number(series) == OF_POD)
         # The host's other processes are in no pod.
         assert self.prometheus.number(f'count(nvcap_submissions_total{{pod!="",{labels}}})') == 1
         self.wait_for_truth()
@@ -336,7 +336,7 @@ class Fleet:
         queries = re.findall(r"^    (.*DCGM_FI_DEV_GPU_UTIL.*?)\s*(?:#.*)?$", page, re.M)
         assert len(queries) == 2, queries
         for query in queries:
-            rows = until(20, f"it has rows: {query}", lambda query=query: self.prometheus.ask(query))
+            rows = until(f"it has rows: {query}", lambda query=query: self.prometheus.ask(query))
             assert UUIDS[0] in {labels.get("UUID") for labels, _ in rows} <= set(UUIDS), rows
         self.wait_for_truth()
         self.panels.ask()
@@ -348,7 +348,7 @@ class Fleet:
         config = re.sub(r"^rule_files:\n(?:  .*\n)+", "", configuration(self.folder), flags=re.M)
         native = Prometheus(self.program, folder, config, 9091, "--enable-feature=native-histograms")
         try:
-            until(20, "three hosts are up", lambda: native.number('sum(up{job="nvcap"})') == len(HOSTS))
+            until("three hosts are up", lambda: native.number('sum(up{job="nvcap"})') == len(HOSTS))
             delays = "nvcap_completion_delay_seconds"
             for query, of_text in [
                 ('sum({__name__=~"nvcap_(ended_)?submissions_total"})', None),
@@ -357,7 +357,7 @@ class Fleet:
                 (f"sum(histogram_count({delays}))", f"sum({delays}_count)"),
             ]:
                 both = lambda query=query, of_text=of_text: (native.number(query), self.prometheus.number(of_text or query))  # noqa: E731
-                until(20, lambda: f"{query}: {both()}", lambda: both()[0] and both()[0] == both()[1])
+                until(lambda: f"{query}: {both()}", lambda: both()[0] and both()[0] == both()[1])
             half, most = (native.number(f"histogram_quantile({q}, sum({delays}))") for q in (0.5, 1))
             assert 0 < half < most < 600, (half, most)
             assert not native.ask(f"{delays}_bucket"), "it has a classic histogram, too"
@@ -368,29 +368,29 @@ class Fleet:
         """Work that is never done raises the alert of its host alone; the alert goes when the process is gone."""
         host = self.hosts["host-b"]
         pid, out = host.submit(self.softgpu, 4, 1, 40, 3600_000, "--hang=spin")
-        until(20, "the software GPU hangs", lambda: "hung" in out.read_text())
-        raised = until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapWorkStuck"))
+        until("the software GPU hangs", lambda: "hung" in out.read_text())
+        raised = until("the alert is raised", lambda: self.prometheus.firing("NvcapWorkStuck"))
         assert {a["instance"] for a in raised} == {f"host-b:{PORT}"} and raised[0]["severity"] == "critical", raised
         self.panels.ask()
         os.kill(pid, signal.SIGKILL)
-        until(20, "the alert is over", lambda: not self.prometheus.firing("NvcapWorkStuck"))
+        until("the alert is over", lambda: not self.prometheus.firing("NvcapWorkStuck"))
         # What the hang itself submitted is no number that was asked for: from here on the host counts from this.
         more = lambda: (said := self.counted("host-b") or 0) > host.truth and said
-        host.truth = until(10, "what the process that hung submitted is counted", more)
+        host.truth = until("what the process that hung submitted is counted", more)
 
     def lost_work_raises_the_alert(self):
         """A process that is killed with work pending: nobody saw what became of it. The alert has its labels alone."""
         host = self.hosts[BY_PROCESS]
         pid, out = host.submit(self.softgpu, 4, 1, 40, 3600_000, "--hang=spin")
-        until(20, "the software GPU hangs", lambda: "hung" in out.read_text())
+        until("the software GPU hangs", lambda: "hung" in out.read_text())
         own = f'instance="{host.name}:{PORT}"'
         waiting = f"topk(1, sum by (pid) (nvcap_pending_submissions{{{own}}}) > 0)"
-        ((labels, _),) = until(20, "its work is pending", lambda: self.prometheus.ask(waiting))
+        ((labels, _),) = until("its work is pending", lambda: self.prometheus.ask(waiting))
         os.kill(pid, signal.SIGKILL)
-        raised = until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapLost"))
+        raised = until("the alert is raised", lambda: self.prometheus.firing("NvcapLost"))
         assert [(a["instance"], a["pid"]) for a in raised] == [(f"{host.name}:{PORT}", labels["pid"])], raised
         self.panels.ask()
-        until(20, "nothing is stuck", lambda: not self.prometheus.firing("NvcapWorkStuck"))
+        until("nothing is stuck", lambda: not self.prometheus.firing("NvcapWorkStuck"))
         assert self.counted(host.name) > host.truth, "what the process that hung submitted is not counted"
         host.truth = self.counted(host.name)
 
@@ -400,13 +400,13 @@ class Fleet:
         self.killed_at = time.time()
         os.kill(host.serving, signal.SIGKILL)
         host.server.wait(10)
-        down = until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapDown"))
+        down = until("the alert is raised", lambda: self.prometheus.firing("NvcapDown"))
         assert [a["instance"] for a in down] == [f"host-c:{PORT}"], down
         self.panels.ask()
         assert self.prometheus.ask(f'{{__name__=~"nvcap_.*", instance="host-c:{PORT}"}}') == []
         assert not self.prometheus.firing("NvcapWorkStuck")
         for name in ("host-a", "host-b"):
-            self.wait_for_counted(10, name)
+            self.wait_for_counted(name)
         _, out = host.submit(self.softgpu, 2, 1, UNSEEN, 3600_000)
         host.submitted(out, UNSEEN)
 
@@ -417,16 +417,16 @@ class Fleet:
         host.serve(self.nvcap)
         most = time.time() - self.killed_at
         own = f'instance="host-c:{PORT}"'
-        until(20, "it is up again", lambda: self.prometheus.number(f"up{{{own}}}") == 1 and not self.prometheus.firing("NvcapDown"))
+        until("it is up again", lambda: self.prometheus.number(f"up{{{own}}}") == 1 and not self.prometheus.firing("NvcapDown"))
         series = f'nvcap_blind_seconds_total{{{own}, reason="not_running"}}'
-        blind = until(10, "it was blind", lambda: self.prometheus.number(series))
-        # It writes every ten seconds that it is alive, in whole seconds.
-        assert least - 1 <= blind <= most + 12, f"blind for {blind} s, gone for {least:.1f} s to {most:.1f} s"
-        until(20, "the alert is raised", lambda: self.prometheus.firing("NvcapBlind"))
+        blind = until("it was blind", lambda: self.prometheus.number(series))
+        # It writes every ten seconds that it is alive, in whole seconds; on a busy machine later.
+        assert least - 1 <= blind <= most + 60, f"blind for {blind} s, gone for {least:.1f} s to {most:.1f} s"
+        until("the alert is raised", lambda: self.prometheus.firing("NvcapBlind"))
         self.panels.ask()
         _, out = host.submit(self.softgpu, 4, 1, LATER, 3600_000)
         host.submitted(out, LATER)
-        until(20, f"{LATER} are counted", lambda: self.counted("host-c") == LATER)
+        until(f"{LATER} are counted", lambda: self.counted("host-c") == LATER)
 
     def every_panel_and_alert_has_an_answer(self):
         """Each query of the dashboard, of its variables and of the alerts had data at some moment; panels.py lists those that cannot here, and why."""

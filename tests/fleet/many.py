@@ -64,7 +64,7 @@ class Many:
         words += [f"--otlp=https://localhost:{self.collector.port}", f"--otlp-ca={folder / 'tls.crt'}"]
         with open(self.said, "w") as out:
             self.server = subprocess.Popen([args.nvcap, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        serving = until(20, "nvcap serves", lambda: re.search(r"serving (\S+)", self.said.read_text()))
+        serving = until("nvcap serves", lambda: re.search(r"serving (\S+)", self.said.read_text()))
         self.url = serving[1]
         self.processes, self.truth, self.memory, self.most, self.times = [], 0, [], [], []
 
@@ -77,7 +77,7 @@ class Many:
 
     def metrics(self):
         """The sums and the numbers of series by the metrics' names."""
-        text = until(60, "nvcap answers", self.text)
+        text = until("nvcap answers", self.text)
         self.bytes = len(text)
         sums, series = collections.Counter(), collections.Counter()
         for line in text.splitlines():
@@ -100,14 +100,14 @@ class Many:
             seed = len(self.processes) + self.truth
             self.processes.append(subprocess.Popen([self.args.softgpu, *own, f"--seed={seed}"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         found = lambda: self.metrics()[0]["nvcap_channels"]  # noqa: E731
-        until(240, lambda: f"{self.args.processes} are found, not {found():.0f}", lambda: found() == self.args.processes)
+        until(lambda: f"{self.args.processes} are found, not {found():.0f}", lambda: found() == self.args.processes)
         self.times.append(time.monotonic() - began)
         for process in self.processes:
             process.stdin.write(b"x")
             process.stdin.close()
         began = time.monotonic()
         self.truth += SUBMISSIONS * self.args.processes
-        until(240, lambda: f"{self.truth} are counted, not {self.counted():.0f}", lambda: self.counted() == self.truth)
+        until(lambda: f"{self.truth} are counted, not {self.counted():.0f}", lambda: self.counted() == self.truth)
         self.times.append(time.monotonic() - began)
         status = Path(f"/proc/{self.server.pid}/status").read_text()
         for name, all_of_them in (("VmRSS", self.memory), ("VmHWM", self.most)):
@@ -140,7 +140,7 @@ class Many:
     def otlp_has_the_same(self):
         """A collector gets the same sum, of as many series."""
         sent = lambda name: [point.as_int for _, point in points(self.collector.newest(), name)]  # noqa: E731
-        until(60, "a request has all", lambda: self.collector.newest() and sum(sent("nvcap.submissions") + sent("nvcap.ended_submissions")) == self.truth)
+        until("a request has all", lambda: self.collector.newest() and sum(sent("nvcap.submissions") + sent("nvcap.ended_submissions")) == self.truth)
         assert len(sent("nvcap.submissions")) <= MOST + 100, len(sent("nvcap.submissions"))
         self.sent = max(len(body) for _, _, body, status in self.collector.got if status == 200)
 

@@ -39,7 +39,7 @@ def host(name, folder, nvcap, softgpu):
     log = folder / name / "record.log"
     with open(log, "w") as said:
         recorder = subprocess.Popen([nvcap, *map(str, words)], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-    until(20, "nvcap waits for processes", lambda: "waiting for those to come" in log.read_text())
+    until("nvcap waits for processes", lambda: "waiting for those to come" in log.read_text())
     started = []
     for seed, submissions in enumerate(WORK[name]):
         # Busy for some seconds, so that there are several files; what came before the first look would be missing.

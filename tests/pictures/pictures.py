@@ -186,12 +186,12 @@ def tmux(*words):
 
 def shown(condition, what):
     """The screen, once it shows this."""
-    end = time.monotonic() + 180
+    end = time.monotonic() + 600
     while True:
         screen = tmux("capture-pane", "-e", "-p")
         if condition(re.sub(r"\x1b\[[\d;]*m", "", screen)):
             return screen
-        assert time.monotonic() < end, f"not within 180 s: {what}\n{screen}"
+        assert time.monotonic() < end, f"guard: not within 600 s: {what}\n{screen}"
         time.sleep(0.2)
 
 

@@ -55,7 +55,9 @@ pub(super) struct At<'a> {
     pub found: &'a Found,
     /// The channel's tracking semaphore.
     pub tracking: Option<GpuVa>,
-    /// The first entry is so many behind GP_PUT.
+    /// GP_PUT at a moment that lies behind: what was submitted since is no part of the block.
+    pub put: u32,
+    /// The first entry is so many behind `put`.
     pub back: u32,
     /// So many entries at most.
     pub count: u32,
@@ -109,6 +111,7 @@ pub(super) fn submission(
         readable,
         found,
         tracking: Some(tracking),
+        put: newest.put,
         back,
         count,
         number: Some(number),
@@ -147,7 +150,7 @@ fn at_once(memory: &impl Peek, at: &At<'_>, newest: Newest, number: u32) -> Opti
     if Some(release.address) != at.tracking || release.payload != number {
         return None;
     }
-    let is_doubtful = prove(memory, at, &block, vec![slot(1)?], newest.put).ok()?;
+    let is_doubtful = prove(memory, at, &block, vec![slot(1)?]).ok()?;
     Some(Entries {
         position: u64::from(size) + u64::from(newest.put) - u64::from(at.back),
         segments,
@@ -161,6 +164,16 @@ pub(super) fn read(
     at: At<'_>,
     buffer: &mut Vec<u8>,
 ) -> Result<Entries, Unread> {
+    let size = at.found.entries.max(1);
+    let (_, put) = scan::get_put(memory, at.found.userd).map_err(|_| Unread::Gone)?;
+    if put >= size || at.put >= size || at.back >= size || at.back == 0 {
+        return Err(Unread::Gone);
+    }
+    let at = At {
+        put,
+        back: at.back + (put + size - at.put) % size,
+        ..at
+    };
     let At {
         readable,
         found,
@@ -168,11 +181,10 @@ pub(super) fn read(
         back,
         count,
         number,
+        ..
     } = at;
-    let size = found.entries.max(1);
-    let (_, put) = scan::get_put(memory, found.userd).map_err(|_| Unread::Gone)?;
-    if put >= size || back >= size || back == 0 {
-        return Err(Unread::Gone);
+    if back >= size {
+        return Err(Unread::UsedAgain);
     }
     let on = Ring {
         address: found.ring,
@@ -194,7 +206,7 @@ pub(super) fn read(
         }
     }
     let segments = ring::segments(memory, &block, &mut 0, buffer, |at| at);
-    let is_doubtful = prove(memory, &at, &block, newest, put)?;
+    let is_doubtful = prove(memory, &at, &block, newest)?;
     if let Some(tracking) = tracking {
         let releases = segments.iter().filter_map(|s| release::at_end(&s.bytes));
         let payloads: Vec<u32> = { releases.filter(|r| r.address == tracking) }
@@ -214,27 +226,21 @@ pub(super) fn read(
     })
 }
 
-/// Proves that newer entries had not used the bytes of `block` again when these were read. `put` and `newest` are GP_PUT and the newest
+/// Proves that newer entries had not used the bytes of `block` again when these were read. `at.put` and `newest` are GP_PUT and the newest
 /// entry before the reading. True: the process may be writing where the block lies (told of single submissions; for others an error).
-fn prove(
-    memory: &impl Peek,
-    at: &At<'_>,
-    block: &[u64],
-    newest: Vec<u64>,
-    put: u32,
-) -> Result<bool, Unread> {
+fn prove(memory: &impl Peek, at: &At<'_>, block: &[u64], newest: Vec<u64>) -> Result<bool, Unread> {
     if at.is_undone(memory) {
         return Ok(false);
     }
     let size = at.found.entries.max(1);
-    let end = u64::from(size) + u64::from(put);
+    let end = u64::from(size) + u64::from(at.put);
     let on = Ring {
         address: at.found.ring,
         entries: size,
     };
     let entries = |from, to| ring::entries(memory, on, from, to).map_err(|_| Unread::Gone);
     let (_, now) = scan::get_put(memory, at.found.userd).map_err(|_| Unread::Gone)?;
-    let moved = (now % size + size - put) % size;
+    let moved = (now % size + size - at.put) % size;
     // A known number is checked by its release: entries of other submissions cannot pass for it.
     if at.number.is_none() && at.back + moved > size - RESERVE / 2 {
         return Err(Unread::UsedAgain);
@@ -289,7 +295,43 @@ fn is_being_written(block: &[u64], newer: &[u64]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fakes::{ENTRIES, Fake, RINGS};
     use super::*;
+    use crate::source::memory::scan::Proof;
+
+    /// Whoever counted ten submissions reads those ten, though five more came since.
+    #[test]
+    fn what_was_submitted_since_is_no_part_of_a_block() {
+        let memory = Fake::new();
+        memory.work(0, 1, 35);
+        let found = Found {
+            gpu: Some(0),
+            ring: RINGS,
+            entries: ENTRIES as u32,
+            userd: RINGS + 0x2000,
+            get: 0,
+            put: 0,
+            used: true,
+            proof: Proof::default(),
+        };
+        let at = At {
+            readable: &Readable::new(&Fake::areas()),
+            found: &found,
+            tracking: Some(GpuVa(Fake::semaphore(0))),
+            put: 30,
+            back: 10,
+            count: 10,
+            number: None,
+        };
+        let entries = read(&memory, at, &mut Vec::new()).unwrap();
+        let releases = { entries.segments.iter() }.filter_map(|s| release::at_end(&s.bytes));
+        let numbers: Vec<u32> = releases.map(|r| r.payload).collect();
+        assert_eq!(numbers, (21..=30).collect::<Vec<u32>>());
+        // Older than the ring holds.
+        memory.work(0, 36, 1050);
+        let again = read(&memory, at, &mut Vec::new());
+        assert_eq!(again.unwrap_err(), Unread::UsedAgain);
+    }
 
     fn raw(at: u64, len: u32) -> u64 {
         entry::segment(GpuVa(at), len, false, true, false)

@@ -150,6 +150,15 @@ impl Followed {
         self.tracking.map(|t| t.address)
     }
 
+    /// GP_PUT at the reading to which the counts belong; none where the newest entry could not be read since.
+    pub(super) fn counted_put(&self) -> Option<u32> {
+        let put = match self.tracking {
+            Some(_) => self.put,
+            None => self.count.last().submitted,
+        };
+        (put < self.found.entries).then_some(put)
+    }
+
     /// Where its semaphore is.
     fn semaphore(&self) -> Option<u64> {
         self.tracking.map(|t| t.address.0)

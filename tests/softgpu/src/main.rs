@@ -106,6 +106,9 @@ struct Args {
     /// Submissions of each channel before the wait
     #[arg(long, value_name = "N", default_value_t = 1)]
     before_wait: u64,
+    /// With --wait-stdin: after so many submissions of each channel say "portion" and wait for a byte again (0: never)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    portion: u64,
     /// Stay this long after the last submission, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     linger_ms: u64,
@@ -413,6 +416,7 @@ impl Args {
             wait_file: self.wait_file.clone(),
             wait_stdin: self.wait_stdin,
             before_wait: self.before_wait,
+            portion: self.portion,
             linger: Duration::from_millis(self.linger_ms),
             leave_mapped: self.leave_mapped,
             lag: self.lag,

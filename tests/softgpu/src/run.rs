@@ -68,6 +68,8 @@ pub struct How {
     pub wait_stdin: bool,
     /// Submissions of each channel before the wait.
     pub before_wait: u64,
+    /// After so many submissions of each channel, wait for another byte; 0 for never.
+    pub portion: u64,
     /// Stay this long after the last submission.
     pub linger: Duration,
     /// Unmap nothing before the end.
@@ -257,6 +259,7 @@ pub fn run(plan: &Plan, how: &How) -> Result<()> {
         wait(how)?;
     }
     go_too_far(plan, how, &memory)?;
+    in_portions(plan, how, &memory);
     let children = fork_children(plan, how, &memory, log.as_ref())?;
     process(plan, how, &memory, log.as_ref(), 0);
     for child in children {
@@ -331,6 +334,27 @@ fn go_too_far(plan: &Plan, how: &How, memory: &Memory) -> Result<()> {
     say("lapped");
     wait_for_byte();
     Ok(())
+}
+
+/// Submits the plan a portion at a time, as the test that reads along allows: it says "portion" after each, and waits for a byte.
+fn in_portions(plan: &Plan, how: &How, memory: &Memory) {
+    let quota = |i| plan.quota(i);
+    let most = (0..plan.channels.len()).map(quota).max().unwrap_or(0);
+    let mut until = how.before_wait;
+    while how.portion > 0 && until < most {
+        until += how.portion;
+        Worker {
+            plan,
+            how,
+            memory,
+            log: None,
+            index: 0,
+            of: 1,
+        }
+        .work(until, u64::MAX);
+        say("portion");
+        wait_for_byte();
+    }
 }
 
 /// A byte on standard input, or its end.

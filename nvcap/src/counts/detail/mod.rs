@@ -155,14 +155,18 @@ impl Detail {
         for followed in channels.iter() {
             let submitted = followed.count.sums().submitted;
             let of = self.channels.entry(followed.ring).or_default();
-            let Some(before) = of.submitted.replace(submitted) else {
+            let Some(before) = of.submitted else {
+                of.submitted = Some(submitted);
                 self.sampled.early += submitted;
                 self.new.entry(followed.gpu).or_default().early += submitted;
                 continue;
             };
             let came = submitted.saturating_sub(before);
-            if came > 0 {
-                let sampled = self.of_channel(memory, channels.readable(), followed, came);
+            let put = followed.counted_put();
+            if let (1.., Some(put)) = (came, put) {
+                of.submitted = Some(submitted);
+                let readable = channels.readable();
+                let sampled = self.of_channel(memory, readable, (followed, put), came);
                 self.sampled.add(&sampled);
                 self.new.entry(followed.gpu).or_default().add(&sampled);
             }
@@ -203,12 +207,12 @@ impl Detail {
         }
     }
 
-    /// Reads and decodes blocks of the last `came` submissions of a channel.
+    /// Reads and decodes blocks of the last `came` submissions of a channel before this GP_PUT.
     fn of_channel(
         &mut self,
         memory: &impl Peek,
         readable: &Readable,
-        followed: &Followed,
+        (followed, put): (&Followed, u32),
         came: u64,
     ) -> Sampled {
         let held = block::held(followed.found(), came);
@@ -229,6 +233,7 @@ impl Detail {
                 readable,
                 found: followed.found(),
                 tracking,
+                put,
                 back,
                 count,
                 number: None,

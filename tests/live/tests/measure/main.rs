@@ -7,6 +7,7 @@ mod modes;
 mod names;
 mod observe;
 mod runs;
+mod samples;
 mod stacks;
 mod tokens;
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         observe: rates budget peeks sleeping;
         modes: count duty;
         tokens: racing_threads;
+        samples: shares;
         gpu_time: coverage half_of_the_budget a_part_of_a_processor;
     };
     run(&all)
