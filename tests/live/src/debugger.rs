@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+
+use crate::programs::GUARD;
 
 /// `PTRACE_EVENT_STOP`.
 const EVENT_STOP: i32 = 128;
@@ -96,7 +99,11 @@ impl Seized {
     fn stop_of(&mut self, tid: u32) -> Result<bool> {
         // The end of a process that this one started is left to whoever waits for it.
         let ends = if tid == self.pid { 0 } else { libc::WEXITED };
-        for turn in 1..40_000 {
+        let begun = Instant::now();
+        for turn in 1_u64.. {
+            if begun.elapsed() > GUARD {
+                break;
+            }
             // SAFETY: plain integers; zero is "nothing yet".
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
             let options = libc::WSTOPPED | libc::__WALL | libc::WNOHANG | ends;
@@ -131,7 +138,7 @@ impl Seized {
             }
             return Ok(true);
         }
-        bail!("thread {tid} of {} does not stop", self.pid)
+        bail!("guard: thread {tid} of {} does not stop", self.pid)
     }
 
     fn is_alive(&self, tid: u32) -> bool {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use live::in_step::Step;
 use live::programs::{Folder, Running, Until, nvcap, so_far, softgpu};
 use live::verify::{Expected, Extent, verify};
 
@@ -165,12 +166,11 @@ pub fn child_status() -> Result<()> {
         let mut args: Vec<OsString> =
             vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
         args.extend(flags.iter().map(OsString::from));
-        let script = format!(
-            "{} --submissions=50 --settle-ms=300 --linger-ms=300; exit 1",
-            softgpu()?.display()
-        );
+        let step = Step::new(&folder)?;
+        let work = step.with(&["--submissions=50"]).join(" ");
+        let script = format!("{} {work}; exit 1", softgpu()?.display());
         args.extend(["--".into(), "/bin/sh".into(), "-c".into(), script.into()]);
-        let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        let ended = step.nvcap(args)?.end(LIMIT)?;
         ended.expect_code(code)?;
         ensure!(
             ended.stderr.contains("status: 1"),

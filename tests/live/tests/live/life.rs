@@ -127,7 +127,7 @@ pub fn stopped_for_a_while() -> Result<()> {
     beside(402, &[], act).map(drop)
 }
 
-/// Every thread executes some hundred instructions one at a time: the processor's trap for that is the breakpoints' trap, too.
+/// Every thread executes a few hundred instructions one at a time: the processor's trap for that is the breakpoints' trap, too.
 pub fn single_stepped() -> Result<()> {
     let act = |gpu: &Running| {
         let mut steps = 0;
@@ -135,11 +135,11 @@ pub fn single_stepped() -> Result<()> {
             let mut seized = Seized::new(gpu.pid())?.context("it cannot be seized")?;
             seized.stop()?;
             for tid in seized.threads() {
-                steps += seized.step(tid, 300)?;
+                steps += seized.step(tid, 100)?;
             }
         }
         // Threads that sleep in the kernel step once they are awake.
-        ensure!(steps > 300, "{steps} steps");
+        ensure!(steps > 100, "{steps} steps");
         Ok(())
     };
     beside(403, &[], act).map(drop)

@@ -22,9 +22,6 @@ use crate::attach::waiting;
 use crate::dump;
 use crate::setup::{LIMIT, expect_result, gpus, plan, plan_args};
 
-/// A process lives on for a while after its last submission, like one that destroys a CUDA context.
-pub const LINGER: &str = "--linger-ms=150";
-
 /// Makes a software GPU look like a CUDA process from outside: its channels are found, not named.
 pub const FILES: &str = "--files";
 

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
+use live::in_step::Step;
 use live::perf::Breakpoint;
 use live::programs::{Ended, Folder, Running, Until, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
 use serde_json::Value;
 
 use crate::attach::{attach, attach_to, waiting};
-use crate::observe::LINGER;
 use crate::setup::{LIMIT, need_tracing, plan, plan_args};
 
 const NOBODY_ASKED: &str = "ended by a SIGTRAP that nobody asked for";
@@ -58,10 +58,13 @@ fn script(folder: &Folder, script: String) -> Result<Ended> {
 pub fn own_trap() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
-    let gpu = softgpu()?;
-    // Not gone before nvcap has heard of its channels: it is counted then, which is another matter.
-    let work = format!("{} --submissions=50 --sleep-us=500 {LINGER}", gpu.display());
-    let ended = script(&folder, format!("{work}; kill -TRAP $$"))?;
+    // In step: one that has gone before nvcap has heard of its channels is counted, which is another matter.
+    let step = Step::new(&folder)?;
+    let work = step.with(&["--submissions=50"]).join(" ");
+    let script = format!("{} {work}; kill -TRAP $$", softgpu()?.display());
+    let mut args: Vec<OsString> = vec!["-q".into(), "--channels".into(), folder.channels()?.into()];
+    args.extend(["--", "/bin/sh", "-c", &script].map(OsString::from));
+    let ended = step.nvcap(args)?.end(LIMIT)?;
     ended.expect_code(0)?;
     ensure!(!ended.stderr.contains(NOBODY_ASKED), "{}", ended.stderr);
     ensure!(ended.stderr.contains("signal: 5"), "{}", ended.stderr);
