@@ -21,7 +21,7 @@ from pathlib import Path
 
 # Nothing is written beside the sources.
 sys.dont_write_bytecode = True
-from prometheus import until  # noqa: E402
+from prometheus import GUARD, until  # noqa: E402
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (  # noqa: E402
     ExportMetricsServiceRequest,
@@ -183,7 +183,7 @@ class Tests:
     def the_last_counts_are_sent(self):
         """Of a nvcap that would send the next time in an hour, and ends by a signal."""
         self.server.terminate()
-        assert self.server.wait(20) == 0, self.said.read_text()
+        assert self.server.wait(GUARD) == 0, self.said.read_text()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             server, said = self.serve(self.collector.port, interval="1h")
             until("nvcap serves", lambda said=said: "serving" in said.read_text())
@@ -191,11 +191,11 @@ class Tests:
             words = ["--files", "--gpus=1", "--submissions=300", "--sleep-us=1000", "--linger-ms=3600000"]
             pid = self.start("softgpu", self.softgpu, *words)[0].pid
             truth = re.compile(rf'^nvcap_submissions_total{{[^}}]*pid="{pid}"[^}}]*}} 300$', re.MULTILINE)
-            counted = lambda a=address, t=truth: t.search(urllib.request.urlopen(a, timeout=5).read().decode())  # noqa: E731
+            counted = lambda a=address, t=truth: t.search(urllib.request.urlopen(a, timeout=GUARD).read().decode())  # noqa: E731
             until("all submissions are counted", counted)
             assert pid not in self.sums(), self.sums()
             server.send_signal(number)
-            assert server.wait(20) == 0, said.read_text()
+            assert server.wait(GUARD) == 0, said.read_text()
             assert self.sums().get(pid) == 300, (number, self.sums(), said.read_text())
 
     def a_stranger_gets_nothing(self):

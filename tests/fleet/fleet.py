@@ -29,7 +29,7 @@ from pathlib import Path
 # Nothing is written beside the sources.
 sys.dont_write_bytecode = True
 from panels import Panels  # noqa: E402
-from prometheus import Prometheus, until  # noqa: E402
+from prometheus import GUARD, Prometheus, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = ["host-a", "host-b", "host-c"]
@@ -283,7 +283,7 @@ class Fleet:
         without = ["openssl", "s_client", "-quiet", "-CAfile", self.folder / "ca.crt", "-verify_return_error"]
         without += ["-connect", f"host-a:{PORT}", "-verify_hostname", "host-a"]
         asked = b"GET /metrics HTTP/1.1\r\nHost: host-a\r\nConnection: close\r\n\r\n"
-        said = subprocess.run(list(map(str, without)), input=asked, capture_output=True, timeout=20)
+        said = subprocess.run(list(map(str, without)), input=asked, capture_output=True, timeout=GUARD)
         assert b" 401 " in said.stdout, said.stdout[:200] + said.stderr[-500:]
 
     def sums_are_the_truth(self):
@@ -399,7 +399,7 @@ class Fleet:
         host = self.hosts["host-c"]
         self.killed_at = time.time()
         os.kill(host.serving, signal.SIGKILL)
-        host.server.wait(10)
+        host.server.wait(GUARD)
         down = until("the alert is raised", lambda: self.prometheus.firing("NvcapDown"))
         assert [a["instance"] for a in down] == [f"host-c:{PORT}"], down
         self.panels.ask()

@@ -22,7 +22,7 @@ from pathlib import Path
 # Nothing is written beside the sources.
 sys.dont_write_bytecode = True
 from collector import Collector, openssl, points  # noqa: E402
-from prometheus import until  # noqa: E402
+from prometheus import GUARD, until  # noqa: E402
 
 SUBMISSIONS = 20
 # docs/counts.md: as many processes have series of their own.
@@ -70,7 +70,7 @@ class Many:
 
     def text(self):
         try:
-            with urllib.request.urlopen(self.url, timeout=30) as answer:
+            with urllib.request.urlopen(self.url, timeout=GUARD) as answer:
                 return answer.read().decode()
         except OSError:
             return None

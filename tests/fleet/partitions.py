@@ -21,7 +21,7 @@ from pathlib import Path
 
 # Nothing is written beside the sources.
 sys.dont_write_bytecode = True
-from prometheus import until  # noqa: E402
+from prometheus import GUARD, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ["operations", "submissions", "kernels", "channels", "losses", "ledger"]
@@ -47,10 +47,10 @@ def host(name, folder, nvcap, softgpu):
         words += ["--settle-ms=3000", "--sleep-us=3000", "--linger-ms=2000"]
         started.append(subprocess.Popen([softgpu, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
     for one in started:
-        assert one.wait(60) == 0, "the software GPU failed"
+        assert one.wait(GUARD) == 0, "the software GPU failed"
     # As the user ends it: all files are exported then.
     recorder.send_signal(signal.SIGINT)
-    status = recorder.wait(60)
+    status = recorder.wait(GUARD)
     assert status in (0, 3), f"nvcap record ended with {status}: {log.read_text()}"
     assert "no tables" not in log.read_text(), log.read_text()
     return 0
@@ -64,7 +64,7 @@ class Fleet:
         inside = [*OWN, sys.executable, os.path.abspath(__file__), "--host"]
         hosts = [subprocess.Popen([*inside, name, str(folder), nvcap, softgpu]) for name in WORK]
         for one in hosts:
-            assert one.wait(120) == 0, "a host failed"
+            assert one.wait(GUARD) == 0, "a host failed"
         import duckdb
 
         os.chdir(folder)

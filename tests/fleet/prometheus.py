@@ -38,7 +38,7 @@ class Prometheus:
             return False
 
     def get(self, path, **query):
-        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=GUARD) as answer:
             said = json.load(answer)
         assert said["status"] == "success", said
         return said["data"]
@@ -65,7 +65,7 @@ class Prometheus:
 
     def own(self):
         """The server's own metrics, each the sum of its series."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=GUARD) as answer:
             lines = answer.read().decode().splitlines()
         sums = {}
         for line in lines:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 # Nothing is written beside the sources.
 sys.dont_write_bytecode = True
-from prometheus import Prometheus, until  # noqa: E402
+from prometheus import GUARD, Prometheus, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = [
@@ -78,7 +78,7 @@ class Served:
 
     def ask(self):
         try:
-            with urllib.request.urlopen(self.url, timeout=10) as answer:
+            with urllib.request.urlopen(self.url, timeout=GUARD) as answer:
                 self.kind = answer.headers["Content-Type"]
                 return answer.read().decode()
         except OSError:
@@ -181,7 +181,7 @@ class Hosts:
         self.loop = asyncio.new_event_loop()
         ready = threading.Event()
         threading.Thread(target=self.run, args=(ready,), daemon=True).start()
-        assert ready.wait(10), "the hosts do not answer"
+        assert ready.wait(GUARD), "the hosts do not answer"
 
     def run(self, ready):
         asyncio.set_event_loop(self.loop)

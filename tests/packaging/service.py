@@ -41,7 +41,7 @@ DYNAMIC = range(61184, 65520)
 
 
 def run(*words, **more):
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=60, **more)
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=600, **more)
     assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.stdout}{done.stderr}".strip()
     return done.stdout
 
@@ -70,7 +70,7 @@ class Service:
         Path("/etc/default/nvcap").write_text(shipped.replace('NVCAP_SERVE_OPTIONS=""', own))
 
     def start(self):
-        done = subprocess.run(["systemctl", "start", "nvcap"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["systemctl", "start", "nvcap"], capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, f"{done.stderr}{self.said()}"
 
     def show(self, name):
@@ -80,7 +80,7 @@ class Service:
         """The status and the text of a page; None while nobody answers."""
         request = urllib.request.Request(f"{scheme}://127.0.0.1:{self.port}{path}", headers=more.pop("headers", {}))
         try:
-            with urllib.request.urlopen(request, timeout=5, **more) as answer:
+            with urllib.request.urlopen(request, timeout=60, **more) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

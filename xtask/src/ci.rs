@@ -19,18 +19,14 @@ pub enum Part {
     Lint,
     /// Packages, installed into a bare root and removed; the service, the manifests, the alerts and the dashboard
     Package,
-    /// 10,000 mutated inputs of each format, the same ones each time, and every fuzz target for a short while
+    /// Every fuzz target for a while: a part of the nightly form
     Fuzz {
         /// Seconds for each target
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, default_value_t = 60)]
         seconds: u32,
     },
-    /// What needs nothing but processor time: the release that is packed, `lint`, the BPF objects built again, `fuzz`
-    Beside {
-        /// Seconds for each fuzz target
-        #[arg(long, default_value_t = 20)]
-        seconds: u32,
-    },
+    /// What needs nothing but processor time: the release that is packed, `lint`, the BPF objects built again, 10,000 mutated inputs of each format
+    Beside,
 }
 
 /// Runs one part.
@@ -39,13 +35,13 @@ pub fn run(part: &Part) -> Result<()> {
     match part {
         Part::Lint => compiled(&mut report)?,
         Part::Package => package::check::run(&mut report)?,
-        Part::Fuzz { seconds } => inputs(&mut report, *seconds)?,
-        Part::Beside { seconds } => {
+        Part::Fuzz { seconds } => fuzz(&mut report, *seconds)?,
+        Part::Beside => {
             let built = build::packages(&build::programs(), build::Profile::RELEASE);
             report.check("the release", built.map(drop));
             bpf::check(&mut report)?;
             compiled(&mut report)?;
-            inputs(&mut report, *seconds)?;
+            mutants(&mut report)?;
         }
     }
     report.close()
@@ -131,6 +127,13 @@ fn compiled(report: &mut Report) -> Result<()> {
     )?;
     // Reads the pages that the step before wrote.
     report.check("public interface", api::compare(&lint_target()));
+    if paths::has_crate("fuzz") {
+        let fuzz = cargo().dir(paths::root().join("fuzz"));
+        report.step(
+            "fuzz targets are compiled",
+            &fuzz.args(["check", "--bins", "--locked"]),
+        )?;
+    }
     Ok(())
 }
 
@@ -189,13 +192,7 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
 /// The clippy of Debian's compiler, which must be of the same release.
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
 
-/// Inputs that no driver makes.
-fn inputs(report: &mut Report, seconds: u32) -> Result<()> {
-    mutants(report)?;
-    fuzz(report, seconds)
-}
-
-/// The same mutated inputs each time: no nightly is needed for them.
+/// Inputs that no driver makes: the same mutated inputs each time: no nightly is needed for them.
 fn mutants(report: &mut Report) -> Result<()> {
     // Optimised: unoptimised they take ten minutes.
     let built = build::packages(&build::programs(), build::Profile::RELEASE)?;
