@@ -367,7 +367,10 @@ pub fn served() -> Result<()> {
     let bound = |which: &str| busy("nvcap_gpu_busy_bound_ratio", &format!("bound=\"{which}\""));
     let ends = bound("lower").zip(bound("upper")).context("no bounds")?;
     let ratio = busy("nvcap_gpu_busy_ratio", "").context("no share")?;
-    ensure!(ends.0 < ratio && ratio < ends.1, "{ends:?} of {ratio}");
+    ensure!(
+        (ends.0..=ends.1).contains(&ratio) && ends.0 < ends.1,
+        "{ends:?} of {ratio}"
+    );
     drop(timed);
     Ok(())
 }
