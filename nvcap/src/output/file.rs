@@ -5,19 +5,25 @@
 //! - A recording is not written over another one ([`Named::unused`]): it gets a name with a number instead.
 //! - The file must be the user's own. Refused are another user's files, files behind another user's symbolic link, and files
 //!   with a second name. Otherwise, if root writes into a folder that all may write to (/tmp), another user could make
-//!   nvcap overwrite any file by a link, or could read the trace in a file prepared for it.
+//!   nvcap overwrite any file by a link, or could read the trace in a file prepared for it. For links above the file see
+//!   [`folder`].
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use super::folder;
 
 /// The greatest number that the name of a recording gets.
 const NUMBERS: u32 = 9999;
 /// How many symbolic links are followed one after the other: the kernel's own limit.
 const LINKS: u32 = 40;
+
+/// Flags that make a new file.
+const NEW: libc::c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
 
 /// What is to be done before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,9 +122,8 @@ impl Named {
             return Ok(named);
         }
         for number in 2..=NUMBERS {
-            let mut options = OpenOptions::new();
             let path = numbered(path, number);
-            match options.write(true).create_new(true).mode(0o600).open(&path) {
+            match folder::open(&path, NEW) {
                 Ok(file) => {
                     let named = Self::new(file, path, Start::New)?;
                     named.lock();
@@ -220,16 +225,14 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 
 /// Opens what is there or makes a new one; never what a symbolic link leads to (ELOOP).
 fn open(path: &Path) -> io::Result<(File, Start)> {
-    let mut options = OpenOptions::new();
-    options.write(true).custom_flags(libc::O_NOFOLLOW);
     // Twice: meanwhile another program may create or remove the file.
     for _ in 0..2 {
-        match options.open(path) {
+        match folder::open(path, libc::O_WRONLY | libc::O_NOFOLLOW) {
             Ok(file) => return Ok((file, Start::Old)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
         }
-        match options.clone().create_new(true).mode(0o600).open(path) {
+        match folder::open(path, NEW) {
             Ok(file) => return Ok((file, Start::New)),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
@@ -240,10 +243,7 @@ fn open(path: &Path) -> io::Result<(File, Start)> {
 
 /// The target of a symbolic link, if the user or the system made the link.
 fn follow(path: &Path) -> io::Result<PathBuf> {
-    let link = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
-        .open(path)?;
+    let link = folder::open(path, libc::O_PATH | libc::O_NOFOLLOW)?;
     let owner = link.metadata()?.uid();
     // SAFETY: reads an id.
     if owner != 0 && owner != unsafe { libc::geteuid() } {
@@ -256,7 +256,7 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
     Ok(path.parent().unwrap_or(Path::new("")).join(to))
 }
 
-fn read_link(link: &File) -> io::Result<PathBuf> {
+pub(super) fn read_link(link: &File) -> io::Result<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
 
     let mut to = vec![0u8; libc::PATH_MAX as usize];
@@ -283,6 +283,22 @@ fn is_descriptor(path: &Path) -> bool {
 
 fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+/// Checks a folder in which files are to be made, as far as it is there: no link leads to it that root must not follow.
+///
+/// # Errors
+/// When one does.
+pub(crate) fn check_folder(folder: &Path) -> io::Result<()> {
+    folder::check(folder)
+}
+
+/// Makes a new file, which its owner alone may read.
+///
+/// # Errors
+/// When there is something at its path, or it cannot be made there.
+pub(crate) fn new(path: &Path) -> io::Result<File> {
+    folder::open(path, NEW)
 }
 
 /// Whether two paths name the same file.
