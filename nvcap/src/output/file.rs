@@ -252,26 +252,8 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
         )));
     }
     // Read through the opened link that was checked: by now the path may lead to another one.
-    let to = read_link(&link)?;
+    let to = folder::read_link(&link)?;
     Ok(path.parent().unwrap_or(Path::new("")).join(to))
-}
-
-pub(super) fn read_link(link: &File) -> io::Result<PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
-
-    let mut to = vec![0u8; libc::PATH_MAX as usize];
-    // SAFETY: an open descriptor, an empty name that ends with 0, and room for as many bytes as are named.
-    let n = unsafe {
-        libc::readlinkat(
-            link.as_raw_fd(),
-            c"".as_ptr(),
-            to.as_mut_ptr().cast(),
-            to.len(),
-        )
-    };
-    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-    to.truncate(n);
-    Ok(std::ffi::OsString::from_vec(to).into())
 }
 
 /// One of this process's own open files, by the name that the kernel gives it.
@@ -428,6 +410,19 @@ mod tests {
             refused.contains("symbolic link of another user"),
             "{refused}"
         );
+        let open = folder.0.join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
+        let above = open.join("above");
+        symlink(&folder.0, &above).unwrap();
+        std::os::unix::fs::lchown(&above, Some(65534), None).unwrap();
+        let refused = Named::open(&above.join("output")).unwrap_err().to_string();
+        assert!(
+            refused.contains("name the folder that it leads to"),
+            "{refused}"
+        );
+        assert!(check_folder(&above.join("new")).is_err() && new(&above.join("x")).is_err());
+        assert!(!folder.0.join("output").exists());
         let theirs = folder.0.join("theirs");
         fs::write(&theirs, "mine").unwrap();
         std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
