@@ -397,7 +397,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     drop(at_once);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(http::THREADS)
         .build()
         .context("cannot start the server")?;
     #[cfg(feature = "otlp")]

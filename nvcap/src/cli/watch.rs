@@ -1,8 +1,6 @@
 //! `nvcap watch`: waits for a hang, dumps, runs a command.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -264,11 +262,8 @@ fn stamp(now: SystemTime) -> String {
 /// Writes both forms into new files that nvcap's user alone can read; gives their paths.
 fn write(dir: &Path, pid: u32, text: &[u8], json: &[u8]) -> io::Result<(PathBuf, PathBuf)> {
     let stamp = stamp(SystemTime::now());
-    let new = |path: &Path| -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        // A file or link that is there already is somebody else's.
-        options.write(true).create_new(true).mode(0o600).open(path)
-    };
+    // A file or link that is there already is somebody else's.
+    let new = crate::output::file::new;
     for number in 0..100 {
         let more = match number {
             0 => String::new(),

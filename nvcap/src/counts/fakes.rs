@@ -225,6 +225,8 @@ pub(crate) struct FakeProcess {
     pub memory: Fake,
     pub image: u32,
     pub is_new: bool,
+    /// Empty for `p` and its number.
+    pub name: String,
     pub refused: bool,
     pub owner: Owner,
     pub container_id: String,
@@ -237,6 +239,7 @@ impl FakeProcess {
             memory: Fake::new(),
             image,
             is_new: true,
+            name: String::new(),
             refused: false,
             owner: Owner::default(),
             container_id: String::new(),
@@ -269,7 +272,10 @@ impl System for Fakes {
         }
         Ok(Opened {
             memory: process.memory.clone(),
-            name: format!("p{pid}"),
+            name: match process.name.as_str() {
+                "" => format!("p{pid}"),
+                name => name.to_owned(),
+            },
             owner: process.owner.clone(),
             container_id: process.container_id.clone(),
             is_new: process.is_new,

@@ -5,19 +5,25 @@
 //! - A recording is not written over another one ([`Named::unused`]): it gets a name with a number instead.
 //! - The file must be the user's own. Refused are another user's files, files behind another user's symbolic link, and files
 //!   with a second name. Otherwise, if root writes into a folder that all may write to (/tmp), another user could make
-//!   nvcap overwrite any file by a link, or could read the trace in a file prepared for it.
+//!   nvcap overwrite any file by a link, or could read the trace in a file prepared for it. For links above the file see
+//!   [`folder`].
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use super::folder;
 
 /// The greatest number that the name of a recording gets.
 const NUMBERS: u32 = 9999;
 /// How many symbolic links are followed one after the other: the kernel's own limit.
 const LINKS: u32 = 40;
+
+/// Flags that make a new file.
+const NEW: libc::c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
 
 /// What is to be done before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,9 +122,8 @@ impl Named {
             return Ok(named);
         }
         for number in 2..=NUMBERS {
-            let mut options = OpenOptions::new();
             let path = numbered(path, number);
-            match options.write(true).create_new(true).mode(0o600).open(&path) {
+            match folder::open(&path, NEW) {
                 Ok(file) => {
                     let named = Self::new(file, path, Start::New)?;
                     named.lock();
@@ -220,16 +225,14 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 
 /// Opens what is there or makes a new one; never what a symbolic link leads to (ELOOP).
 fn open(path: &Path) -> io::Result<(File, Start)> {
-    let mut options = OpenOptions::new();
-    options.write(true).custom_flags(libc::O_NOFOLLOW);
     // Twice: meanwhile another program may create or remove the file.
     for _ in 0..2 {
-        match options.open(path) {
+        match folder::open(path, libc::O_WRONLY | libc::O_NOFOLLOW) {
             Ok(file) => return Ok((file, Start::Old)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
         }
-        match options.clone().create_new(true).mode(0o600).open(path) {
+        match folder::open(path, NEW) {
             Ok(file) => return Ok((file, Start::New)),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
@@ -240,10 +243,7 @@ fn open(path: &Path) -> io::Result<(File, Start)> {
 
 /// The target of a symbolic link, if the user or the system made the link.
 fn follow(path: &Path) -> io::Result<PathBuf> {
-    let link = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
-        .open(path)?;
+    let link = folder::open(path, libc::O_PATH | libc::O_NOFOLLOW)?;
     let owner = link.metadata()?.uid();
     // SAFETY: reads an id.
     if owner != 0 && owner != unsafe { libc::geteuid() } {
@@ -252,26 +252,8 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
         )));
     }
     // Read through the opened link that was checked: by now the path may lead to another one.
-    let to = read_link(&link)?;
+    let to = folder::read_link(&link)?;
     Ok(path.parent().unwrap_or(Path::new("")).join(to))
-}
-
-fn read_link(link: &File) -> io::Result<PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
-
-    let mut to = vec![0u8; libc::PATH_MAX as usize];
-    // SAFETY: an open descriptor, an empty name that ends with 0, and room for as many bytes as are named.
-    let n = unsafe {
-        libc::readlinkat(
-            link.as_raw_fd(),
-            c"".as_ptr(),
-            to.as_mut_ptr().cast(),
-            to.len(),
-        )
-    };
-    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-    to.truncate(n);
-    Ok(std::ffi::OsString::from_vec(to).into())
 }
 
 /// One of this process's own open files, by the name that the kernel gives it.
@@ -283,6 +265,22 @@ fn is_descriptor(path: &Path) -> bool {
 
 fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+/// Checks a folder in which files are to be made, as far as it is there: no link leads to it that root must not follow.
+///
+/// # Errors
+/// When one does.
+pub(crate) fn check_folder(folder: &Path) -> io::Result<()> {
+    folder::check(folder)
+}
+
+/// Makes a new file, which its owner alone may read.
+///
+/// # Errors
+/// When there is something at its path, or it cannot be made there.
+pub(crate) fn new(path: &Path) -> io::Result<File> {
+    folder::open(path, NEW)
 }
 
 /// Whether two paths name the same file.
@@ -412,6 +410,19 @@ mod tests {
             refused.contains("symbolic link of another user"),
             "{refused}"
         );
+        let open = folder.0.join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
+        let above = open.join("above");
+        symlink(&folder.0, &above).unwrap();
+        std::os::unix::fs::lchown(&above, Some(65534), None).unwrap();
+        let refused = Named::open(&above.join("output")).unwrap_err().to_string();
+        assert!(
+            refused.contains("name the folder that it leads to"),
+            "{refused}"
+        );
+        assert!(check_folder(&above.join("new")).is_err() && new(&above.join("x")).is_err());
+        assert!(!folder.0.join("output").exists());
         let theirs = folder.0.join("theirs");
         fs::write(&theirs, "mine").unwrap();
         std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();

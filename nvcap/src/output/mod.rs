@@ -14,6 +14,8 @@ pub mod dump;
 pub(crate) mod file;
 pub mod filter;
 pub mod fold;
+#[cfg(target_os = "linux")]
+mod folder;
 pub(crate) mod gpu_time;
 mod holes;
 mod identity;

@@ -3,6 +3,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
+use super::served;
 use crate::wire::Hole;
 pub(crate) use crate::wire::peek::Peek;
 
@@ -15,6 +16,7 @@ impl Peek for Memory {
 /// An open `/proc/PID/mem`.
 #[derive(Debug)]
 pub struct Memory {
+    pid: u32,
     file: File,
 }
 
@@ -25,6 +27,7 @@ impl Memory {
     /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
     pub fn open(pid: u32) -> io::Result<Self> {
         Ok(Self {
+            pid,
             file: File::open(super::of_process(pid, "mem"))?,
         })
     }
@@ -32,8 +35,11 @@ impl Memory {
     /// Reads exactly `to.len()` bytes.
     ///
     /// # Errors
-    /// Those of the read; an unmapped address gives EIO.
+    /// Those of the read; an unmapped address gives EIO, as does one that must not be read ([`served`]).
     pub fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        if served::is_unreadable(self.pid, std::iter::once((at, to.len()))) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         self.file.read_exact_at(to, at)
     }
 
@@ -73,6 +79,9 @@ impl Ordinary {
 
     /// As [`read`](Self::read).
     pub(crate) fn read_ranges(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize> {
+        if served::is_unreadable(self.pid.cast_unsigned(), ranges.each()) {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
         let local = libc::iovec {
             iov_base: to.as_mut_ptr().cast(),
             iov_len: to.len(),

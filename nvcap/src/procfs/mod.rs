@@ -6,6 +6,7 @@
 //! - [`tasks`]: what the threads of a process are doing.
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
+//! - [`served`]: mappings of files that another program answers for, which are not read.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of processes that are born.
 //! - [`auxv`]: what the kernel passed to the program at its start.
@@ -26,6 +27,7 @@ pub(crate) mod kernel_log;
 mod lossy;
 pub(crate) mod maps;
 pub(crate) mod mem;
+pub(crate) mod served;
 pub(crate) mod stat;
 pub(crate) mod tasks;
 

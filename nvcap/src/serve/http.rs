@@ -16,24 +16,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use super::connections::{Bounded, Limits, Place, Places};
 use super::{open_metrics, protobuf};
 
-/// Connections at a time; more wait.
-const MOST_CONNECTIONS: usize = 64;
-/// How long the head of a request, or a TLS handshake, may take; a connection that asks nothing more is closed after it.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Threads that make metrics.
+const METRICS_THREADS: usize = 2;
+/// Threads that make reports: one whose process never answers leaves the other.
+const REPORT_THREADS: usize = 2;
+/// Threads that the server needs beside its own; one of them makes what is sent to a collector.
+pub(crate) const THREADS: usize = METRICS_THREADS + REPORT_THREADS + 1;
 /// The longest head of a request, bytes.
 const LONGEST_HEAD: usize = 16 << 10;
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// What the server answers. Called on threads that may block.
+/// What the server answers. Called on threads that may block, but for [`Answers::health`].
 pub(crate) trait Answers: Send + Sync + 'static {
     /// The metrics, as text of OpenMetrics.
     fn metrics(&self) -> String;
     /// The same in Prometheus's own format.
     fn families(&self) -> Vec<u8>;
-    /// Whether counting goes on; if not, why.
+    /// Whether counting goes on; if not, why. Never blocks.
     ///
     /// # Errors
     /// The reason.
@@ -113,8 +116,23 @@ impl Token {
 struct Served<A> {
     answers: A,
     rights: Rights,
-    /// Dumps are made one at a time.
-    dumps: Semaphore,
+    limits: Limits,
+    /// Those of the threads for metrics that are free.
+    metrics: Arc<Semaphore>,
+    /// Those of the threads for reports that are free.
+    reports: Arc<Semaphore>,
+}
+
+impl<A> Served<A> {
+    fn new(answers: A, rights: Rights, limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            answers,
+            rights,
+            limits,
+            metrics: Arc::new(Semaphore::new(METRICS_THREADS)),
+            reports: Arc::new(Semaphore::new(REPORT_THREADS)),
+        })
+    }
 }
 
 /// Serves until the process ends.
@@ -127,18 +145,24 @@ pub(crate) async fn serve(
     rights: Rights,
     answers: impl Answers,
 ) -> std::io::Result<()> {
+    within(
+        listener,
+        tls,
+        Served::new(answers, rights, Limits::default()),
+    )
+    .await
+}
+
+async fn within<A: Answers>(
+    listener: std::net::TcpListener,
+    tls: Option<TlsAcceptor>,
+    served: Arc<Served<A>>,
+) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
-    let served = Arc::new(Served {
-        answers,
-        rights,
-        dumps: Semaphore::new(1),
-    });
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let limits = served.limits;
+    let places = Arc::new(Places::default());
     loop {
-        let Ok(room) = Arc::clone(&room).acquire_owned().await else {
-            return Ok(());
-        };
         let (stream, _): (TcpStream, SocketAddr) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(_) => {
@@ -147,35 +171,49 @@ pub(crate) async fn serve(
                 continue;
             }
         };
+        let place = Arc::new(places.take(limits.connections));
+        let number = place.number;
         let (served, tls) = (Arc::clone(&served), tls.clone());
-        tokio::spawn(async move {
+        let stream = Bounded::new(stream, Arc::clone(&place), limits);
+        let task = tokio::spawn(tokio::time::timeout(limits.whole, async move {
             match tls {
-                None => connection(stream, served).await,
+                None => connection(stream, served, place).await,
                 Some(tls) => {
-                    let handshake = tokio::time::timeout(PATIENCE, tls.accept(stream)).await;
+                    let handshake = tokio::time::timeout(limits.head, tls.accept(stream)).await;
                     if let Ok(Ok(stream)) = handshake {
-                        connection(stream, served).await;
+                        connection(stream, served, place).await;
                     }
                 }
             }
-            drop(room);
-        });
+        }));
+        places.may_end(number, task.abort_handle());
+        // Connections that gave way are closed before there are more.
+        tokio::task::yield_now().await;
     }
 }
 
+/// Answers one request: what its client has sent behind it is not read.
 async fn connection<A: Answers>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     served: Arc<Served<A>>,
+    place: Arc<Place>,
 ) {
+    let head = served.limits.head;
     let service = service_fn(move |request: Request<Incoming>| {
-        let served = Arc::clone(&served);
-        async move { Ok::<_, Infallible>(answer(&request, served).await) }
+        let (served, place) = (Arc::clone(&served), Arc::clone(&place));
+        async move {
+            place.works(true);
+            let answer = answer(&request, served).await;
+            place.works(false);
+            Ok::<_, Infallible>(answer)
+        }
     });
     // An error is the client's: it went away, or spoke something else.
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
+        .header_read_timeout(head)
         .max_buf_size(LONGEST_HEAD)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }
@@ -219,15 +257,9 @@ async fn answer<B, A: Answers>(request: &Request<B>, served: Arc<Served<A>>) -> 
     let shown = request.headers().get(header::AUTHORIZATION);
     let token = served.rights.token.as_ref();
     let allowed = token.is_some_and(|token| token.is_shown(shown));
-    let blocking = |what: fn(&A) -> Answer| {
-        let served = Arc::clone(&served);
-        async move {
-            let answer = tokio::task::spawn_blocking(move || what(&served.answers)).await;
-            answer.unwrap_or_else(|_| refusal(StatusCode::INTERNAL_SERVER_ERROR, "it failed"))
-        }
-    };
+    let blocking = |what: fn(&A) -> Answer| made(Arc::clone(&served), what);
     match request.uri().path() {
-        "/healthz" => blocking(|a| state(a.health())).await,
+        "/healthz" => state(served.answers.health()),
         "/readyz" => blocking(|a| state(a.readiness())).await,
         "/metrics" if served.rights.metrics_too && !allowed => unauthorized(),
         "/metrics" => match request
@@ -260,6 +292,31 @@ async fn answer<B, A: Answers>(request: &Request<B>, served: Arc<Served<A>>) -> 
     }
 }
 
+/// What a thread makes of the counts, within the time for it.
+async fn made<A: Answers>(served: Arc<Served<A>>, what: fn(&A) -> Answer) -> Answer {
+    let limit = served.limits.metrics;
+    let making = async move {
+        let free = Arc::clone(&served.metrics).acquire_owned().await.ok()?;
+        let work = move || {
+            // It is the thread's, which goes on when nobody waits for it any more.
+            let _free = free;
+            what(&served.answers)
+        };
+        tokio::task::spawn_blocking(work).await.ok()
+    };
+    match tokio::time::timeout(limit, making).await {
+        Ok(Some(answer)) => answer,
+        Ok(None) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "it failed"),
+        Err(_) => refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &format!(
+                "a reading of processes has taken more than {} s: ask again later; /healthz says whether counting goes on",
+                limit.as_secs()
+            ),
+        ),
+    }
+}
+
 async fn dump<A: Answers>(query: &str, served: Arc<Served<A>>) -> Answer {
     let (mut pid, mut json) = (None, false);
     for part in query.split('&') {
@@ -276,22 +333,37 @@ async fn dump<A: Answers>(query: &str, served: Arc<Served<A>>) -> Answer {
             "which process? /dump?pid=N, or /dump?pid=N&format=json",
         );
     };
-    let Ok(_one) = served.dumps.try_acquire() else {
+    let Ok(free) = Arc::clone(&served.reports).try_acquire_owned() else {
         return refusal(
-            StatusCode::TOO_MANY_REQUESTS,
-            "another report is being made: ask again in a second",
+            StatusCode::SERVICE_UNAVAILABLE,
+            &format!(
+                "{REPORT_THREADS} other reports are being made: ask again in a second, or type: nvcap dump -p {pid}"
+            ),
         );
     };
-    let for_thread = Arc::clone(&served);
-    let dumped = tokio::task::spawn_blocking(move || for_thread.answers.dump(pid, json)).await;
-    match dumped {
-        Ok(Ok(bytes)) => text(StatusCode::OK, if json { JSON } else { TEXT }, bytes),
-        Ok(Err(NoDump::NotThere(why))) => refusal(StatusCode::NOT_FOUND, &why),
-        Ok(Err(NoDump::Failed(why))) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &why),
-        Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "it failed"),
+    let limit = served.limits.report;
+    let work = move || {
+        // As in `made`.
+        let _free = free;
+        served.answers.dump(pid, json)
+    };
+    match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
+        Ok(Ok(Ok(bytes))) => text(StatusCode::OK, if json { JSON } else { TEXT }, bytes),
+        Ok(Ok(Err(NoDump::NotThere(why)))) => refusal(StatusCode::NOT_FOUND, &why),
+        Ok(Ok(Err(NoDump::Failed(why)))) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &why),
+        Ok(Err(_)) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "it failed"),
+        Err(_) => refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            &format!(
+                "process {pid} has not been read after {} s: its memory, or a file of it, may not answer",
+                limit.as_secs()
+            ),
+        ),
     }
 }
 
+#[cfg(test)]
+mod bounds;
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt as _;
@@ -333,12 +405,9 @@ mod tests {
     }
 
     fn answered(rights: &Rights, request: Request<()>) -> (u16, String, String) {
-        let served = Arc::new(Served {
-            answers: Fixed,
-            rights: rights.clone(),
-            dumps: Semaphore::new(1),
-        });
+        let served = Served::new(Fixed, rights.clone(), Limits::default());
         let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
             .build()
             .unwrap();
         runtime.block_on(async {

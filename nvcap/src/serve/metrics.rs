@@ -355,6 +355,40 @@ mod tests {
         }
     }
 
+    /// A process's name may be any bytes: in the text it ends neither its label nor its line, and holds nothing that a terminal obeys.
+    #[test]
+    fn names_of_processes_are_escaped() {
+        let names = [
+            ("a\"b\\c", r#"a\"b\\c"#),
+            ("x\ny 1\n", r"x\ny 1\n"),
+            ("\x1b[31mE\x07", r"\\x1b[31mE\\x07"),
+            ("\r\u{9b}2J\u{7f}", r"\\x0d\\x9b2J\\x7f"),
+            ("} 9\n# EOF\n", r"} 9\n# EOF\n"),
+            ("a{b=\"c\"}", r#"a{b=\"c\"}"#),
+        ];
+        let mut host = host(true);
+        for (n, (name, _)) in (0..).zip(&names) {
+            let mut process = FakeProcess::new(n);
+            (*name).clone_into(&mut process.name);
+            process.memory.submit(0, 1, 3);
+            host.system.processes.insert(1000 + n, process);
+        }
+        host.system.now += 1_000_000_000;
+        host.round();
+        let text = metrics(&host.view(), None, &Constants::made_up());
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
+        assert_eq!(text.matches("\n# EOF\n").count(), 1);
+        let samples = parsed(&text);
+        for (name, written) in names {
+            let label = format!("comm=\"{written}\"");
+            let own = samples.iter().filter(|(series, _)| {
+                series.starts_with("nvcap_submissions_total{") && series.contains(&label)
+            });
+            let counts: Vec<f64> = own.map(|(_, count)| *count).collect();
+            assert_eq!(counts, [3.0], "{name:?}: {text}");
+        }
+    }
+
     /// All counters of a container whose series go away are in the sums of its GPU.
     #[test]
     fn what_ended_long_ago_stays_in_the_sums() {

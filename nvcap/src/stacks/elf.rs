@@ -20,7 +20,7 @@ use super::{
     guard::guarded,
     modules::{Mapped, MappedFile},
 };
-use crate::procfs::{mem::Memory, open_regular};
+use crate::procfs::{mem::Memory, open_regular, served::Served};
 
 /// The largest part that is read into memory.
 const MOST: u64 = 256 << 20;
@@ -112,6 +112,13 @@ impl Elf {
         let Some(file) = &mapped.file else {
             return Self::of_kernel(mapped, pid);
         };
+        if Served::of(pid).is_not_to_be_opened(&file.device) {
+            log::debug!(
+                "process {pid}: {} is on FUSE or a network and not opened: its functions have no names",
+                mapped.name
+            );
+            return None;
+        }
         let mut ways = mapped.paths(pid).into_iter();
         let opened = ways
             .find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)))?;

@@ -19,7 +19,7 @@ use crate::cubin::{
     Function, Image, compare,
     fatbin::{self, Content, Entry, Packing},
 };
-use crate::procfs::{self, maps::Line};
+use crate::procfs::{self, maps::Line, served::Served};
 use crate::source::memory::chip;
 use crate::wire::peek::Peek;
 use crate::wire::words::{u16_at, u32_at, u64_at};
@@ -173,14 +173,26 @@ impl Files {
         if let Err(e) = read {
             log::debug!("mapped files of process {pid}: {e}");
         }
+        let served = Served::of(pid);
+        let mut closed = 0;
         for (key, ways) in mapped {
             if of.known.contains_key(&key) {
+                continue;
+            }
+            if served.is_not_to_be_opened(&key.0) {
+                closed += 1;
+                of.known.insert(key, None);
                 continue;
             }
             let mut ways = ways.iter();
             let file = ways.find_map(|way| open(way, key.1));
             let number = file.and_then(|file| self.file(file));
             of.known.insert(key, number);
+        }
+        if closed > 0 {
+            log::debug!(
+                "mapped files of process {pid}: {closed} on FUSE or a network are not opened"
+            );
         }
         for number in of.numbers() {
             self.want(number, architectures);

@@ -351,6 +351,10 @@ impl File {
 
 /// Makes a folder that its owner alone may look into, and those above it; one that is there stays as it is.
 pub(super) fn make_folder(path: &Path) -> io::Result<()> {
+    crate::output::file::check_folder(path).map_err(|e| {
+        let text = format!("cannot make the folder {}: {e}", path.display());
+        io::Error::new(e.kind(), text)
+    })?;
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);

@@ -351,6 +351,23 @@ mod tests {
         }
     }
 
+    /// A format's width is 65,535 at most: an error far behind that is shown with the part of the text around it.
+    #[test]
+    fn an_error_far_to_the_right_is_shown() {
+        for before in [0, 1, 199, 200, 201, 65_535, 70_000] {
+            let text = format!("{}op=lunch{}", " ".repeat(before), " ".repeat(before));
+            let e = parse(&text).unwrap_err();
+            assert_eq!(e.column, before + 4);
+            let said = e.to_string();
+            let [head, shown, mark] = said.lines().collect::<Vec<_>>()[..] else {
+                panic!("three lines: {said}");
+            };
+            assert!(head.starts_with(&format!("column {}: ", before + 4)));
+            assert!(shown.len() <= SHOWN + 2, "{before}: {shown}");
+            assert_eq!(shown.find("lunch"), mark.find('^'), "{said}");
+        }
+    }
+
     #[test]
     fn deep_nesting_is_refused_and_does_not_overflow() {
         let text = "(".repeat(100_000);

@@ -307,7 +307,7 @@ mod tests {
     use super::Fit;
     use crate::ledger::Ledger;
     use crate::output::ledger::fitted;
-    use crate::record::{At, ChannelId, CpuVa, How, Record, Segment, Submission};
+    use crate::record::{At, ChannelId, CpuVa, How, Life, Process, Record, Segment, Submission};
 
     const PID: u32 = 4711;
 
@@ -374,6 +374,30 @@ mod tests {
             header.ends_with("gaps  unreadable  late  counted  passed over  seen from"),
             "{shown}"
         );
+    }
+
+    /// A format's width is 65,535 at most, and a forged recording may name a process at greater length.
+    #[test]
+    fn a_process_with_a_name_of_70_000_bytes() {
+        let name = "n".repeat(70_000);
+        let mut l = ledger(0);
+        l.record(&Record::Process(Process {
+            at: At {
+                time_ns: 0,
+                pid: PID,
+                tid: PID,
+            },
+            life: Life::Present { name: name.clone() },
+        }));
+        for width in [None, Some(80)] {
+            let shown = table(&l, Fit { all: false, width });
+            assert!(shown.contains("nnn"), "the process is named");
+            let longest = shown.lines().map(str::len).max();
+            // Its own row may stick out; the others have the width of the widest column.
+            let others = shown.lines().filter(|line| !line.contains("nnn"));
+            let others = others.map(str::len).max();
+            assert!(longest.unwrap() <= name.len() + 400 && others.unwrap() <= 400);
+        }
     }
 
     #[test]

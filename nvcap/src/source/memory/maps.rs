@@ -4,7 +4,7 @@ use std::{fs, io, path::Path};
 
 use super::devices;
 
-use crate::procfs::{self, maps::Line};
+use crate::procfs::{self, maps::Line, served::Served};
 use crate::record::{At, CpuVa, Device, Mapping};
 
 /// One line of `/proc/PID/maps`.
@@ -14,7 +14,7 @@ pub struct Area {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// May be read.
+    /// May be read: not where a program answers for its file ([`procfs::served`]).
     pub read: bool,
     /// May be written.
     pub write: bool,
@@ -142,11 +142,22 @@ pub(crate) fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
 pub(crate) fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Area>> {
     let mut all = Vec::new();
     let mut files = Files::of(pid);
+    let mut unreadable = Vec::new();
     procfs::maps::each_line(pid, between, &mut |line| {
-        all.push(files.check(Area::of(&line), line.inode));
+        let area = files.of_line(&line);
+        if area.is_none() {
+            unreadable.push(line.start..line.end);
+        }
+        all.push(area.unwrap_or_else(|| Area {
+            read: false,
+            device: None,
+            ..Area::of(&line)
+        }));
     })?;
     // As the kernel gives them, but where they changed between two pieces.
     all.sort_by_key(|a| a.start);
+    unreadable.sort_by_key(|r| r.start);
+    procfs::served::keep(pid, unreadable);
     Ok(all)
 }
 
@@ -164,6 +175,7 @@ pub(crate) fn at(areas: &[Area], address: u64) -> Option<&Area> {
 /// The files of a process that have names of the driver's, each looked at once.
 struct Files {
     pid: u32,
+    served: Served,
     known: Vec<(String, u64, Option<Device>)>,
 }
 
@@ -171,8 +183,15 @@ impl Files {
     fn of(pid: u32) -> Self {
         Self {
             pid,
+            served: Served::of(pid),
             known: Vec::new(),
         }
+    }
+
+    /// The area that a line names; none where it must not be read, nor its file be looked at.
+    fn of_line(&mut self, line: &Line<'_>) -> Option<Area> {
+        let unreadable = self.served.is_unreadable(line);
+        (!unreadable).then(|| self.check(Area::of(line), line.inode))
     }
 
     fn check(&mut self, mut area: Area, inode: u64) -> Area {
@@ -183,13 +202,13 @@ impl Files {
         area.device = match known.find(|(path, i, _)| (path, i) == (&area.path, &inode)) {
             Some((_, _, device)) => *device,
             None => {
-                // By its path in the process's own file system; what has none any more the kernel opens for root.
+                // The kernel leads root to it; others look at its path in the process's own file system, which may lead anywhere.
                 let path = format!("/proc/{}/root{}", self.pid, area.path);
                 let mapped = format!(
                     "/proc/{}/map_files/{:x}-{:x}",
                     self.pid, area.start, area.end
                 );
-                let ways = [Path::new(&path), Path::new(&mapped)];
+                let ways = [Path::new(&mapped), Path::new(&path)];
                 let device = devices::checked(name, &ways, Some(inode));
                 self.known.push((area.path.clone(), inode, device));
                 device
@@ -269,6 +288,20 @@ mod tests {
             areas.iter().filter(file).collect::<Vec<_>>(),
             whole.iter().filter(file).collect::<Vec<_>>()
         );
+    }
+
+    /// A mapping of a FUSE file is neither read nor looked at, whatever its name.
+    #[test]
+    fn files_that_a_program_answers_for() {
+        let text = "200600000-200800000 rw-s 00000000 00:2d 512 /dev/nvidia0";
+        let mut files = Files {
+            served: Served::made_up("30 22 0:45 / /dev rw - fuse.mine x rw"),
+            ..Files::of(std::process::id())
+        };
+        assert_eq!(files.of_line(&Line::parse(text).unwrap()), None);
+        assert!(files.known.is_empty());
+        let other = text.replace("00:2d", "00:2e");
+        assert!(files.of_line(&Line::parse(&other).unwrap()).is_some());
     }
 
     #[test]

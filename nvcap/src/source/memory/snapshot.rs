@@ -83,6 +83,9 @@ fn of(memory: &impl Peek, process: LookedAt, first: u32, options: SnapshotOption
         start,
     } = process;
     let mut search = scan::search(memory, &areas, options.effort);
+    if procfs::served::has_unreadable(pid) {
+        search.notes.push(procfs::served::NOT_READ.to_owned());
+    }
     let places = Places::new(&areas);
     add_known(memory, &places, options.known_rings, &mut search.found);
     let finding = start.elapsed();

@@ -6,7 +6,7 @@ use std::fs;
 use super::elf::Image;
 use super::offsets::{self, DEBUG_BYTES};
 use super::{Python, Types, Version};
-use crate::procfs::{maps, mem::Peek, of_process};
+use crate::procfs::{maps, mem::Peek, of_process, served::Served};
 
 /// Why there are no Python frames to be had of a process.
 #[derive(Debug)]
@@ -44,8 +44,13 @@ pub(super) fn candidates(pid: u32) -> std::io::Result<Vec<u64>> {
     let program = fs::read_link(of_process(pid, "exe")).ok();
     let program = program.as_deref().and_then(|p| p.to_str());
     let (mut first, mut others) = (Vec::new(), Vec::new());
+    let served = Served::of(pid);
     maps::each_line(pid, &mut || (), &mut |line| {
-        if line.offset != 0 || !line.read() || !line.path.starts_with('/') {
+        if line.offset != 0
+            || !line.read()
+            || !line.path.starts_with('/')
+            || served.is_unreadable(&line)
+        {
             return;
         }
         if Some(line.path) == program {
