@@ -1,4 +1,4 @@
-//! Mappings of files that another program or machine answers for. To read one may last for ever: a FUSE file system's program, which any
+//! Mappings of files that another program answers for. To read one may last for ever: a FUSE file system's program, which any
 //! user may start, need not answer, and the read cannot be given up. So these are known by the numbers of their file systems' devices,
 //! which the kernel tells without asking anybody, and neither opened nor read.
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use super::{exists, maps::Line, of_process};
+use super::{exists, of_process};
 
 /// Bytes of a `mountinfo` that are read at most: some ten thousand file systems.
 const MOST_MOUNTS: u64 = 4 << 20;
@@ -20,34 +20,16 @@ const MOST_MOUNTS: u64 = 4 << 20;
 const MOST_PROCESSES: usize = 1024;
 /// Where the kernel lists the FUSE file systems of all mount namespaces, by the minor numbers of their devices.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// Types of file systems over a network, or of a virtual machine's host.
-const REMOTE: [&str; 7] = ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs"];
 
 /// A device: major and minor number.
 type Number = (u32, u32);
 
-/// Who answers for files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    /// A program, which any user may have started.
-    Program,
-    /// A program, or another machine.
-    Other,
-}
-
-impl By {
-    /// Whether it answers for a file system of this type.
-    fn answers_for(self, kind: &str) -> bool {
-        let program = kind == "fuse" || kind.starts_with("fuse.");
-        program || self == Self::Other && REMOTE.contains(&kind)
-    }
-}
-
-/// The device numbers of the file systems in a `mountinfo` that somebody answers for.
-fn mounted(mountinfo: &str, by: By) -> BTreeSet<Number> {
+/// The device numbers of the file systems in a `mountinfo` that a program answers for. A network's, which root mounts, are none of them.
+fn mounted(mountinfo: &str) -> BTreeSet<Number> {
     let number = |line: &str| {
         let (mount, system) = line.split_once(" - ")?;
-        by.answers_for(system.split(' ').next()?).then_some(())?;
+        let kind = system.split(' ').next()?;
+        (kind == "fuse" || kind.starts_with("fuse.")).then_some(())?;
         let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
         Some((major.parse().ok()?, minor.parse().ok()?))
     };
@@ -83,12 +65,11 @@ fn connections() -> Option<BTreeSet<Number>> {
     Some(all.filter_map(minor).map(|minor| (0, minor)).collect())
 }
 
-/// The file systems that a process may have files of, as far as they were asked for. Made anew for each look at its mappings.
+/// The file systems that a process may have files of, once they were asked for. Made anew for each look at its mappings.
 #[derive(Debug)]
 pub(crate) struct Served {
     pid: u32,
-    by_programs: OnceCell<BTreeSet<Number>>,
-    by_others: OnceCell<BTreeSet<Number>>,
+    all: OnceCell<BTreeSet<Number>>,
 }
 
 impl Served {
@@ -96,8 +77,7 @@ impl Served {
     pub(crate) fn of(pid: u32) -> Self {
         Self {
             pid,
-            by_programs: OnceCell::new(),
-            by_others: OnceCell::new(),
+            all: OnceCell::new(),
         }
     }
 
@@ -106,40 +86,22 @@ impl Served {
     pub(crate) fn made_up(text: &str) -> Self {
         Self {
             pid: 0,
-            by_programs: mounted(text, By::Program).into(),
-            by_others: mounted(text, By::Other).into(),
+            all: mounted(text).into(),
         }
     }
 
-    /// By the process's mounts and nvcap's own: its files may be of either.
-    fn mounted(&self, by: By) -> BTreeSet<Number> {
-        let mut all = mounted(&mountinfo(&of_process(self.pid, "mountinfo")), by);
-        all.extend(mounted(&mountinfo("/proc/self/mountinfo"), by));
-        all
-    }
-
-    /// Whether memory that a line of its mappings names must not be read: a program answers for its file.
-    pub(crate) fn is_unreadable(&self, line: &Line<'_>) -> bool {
-        let Some(number) = number(line.device) else {
-            return false;
-        };
-        let all = self
-            .by_programs
-            .get_or_init(|| connections().unwrap_or_else(|| self.mounted(By::Program)));
-        all.contains(&number)
-    }
-
-    /// Whether a mapped file must not be opened, by the device that its mapping has: a program or another machine answers for it.
-    pub(crate) fn is_not_to_be_opened(&self, device: &str) -> bool {
-        let Some(number) = number(device) else {
-            return false;
-        };
-        let all = self.by_others.get_or_init(|| {
-            let mut all = self.mounted(By::Other);
-            all.extend(connections().unwrap_or_default());
+    /// By the kernel's list; else by the process's mounts and nvcap's own: its files may be of either.
+    fn asked(&self) -> BTreeSet<Number> {
+        connections().unwrap_or_else(|| {
+            let mut all = mounted(&mountinfo(&of_process(self.pid, "mountinfo")));
+            all.extend(mounted(&mountinfo("/proc/self/mountinfo")));
             all
-        });
-        all.contains(&number)
+        })
+    }
+
+    /// Whether a program answers for the file of a mapping with this device: its memory must not be read, nor the file be opened.
+    pub(crate) fn has(&self, device: &str) -> bool {
+        number(device).is_some_and(|n| self.all.get_or_init(|| self.asked()).contains(&n))
     }
 }
 
@@ -206,38 +168,28 @@ mod tests {
 nonsense - fuse x
 37 22 nonsense / /a rw - fuse x";
 
-    fn line(device: &str, inode: u64) -> String {
-        format!("7f0000000000-7f0000001000 r--p 00000000 {device} {inode} /a/file")
-    }
-
     #[test]
     fn file_systems_that_somebody_answers_for() {
-        let programs = [(0, 45), (0, 46)];
-        assert_eq!(mounted(MOUNTS, By::Program), programs.into());
-        let others = [(0, 45), (0, 46), (0, 47), (0, 50)];
-        assert_eq!(mounted(MOUNTS, By::Other), others.into());
+        assert_eq!(mounted(MOUNTS), [(0, 45), (0, 46)].into());
     }
 
     #[test]
     fn mappings_by_their_devices() {
         let served = Served::made_up(MOUNTS);
         // In hexadecimal.
-        for (device, inode, unreadable, closed) in [
-            ("00:2d", 2, true, true),
-            ("00:2e", 2, true, true),
-            ("00:2f", 2, false, true),
-            ("00:30", 2, false, false),
-            ("00:31", 2, false, false),
-            ("00:45", 2, false, false),
-            ("08:02", 2, false, false),
-            ("08:11", 2, false, false),
-            ("00:00", 0, false, false),
-            ("nonsense", 2, false, false),
+        for (device, is_served) in [
+            ("00:2d", true),
+            ("00:2e", true),
+            ("00:2f", false),
+            ("00:30", false),
+            ("00:31", false),
+            ("00:45", false),
+            ("08:02", false),
+            ("08:11", false),
+            ("00:00", false),
+            ("nonsense", false),
         ] {
-            let text = line(device, inode);
-            let line = Line::parse(&text).unwrap();
-            assert_eq!(served.is_unreadable(&line), unreadable, "{text}");
-            assert_eq!(served.is_not_to_be_opened(device), closed, "{text}");
+            assert_eq!(served.has(device), is_served, "{device}");
         }
     }
 

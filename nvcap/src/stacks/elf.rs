@@ -112,9 +112,9 @@ impl Elf {
         let Some(file) = &mapped.file else {
             return Self::of_kernel(mapped, pid);
         };
-        if Served::of(pid).is_not_to_be_opened(&file.device) {
+        if Served::of(pid).has(&file.device) {
             log::debug!(
-                "process {pid}: {} is on FUSE or a network and not opened: its functions have no names",
+                "process {pid}: {} is on FUSE and not opened: its functions have no names",
                 mapped.name
             );
             return None;

@@ -179,7 +179,7 @@ impl Files {
             if of.known.contains_key(&key) {
                 continue;
             }
-            if served.is_not_to_be_opened(&key.0) {
+            if served.has(&key.0) {
                 closed += 1;
                 of.known.insert(key, None);
                 continue;
@@ -190,9 +190,7 @@ impl Files {
             of.known.insert(key, number);
         }
         if closed > 0 {
-            log::debug!(
-                "mapped files of process {pid}: {closed} on FUSE or a network are not opened"
-            );
+            log::debug!("mapped files of process {pid}: {closed} on FUSE are not opened");
         }
         for number in of.numbers() {
             self.want(number, architectures);

@@ -190,7 +190,7 @@ impl Files {
 
     /// The area that a line names; none where it must not be read, nor its file be looked at.
     fn of_line(&mut self, line: &Line<'_>) -> Option<Area> {
-        let unreadable = self.served.is_unreadable(line);
+        let unreadable = self.served.has(line.device);
         (!unreadable).then(|| self.check(Area::of(line), line.inode))
     }
 

@@ -49,7 +49,7 @@ pub(super) fn candidates(pid: u32) -> std::io::Result<Vec<u64>> {
         if line.offset != 0
             || !line.read()
             || !line.path.starts_with('/')
-            || served.is_unreadable(&line)
+            || served.has(line.device)
         {
             return;
         }
