@@ -12,7 +12,7 @@ use nvcap_common::PythonFrame;
 
 use super::{
     api,
-    demangle::demangle,
+    demangle::{demangle, within},
     elf::Elf,
     merge::{merged, runs},
     modules::{self, Mapped, MappedFile},
@@ -25,6 +25,11 @@ use crate::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
 /// The most address spaces, and the most whole stacks and addresses of each, that are remembered.
 const MOST_SPACES: usize = 256;
 const MOST_REMEMBERED: usize = 1 << 16;
+/// The most bytes that the frames of one stack take in a recording: a stack with more is cut there, as a deep one is.
+const MOST_OF_STACK: usize = 4 << 20;
+/// The most bytes of names that are remembered, and of frames of one address space.
+const MOST_NAMES: usize = 64 << 20;
+const MOST_FRAMES: usize = 64 << 20;
 /// How long the mappings of a process are believed where an address is in none of them.
 const BELIEVED: Duration = Duration::from_millis(20);
 
@@ -44,8 +49,10 @@ struct Space {
     loaded: HashMap<u64, Loaded>,
     unwinder: Option<Unwinder>,
     frames: HashMap<u64, Rc<[Frame]>>,
-    /// By return addresses and Python frames.
-    calls: HashMap<(Vec<u64>, Vec<PythonFrame>), Arc<Calls>>,
+    /// By return addresses and Python frames, with the end that was found.
+    calls: HashMap<(Vec<u64>, Vec<PythonFrame>), (StackEnd, Arc<Calls>)>,
+    /// Bytes of what `frames` and `calls` hold, without the names.
+    held: usize,
     python: Option<Python>,
     /// By code object and instruction.
     python_frames: HashMap<PythonFrame, Frame>,
@@ -56,7 +63,32 @@ pub(crate) struct Resolver {
     queue: StackQueue,
     spaces: HashMap<u32, Space>,
     files: HashMap<MappedFile, Option<Rc<Elf>>>,
-    names: HashMap<String, Arc<str>>,
+    names: Names,
+}
+
+/// Names, one for all frames that have it.
+#[derive(Default)]
+struct Names {
+    known: HashMap<String, Arc<str>>,
+    bytes: usize,
+}
+
+impl Names {
+    /// The name; a long one is cut.
+    fn shared(&mut self, text: String) -> Arc<str> {
+        let text = within(text);
+        if let Some(name) = self.known.get(&text) {
+            return Arc::clone(name);
+        }
+        if self.known.len() >= MOST_REMEMBERED || self.bytes + text.len() > MOST_NAMES {
+            self.known.clear();
+            self.bytes = 0;
+        }
+        let name: Arc<str> = text.as_str().into();
+        self.bytes += text.len();
+        self.known.insert(text, Arc::clone(&name));
+        name
+    }
 }
 
 impl Resolver {
@@ -66,7 +98,7 @@ impl Resolver {
             queue,
             spaces: HashMap::new(),
             files: HashMap::new(),
-            names: HashMap::new(),
+            names: Names::default(),
         }
     }
 
@@ -98,8 +130,8 @@ impl Resolver {
                 known.clear();
             }
             let frame = Frame {
-                symbol: Some(shared(name.function, &mut self.names)),
-                file: Some(shared(name.file, &mut self.names)),
+                symbol: Some(self.names.shared(name.function)),
+                file: Some(self.names.shared(name.file)),
                 line: name.line,
                 python: true,
                 ..Frame::default()
@@ -119,8 +151,8 @@ impl Resolver {
         }
         let (addresses, end) = space.unwind(raw, &mut self.files);
         let key = (addresses, raw.python.clone());
-        if let Some(calls) = space.calls.get(&key)
-            && calls.end == end
+        if let Some((known, calls)) = space.calls.get(&key)
+            && *known == end
         {
             return Arc::clone(calls);
         }
@@ -132,33 +164,50 @@ impl Resolver {
             frames.extend_from_slice(&space.frames_at(lookup, *address, &mut self.names));
         }
         let runs = space.python_runs(&raw.python);
+        let api = api::called(&frames);
+        let mut frames = merged(frames, runs, end);
+        let whole = frames.len();
+        frames.truncate(kept(&frames, MOST_OF_STACK));
         let calls = Arc::new(Calls {
-            api: api::called(&frames),
-            frames: merged(frames, runs, end),
-            end,
+            end: if frames.len() < whole {
+                StackEnd::Deep
+            } else {
+                end
+            },
+            api,
+            frames,
         });
-        if space.calls.len() >= MOST_REMEMBERED {
-            space.calls.clear();
-        }
-        space.calls.insert(key, Arc::clone(&calls));
-        if self.names.len() >= MOST_REMEMBERED {
-            self.names.clear();
-        }
+        space.hold(size_of_val(&*calls.frames) + 8 * key.0.len());
+        space.calls.insert(key, (end, Arc::clone(&calls)));
         calls
     }
 }
 
-/// A name, one for all frames that have it.
-fn shared(text: String, names: &mut HashMap<String, Arc<str>>) -> Arc<str> {
-    if let Some(name) = names.get(&text) {
-        return Arc::clone(name);
-    }
-    let name: Arc<str> = text.as_str().into();
-    names.insert(text, Arc::clone(&name));
-    name
+/// How many of the frames, from the innermost on, are within so many bytes of a recording.
+fn kept(frames: &[Frame], most: usize) -> usize {
+    /// Bytes of what a frame has beside its texts, at most.
+    const NUMBERS: usize = 64;
+    let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |t| t.len());
+    let mut bytes = 0;
+    let fits = |frame: &&Frame| {
+        bytes += NUMBERS + frame.module.len() + text(&frame.symbol) + text(&frame.file);
+        bytes <= most
+    };
+    frames.iter().take_while(fits).count()
 }
 
 impl Space {
+    /// Makes room for so many bytes of what is remembered.
+    fn hold(&mut self, bytes: usize) {
+        let most = self.frames.len().max(self.calls.len());
+        if most >= MOST_REMEMBERED || self.held + bytes > MOST_FRAMES {
+            self.frames.clear();
+            self.calls.clear();
+            self.held = 0;
+        }
+        self.held += bytes;
+    }
+
     /// Takes the mappings as they are now. Where one that was known is gone, or another stands in its place, nothing that
     /// was concluded holds any more.
     fn learn(&mut self, mapped: Vec<Mapped>) {
@@ -172,6 +221,7 @@ impl Space {
             self.loaded.clear();
             self.frames.clear();
             self.calls.clear();
+            self.held = 0;
             self.unwinder = None;
         }
         self.mapped = mapped;
@@ -257,21 +307,14 @@ impl Space {
     }
 
     /// The frames of an address: of inlined functions, and of the function itself.
-    fn frames_at(
-        &mut self,
-        lookup: u64,
-        address: u64,
-        names: &mut HashMap<String, Arc<str>>,
-    ) -> Rc<[Frame]> {
+    fn frames_at(&mut self, lookup: u64, address: u64, names: &mut Names) -> Rc<[Frame]> {
         // An instruction pointer and an address that is returned to may be equal.
         let key = lookup ^ ((address - lookup) << 63);
         if let Some(frames) = self.frames.get(&key) {
             return Rc::clone(frames);
         }
         let frames: Rc<[Frame]> = self.find_frames(lookup, address, names).into();
-        if self.frames.len() >= MOST_REMEMBERED {
-            self.frames.clear();
-        }
+        self.hold(size_of_val(&*frames));
         self.frames.insert(key, Rc::clone(&frames));
         frames
     }
@@ -286,13 +329,8 @@ impl Space {
             .collect()
     }
 
-    fn find_frames(
-        &self,
-        lookup: u64,
-        address: u64,
-        names: &mut HashMap<String, Arc<str>>,
-    ) -> Vec<Frame> {
-        let mut name = |text| shared(text, names);
+    fn find_frames(&self, lookup: u64, address: u64, names: &mut Names) -> Vec<Frame> {
+        let mut name = |text| names.shared(text);
         let mapped = modules::at(&self.mapped, lookup);
         let loaded = mapped.and_then(|m| self.loaded.get(&m.start));
         let (
@@ -468,5 +506,22 @@ mod tests {
         }
         let (_, calls) = resolved(&mut all, |raw| raw.sp = u64::MAX - 8);
         assert!(!calls.frames.is_empty());
+    }
+
+    #[test]
+    fn a_stack_with_long_names_is_cut() {
+        let frame = |bytes: usize| Frame {
+            symbol: Some("n".repeat(bytes).into()),
+            ..Frame::default()
+        };
+        let frames = [frame(100), frame(1000), frame(100)];
+        assert_eq!([200, 2000, 64].map(|most| kept(&frames, most)), [1, 3, 0]);
+        let mut names = Names::default();
+        let long = names.shared("n".repeat(MOST_OF_STACK));
+        assert!(long.len() < 1 << 16 && long.ends_with('…'));
+        for n in 0..MOST_NAMES / long.len() + 3 {
+            names.shared(format!("{n}{}", "n".repeat(long.len())));
+            assert!(names.bytes <= MOST_NAMES);
+        }
     }
 }
