@@ -8,6 +8,7 @@
 //! - [`mem`]: the memory.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of processes that are born.
+//! - [`budget`]: how much is read of what a process chose.
 //! - [`auxv`]: what the kernel passed to the program at its start.
 //! - [`environ`]: the environment that it was started with.
 //!
@@ -23,6 +24,7 @@ use std::{
 
 pub(crate) mod auxv;
 pub(crate) mod births;
+pub(crate) mod budget;
 pub(crate) mod environ;
 pub(crate) mod kernel_log;
 mod lossy;

@@ -13,7 +13,7 @@ use nvcap_common::PythonFrame;
 use super::{
     api,
     demangle::{demangle, within},
-    elf::Elf,
+    elf::{Elf, Room},
     merge::{merged, runs},
     modules::{self, Mapped, MappedFile},
     python::Python,
@@ -45,6 +45,8 @@ struct Loaded {
 struct Space {
     mapped: Vec<Mapped>,
     looked: Option<Instant>,
+    /// What may yet be read of its files.
+    room: Room,
     /// By the mapping's first address.
     loaded: HashMap<u64, Loaded>,
     unwinder: Option<Unwinder>,
@@ -108,6 +110,14 @@ impl Resolver {
         self.take_names();
         let calls = self.calls(&raw);
         Some(Record::Stack(Stack { at: raw.at, calls }))
+    }
+
+    /// What was not read of the files of a process, in words.
+    #[cfg(feature = "trap")]
+    pub(super) fn left_out(&self, space: u32) -> Vec<&'static str> {
+        self.spaces
+            .get(&space)
+            .map_or_else(Vec::new, |s| s.room.left_out())
     }
 
     /// The stacks that were lost on their way since the last call.
@@ -283,17 +293,18 @@ impl Space {
         let Some(mapped) = modules::at(&self.mapped, address) else {
             return Code::None;
         };
+        let room = &self.room;
         let loaded = self.loaded.entry(mapped.start).or_insert_with(|| {
             let elf = match &mapped.file {
                 Some(file) => files
                     .entry(file.clone())
-                    .or_insert_with(|| Elf::of(mapped, pid).map(Rc::new))
+                    .or_insert_with(|| Elf::of(mapped, pid, room).map(Rc::new))
                     .clone(),
-                None => Elf::of(mapped, pid).map(Rc::new),
+                None => Elf::of(mapped, pid, room).map(Rc::new),
             };
             let bias = elf.as_ref().and_then(|elf| elf.bias(mapped));
             if let (Some(elf), Some(bias)) = (&elf, bias) {
-                unwinder.add(mapped, elf, bias);
+                unwinder.add(mapped, elf, bias, room);
             }
             Loaded {
                 elf: elf.filter(|_| bias.is_some()),
@@ -349,8 +360,8 @@ impl Space {
             }];
         };
         let (lookup, address) = (lookup.wrapping_sub(*bias), address.wrapping_sub(*bias));
-        let symbol = elf.symbol(lookup);
-        let places = elf.places(lookup);
+        let symbol = elf.symbol(lookup, &self.room);
+        let places = elf.places(lookup, &self.room);
         let last = places.len().saturating_sub(1);
         let mut frames = Vec::new();
         for (nth, place) in places.into_iter().enumerate() {
