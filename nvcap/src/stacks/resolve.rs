@@ -40,6 +40,9 @@ struct Loaded {
     bias: u64,
 }
 
+/// Return addresses, and Python frames.
+type CallsKey = (Vec<u64>, Vec<PythonFrame>);
+
 /// What is known of an address space.
 #[derive(Default)]
 struct Space {
@@ -51,8 +54,8 @@ struct Space {
     loaded: HashMap<u64, Loaded>,
     unwinder: Option<Unwinder>,
     frames: HashMap<u64, Rc<[Frame]>>,
-    /// By return addresses and Python frames, with the end that was found.
-    calls: HashMap<(Vec<u64>, Vec<PythonFrame>), (StackEnd, Arc<Calls>)>,
+    /// With the end that was found.
+    calls: HashMap<CallsKey, (StackEnd, Arc<Calls>)>,
     /// Bytes of what `frames` and `calls` hold, without the names.
     held: usize,
     python: Option<Python>,
