@@ -23,6 +23,7 @@ use crate::decode::{
 };
 use crate::hang::{self, ChannelFacts, ChannelState, ProcessReport, Report, Root, Values};
 use crate::procfs::{
+    environ::{self, Environment},
     mem::Memory,
     tasks::{self, Task},
 };
@@ -427,9 +428,17 @@ const RANKS: [&str; 5] = [
     "SLURM_PROCID",
 ];
 
-fn rank(pid: u32) -> Option<u32> {
-    let mut values = RANKS.iter().map(|name| procfs::environment(pid, name));
-    values.find_map(|value| value?.trim().parse().ok())
+/// A process's rank; where there is none to be found, why not, in words.
+fn rank(environment: &Environment) -> Result<u32, Option<String>> {
+    let mut values = RANKS.iter().map(|name| environment.value(name));
+    let rank = values.find_map(|value| value?.trim().parse().ok());
+    rank.ok_or_else(|| {
+        let more = format!(
+            "its environment is longer than {} MiB: its rank was not looked for in the rest",
+            environ::MOST >> 20
+        );
+        environment.cut.then_some(more)
+    })
 }
 
 fn process(snapshot: &Snapshot) -> ProcessReport {
@@ -441,16 +450,22 @@ fn process(snapshot: &Snapshot) -> ProcessReport {
             w.gpu, w.cpu
         )
     });
+    let environment = Environment::of_process(snapshot.pid).unwrap_or_default();
+    let (rank, unknown) = match rank(&environment) {
+        Ok(rank) => (Some(rank), None),
+        Err(why) => (None, why),
+    };
+    let notes = snapshot.notes.iter().cloned().chain(windows);
     ProcessReport {
         pid: snapshot.pid,
         name: snapshot.name.clone(),
-        rank: rank(snapshot.pid),
+        rank,
         python: None,
         xids: Vec::new(),
         threads: threads.into_iter().map(thread).collect(),
         channels: snapshot.channels.iter().map(facts).collect(),
         unused: snapshot.unused,
-        notes: snapshot.notes.iter().cloned().chain(windows).collect(),
+        notes: notes.chain(unknown).collect(),
         finding_ns: snapshot.finding.as_nanos() as u64,
         reading_ns: snapshot.reading.as_nanos() as u64,
     }

@@ -5,7 +5,7 @@
 //! that sum itself from the [`Record`]s, and takes from the source only counts of losses that it cannot see (dropped
 //! records, doorbells of unknown channels). It knows no source, no decoder and no sink; `output::ledger` shows it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::decode::{Counts, event::Engine};
 use crate::record::{ChannelId, Life, Loss, Lost, Record, RecordKind};
@@ -94,6 +94,8 @@ pub struct Ledger {
     untraced: Vec<Untraced>,
     unshown: u64,
     names: HashMap<u32, String>,
+    /// Channels whose process has no name yet, by process: a name looks through no others.
+    unnamed: BTreeSet<(u32, ChannelId)>,
     /// The program that each process executed last, also of those that have ended.
     programs: BTreeMap<u32, String>,
     /// A process was seen to use a GPU: a channel, a mapping of the driver's, a call to it.
@@ -126,13 +128,28 @@ impl Ledger {
                 | Record::Passed(_)
         );
         match record {
-            Record::Submission(s) => self.channels.entry(s.channel).or_default().submission(s),
+            Record::Submission(s) => {
+                let channel = self.channels.entry(s.channel).or_default();
+                let is_nobodys = channel.pid == 0;
+                channel.submission(s);
+                if is_nobodys {
+                    self.note_unnamed(s.channel);
+                }
+            }
             Record::Channel(c) => {
                 let name = self.names.get(&c.at.pid);
                 self.channels.entry(c.id).or_default().learn(c, name);
+                self.note_unnamed(c.id);
             }
             Record::Loss(loss) => self.loss(loss),
-            Record::Passed(p) => self.channels.entry(p.channel).or_default().passed(p),
+            Record::Passed(p) => {
+                let channel = self.channels.entry(p.channel).or_default();
+                let is_nobodys = channel.pid == 0;
+                channel.passed(p);
+                if is_nobodys {
+                    self.note_unnamed(p.channel);
+                }
+            }
             Record::Stack(_) => self.stacks += 1,
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name } => {
@@ -141,11 +158,7 @@ impl Ledger {
                     {
                         self.programs.insert(p.at.pid, name.clone());
                     }
-                    for c in self.channels.values_mut() {
-                        if c.pid == p.at.pid && c.process.is_none() {
-                            c.process = Some(name.clone());
-                        }
-                    }
+                    self.name_channels(p.at.pid, name);
                 }
                 Life::Fork { child } => {
                     if let Some(name) = self.names.get(&p.at.pid).cloned() {
@@ -165,6 +178,30 @@ impl Ledger {
             | Record::Kernel(_)
             | Record::Stamps(_)
             | Record::Look(_) => {}
+        }
+    }
+
+    /// Takes note of a channel whose process has no name.
+    fn note_unnamed(&mut self, id: ChannelId) {
+        if let Some(channel) = self.channels.get(&id)
+            && channel.process.is_none()
+        {
+            self.unnamed.insert((channel.pid, id));
+        }
+    }
+
+    /// Gives a process's name to its channels that have none.
+    fn name_channels(&mut self, pid: u32, name: &str) {
+        let of = (pid, ChannelId(0))..=(pid, ChannelId(u32::MAX));
+        let ids: Vec<_> = self.unnamed.range(of).copied().collect();
+        for key in ids {
+            self.unnamed.remove(&key);
+            if let Some(c) = self.channels.get_mut(&key.1)
+                && c.pid == pid
+                && c.process.is_none()
+            {
+                c.process = Some(name.to_owned());
+            }
         }
     }
 
@@ -392,5 +429,64 @@ fn record_time(record: &Record) -> u64 {
     match record {
         Record::Ioctl(r) => r.end_ns.unwrap_or(r.at.time_ns),
         other => other.at().time_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{At, Channel, Origin, Process};
+
+    fn at(pid: u32) -> At {
+        At {
+            time_ns: 1,
+            pid,
+            tid: pid,
+        }
+    }
+
+    fn channel(pid: u32, id: u32) -> Record {
+        Record::Channel(Box::new(Channel {
+            at: at(pid),
+            id: ChannelId(id),
+            gpu: None,
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: None,
+            entries: None,
+            userd: None,
+            origin: Origin::Found,
+        }))
+    }
+
+    fn present(pid: u32) -> Record {
+        let name = format!("p{pid}");
+        Record::Process(Process {
+            at: at(pid),
+            life: Life::Present { name },
+        })
+    }
+
+    /// Of many processes with a channel each, the name of one looks through its own channels alone.
+    #[test]
+    fn a_name_is_given_to_its_process_s_channels_alone() {
+        let mut ledger = Ledger::new();
+        for pid in 1..2000 {
+            ledger.record(&present(pid));
+            ledger.record(&channel(pid, pid));
+            assert!(ledger.unnamed.is_empty(), "it has its name");
+        }
+        for id in 2000..2010 {
+            ledger.record(&channel(3000 + id % 2, id));
+        }
+        assert_eq!(ledger.unnamed.len(), 10);
+        ledger.record(&present(3001));
+        assert_eq!(ledger.unnamed.len(), 5);
+        let name = |id| ledger.channel(ChannelId(id))?.process.clone();
+        assert_eq!(name(7).as_deref(), Some("p7"));
+        assert_eq!((name(2001).as_deref(), name(2002)), (Some("p3001"), None));
     }
 }

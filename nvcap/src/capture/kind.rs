@@ -1,6 +1,6 @@
 //! What a packet is, and its head.
 
-use crate::record::Record;
+use crate::record::{MOST_BYTES, Record};
 
 /// The first bytes of each packet.
 pub(super) const MAGIC: [u8; 4] = *b"nvcp";
@@ -12,6 +12,9 @@ pub(super) const HEAD: usize = 32;
 const CHECKED: usize = 8;
 /// The most bytes of a body in one packet: with its head well below 256 KiB, which is the most that Wireshark reads.
 pub(super) const MOST_PART: usize = 192 << 10;
+/// The most bytes of a body: the bytes of a record, with their heads. A reader gives up a longer one, as of damaged numbers, and a
+/// writer makes none.
+pub(super) const MOST_BODY: usize = MOST_BYTES + (MOST_BYTES >> 1);
 /// A record that stood in an earlier file of the same trace, too (`--rotate`).
 pub(super) const AGAIN: u8 = 1;
 

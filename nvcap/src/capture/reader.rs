@@ -8,14 +8,12 @@ use prost::Message as _;
 
 use super::decode::{self, NotUnderstood};
 use super::info::{EndInfo, TraceInfo};
-use super::kind::{AGAIN, Head, Kind};
+use super::kind::{AGAIN, Head, Kind, MOST_BODY};
 use super::look;
 use super::messages as m;
 use crate::pcapng::{Block, Blocks, Damage};
-use crate::record::{Calls, MOST_BYTES, Record};
+use crate::record::{Calls, Record};
 
-/// The most bytes of a body, a bound for damaged numbers: the bytes of a record, with their heads.
-const MOST_BODY: usize = MOST_BYTES + (MOST_BYTES >> 1);
 /// The most calls that are kept for the stacks that name them.
 const MOST_CALLS: usize = 1 << 17;
 /// The most ranges of missing numbers that are kept.

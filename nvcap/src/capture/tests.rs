@@ -1,4 +1,5 @@
 mod header;
+mod long;
 mod look;
 mod made;
 mod newer;

@@ -7,11 +7,11 @@ use prost::Message as _;
 
 use super::encode;
 use super::info::{EndInfo, GpuClock, TraceInfo};
-use super::kind::{AGAIN, Head, Kind, MOST_PART};
+use super::kind::{AGAIN, Head, Kind, MOST_BODY, MOST_PART};
 use super::messages as m;
 use crate::ledger::Ledger;
 use crate::pcapng::{self, Options, option};
-use crate::record::{Calls, Channel, ChannelId, Record, Stamps};
+use crate::record::{Calls, Channel, ChannelId, Loss, Lost, Record, StackEnd, Stamps};
 
 /// The most different calls that are remembered, so that stacks can name them; then they are written anew.
 const MOST_CALLS: usize = 1 << 16;
@@ -43,6 +43,8 @@ pub struct Writer {
     gpu_clocks: BTreeMap<u32, GpuClock>,
     /// What is appended to the body of the next record.
     decoded: Vec<u8>,
+    /// The most bytes of a body.
+    pub(super) most: usize,
 }
 
 fn address(calls: &Arc<Calls>) -> usize {
@@ -67,6 +69,7 @@ impl Writer {
             idle: true,
             gpu_clocks: BTreeMap::new(),
             decoded: Vec::new(),
+            most: MOST_BODY,
         }
     }
 
@@ -191,7 +194,12 @@ impl Writer {
         if flags & AGAIN == 0 {
             body.append(&mut self.decoded);
         }
-        self.packet(to, Kind::of(record), flags, interface, time, &body);
+        let mut kind = Kind::of(record);
+        if body.len() > self.most {
+            let loss = Record::Loss(too_long(record));
+            (kind, body) = (Kind::of(&loss), encode::body(&loss, |_| 0));
+        }
+        self.packet(to, kind, flags, interface, time, &body);
     }
 
     /// A section whose header has the GPU's clock, too, which has just become known; with all channels of the one before, so that the
@@ -276,7 +284,13 @@ impl Writer {
         self.next_calls = self.next_calls.wrapping_add(1);
         let held = (calls.clone(), number);
         self.calls.insert(address(calls), held);
-        let body = m::Calls::of(number, calls).encode_to_vec();
+        let mut message = m::Calls::of(number, calls);
+        while message.encoded_len() > self.most && !message.frames.is_empty() {
+            // Its outermost frames are left out, as those of a deep stack are.
+            message.frames.truncate(message.frames.len() / 2);
+            message.end = StackEnd::Deep.name().to_owned();
+        }
+        let body = message.encode_to_vec();
         self.packet(to, Kind::Calls, AGAIN, NO_CHANNEL, time, &body);
     }
 
@@ -322,6 +336,33 @@ impl Writer {
             };
             pcapng::packet(to, interface, time, &[&head.bytes(bytes), bytes]);
         }
+    }
+}
+
+/// The loss that stands for a record that is longer than a reader takes.
+fn too_long(record: &Record) -> Loss {
+    let (channel, what) = match record {
+        Record::Submission(s) => (
+            Some(s.channel),
+            Lost::Entries {
+                position: s.position,
+                count: s.segments.len() as u64,
+            },
+        ),
+        Record::Stack(_) => (None, Lost::Stacks { count: 1 }),
+        _ => {
+            let kind = Kind::of(record).name();
+            let most = MOST_BODY >> 20;
+            let why = format!(
+                "a record ({kind}) is longer than {most} MiB, which is the most that a recording can have"
+            );
+            (None, Lost::Untraced { why })
+        }
+    };
+    Loss {
+        at: record.at(),
+        channel,
+        what,
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::cubin::fatbin::{self, Content, Entry, NotUnpacked};
+use crate::cubin::fatbin::{self, Content, Entry, NotUnpacked, Room};
 use crate::cubin::{Function, Image, beginnings};
 use crate::wire::peek::Peek;
 
@@ -33,6 +33,7 @@ impl<'m> Held<'m, [u8]> {
     pub(crate) fn of_file(bytes: &'m [u8], sm: Option<u32>) -> Self {
         let plain = beginnings(bytes).filter_map(|at| Image::read(bytes, at as u64));
         let mut held = Self::of_memory(bytes, plain.collect(), sm);
+        let mut room = Room::default();
         for entry in fatbin::entries(bytes, 0..bytes.len() as u64) {
             held.has_ptx |= entry.content == Content::Ptx;
             if !entry.is_packed_image() {
@@ -42,8 +43,11 @@ impl<'m> Held<'m, [u8]> {
             if sm.is_some_and(|sm| entry.sm != sm) {
                 continue;
             }
-            let image = entry
-                .unpack(bytes, MOST_IMAGE)
+            let unpacked = match room.take(&entry) {
+                true => entry.unpack(bytes, MOST_IMAGE),
+                false => Err(NotUnpacked::TooLarge),
+            };
+            let image = unpacked
                 .and_then(|image| Image::read(image.as_slice(), 0).ok_or(NotUnpacked::Damaged));
             match image {
                 Ok(mut image) => {

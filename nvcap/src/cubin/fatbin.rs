@@ -43,6 +43,13 @@ const ZSTD: u64 = 0x8000;
 /// An LZ4 block is unpacked to no more than so many times its length.
 const MOST_LZ4: u64 = 255;
 
+/// Bytes that the payloads of a file may have unpacked, in any case, and for each byte that they have there. Images of real libraries are
+/// 3 to 10 times as long unpacked.
+const FREE: u64 = 64 << 20;
+const MOST_TIMES: u64 = 32;
+/// The most bytes that the payloads of a file may have unpacked.
+const MOST_OF_FILE: u64 = 16 << 30;
+
 /// What an entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -80,6 +87,29 @@ pub struct Entry {
     pub packing: Packing,
     /// Bytes of it when it is unpacked.
     pub unpacked: u64,
+}
+
+/// What was unpacked of a file, which may say of some bytes that they are gigabytes, again and again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    packed: u64,
+    /// Bytes that it has taken.
+    pub unpacked: u64,
+}
+
+impl Room {
+    /// Takes the room that an entry needs. False where there is none left for it: it is not to be unpacked.
+    #[must_use]
+    pub(crate) fn take(&mut self, entry: &Entry) -> bool {
+        let packed = self.packed.saturating_add(entry.len);
+        let unpacked = self.unpacked.saturating_add(entry.unpacked);
+        let most = FREE.saturating_add(packed.saturating_mul(MOST_TIMES));
+        let fits = unpacked <= most.min(MOST_OF_FILE);
+        if fits {
+            *self = Self { packed, unpacked };
+        }
+        fits
+    }
 }
 
 /// Why a payload was not unpacked.

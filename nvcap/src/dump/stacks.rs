@@ -1,10 +1,14 @@
 //! The stacks of a process's threads, for a look at it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::hang::{ProcessReport, PythonFrame, PythonStack};
-use crate::procfs::mem::Ordinary;
-use crate::stacks::python::{Python, frames::Frame, threads};
+use crate::procfs::{budget::Budget, mem::Ordinary};
+use crate::stacks::python::{Python, frames::Frame, objects::Location, threads};
+
+/// The most bytes of a process's Python functions that are looked through: of their names, and of their tables of lines, each time that
+/// a line is looked up there.
+const MOST_PYTHON: u64 = 256 << 20;
 
 /// Reads the stacks of a process's threads.
 pub(super) fn add(process: &mut ProcessReport) {
@@ -17,7 +21,7 @@ pub(super) fn add(process: &mut ProcessReport) {
         thread.python = python.of_threads.remove(&thread.tid);
     }
     process.python = python.version;
-    process.notes.extend(python.note);
+    process.notes.append(&mut python.notes);
     #[cfg(feature = "trap")]
     {
         let tids: Vec<u32> = process.threads.iter().map(|t| t.tid).collect();
@@ -30,7 +34,11 @@ pub(super) fn add(process: &mut ProcessReport) {
             .into_iter()
             .map(|(tid, r)| (tid, [r.ip, r.sp, r.fp, r.lr]));
         let entries = entries.collect();
-        let mut native = crate::stacks::look::of_threads(process.pid, &memory, &tids, &entries);
+        let (mut native, left_out) =
+            crate::stacks::look::of_threads(process.pid, &memory, &tids, &entries);
+        let left_out = left_out.into_iter();
+        let note = |what| format!("frames lack names or callers: not read: {what}");
+        process.notes.extend(left_out.map(note));
         for thread in &mut process.threads {
             let calls = native.remove(&thread.tid);
             thread.native = calls.map(|calls| calls.as_ref().into());
@@ -46,7 +54,7 @@ struct PythonStacks {
     /// The stacks by thread.
     of_threads: BTreeMap<u32, PythonStack>,
     /// What could not be read, in words.
-    note: Option<String>,
+    notes: Vec<String>,
 }
 
 /// Reads the Python frames of all threads; nothing of a process without a CPython.
@@ -56,7 +64,7 @@ fn python(pid: u32, memory: &Ordinary) -> PythonStacks {
         Ok(None) => return PythonStacks::default(),
         Err(e) => {
             return PythonStacks {
-                note: Some(format!("no Python frames: {e}")),
+                notes: vec![format!("no Python frames: {e}")],
                 ..PythonStacks::default()
             };
         }
@@ -66,13 +74,20 @@ fn python(pid: u32, memory: &Ordinary) -> PythonStacks {
         ..PythonStacks::default()
     };
     let mut unknown = 0;
+    let budget = Budget::of(MOST_PYTHON);
+    // Threads wait in the same places, and functions call themselves.
+    let mut known: HashMap<(u64, u64), Option<Location>> = HashMap::new();
     for state in python.threads(memory, &threads::ids_inside(pid)) {
         let Some(tid) = state.tid else {
             unknown += 1;
             continue;
         };
         let mut frames = python.frames(memory, state.address);
-        let resolve = |f: &Frame| python.resolve(memory, f.code, f.instruction);
+        let resolve = |f: &Frame| {
+            let find = || python.resolve(memory, f.code, f.instruction, &budget);
+            let found = known.entry((f.code, f.instruction)).or_insert_with(find);
+            found.clone()
+        };
         let resolved: Vec<_> = frames.frames.iter().map_while(resolve).collect();
         // A code object that went away: the frames were older than believed.
         frames.oldest_missing |= resolved.len() < frames.frames.len();
@@ -91,8 +106,14 @@ fn python(pid: u32, memory: &Ordinary) -> PythonStacks {
         }
     }
     if unknown > 0 {
-        all.note = Some(format!(
+        all.notes.push(format!(
             "Python frames of {unknown} thread(s) are left out: which threads they are is not known"
+        ));
+    }
+    if budget.is_spent() {
+        all.notes.push(format!(
+            "Python frames lack lines or are left out: no more than {} MiB of functions' names and tables are looked through",
+            MOST_PYTHON >> 20
         ));
     }
     all

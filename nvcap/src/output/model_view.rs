@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 
@@ -32,7 +33,8 @@ pub struct ModelView {
 #[derive(Debug)]
 struct Most {
     weight: (usize, usize),
-    model: Model,
+    /// Processes that are there at the trace's end share one copy.
+    model: Arc<Model>,
 }
 
 impl ModelView {
@@ -61,17 +63,21 @@ impl ModelView {
     }
 
     fn keep(&mut self, pid: u32, model: &Model) {
+        self.keep_copy(pid, model, || Arc::new(model.clone()));
+    }
+
+    fn keep_copy(&mut self, pid: u32, model: &Model, copy: impl FnOnce() -> Arc<Model>) {
         let weight = weight(model, pid);
         if weight == (0, 0) || self.most.get(&pid).is_some_and(|m| m.weight > weight) {
             return;
         }
-        let model = model.clone();
+        let model = copy();
         self.most.insert(pid, Most { weight, model });
     }
 
     /// Processes with anything to show, each with its model.
     fn processes(&self) -> impl Iterator<Item = (u32, &Model)> {
-        self.most.iter().map(|(pid, most)| (*pid, &most.model))
+        self.most.iter().map(|(pid, most)| (*pid, &*most.model))
     }
 
     /// What the source knows of each channel. If it sees submissions, a channel without any has 0.
@@ -182,8 +188,10 @@ impl Sink for ModelView {
 
     /// Keeps the processes that are still there.
     fn finish(&mut self, _: &Ledger, model: &Model) -> io::Result<()> {
+        let mut copy = None;
         for pid in model.pids() {
-            self.keep(pid, model);
+            let shared = || Arc::clone(copy.get_or_insert_with(|| Arc::new(model.clone())));
+            self.keep_copy(pid, model, shared);
         }
         Ok(())
     }

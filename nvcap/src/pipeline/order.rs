@@ -35,7 +35,8 @@ pub const GPU_TIME_WINDOW_NS: u64 = 1_000_000_000;
 const AT_FIRST_NS: u64 = 10_000_000;
 /// The most bytes of waiting records: beyond that they leave before their window is over.
 pub(super) const MOST_BYTES: usize = 64 << 20;
-/// How many channels and processes are remembered before those without waiting records are forgotten.
+/// How many channels and processes are remembered before those without waiting records are forgotten. Where most have some, they are
+/// looked through again when they are twice as many: each is, on average, looked at twice.
 const MOST_REMEMBERED: usize = 4096;
 
 /// See the module.
@@ -55,6 +56,8 @@ pub(super) struct Order {
     /// Times that submissions and announcements of a channel must not go before.
     channels: NumberMap<ChannelId, u64>,
     processes: NumberMap<u32, Bounds>,
+    /// How many of both are remembered before they are looked through.
+    most_remembered: usize,
     /// Leaves next.
     first: VecDeque<Record>,
 }
@@ -140,6 +143,7 @@ impl Order {
             left: 0,
             channels: NumberMap::default(),
             processes: NumberMap::default(),
+            most_remembered: MOST_REMEMBERED,
             first: VecDeque::new(),
         }
     }
@@ -163,7 +167,7 @@ impl Order {
         self.newest = self.newest.max(key);
         self.held_bytes += record.size();
         self.held.put(key, record);
-        if self.channels.len() + self.processes.len() > MOST_REMEMBERED {
+        if self.channels.len() + self.processes.len() > self.most_remembered {
             self.forget();
         }
     }
@@ -256,6 +260,8 @@ impl Order {
         let left = self.left;
         self.channels.retain(|_, last| *last > left);
         self.processes.retain(|_, b| b.life.max(b.all) > left);
+        let kept = self.channels.len() + self.processes.len();
+        self.most_remembered = MOST_REMEMBERED.max(2 * kept);
     }
 }
 
@@ -464,6 +470,27 @@ mod tests {
             while order.take().is_some() {}
         }
         assert!(order.channels.len() <= MOST_REMEMBERED + 1);
+    }
+
+    /// All processes have records that wait: none can be forgotten, and they are not looked through at each record.
+    #[test]
+    fn many_processes_are_not_looked_through_again_and_again() {
+        let mut order = Order::new(100, MOST_BYTES);
+        let (mut looks, mut before) = (0, order.most_remembered);
+        for pid in 0..100_000 {
+            let at = At {
+                pid,
+                tid: pid,
+                time_ns: 1000,
+            };
+            let life = Life::Exit { process: true };
+            order.put(Record::Process(Process { at, life }));
+            looks += u32::from(order.most_remembered != before);
+            before = order.most_remembered;
+            assert!(order.processes.len() <= order.most_remembered);
+        }
+        assert_eq!(order.processes.len(), 100_000);
+        assert!((1..10).contains(&looks), "{looks}");
     }
 
     /// Records of a source: submissions of a few channels, each with the delay of its arrival.

@@ -9,7 +9,9 @@
 //! - [`served`]: mappings of files that another program answers for, which are not read.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of processes that are born.
+//! - [`budget`]: how much is read of what a process chose.
 //! - [`auxv`]: what the kernel passed to the program at its start.
+//! - [`environ`]: the environment that it was started with.
 //!
 //! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
 //! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it takes a
@@ -23,6 +25,8 @@ use std::{
 
 pub(crate) mod auxv;
 pub(crate) mod births;
+pub(crate) mod budget;
+pub(crate) mod environ;
 pub(crate) mod kernel_log;
 mod lossy;
 pub(crate) mod maps;
@@ -142,17 +146,6 @@ pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> 
 /// A bit mask in `status`: capabilities or signals.
 pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
     u64::from_str_radix(&status(who, line)?, 16).ok()
-}
-
-/// The value of a variable in the environment that a process was started with; `None` where it is not set, or may not be
-/// read.
-pub(crate) fn environment(pid: u32, name: &str) -> Option<String> {
-    let all = fs::read(of_process(pid, "environ")).ok()?;
-    let mut all = all.split(|b| *b == 0);
-    all.find_map(|one| {
-        let value = one.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-        Some(String::from_utf8_lossy(value).into_owned())
-    })
 }
 
 /// The control groups that a process is in, as the kernel writes them.

@@ -1,28 +1,81 @@
 //! Names as the source has them.
 
-/// The longest mangled name that is taken apart: templates of templates grow without bound.
-const MOST: usize = 4096;
+use std::fmt;
 
-/// A function's name from its symbol: of Rust without hash, of C++ with parameters, of C as it is.
+/// The longest mangled name that is taken apart, in bytes: templates of templates grow without bound.
+const MOST: usize = 4096;
+/// The longest text of a frame, in bytes: the name of a function or of a source file. A mangled name of 200 bytes can stand for one
+/// of gigabytes, as each part of it may name one before twice.
+pub(super) const MOST_TEXT: usize = 16 << 10;
+/// The most pieces that a name is put together from; some are empty.
+const MOST_PIECES: usize = 64 << 10;
+
+/// A function's name from its symbol: of Rust without hash, of C++ with parameters, of C as it is. So is one that would be longer
+/// than [`MOST_TEXT`].
 pub(super) fn demangle(symbol: &str) -> String {
     if symbol.len() > MOST {
         return symbol.to_owned();
     }
     if let Ok(name) = rustc_demangle::try_demangle(symbol) {
-        return format!("{name:#}");
+        return Bounded::of(|to| fmt::Write::write_fmt(to, format_args!("{name:#}")))
+            .unwrap_or_else(|| symbol.to_owned());
     }
     if symbol.starts_with("_Z")
         && let Ok(name) = cpp_demangle::Symbol::new(symbol)
-        && let Ok(name) = name.demangle()
+        && let Some(name) =
+            Bounded::of(|to| name.structured_demangle(to, &cpp_demangle::DemangleOptions::new()))
     {
         return name;
     }
     symbol.to_owned()
 }
 
+/// Text of [`MOST_TEXT`] bytes at most; longer text has `…` at its end.
+pub(super) fn within(text: String) -> String {
+    const MARK: &str = "…";
+    if text.len() <= MOST_TEXT {
+        return text;
+    }
+    let mut end = MOST_TEXT - MARK.len();
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut text = text;
+    text.truncate(end);
+    text.push_str(MARK);
+    text
+}
+
+/// A name that is being written, up to a length and a number of pieces.
+#[derive(Default)]
+struct Bounded {
+    text: String,
+    pieces: usize,
+}
+
+impl Bounded {
+    /// What is written; `None` where it is more.
+    fn of(write: impl FnOnce(&mut Self) -> fmt::Result) -> Option<String> {
+        let mut to = Self::default();
+        write(&mut to).ok()?;
+        Some(to.text)
+    }
+}
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        self.pieces += 1;
+        if self.pieces > MOST_PIECES || self.text.len() + piece.len() > MOST_TEXT {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(piece);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::demangle;
+    use super::{MOST_TEXT, demangle, within};
 
     #[test]
     fn names_of_three_languages() {
@@ -38,5 +91,38 @@ mod tests {
         assert_eq!(demangle("_Znonsense"), "_Znonsense");
         let long = "_Z".repeat(10_000);
         assert_eq!(demangle(&long), long);
+    }
+
+    /// Each type is a function of the one before, twice: 193 bytes that stand for 15 MB.
+    #[test]
+    fn a_name_that_doubles_stays_as_it_is() {
+        let mut doubling = "_Z4f000PFviiE".to_owned();
+        let number = |n: u32| match n {
+            0 => "S_".to_owned(),
+            n => {
+                let digit = |n: u32| char::from_digit(n, 36).unwrap().to_ascii_uppercase();
+                let high = Some((n - 1) / 36).filter(|h| *h > 0).map(digit);
+                let low = digit((n - 1) % 36);
+                format!("S{}{low}_", high.map_or_else(String::new, String::from))
+            }
+        };
+        for level in 0..18 {
+            let before = number(1 + 2 * level);
+            doubling += &format!("PFv{before}{before}E");
+        }
+        assert!(doubling.len() < 256);
+        assert_eq!(demangle(&doubling), doubling);
+        // The form of Rust's that can name an earlier part.
+        let tuples = (0..20).fold(String::new(), |text, _| text + "T") + "uE";
+        assert!(demangle(&format!("_RIC1a{tuples}")).len() <= MOST_TEXT);
+    }
+
+    #[test]
+    fn long_text_is_cut_where_a_character_ends() {
+        let long = "é".repeat(MOST_TEXT);
+        let cut = within(long.clone());
+        assert!(cut.len() <= MOST_TEXT && cut.len() > MOST_TEXT - 8);
+        assert!(long.starts_with(cut.strip_suffix('…').unwrap()));
+        assert_eq!(within("é".to_owned()), "é");
     }
 }

@@ -1,8 +1,8 @@
 //! A mapped file: where its parts lie, and its symbols. Parts are read when they are first needed.
 
 use std::{
-    cell::OnceCell,
-    collections::HashMap,
+    cell::{OnceCell, RefCell},
+    collections::{BTreeSet, HashMap},
     fs::{File, Metadata},
     io::Read as _,
     os::unix::fs::{FileExt as _, MetadataExt as _},
@@ -20,12 +20,24 @@ use super::{
     guard::guarded,
     modules::{Mapped, MappedFile},
 };
-use crate::procfs::{mem::Memory, open_regular, served::Served};
+use crate::procfs::{budget::Budget, mem::Memory, open_regular, served::Served};
 
 /// The largest part that is read into memory.
 const MOST: u64 = 256 << 20;
 /// The most bytes of debugging information of one file that are read, decompressed.
 const MOST_LINES: u64 = 512 << 20;
+/// The most bytes of all files of an address space that are read.
+const MOST_OF_SPACE: u64 = 1 << 30;
+/// The most sections of a file: one with more counts as one without. Linked ones have some dozen.
+const MOST_SECTIONS: usize = 1 << 14;
+/// The longest name of a section that is kept, in bytes: those that are looked for are shorter.
+const MOST_SECTION_NAME: usize = 32;
+/// The most program headers: Linux executes nothing with more, as they are 64 KiB then.
+const MOST_SEGMENTS: usize = (64 << 10) / 56;
+/// The most symbols of a table. The largest libraries have about a million.
+const MOST_SYMBOLS: u64 = 1 << 22;
+/// Bytes of a symbol.
+const SYMBOL: usize = 24;
 /// The longest name that is read.
 const MOST_NAME: usize = 8192;
 
@@ -61,6 +73,50 @@ impl Data {
                 Some(bytes)
             }
         }
+    }
+}
+
+/// What may yet be read of the files of one address space, and what was not read for it.
+#[derive(Debug)]
+pub(super) struct Room {
+    budget: Budget,
+    left_out: RefCell<BTreeSet<&'static str>>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::of(MOST_OF_SPACE)
+    }
+}
+
+impl Room {
+    /// Room for so many bytes.
+    pub(super) fn of(bytes: u64) -> Self {
+        Self {
+            budget: Budget::of(bytes),
+            left_out: RefCell::default(),
+        }
+    }
+
+    fn take(&self, bytes: u64) -> Option<()> {
+        let fits = self.budget.take(bytes);
+        if !fits {
+            self.leave_out(
+                "tables of mapped files: they have more than is read of the files of one process",
+            );
+        }
+        fits.then_some(())
+    }
+
+    fn leave_out(&self, what: &'static str) {
+        if self.left_out.borrow_mut().insert(what) {
+            log::warn!("not read for stacks: {what}");
+        }
+    }
+
+    /// What was not read, in words.
+    pub(super) fn left_out(&self) -> Vec<&'static str> {
+        self.left_out.borrow().iter().copied().collect()
     }
 }
 
@@ -108,9 +164,9 @@ pub(super) struct Elf {
 
 impl Elf {
     /// Opens the file that is mapped, by whatever way leads to it.
-    pub(super) fn of(mapped: &Mapped, pid: u32) -> Option<Self> {
+    pub(super) fn of(mapped: &Mapped, pid: u32, room: &Room) -> Option<Self> {
         let Some(file) = &mapped.file else {
-            return Self::of_kernel(mapped, pid);
+            return Self::of_kernel(mapped, pid, room);
         };
         if Served::of(pid).has(&file.device) {
             log::debug!(
@@ -123,12 +179,12 @@ impl Elf {
         let opened = ways
             .find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)))?;
         let cache = ReadCache::new(opened.try_clone().ok()?);
-        let (segments, sections) = parts(&cache)?;
+        let (segments, sections) = parts(&cache, room)?;
         Some(Self::new(Data::File(opened), segments, sections))
     }
 
     /// The vdso, which lies in the process's memory alone.
-    fn of_kernel(mapped: &Mapped, pid: u32) -> Option<Self> {
+    fn of_kernel(mapped: &Mapped, pid: u32, room: &Room) -> Option<Self> {
         if &*mapped.name != "[vdso]" {
             return None;
         }
@@ -138,7 +194,7 @@ impl Elf {
             .ok()?
             .read(mapped.start, &mut bytes)
             .ok()?;
-        let (segments, sections) = parts(bytes.as_slice())?;
+        let (segments, sections) = parts(bytes.as_slice(), room)?;
         Some(Self::new(Data::Memory(bytes), segments, sections))
     }
 
@@ -155,7 +211,7 @@ impl Elf {
     /// That of bytes, whatever they are.
     #[cfg(test)]
     pub(super) fn of_bytes(bytes: Vec<u8>) -> Option<Self> {
-        let (segments, sections) = parts(bytes.as_slice())?;
+        let (segments, sections) = parts(bytes.as_slice(), &Room::default())?;
         Some(Self::new(Data::Memory(bytes), segments, sections))
     }
 
@@ -184,24 +240,37 @@ impl Elf {
         self.sections.get(name).copied()
     }
 
-    /// A section's bytes as they lie in the file.
-    fn bytes(&self, section: Section) -> Option<Vec<u8>> {
-        let len = usize::try_from(section.size.min(MOST + 1)).ok()?;
+    /// A section's bytes as they lie in the file, where there is room for them.
+    fn bytes(&self, section: Section, room: &Room) -> Option<Vec<u8>> {
         (section.size <= MOST).then_some(())?;
+        room.take(section.size)?;
+        self.read(section)
+    }
+
+    fn read(&self, section: Section) -> Option<Vec<u8>> {
+        (section.size <= MOST).then_some(())?;
+        let len = usize::try_from(section.size).ok()?;
         self.data
             .read(section.offset, len)
             .filter(|bytes| bytes.len() == len)
     }
 
     /// A section's bytes, where they are used as they are.
-    pub(super) fn plain(&self, name: &str) -> Option<(Section, Arc<[u8]>)> {
+    pub(super) fn plain(&self, name: &str, room: &Room) -> Option<(Section, Arc<[u8]>)> {
         let section = self.section(name).filter(|s| !s.compressed)?;
-        Some((section, self.bytes(section)?.into()))
+        Some((section, self.bytes(section, room)?.into()))
     }
 
     /// The name of the function at an address, and the function's first address.
-    pub(super) fn symbol(&self, address: u64) -> Option<(String, u64)> {
-        let symbols = self.symbols.get_or_init(|| self.read_symbols());
+    pub(super) fn symbol(&self, address: u64, room: &Room) -> Option<(String, u64)> {
+        let symbols = match self.symbols.get() {
+            Some(symbols) => symbols,
+            // Another process may have room for them.
+            None => {
+                let symbols = self.read_symbols(room)?;
+                self.symbols.get_or_init(|| symbols)
+            }
+        };
         let symbol = find(symbols, address)?;
         let name = self.data.read(symbol.name, MOST_NAME)?;
         let end = name.iter().position(|b| *b == 0)?;
@@ -209,45 +278,66 @@ impl Elf {
         (!name.is_empty()).then(|| (name.into_owned(), symbol.address))
     }
 
-    fn read_symbols(&self) -> Vec<Symbol> {
+    /// `None` where there is no room for them.
+    fn read_symbols(&self, room: &Room) -> Option<Vec<Symbol>> {
         let mut symbols = Vec::new();
         for table in [".symtab", ".dynsym"] {
             let Some(table) = self.section(table) else {
                 continue;
             };
+            if table.size / SYMBOL as u64 > MOST_SYMBOLS {
+                room.leave_out("symbols of a mapped file that has more than 4 million");
+                continue;
+            }
+            // Once as they lie in the file, once as they are kept.
+            room.take(2 * table.size)?;
             let names = self.sections.values().find(|s| s.index == table.link);
-            if let (Some(names), Some(bytes)) = (names, self.bytes(table)) {
-                symbols.extend(bytes.chunks_exact(24).filter_map(|b| symbol_of(b, *names)));
+            if let (Some(names), Some(bytes)) = (names, self.read(table)) {
+                let all = bytes.chunks_exact(SYMBOL);
+                symbols.extend(all.filter_map(|b| symbol_of(b, *names)));
             }
         }
         // Of two at one address the longer one is found.
         symbols.sort_by_key(|s| (s.address, s.size));
         symbols.dedup_by_key(|s| (s.address, s.size));
-        symbols
+        symbols.shrink_to_fit();
+        Some(symbols)
     }
 
     /// The places in the source of an address, the innermost inlined function first; none without debugging information.
-    pub(super) fn places(&self, address: u64) -> Vec<Place> {
-        guarded(|| self.lines().map(|lines| lines.at(address)))
+    pub(super) fn places(&self, address: u64, room: &Room) -> Vec<Place> {
+        guarded(|| self.lines(room).map(|lines| lines.at(address)))
             .flatten()
             .unwrap_or_default()
     }
 
-    fn lines(&self) -> Option<&Lines> {
+    fn lines(&self, room: &Room) -> Option<&Lines> {
+        if let Some(lines) = self.lines.get() {
+            return lines.as_ref();
+        }
+        let mut most = MOST_LINES;
+        let mut is_short = false;
         let read = || {
             self.section(".debug_info")?;
-            let mut room = MOST_LINES;
-            Lines::of(|name| self.unpacked(self.section(name)?, &mut room))
+            Lines::of(|name| {
+                let section = self.section(name)?;
+                let bytes = self.unpacked(section, &mut most, room);
+                is_short |= bytes.is_none() && room.budget.is_spent();
+                bytes
+            })
         };
-        let lines = self.lines.get_or_init(|| guarded(read).flatten());
-        lines.as_ref()
+        let lines = guarded(read).flatten();
+        // Another process may have room for them.
+        (!is_short)
+            .then(|| self.lines.get_or_init(|| lines))?
+            .as_ref()
     }
 
     /// A section's bytes, decompressed, where there is room for them.
-    fn unpacked(&self, section: Section, room: &mut u64) -> Option<Vec<u8>> {
-        let bytes = self.bytes(section)?;
+    fn unpacked(&self, section: Section, most: &mut u64, room: &Room) -> Option<Vec<u8>> {
+        let bytes = self.bytes(section, room)?;
         if !section.compressed {
-            *room = room.checked_sub(bytes.len() as u64)?;
+            *most = most.checked_sub(bytes.len() as u64)?;
             return Some(bytes);
         }
         // Elf64_Chdr: type, reserved, size, alignment.
@@ -255,7 +345,8 @@ impl Elf {
         let size = crate::wire::words::u64_at(&bytes, 8)?;
         let packed = bytes.get(24..)?;
         (kind == object::elf::ELFCOMPRESS_ZLIB).then_some(())?;
-        *room = room.checked_sub(size)?;
+        *most = most.checked_sub(size)?;
+        room.take(size)?;
         let mut whole = Vec::new();
         let mut unpacked = flate2::read::ZlibDecoder::new(packed).take(size);
         unpacked.read_to_end(&mut whole).ok()?;
@@ -269,8 +360,12 @@ fn is_file(opened: &Metadata, file: &MappedFile) -> bool {
     opened.ino() == file.inode
 }
 
-fn parts<'d>(data: impl ReadRef<'d>) -> Option<(Vec<Segment>, HashMap<String, Section>)> {
+fn parts<'d>(
+    data: impl ReadRef<'d>,
+    room: &Room,
+) -> Option<(Vec<Segment>, HashMap<String, Section>)> {
     let header = FileHeader64::<Le>::parse(data).ok()?;
+    (header.phnum(Le, data).ok()? <= MOST_SEGMENTS).then_some(())?;
     let segments = header.program_headers(Le, data).ok()?.iter();
     let segments = segments
         .filter(|s| s.p_type(Le) == PT_LOAD)
@@ -282,10 +377,17 @@ fn parts<'d>(data: impl ReadRef<'d>) -> Option<(Vec<Segment>, HashMap<String, Se
         })
         .collect();
     let mut named = HashMap::new();
+    let count = header.shnum(Le, data).unwrap_or(0);
+    if count > MOST_SECTIONS {
+        room.leave_out("sections of a mapped file that has more than 16,384");
+    }
     // A file without sections still has segments.
-    if let Ok(sections) = header.sections(Le, data) {
+    if count <= MOST_SECTIONS
+        && let Ok(sections) = header.sections(Le, data)
+    {
         for (index, section) in sections.enumerate() {
-            let Ok(name) = sections.section_name(Le, section) else {
+            let name = sections.section_name(Le, section).ok();
+            let Some(name) = name.filter(|name| name.len() <= MOST_SECTION_NAME) else {
                 continue;
             };
             let part = Section {
@@ -352,12 +454,12 @@ mod tests {
         let mapped = of_process(pid);
         let address = known_function();
         let mapped = at(&mapped, address).unwrap();
-        let elf = Elf::of(mapped, pid).expect("the program's own file is read");
+        let elf = Elf::of(mapped, pid, &Room::default()).expect("the program's own file is read");
         let svma = address.wrapping_sub(elf.bias(mapped).unwrap());
-        let (name, first) = elf.symbol(svma + 1).unwrap();
+        let (name, first) = elf.symbol(svma + 1, &Room::default()).unwrap();
         assert!(name.contains("known_function"), "{name}");
         assert_eq!(first, svma);
-        assert!(elf.plain(".eh_frame").is_some());
+        assert!(elf.plain(".eh_frame", &Room::default()).is_some());
     }
 
     #[test]
@@ -365,8 +467,8 @@ mod tests {
         let pid = std::process::id();
         let mapped = of_process(pid);
         let vdso = mapped.iter().find(|m| &*m.name == "[vdso]").unwrap();
-        let elf = Elf::of(vdso, pid).unwrap();
-        assert!(elf.plain(".eh_frame").is_some());
+        let elf = Elf::of(vdso, pid, &Room::default()).unwrap();
+        assert!(elf.plain(".eh_frame", &Room::default()).is_some());
         assert_eq!(elf.bias(vdso), Some(vdso.start));
     }
 
@@ -382,7 +484,7 @@ mod tests {
             }),
             name: "/proc/self/exe".into(),
         };
-        assert!(Elf::of(&mapped, std::process::id()).is_none());
+        assert!(Elf::of(&mapped, std::process::id(), &Room::default()).is_none());
     }
 
     #[test]
@@ -417,11 +519,70 @@ mod tests {
         for n in 0..own.len() {
             let mut bytes = own.clone();
             bytes.truncate(n);
-            let _ = parts(bytes.as_slice());
+            let _ = parts(bytes.as_slice(), &Room::default());
             let mut bytes = own.clone();
             bytes[n] ^= 0xff;
-            let _ = parts(bytes.as_slice());
+            let _ = parts(bytes.as_slice(), &Room::default());
         }
-        assert!(parts(&b"#!/bin/sh"[..]).is_none());
+        assert!(parts(&b"#!/bin/sh"[..], &Room::default()).is_none());
+    }
+
+    /// A file of 64-bit words, with a table of sections and one of symbols at its end.
+    fn file_of(sections: &[(u32, u64, u64, u32)], count: Option<u64>) -> Vec<u8> {
+        let names = b"\0.shstrtab\0.symtab\0";
+        let mut bytes = vec![0; 64];
+        bytes[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+        bytes[16..24].copy_from_slice(&[3, 0, 62, 0, 1, 0, 0, 0]);
+        bytes.extend(names);
+        bytes.resize(96, 0);
+        let mut headers = vec![0; 64];
+        let all = [&[(1, 64, names.len() as u64, 3)][..], sections].concat();
+        for (name, at, size, kind) in &all {
+            headers.extend([name.to_le_bytes(), kind.to_le_bytes()].concat());
+            headers.extend([0; 16]);
+            headers.extend([at.to_le_bytes(), size.to_le_bytes()].concat());
+            headers.extend([1u64.to_le_bytes(), 0u64.to_le_bytes(), 24u64.to_le_bytes()].concat());
+        }
+        let own = all.len() as u16 + 1;
+        bytes[40..48].copy_from_slice(&96u64.to_le_bytes());
+        bytes[52..64].copy_from_slice(&[64, 0, 56, 0, 0, 0, 64, 0, own as u8, 0, 1, 0]);
+        if let Some(count) = count {
+            // The number is in the first section's header.
+            bytes[60] = 0;
+            headers[32..40].copy_from_slice(&count.to_le_bytes());
+        }
+        bytes.extend(headers);
+        bytes
+    }
+
+    /// Files are sparse: a table of gigabytes costs whoever made it nothing.
+    #[test]
+    fn tables_without_end_are_left_out_and_said() {
+        let few = file_of(&[], None);
+        let room = Room::default();
+        let (_, named) = parts(few.as_slice(), &room).unwrap();
+        assert!(named.contains_key(".shstrtab") && room.left_out().is_empty());
+        let count = MOST_SECTIONS as u64 + 1;
+        let mut many = file_of(&[], Some(count));
+        many.resize(96 + 64 * count as usize, 0);
+        let (_, named) = parts(many.as_slice(), &room).unwrap();
+        assert!(named.is_empty() && room.left_out().len() == 1);
+        // Symbols, of which more are said to be there than are looked at.
+        let table = |size| {
+            let bytes = file_of(&[(11, 64, size, 2)], None);
+            Elf::of_bytes(bytes).unwrap()
+        };
+        let room = Room::default();
+        let left = || room.budget.left();
+        let (size, all) = (24 * (MOST_SYMBOLS + 1), left());
+        assert_eq!(table(size).symbol(64, &room), None);
+        assert_eq!((left(), room.left_out().len()), (all, 1));
+        // What one address space has no room for, another may have.
+        let elf = table(24);
+        let (none, some) = (Room::of(47), Room::of(48));
+        assert_eq!(elf.symbol(64, &none), None);
+        assert!(elf.symbols.get().is_none() && none.left_out().len() == 1);
+        assert_eq!(elf.symbol(64, &some), None);
+        assert!(elf.symbols.get().is_some() && some.left_out().is_empty());
     }
 }

@@ -76,13 +76,13 @@ fn in_kernel(pid: u32, tid: u32, memory: &Ordinary, entries: &Entries) -> Option
     None
 }
 
-/// The stacks of a process's threads, those that could be read.
+/// The stacks of a process's threads, those that could be read; and what was not read of its files for them, in words.
 pub(crate) fn of_threads(
     pid: u32,
     memory: &Ordinary,
     tids: &[u32],
     entries: &Entries,
-) -> BTreeMap<u32, Arc<Calls>> {
+) -> (BTreeMap<u32, Arc<Calls>>, Vec<&'static str>) {
     // Bounds memory: all stacks of a thousand threads would be 256 MB.
     let queue = StackQueue::new(STACK as u32, 1);
     let mut resolver = Resolver::new(queue.clone());
@@ -119,7 +119,8 @@ pub(crate) fn of_threads(
             python: Vec::new(),
         });
     }
-    all
+    let left_out = resolver.left_out(pid);
+    (all, left_out)
 }
 
 #[cfg(test)]
@@ -177,7 +178,7 @@ mod tests {
         waiting::sits_in(pid, tid, libc::SYS_read);
         if let Some(entries) = registers(tid) {
             let memory = Ordinary::open(pid).unwrap();
-            let stacks = of_threads(pid, &memory, &[tid], &entries);
+            let (stacks, _) = of_threads(pid, &memory, &[tid], &entries);
             has(&stacks[&tid], function);
         }
         drop(open);
@@ -224,14 +225,14 @@ mod tests {
             let tid = told.recv().unwrap();
             waiting::until("it spins", || spins.load(Ordering::Relaxed));
             let memory = Ordinary::open(pid).unwrap();
-            let mut stacks = of_threads(pid, &memory, &[tid], &Entries::new());
+            let (mut stacks, _) = of_threads(pid, &memory, &[tid], &Entries::new());
             if let Err(e) = sample::allowed(tid) {
                 println!("NOT RUN the stack of a thread that spins: no perf event: {e}");
             } else {
                 // A sample needs a processor that is kept for a moment.
                 waiting::until("a sample of a thread that spins", || {
                     if stacks.is_empty() {
-                        stacks = of_threads(pid, &memory, &[tid], &Entries::new());
+                        (stacks, _) = of_threads(pid, &memory, &[tid], &Entries::new());
                     }
                     !stacks.is_empty()
                 });

@@ -12,8 +12,8 @@ use nvcap_common::PythonFrame;
 
 use super::{
     api,
-    demangle::demangle,
-    elf::Elf,
+    demangle::{demangle, within},
+    elf::{Elf, Room},
     merge::{merged, runs},
     modules::{self, Mapped, MappedFile},
     python::Python,
@@ -25,6 +25,11 @@ use crate::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
 /// The most address spaces, and the most whole stacks and addresses of each, that are remembered.
 const MOST_SPACES: usize = 256;
 const MOST_REMEMBERED: usize = 1 << 16;
+/// The most bytes that the frames of one stack take in a recording: a stack with more is cut there, as a deep one is.
+const MOST_OF_STACK: usize = 4 << 20;
+/// The most bytes of names that are remembered, and of frames of one address space.
+const MOST_NAMES: usize = 64 << 20;
+const MOST_FRAMES: usize = 64 << 20;
 /// How long the mappings of a process are believed where an address is in none of them.
 const BELIEVED: Duration = Duration::from_millis(20);
 
@@ -35,17 +40,24 @@ struct Loaded {
     bias: u64,
 }
 
+/// Return addresses, and Python frames.
+type CallsKey = (Vec<u64>, Vec<PythonFrame>);
+
 /// What is known of an address space.
 #[derive(Default)]
 struct Space {
     mapped: Vec<Mapped>,
     looked: Option<Instant>,
+    /// What may yet be read of its files.
+    room: Room,
     /// By the mapping's first address.
     loaded: HashMap<u64, Loaded>,
     unwinder: Option<Unwinder>,
     frames: HashMap<u64, Rc<[Frame]>>,
-    /// By return addresses and Python frames.
-    calls: HashMap<(Vec<u64>, Vec<PythonFrame>), Arc<Calls>>,
+    /// With the end that was found.
+    calls: HashMap<CallsKey, (StackEnd, Arc<Calls>)>,
+    /// Bytes of what `frames` and `calls` hold, without the names.
+    held: usize,
     python: Option<Python>,
     /// By code object and instruction.
     python_frames: HashMap<PythonFrame, Frame>,
@@ -56,7 +68,32 @@ pub(crate) struct Resolver {
     queue: StackQueue,
     spaces: HashMap<u32, Space>,
     files: HashMap<MappedFile, Option<Rc<Elf>>>,
-    names: HashMap<String, Arc<str>>,
+    names: Names,
+}
+
+/// Names, one for all frames that have it.
+#[derive(Default)]
+struct Names {
+    known: HashMap<String, Arc<str>>,
+    bytes: usize,
+}
+
+impl Names {
+    /// The name; a long one is cut.
+    fn shared(&mut self, text: String) -> Arc<str> {
+        let text = within(text);
+        if let Some(name) = self.known.get(&text) {
+            return Arc::clone(name);
+        }
+        if self.known.len() >= MOST_REMEMBERED || self.bytes + text.len() > MOST_NAMES {
+            self.known.clear();
+            self.bytes = 0;
+        }
+        let name: Arc<str> = text.as_str().into();
+        self.bytes += text.len();
+        self.known.insert(text, Arc::clone(&name));
+        name
+    }
 }
 
 impl Resolver {
@@ -66,7 +103,7 @@ impl Resolver {
             queue,
             spaces: HashMap::new(),
             files: HashMap::new(),
-            names: HashMap::new(),
+            names: Names::default(),
         }
     }
 
@@ -76,6 +113,14 @@ impl Resolver {
         self.take_names();
         let calls = self.calls(&raw);
         Some(Record::Stack(Stack { at: raw.at, calls }))
+    }
+
+    /// What was not read of the files of a process, in words.
+    #[cfg(feature = "trap")]
+    pub(super) fn left_out(&self, space: u32) -> Vec<&'static str> {
+        self.spaces
+            .get(&space)
+            .map_or_else(Vec::new, |s| s.room.left_out())
     }
 
     /// The stacks that were lost on their way since the last call.
@@ -98,8 +143,8 @@ impl Resolver {
                 known.clear();
             }
             let frame = Frame {
-                symbol: Some(shared(name.function, &mut self.names)),
-                file: Some(shared(name.file, &mut self.names)),
+                symbol: Some(self.names.shared(name.function)),
+                file: Some(self.names.shared(name.file)),
                 line: name.line,
                 python: true,
                 ..Frame::default()
@@ -119,8 +164,8 @@ impl Resolver {
         }
         let (addresses, end) = space.unwind(raw, &mut self.files);
         let key = (addresses, raw.python.clone());
-        if let Some(calls) = space.calls.get(&key)
-            && calls.end == end
+        if let Some((known, calls)) = space.calls.get(&key)
+            && *known == end
         {
             return Arc::clone(calls);
         }
@@ -132,33 +177,50 @@ impl Resolver {
             frames.extend_from_slice(&space.frames_at(lookup, *address, &mut self.names));
         }
         let runs = space.python_runs(&raw.python);
+        let api = api::called(&frames);
+        let mut frames = merged(frames, runs, end);
+        let whole = frames.len();
+        frames.truncate(kept(&frames, MOST_OF_STACK));
         let calls = Arc::new(Calls {
-            api: api::called(&frames),
-            frames: merged(frames, runs, end),
-            end,
+            end: if frames.len() < whole {
+                StackEnd::Deep
+            } else {
+                end
+            },
+            api,
+            frames,
         });
-        if space.calls.len() >= MOST_REMEMBERED {
-            space.calls.clear();
-        }
-        space.calls.insert(key, Arc::clone(&calls));
-        if self.names.len() >= MOST_REMEMBERED {
-            self.names.clear();
-        }
+        space.hold(size_of_val(&*calls.frames) + 8 * key.0.len());
+        space.calls.insert(key, (end, Arc::clone(&calls)));
         calls
     }
 }
 
-/// A name, one for all frames that have it.
-fn shared(text: String, names: &mut HashMap<String, Arc<str>>) -> Arc<str> {
-    if let Some(name) = names.get(&text) {
-        return Arc::clone(name);
-    }
-    let name: Arc<str> = text.as_str().into();
-    names.insert(text, Arc::clone(&name));
-    name
+/// How many of the frames, from the innermost on, are within so many bytes of a recording.
+fn kept(frames: &[Frame], most: usize) -> usize {
+    /// Bytes of what a frame has beside its texts, at most.
+    const NUMBERS: usize = 64;
+    let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |t| t.len());
+    let mut bytes = 0;
+    let fits = |frame: &&Frame| {
+        bytes += NUMBERS + frame.module.len() + text(&frame.symbol) + text(&frame.file);
+        bytes <= most
+    };
+    frames.iter().take_while(fits).count()
 }
 
 impl Space {
+    /// Makes room for so many bytes of what is remembered.
+    fn hold(&mut self, bytes: usize) {
+        let most = self.frames.len().max(self.calls.len());
+        if most >= MOST_REMEMBERED || self.held + bytes > MOST_FRAMES {
+            self.frames.clear();
+            self.calls.clear();
+            self.held = 0;
+        }
+        self.held += bytes;
+    }
+
     /// Takes the mappings as they are now. Where one that was known is gone, or another stands in its place, nothing that
     /// was concluded holds any more.
     fn learn(&mut self, mapped: Vec<Mapped>) {
@@ -172,6 +234,7 @@ impl Space {
             self.loaded.clear();
             self.frames.clear();
             self.calls.clear();
+            self.held = 0;
             self.unwinder = None;
         }
         self.mapped = mapped;
@@ -233,17 +296,18 @@ impl Space {
         let Some(mapped) = modules::at(&self.mapped, address) else {
             return Code::None;
         };
+        let room = &self.room;
         let loaded = self.loaded.entry(mapped.start).or_insert_with(|| {
             let elf = match &mapped.file {
                 Some(file) => files
                     .entry(file.clone())
-                    .or_insert_with(|| Elf::of(mapped, pid).map(Rc::new))
+                    .or_insert_with(|| Elf::of(mapped, pid, room).map(Rc::new))
                     .clone(),
-                None => Elf::of(mapped, pid).map(Rc::new),
+                None => Elf::of(mapped, pid, room).map(Rc::new),
             };
             let bias = elf.as_ref().and_then(|elf| elf.bias(mapped));
             if let (Some(elf), Some(bias)) = (&elf, bias) {
-                unwinder.add(mapped, elf, bias);
+                unwinder.add(mapped, elf, bias, room);
             }
             Loaded {
                 elf: elf.filter(|_| bias.is_some()),
@@ -257,21 +321,14 @@ impl Space {
     }
 
     /// The frames of an address: of inlined functions, and of the function itself.
-    fn frames_at(
-        &mut self,
-        lookup: u64,
-        address: u64,
-        names: &mut HashMap<String, Arc<str>>,
-    ) -> Rc<[Frame]> {
+    fn frames_at(&mut self, lookup: u64, address: u64, names: &mut Names) -> Rc<[Frame]> {
         // An instruction pointer and an address that is returned to may be equal.
         let key = lookup ^ ((address - lookup) << 63);
         if let Some(frames) = self.frames.get(&key) {
             return Rc::clone(frames);
         }
         let frames: Rc<[Frame]> = self.find_frames(lookup, address, names).into();
-        if self.frames.len() >= MOST_REMEMBERED {
-            self.frames.clear();
-        }
+        self.hold(size_of_val(&*frames));
         self.frames.insert(key, Rc::clone(&frames));
         frames
     }
@@ -286,13 +343,8 @@ impl Space {
             .collect()
     }
 
-    fn find_frames(
-        &self,
-        lookup: u64,
-        address: u64,
-        names: &mut HashMap<String, Arc<str>>,
-    ) -> Vec<Frame> {
-        let mut name = |text| shared(text, names);
+    fn find_frames(&self, lookup: u64, address: u64, names: &mut Names) -> Vec<Frame> {
+        let mut name = |text| names.shared(text);
         let mapped = modules::at(&self.mapped, lookup);
         let loaded = mapped.and_then(|m| self.loaded.get(&m.start));
         let (
@@ -311,8 +363,8 @@ impl Space {
             }];
         };
         let (lookup, address) = (lookup.wrapping_sub(*bias), address.wrapping_sub(*bias));
-        let symbol = elf.symbol(lookup);
-        let places = elf.places(lookup);
+        let symbol = elf.symbol(lookup, &self.room);
+        let places = elf.places(lookup, &self.room);
         let last = places.len().saturating_sub(1);
         let mut frames = Vec::new();
         for (nth, place) in places.into_iter().enumerate() {
@@ -468,5 +520,22 @@ mod tests {
         }
         let (_, calls) = resolved(&mut all, |raw| raw.sp = u64::MAX - 8);
         assert!(!calls.frames.is_empty());
+    }
+
+    #[test]
+    fn a_stack_with_long_names_is_cut() {
+        let frame = |bytes: usize| Frame {
+            symbol: Some("n".repeat(bytes).into()),
+            ..Frame::default()
+        };
+        let frames = [frame(100), frame(1000), frame(100)];
+        assert_eq!([200, 2000, 64].map(|most| kept(&frames, most)), [1, 3, 0]);
+        let mut names = Names::default();
+        let long = names.shared("n".repeat(MOST_OF_STACK));
+        assert!(long.len() < 1 << 16 && long.ends_with('…'));
+        for n in 0..MOST_NAMES / long.len() + 3 {
+            names.shared(format!("{n}{}", "n".repeat(long.len())));
+            assert!(names.bytes <= MOST_NAMES);
+        }
     }
 }

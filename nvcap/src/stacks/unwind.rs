@@ -12,7 +12,12 @@ use framehop::x86_64::{
 };
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 
-use super::{elf::Elf, guard::guarded, modules::Mapped, queue::RawStack};
+use super::{
+    elf::{Elf, Room},
+    guard::guarded,
+    modules::Mapped,
+    queue::RawStack,
+};
 use crate::record::StackEnd;
 
 /// The most frames of a stack.
@@ -46,12 +51,12 @@ impl Default for Unwinder {
 
 impl Unwinder {
     /// Adds the tables of a file, for one of its mappings.
-    pub(super) fn add(&mut self, mapped: &Mapped, elf: &Elf, bias: u64) {
-        let Some((section, eh_frame)) = elf.plain(".eh_frame") else {
+    pub(super) fn add(&mut self, mapped: &Mapped, elf: &Elf, bias: u64, room: &Room) {
+        let Some((section, eh_frame)) = elf.plain(".eh_frame", room) else {
             return;
         };
         let range = |s: &super::elf::Section| s.address..s.address.saturating_add(s.size);
-        let index = elf.plain(".eh_frame_hdr");
+        let index = elf.plain(".eh_frame_hdr", room);
         let base = elf.base();
         let sections = ExplicitModuleSectionInfo {
             base_svma: base,
@@ -175,7 +180,7 @@ mod tests {
             }
             let elf = Elf::of_bytes(bytes).unwrap();
             let mut unwinder = Unwinder::default();
-            unwinder.add(libc, &elf, elf.bias(libc).unwrap());
+            unwinder.add(libc, &elf, elf.bias(libc).unwrap(), &Room::default());
             for _ in 0..200 {
                 let mut address = || libc.start + next(libc.end - libc.start);
                 let ip = address();

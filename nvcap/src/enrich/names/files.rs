@@ -17,7 +17,7 @@ use std::{
 use super::{images, scan};
 use crate::cubin::{
     Function, Image, compare,
-    fatbin::{self, Content, Entry, Packing},
+    fatbin::{self, Content, Entry, Packing, Room},
 };
 use crate::procfs::{self, maps::Line, served::Served};
 use crate::source::memory::chip;
@@ -39,6 +39,8 @@ const MOST_SECTIONS: u64 = 1 << 14;
 const MOST_NAMES: u64 = 1 << 20;
 /// The most functions that code is compared with whole.
 const MOST_COMPARED: usize = 64;
+/// The most bytes of images that are unpacked again for one process, to compare code with.
+const MOST_COMPARED_BYTES: u64 = 4 << 30;
 /// Processor time that the files may take at once, over the whole trace.
 const FREE: Duration = Duration::from_secs(1);
 /// The share of one core that they may take beyond it, in thousandths.
@@ -62,6 +64,8 @@ struct Fat {
     file: Opened,
     sections: Vec<Range<u64>>,
     bytes: u64,
+    /// What its images have taken, unpacked.
+    room: Room,
     /// Architectures whose images were put on the list.
     listed: Vec<BTreeSet<u32>>,
 }
@@ -96,6 +100,8 @@ pub(super) struct Found {
 pub(super) struct OfProcess {
     /// By device and inode, with the file's number where it has fat binaries.
     known: HashMap<(Box<str>, u64), Option<usize>>,
+    /// Bytes of images that were unpacked again for it.
+    compared: u64,
 }
 
 impl OfProcess {
@@ -218,6 +224,7 @@ impl Files {
                 file,
                 sections,
                 bytes,
+                room: Room::default(),
                 listed: Vec::new(),
             });
             Some(self.files.len() - 1)
@@ -305,8 +312,18 @@ impl Files {
         self.files.is_empty()
     }
 
-    /// Takes the functions of an image.
+    /// Takes the functions of an image, if its file has room for it.
     fn read(&mut self, number: usize, entry: &Entry) {
+        let fat = self.files.get_mut(number);
+        if !fat.is_some_and(|fat| fat.room.take(entry)) {
+            if !self.too_many {
+                log::warn!(
+                    "images of a mapped file are too long unpacked: kernels may have no names"
+                );
+            }
+            self.too_many = true;
+            return;
+        }
         let Some((bytes, image)) = self.image(number, entry) else {
             return;
         };
@@ -350,7 +367,7 @@ impl Files {
     /// The functions of a process's files whose code is the one that was seen at its upload, but for what the loader changes.
     pub(super) fn with_code(
         &mut self,
-        of: &OfProcess,
+        of: &mut OfProcess,
         registers: Option<u32>,
         code: &[u8],
     ) -> Vec<Found> {
@@ -375,6 +392,14 @@ impl Files {
                 .as_ref()
                 .is_none_or(|(file, entry, ..)| (*file, *entry) != at)
             {
+                let compared = of.compared.saturating_add(place.entry.unpacked);
+                if compared > MOST_COMPARED_BYTES {
+                    log::warn!(
+                        "code of a process was compared with too many bytes of images: kernels may have no names"
+                    );
+                    break;
+                }
+                of.compared = compared;
                 last = self
                     .image(place.file, &place.entry)
                     .map(|(bytes, image)| (at.0, at.1, bytes, image));

@@ -2,7 +2,7 @@
 
 use super::offsets::NONE;
 use super::{Python, lines};
-use crate::procfs::mem::Peek;
+use crate::procfs::{budget::Budget, mem::Peek};
 
 /// Most characters of a name that is read.
 const MOST_CHARACTERS: u64 = 4096;
@@ -36,20 +36,22 @@ impl Python {
         self.has_type(memory, at, self.types.code)
     }
 
-    /// Function, file and line of a frame's code and instruction; `None` where its memory is not a code object (any more).
+    /// Function, file and line of a frame's code and instruction; `None` where its memory is not a code object (any more), or the budget
+    /// does not suffice for its names. Where it does not suffice for its table of lines, there is no line.
     pub(crate) fn resolve<M: Peek + ?Sized>(
         &self,
         memory: &M,
         code: u64,
         instruction: u64,
+        budget: &Budget,
     ) -> Option<Location> {
         if !self.is_code(memory, code) {
             return None;
         }
         let o = &self.offsets;
-        let function = self.string(memory, self.word(memory, code, o.function)?)?;
-        let file = self.string(memory, self.word(memory, code, o.file)?)?;
-        let line = self.line(memory, code, instruction);
+        let function = self.string(memory, self.word(memory, code, o.function)?, budget)?;
+        let file = self.string(memory, self.word(memory, code, o.file)?, budget)?;
+        let line = self.line(memory, code, instruction, budget);
         // It may have gone meanwhile.
         self.is_code(memory, code).then_some(Location {
             function,
@@ -58,11 +60,17 @@ impl Python {
         })
     }
 
-    fn line<M: Peek + ?Sized>(&self, memory: &M, code: u64, instruction: u64) -> Option<u32> {
+    fn line<M: Peek + ?Sized>(
+        &self,
+        memory: &M,
+        code: u64,
+        instruction: u64,
+        budget: &Budget,
+    ) -> Option<u32> {
         let o = &self.offsets;
         let first = self.word(memory, code, o.first_line)? as u32;
         let table = self.word(memory, code, o.line_table)?;
-        let table = self.bytes(memory, table)?;
+        let table = self.bytes(memory, table, budget)?;
         if o.minor < 11 {
             // Counted in instructions; -1 before the first.
             let index = instruction as u32 as i32;
@@ -82,14 +90,14 @@ impl Python {
             return Some(first);
         }
         let position = within(own).or_else(|| {
-            let copies = self.copies(memory, code)?;
+            let copies = self.copies(memory, code, budget)?;
             copies.into_iter().find_map(within)
         })?;
         lines::locations(&table, first, position)
     }
 
     /// Addresses of the copies of a code's instructions that single threads have (`_PyCodeArray`: a count, then pointers).
-    fn copies<M: Peek + ?Sized>(&self, memory: &M, code: u64) -> Option<Vec<u64>> {
+    fn copies<M: Peek + ?Sized>(&self, memory: &M, code: u64, budget: &Budget) -> Option<Vec<u64>> {
         if self.offsets.thread_copies == NONE {
             return None;
         }
@@ -97,6 +105,7 @@ impl Python {
             .word(memory, code, self.offsets.thread_copies)
             .filter(|a| *a != 0)?;
         let count = memory.word(array).ok()?.min(MOST_COPIES);
+        budget.take(8 * count).then_some(())?;
         let mut bytes = vec![0; 8 * count as usize];
         memory.peek(array.checked_add(8)?, &mut bytes).ok()?;
         let (words, _) = bytes.as_chunks::<8>();
@@ -109,19 +118,20 @@ impl Python {
         )
     }
 
-    fn bytes<M: Peek + ?Sized>(&self, memory: &M, object: u64) -> Option<Vec<u8>> {
+    fn bytes<M: Peek + ?Sized>(&self, memory: &M, object: u64, budget: &Budget) -> Option<Vec<u8>> {
         if !self.has_type(memory, object, self.types.bytes) {
             return None;
         }
         let len = self.word(memory, object, self.offsets.var_size)?;
-        let mut bytes = vec![0; usize::try_from(len).ok().filter(|_| len <= MOST_TABLE)?];
+        (len <= MOST_TABLE && budget.take(len)).then_some(())?;
+        let mut bytes = vec![0; usize::try_from(len).ok()?];
         let at = object.checked_add(self.offsets.bytes_data.into())?;
         memory.peek(at, &mut bytes).ok()?;
         Some(bytes)
     }
 
     /// A string's characters (PEP 393), with control characters as they are.
-    fn string<M: Peek + ?Sized>(&self, memory: &M, object: u64) -> Option<String> {
+    fn string<M: Peek + ?Sized>(&self, memory: &M, object: u64, budget: &Budget) -> Option<String> {
         if !self.has_type(memory, object, self.types.unicode) {
             return None;
         }
@@ -132,6 +142,7 @@ impl Python {
         if !compact || len > MOST_CHARACTERS || !matches!(kind, 1 | 2 | 4) || ascii && kind != 1 {
             return None;
         }
+        budget.take(len * kind).then_some(())?;
         let data = if ascii { o.ascii_data } else { o.compact_data };
         let mut bytes = vec![0; (len * kind) as usize];
         let at = object.checked_add(data.into())?;

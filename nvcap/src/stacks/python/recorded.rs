@@ -12,9 +12,14 @@ use std::path::{Path, PathBuf};
 
 use super::Python;
 use super::find::candidates;
+use super::frames::Frame;
+use super::objects::Location;
 use super::tests::{MINORS, interpreters, open, start};
 use super::threads::ids_inside;
-use crate::procfs::mem::{Memory, Peek};
+use crate::procfs::{
+    budget::Budget,
+    mem::{Memory, Peek},
+};
 
 /// Two threads in `leaf`.
 const PROGRAM: &str = r#"
@@ -62,6 +67,23 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/python")
 }
 
+/// With less than a frame needs there is no line, and with nothing no name; never is more taken.
+fn bounded<M: Peek>(python: &Python, memory: &M, f: &Frame, whole: &Location, needs: u64) {
+    let with = |bytes| {
+        let budget = Budget::of(bytes);
+        let found = python.resolve(memory, f.code, f.instruction, &budget);
+        assert_eq!(budget.is_spent(), bytes < needs);
+        found
+    };
+    let without_line = Location {
+        line: None,
+        ..whole.clone()
+    };
+    assert_eq!(with(needs).as_ref(), Some(whole));
+    assert_eq!(with(needs - 1), Some(without_line));
+    assert_eq!(with(0), None);
+}
+
 /// Function and line of each frame, by thread.
 fn frames<M: Peek>(
     python: &Python,
@@ -74,7 +96,12 @@ fn frames<M: Peek>(
         let frames = python.frames(memory, state);
         assert!(!frames.newest_missing && !frames.oldest_missing);
         let frames = frames.frames.iter().map(|f| {
-            let found = python.resolve(memory, f.code, f.instruction).unwrap();
+            let budget = Budget::of(1 << 20);
+            let found = python
+                .resolve(memory, f.code, f.instruction, &budget)
+                .unwrap();
+            assert!(!budget.is_spent());
+            bounded(python, memory, f, &found, (1 << 20) - budget.left());
             assert_eq!(found.file, "<string>");
             (found.function, found.line.unwrap())
         });
@@ -175,7 +202,8 @@ fn frames_in_recorded_memory() {
             if let Ok(Some(python)) = Python::at(&memory, image) {
                 for state in python.threads(&memory, &ids) {
                     for f in python.frames(&memory, state.address).frames {
-                        let _ = python.resolve(&memory, f.code, f.instruction);
+                        let budget = Budget::of(1 << 20);
+                        let _ = python.resolve(&memory, f.code, f.instruction, &budget);
                     }
                 }
             }

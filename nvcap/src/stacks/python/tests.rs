@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::threads::ids_inside;
 use super::{Python, objects::Location};
-use crate::procfs::mem::Memory;
+use crate::procfs::{budget::Budget, mem::Memory};
 use crate::waiting::{self, Sleeper};
 
 /// Versions that must be read.
@@ -239,7 +239,7 @@ fn frames_of(pid: u32, memory: &Memory) -> Known {
                 file,
                 line,
             } = python
-                .resolve(memory, f.code, f.instruction)
+                .resolve(memory, f.code, f.instruction, &Budget::of(1 << 30))
                 .expect("a code object");
             (function, file, line.expect("a line"))
         });
@@ -327,7 +327,7 @@ fn threads_that_run(minor: u8) {
                 let resolved = frames
                     .frames
                     .iter()
-                    .map(|f| python.resolve(&memory, f.code, f.instruction));
+                    .map(|f| python.resolve(&memory, f.code, f.instruction, &Budget::of(1 << 30)));
                 let Some(resolved) = resolved.collect::<Option<Vec<Location>>>() else {
                     println!("CPython {version}: no code: {frames:?}");
                     mixed += 1;

@@ -189,9 +189,9 @@ fn images_are_read_once() {
     }
     files.step(Duration::ZERO);
     assert_eq!(files.count, 1);
-    let is = |files: &mut Files, name: &str| {
+    let mut is = |files: &mut Files, name: &str| {
         let code = named(name).code;
-        files.with_code(&of, None, &code).len() == 1
+        files.with_code(&mut of, None, &code).len() == 1
     };
     assert!(is(&mut files, "_Z2s1v") && !is(&mut files, "_Z2l1v"));
     assert!(!files.is_done() && !files.is_whole());
@@ -199,7 +199,7 @@ fn images_are_read_once() {
     assert!(files.is_done() && files.is_whole());
     assert!(
         ["_Z2l1v", "_Z2l2v", "_Z2l4v"]
-            .iter()
+            .into_iter()
             .all(|l| is(&mut files, l))
     );
     assert!(!is(&mut files, "_Z2l3v"));
@@ -207,7 +207,7 @@ fn images_are_read_once() {
     let code = named("_Z2s1v").code;
     assert!(
         files
-            .with_code(&OfProcess::default(), None, &code)
+            .with_code(&mut OfProcess::default(), None, &code)
             .is_empty()
     );
     // All of them.
@@ -256,4 +256,32 @@ fn sections_of_programs() {
         bytes[at] ^= 0x55;
         assert_eq!(sections(&bytes).unwrap_or_default(), [], "byte {at}");
     }
+}
+
+/// Images of zeros: a file of some hundred KB that says it is 320 MiB.
+#[test]
+fn no_more_is_unpacked_than_fits_the_file() {
+    let _alone = alone();
+    let long = entry(ELF, 90, How::Lz4, &vec![0; 32 << 20]);
+    let good = images(90, How::Lz4, &[named("_Z4goodv")]);
+    // The last one is read first.
+    let bytes = program(&fat::fat(&[vec![long; 10], vec![good]].concat()));
+    assert!(bytes.len() < 2 << 20, "{}", bytes.len());
+    let _mapped = Mapped::new(&bytes);
+    let (mut files, mut of) = (Files::default(), OfProcess::default());
+    files.add(std::process::id(), &[90].into(), &mut of);
+    assert_eq!(files.waiting.len(), 11);
+    files.step(Duration::MAX);
+    let unpacked = files.files.first().map(|f| f.room.unpacked);
+    let most = (64 << 20) + 32 * bytes.len() as u64;
+    assert!(
+        unpacked.is_some_and(|u| (64 << 20..=most).contains(&u)),
+        "{unpacked:?}"
+    );
+    assert!(files.is_done() && !files.is_whole());
+    let code = named("_Z4goodv").code;
+    assert_eq!(files.with_code(&mut of, None, &code).len(), 1);
+    // Nor is it unpacked again and again.
+    of.compared = MOST_COMPARED_BYTES;
+    assert!(files.with_code(&mut of, None, &code).is_empty());
 }

@@ -52,8 +52,8 @@ impl Resolver {
     }
 
     /// What the code of functions in files says of a program.
-    fn by_file(&self, files: &mut Files, ask: &Ask) -> Option<Kernel> {
-        let found = files.with_code(&self.files, ask.registers, ask.code.as_ref()?);
+    fn by_file(&mut self, files: &mut Files, ask: &Ask) -> Option<Kernel> {
+        let found = files.with_code(&mut self.files, ask.registers, ask.code.as_ref()?);
         let first = found.iter().min_by_key(|f| &f.function.name)?;
         let one = found.iter().all(|f| f.function.name == first.function.name);
         let mut kernel = of_function(ask, first.function.name.clone(), Some(&first.function));

@@ -6,7 +6,10 @@ use std::collections::{HashMap, HashSet};
 use nvcap_common::{self as c, kind};
 
 use super::super::{assemble, load::Loaded};
-use crate::procfs::mem::{Ordinary, Peek as _};
+use crate::procfs::{
+    budget::Budget,
+    mem::{Ordinary, Peek as _},
+};
 use crate::stacks::{
     python::{
         Python,
@@ -21,6 +24,10 @@ const BELIEVED_NS: u64 = 20_000_000;
 /// The most frames of a Python whose names are known to have been told.
 const MOST_NAMED: usize = 1 << 16;
 
+/// The most bytes of an address space's Python functions that are looked through in a trace: of their names, and of their tables of
+/// lines, each time that a line is looked up there. Frames have no lines, then no names, after that.
+const MOST_PYTHON: u64 = 1 << 30;
+
 /// The Python of an address space.
 #[derive(Debug)]
 struct Known {
@@ -30,6 +37,8 @@ struct Known {
     looked_ns: u64,
     /// Frames whose names were told.
     named: HashSet<c::PythonFrame>,
+    /// What may yet be looked through for names.
+    budget: Budget,
 }
 
 impl Known {
@@ -42,6 +51,7 @@ impl Known {
                 memory,
                 looked_ns: 0,
                 named: HashSet::new(),
+                budget: Budget::of(MOST_PYTHON),
             }),
             Err(e) => {
                 log::info!("no Python frames of process {pid}: {e}");
@@ -63,9 +73,9 @@ impl Known {
             if frame.code == 0 || self.named.contains(&frame) {
                 continue;
             }
-            let found = self
-                .python
-                .resolve(&self.memory, frame.code, frame.instruction);
+            let found =
+                self.python
+                    .resolve(&self.memory, frame.code, frame.instruction, &self.budget);
             if let Some(name) = found {
                 to.put_name(space, frame, name);
                 self.named.insert(frame);

@@ -1,0 +1,53 @@
+//! Records that are longer than a reader takes.
+
+use super::*;
+
+/// A reader gives up a record that is longer than any can be: what is written never is.
+#[test]
+fn what_is_too_long_is_cut_or_counted() {
+    let name: Arc<str> = "n".repeat(16 << 10).into();
+    let frame = Frame {
+        symbol: Some(name.clone()),
+        ..Frame::default()
+    };
+    let calls = Calls {
+        frames: vec![frame; 20],
+        ..Calls::default()
+    };
+    let stack = Record::Stack(Stack {
+        at: at(1),
+        calls: Arc::new(calls),
+    });
+    let kernel = Record::Kernel(Box::new(Kernel {
+        at: at(2),
+        program: GpuVa(1),
+        name: name.repeat(13),
+        bytes: Some(1),
+        params: None,
+        by: NamedBy::Record,
+        certain: true,
+        driver: false,
+    }));
+    let mut file = Vec::new();
+    let mut writer = Writer::new(info(), 7);
+    assert_eq!(writer.most, kind::MOST_BODY);
+    writer.most = 192 << 10;
+    writer.begin_section(&mut file);
+    for record in [stack, kernel] {
+        writer.record(&record, &mut file);
+    }
+    writer.end(end(), &Ledger::new(), b"{}", &mut file);
+    let (records, errors) = read(&file);
+    assert_eq!(errors, Vec::<String>::new());
+    let [Record::Stack(stack), Record::Loss(loss)] = &records[..] else {
+        panic!("{} records", records.len());
+    };
+    assert_eq!(
+        (stack.calls.frames.len(), stack.calls.end),
+        (10, StackEnd::Deep)
+    );
+    assert!(
+        matches!(&loss.what, Lost::Untraced { why } if why.contains("kernel")),
+        "{loss:?}"
+    );
+}
