@@ -40,7 +40,7 @@ const MOST_NAMES: u64 = 1 << 20;
 /// The most functions that code is compared with whole.
 const MOST_COMPARED: usize = 64;
 /// The most bytes of images that are unpacked again for one process, to compare code with.
-const MOST_COMPARED_BYTES: u64 = 4 << 30;
+const MOST_COMPARED_BYTES: u64 = 64 << 30;
 /// Processor time that the files may take at once, over the whole trace.
 const FREE: Duration = Duration::from_secs(1);
 /// The share of one core that they may take beyond it, in thousandths.
