@@ -36,13 +36,14 @@ pub(super) fn open(path: &Path, flags: libc::c_int) -> io::Result<File> {
 /// Checks a folder into which root is to write, as far as it is there.
 ///
 /// # Errors
-/// As [`open`].
+/// For root where a link leads to it that is not to be followed.
 pub(super) fn check(folder: &Path) -> io::Result<()> {
     if own() != 0 {
         return Ok(());
     }
     match walk(folder, 0) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        // Whoever makes the folder says what else is wrong with it.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Err(e),
         _ => Ok(()),
     }
 }
