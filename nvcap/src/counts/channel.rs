@@ -223,6 +223,14 @@ impl Count {
         };
     }
 
+    /// So many were counted before, in another way, and are not to count again; false where these are more than there were.
+    pub(crate) fn without(&mut self, counted: Sums) -> bool {
+        let fits = counted.submitted <= self.submitted && counted.done <= self.done;
+        self.base.submitted += counted.submitted;
+        self.base.done += counted.done;
+        fits
+    }
+
     /// The last reading that was taken.
     pub(crate) fn last(&self) -> Reading {
         self.last

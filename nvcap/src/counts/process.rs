@@ -5,13 +5,14 @@
 //! pushbuffer. When the semaphore says that the newest submission is done, this submission is decoded, too: its kernel may still run
 //! (`ends`), and then it does not count as done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::block::{self, Newest};
 use super::channel::{Another, Count, From, How, Reading, Sums};
 use super::decoding::{Decoding, Shared};
 use super::ends::Ends;
-use super::find::{self, Channel, Readable, Tracking};
+use super::find::{self, Channel, Readable, Slot, Tracking};
+use super::view::Doubt;
 use crate::decode::event::Operation;
 use crate::procfs::mem::Peek;
 use crate::source::memory::scan::{self, Found, Place};
@@ -24,8 +25,8 @@ const TOGETHER: u64 = 4096;
 const TRIES: u32 = 3;
 /// So many readings in a row without sense, and the channel is looked for anew.
 const STRIKES: u32 = 3;
-/// Unused slots are looked at once in so many readings.
-const UNUSED_EACH: u64 = 5;
+/// So many searches in a row keep a channel that could not be proven again.
+const KEPT: u32 = 3;
 
 /// A channel that is counted.
 #[derive(Clone, Debug)]
@@ -42,6 +43,12 @@ pub(crate) struct Followed {
     tracking: Option<Tracking>,
     put: u32,
     strikes: u32,
+    /// Where its counting began.
+    from: From,
+    /// The last reading was not taken.
+    is_unread: bool,
+    /// Searches in a row that did not prove it.
+    unproven: u32,
     newest: Kernels,
 }
 
@@ -91,6 +98,9 @@ impl Followed {
             tracking: channel.tracking,
             put,
             strikes: 0,
+            from,
+            is_unread: false,
+            unproven: 0,
             newest: Kernels::Unknown,
         };
         if let (Some(tracking), Some(done)) = (channel.tracking, number) {
@@ -138,6 +148,29 @@ impl Followed {
             None => Some(0),
         };
         Some([positions, entry, semaphore(0)?, semaphore(8)?])
+    }
+
+    /// A search did not prove it again; it is read on all the same.
+    fn kept(self) -> Self {
+        Self {
+            put: u32::MAX,
+            strikes: 0,
+            unproven: self.unproven + 1,
+            ..self
+        }
+    }
+
+    /// Why its counts are not exact.
+    pub(super) fn doubts(&self) -> impl Iterator<Item = Doubt> {
+        let is_ring = matches!(self.count.how(), How::Ring(_));
+        let lacks = self.from == From::Beginning && !is_ring && self.count.in_all().is_none();
+        let all = [
+            (is_ring, Doubt::Ring),
+            (self.is_unread, Doubt::Unread),
+            (lacks, Doubt::Beginning),
+        ];
+        all.into_iter()
+            .filter_map(|(is, doubt)| is.then_some(doubt))
     }
 
     /// Where it lies.
@@ -334,7 +367,8 @@ struct Span {
 pub(super) struct Channels {
     /// By the address of their USERD.
     all: BTreeMap<u64, Followed>,
-    unused: Vec<u64>,
+    /// Slots that may come into use.
+    watched: Vec<Slot>,
     readable: Readable,
     /// The ranges that together hold all semaphores, with their bytes as last read.
     spans: Vec<Span>,
@@ -342,7 +376,8 @@ pub(super) struct Channels {
     gone: BTreeMap<Option<u32>, Sums>,
     /// Submissions that were pending when a channel that is gone was read for the last time, by GPU.
     left: BTreeMap<Option<u32>, u64>,
-    readings: u64,
+    /// Why the counts are not exact any more, by GPU.
+    doubts: BTreeMap<Option<u32>, BTreeSet<Doubt>>,
     /// Of channels' newest submissions, which are asked for their kernels.
     decoding: Decoding,
 }
@@ -357,7 +392,7 @@ impl Channels {
     }
 
     /// Takes the result of a search. A known channel that is still the same is counted on; the sums of one that is gone are kept. `from`:
-    /// where counting of a new channel begins.
+    /// where counting of a new channel begins. Returns whether another search may find more.
     pub(super) fn found(
         &mut self,
         memory: &impl Peek,
@@ -365,9 +400,10 @@ impl Channels {
         search: &find::Search,
         from: From,
         now_ns: u64,
-    ) {
+    ) -> bool {
         let mut old = std::mem::take(&mut self.all);
         self.readable = readable;
+        let mut is_doubtful = search.watched.iter().any(|slot| slot.may_be_a_channel());
         for channel in &search.channels {
             let userd = channel.found.userd;
             let mut known = old.remove(&userd);
@@ -375,9 +411,31 @@ impl Channels {
                 let followed = Followed {
                     put: u32::MAX,
                     strikes: 0,
+                    unproven: 0,
                     ..same
                 };
                 self.all.insert(userd, followed);
+                continue;
+            }
+            is_doubtful |= channel.tracking.is_none();
+            // Its ring went on too fast for its number to be proven again.
+            let too_fast = |k: &Followed| {
+                let same = k.ring == channel.found.ring && k.unproven < KEPT;
+                same && k.tracking.is_some() && channel.tracking.is_none()
+            };
+            if let Some(known) = known.take_if(|k| too_fast(k)) {
+                self.all.insert(userd, known.kept());
+                continue;
+            }
+            // Until now its ring was counted from its beginning on: its number says how many those were in truth.
+            let was_ring = |k: &Followed| {
+                let is_ring = k.tracking.is_none() && k.from == From::Beginning;
+                is_ring && k.ring == channel.found.ring
+            };
+            if channel.tracking.is_some_and(|t| t.whole)
+                && let Some(ring) = known.take_if(|k| was_ring(k))
+            {
+                self.goes_on_by_number(memory, channel, &ring, now_ns);
                 continue;
             }
             // A new channel in an old place counts as `from` says. The same channel, now counted in another way, counts from now on.
@@ -392,11 +450,56 @@ impl Channels {
                 self.all.insert(userd, new);
             }
         }
-        for (_, known) in old {
+        for (userd, known) in old {
+            // A ring that went on too fast to be proven again is no channel that is gone.
+            let at_work = |slot: &Slot| slot.userd == userd && slot.may_be_a_channel();
+            if known.unproven < KEPT && search.watched.iter().any(at_work) {
+                self.all.insert(userd, known.kept());
+                continue;
+            }
             self.gone(Some(known));
         }
-        self.unused.clone_from(&search.unused);
+        self.watched.clone_from(&search.watched);
+        self.watched
+            .retain(|slot| !self.all.contains_key(&slot.userd));
         self.plan();
+        is_doubtful
+    }
+
+    /// A channel whose ring was counted has a number that counts from its beginning.
+    fn goes_on_by_number(
+        &mut self,
+        memory: &impl Peek,
+        channel: &Channel,
+        ring: &Followed,
+        now_ns: u64,
+    ) {
+        let counted = ring.count.sums();
+        self.gone.entry(ring.gpu).or_default().add(counted);
+        let with = (&self.readable, &mut self.decoding);
+        match Followed::begin(memory, with, channel, From::Beginning, now_ns) {
+            Some(mut new) => {
+                if !new.count.without(counted) {
+                    self.doubt(ring.gpu, Doubt::Ring);
+                }
+                self.all.insert(channel.found.userd, new);
+            }
+            None => self.doubt(ring.gpu, Doubt::Gone),
+        }
+    }
+
+    fn doubt(&mut self, gpu: Option<u32>, why: Doubt) {
+        self.doubts.entry(gpu).or_default().insert(why);
+    }
+
+    /// Why the counts are not exact any more, by GPU; beside what its channels tell.
+    pub(super) fn doubts(&self) -> &BTreeMap<Option<u32>, BTreeSet<Doubt>> {
+        &self.doubts
+    }
+
+    /// Memory that entries and semaphores may lie in is another.
+    pub(super) fn mapped(&mut self, readable: Readable) {
+        self.readable = readable;
     }
 
     /// Keeps the counts of one that is gone.
@@ -405,6 +508,7 @@ impl Channels {
             let sums = known.count.sums();
             self.gone.entry(known.gpu).or_default().add(sums);
             self.leave(known.gpu, &known.count);
+            self.doubt(known.gpu, Doubt::Gone);
         }
     }
 
@@ -449,7 +553,6 @@ impl Channels {
 
     /// Reads all of them.
     pub(super) fn read(&mut self, memory: &impl Peek, now_ns: u64) -> Outcome {
-        self.readings += 1;
         for span in &mut self.spans {
             span.is_read = memory.peek(span.start, &mut span.bytes).is_ok();
         }
@@ -469,7 +572,11 @@ impl Channels {
                 .and_then(|(bytes, at)| u64_at(bytes, at + 8));
             followed.stamp_ns = stamp.filter(|ns| *ns != 0);
             let with = (&self.readable, &mut self.decoding);
-            match followed.read(memory, with, done, now_ns) {
+            let before = followed.count.last().at_ns;
+            let read = followed.read(memory, with, done, now_ns);
+            // Both where this reading was not taken, and where the first one was made at this moment.
+            followed.is_unread = followed.count.last().at_ns == before && before != now_ns;
+            match read {
                 Read::Fine => {}
                 Read::Senseless => {
                     followed.strikes = STRIKES;
@@ -484,10 +591,11 @@ impl Channels {
         if !self.all.is_empty() && failed == self.all.len() {
             return Outcome::Gone;
         }
-        if self.readings.is_multiple_of(UNUSED_EACH) {
-            let used = |userd: &u64| memory.word(userd + scan::GP_GET).is_ok_and(|w| w != 0);
-            search |= self.unused.iter().any(used);
-        }
+        let moved = |slot: &Slot| {
+            let positions = memory.word(slot.userd + scan::GP_GET);
+            positions.is_ok_and(|now| now != slot.positions)
+        };
+        search |= self.watched.iter().any(moved);
         if search {
             Outcome::Search
         } else {

@@ -1,6 +1,6 @@
 //! What the counts come to at one moment: by process, by channel, and by whose they are. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::channel::{Age, How, State, Sums};
 use super::detail::Sampled;
@@ -100,6 +100,56 @@ pub(crate) struct Folded {
     pub left: u64,
 }
 
+/// Why a count is the least that there can have been, and not exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Doubt {
+    /// Counted by GP_GET and GP_PUT.
+    Ring,
+    /// There may be channels that have not been looked for yet.
+    Search,
+    /// The newest submission of a channel could not be read at this reading.
+    Unread,
+    /// A channel's number does not count from its beginning, and some was submitted before the first reading.
+    Beginning,
+    /// A channel has gone: what it did after its last reading was not seen.
+    Gone,
+}
+
+impl Doubt {
+    /// Its word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Doubt::Ring => "ring",
+            Doubt::Search => "search",
+            Doubt::Unread => "unread",
+            Doubt::Beginning => "beginning",
+            Doubt::Gone => "gone",
+        }
+    }
+}
+
+/// How a process was when it was last read before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum LastSeen {
+    /// At work.
+    Busy,
+    /// Not all of its channels may have been found.
+    Searched,
+    /// All that was known of was done.
+    Idle,
+}
+
+impl LastSeen {
+    /// Its word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            LastSeen::Busy => "busy",
+            LastSeen::Searched => "search",
+            LastSeen::Idle => "idle",
+        }
+    }
+}
+
 /// What the channels of a process on one GPU come to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuView {
@@ -119,6 +169,8 @@ pub(crate) struct GpuView {
     pub states: [u64; 3],
     /// Channels that are counted by GP_GET and GP_PUT.
     pub by_ring: u64,
+    /// Why the counts are not exact; none where they are.
+    pub doubts: BTreeSet<Doubt>,
 }
 
 /// One channel.
@@ -174,6 +226,8 @@ pub(crate) struct View {
     pub live: BTreeMap<Key, Vec<GpuView>>,
     /// The sums of all processes that have ended.
     pub ended: Option<Sums>,
+    /// How many processes have ended, by how they were last seen: what each did after that is not in the sums.
+    pub ended_unseen: BTreeMap<LastSeen, u64>,
     /// What was counted of ended processes that have no key of their own any more, by GPU.
     pub folded: BTreeMap<Option<u32>, Folded>,
     /// Submissions that were pending when their channels were read for the last time, by key: nobody saw whether they were done.
@@ -209,6 +263,7 @@ impl Clocks {
             progress_unix_ns: self.progress(channel),
             states,
             by_ring: u64::from(matches!(count.how(), How::Ring(_))),
+            doubts: channel.doubts().collect(),
         }
     }
 
@@ -252,6 +307,7 @@ impl GpuView {
             *mine += other;
         }
         self.by_ring += other.by_ring;
+        self.doubts.extend(&other.doubts);
     }
 
     /// Its channels.
