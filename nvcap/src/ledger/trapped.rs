@@ -290,7 +290,7 @@ mod tests {
         /// The entries of a submission at this time, us, and the bytes of each.
         fn at(self, us: u64, random: u64) -> (u64, u64) {
             let is_long = match self {
-                Self::Steady => random % 4 == 0,
+                Self::Steady => random.is_multiple_of(4),
                 Self::Bursts => us / 30_000 % 7 == us / 210_000 * 5 % 7,
                 Self::Periodic => us % 50_000 < 15_000,
                 Self::Phases => us % 2_000_000 < 700_000,
