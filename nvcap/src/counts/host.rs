@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::channel::From;
+use super::channel::{Doubt, From};
 use super::decoding::Shared;
 use super::detail::busy::Busy;
 use super::detail::{Detail, Samples};
@@ -17,7 +17,7 @@ use super::pace::{Pace, Sampling};
 use super::process::{Channels, Followed, Outcome};
 use super::source::{Opened, System};
 use super::view::{
-    ChannelView, Clocks, Doubt, GpuView, Key, LastSeen, Named, Owner, ProcessView, Refused, View,
+    ChannelView, Clocks, GpuView, Key, LastSeen, Named, Owner, ProcessView, Refused, View,
 };
 use crate::source::memory::maps::Area;
 use crate::source::memory::scan::Effort;

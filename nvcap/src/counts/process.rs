@@ -8,11 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::block::{self, Newest};
-use super::channel::{Another, Count, From, How, Reading, Sums};
+use super::channel::{Another, Count, Doubt, From, How, Reading, Sums};
 use super::decoding::{Decoding, Shared};
 use super::ends::Ends;
 use super::find::{self, Channel, Readable, Slot, Tracking};
-use super::view::Doubt;
 use crate::decode::event::Operation;
 use crate::procfs::mem::Peek;
 use crate::source::memory::scan::{self, Found, Place};

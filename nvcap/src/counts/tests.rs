@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use super::channel::{From, Sums};
+use super::channel::{Doubt, From, Sums};
 use super::fakes::{ENTRIES, Fake, FakeProcess, Fakes, PUSHBUFFERS, RINGS, SECOND};
 use super::find::Readable;
 use super::host::{Host, HostOptions};
 use super::process::Channels;
-use super::view::{Doubt, Key, LastSeen, Refused, View, named};
+use super::view::{Key, LastSeen, Refused, View, named};
 use crate::procfs::mem::Peek;
 use crate::source::memory::scan::Effort;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::channel::{Age, How, State, Sums};
+use super::channel::{Age, Doubt, How, State, Sums};
 use super::detail::Sampled;
 use super::detail::busy::Unit;
 use super::detail::estimate::Share;
@@ -98,34 +98,6 @@ pub(crate) struct Folded {
     pub sampled: Sampled,
     /// Submissions that were pending when their channels were read for the last time.
     pub left: u64,
-}
-
-/// Why a count is the least that there can have been, and not exact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Doubt {
-    /// Counted by GP_GET and GP_PUT.
-    Ring,
-    /// There may be channels that have not been looked for yet.
-    Search,
-    /// The newest submission of a channel could not be read at this reading.
-    Unread,
-    /// A channel's number does not count from its beginning, and some was submitted before the first reading.
-    Beginning,
-    /// A channel has gone: what it did after its last reading was not seen.
-    Gone,
-}
-
-impl Doubt {
-    /// Its word.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Doubt::Ring => "ring",
-            Doubt::Search => "search",
-            Doubt::Unread => "unread",
-            Doubt::Beginning => "beginning",
-            Doubt::Gone => "gone",
-        }
-    }
 }
 
 /// How a process was when it was last read before its end.
