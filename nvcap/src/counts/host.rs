@@ -11,29 +11,20 @@ use super::channel::{Doubt, From};
 use super::decoding::Shared;
 use super::detail::busy::Busy;
 use super::detail::{Detail, Samples};
-use super::find::{self, Readable};
+use super::followed::Followed;
 use super::kept::Kept;
 use super::pace::{Pace, Sampling};
-use super::process::{Channels, Followed, Outcome};
+use super::process::{Channels, Outcome};
 use super::source::{Opened, System};
 use super::view::{
     ChannelView, Clocks, GpuView, Key, LastSeen, Named, Owner, ProcessView, Refused, View,
 };
-use crate::source::memory::maps::Area;
-use crate::source::memory::scan::Effort;
+
+mod look;
 
 const SECOND: u64 = 1_000_000_000;
 /// Whose memory cannot be read is tried again after this time.
 const RETRY: u64 = 30 * SECOND;
-/// The part of a core that looking for a process's new channels may take: while it begins, and later.
-const SHARE_EARLY: f64 = 0.01;
-const SHARE_LATER: f64 = 0.0002;
-/// The part of a core that looking for whether the GPU's mappings of a process are others may take.
-const SHARE_GLANCE: f64 = 0.001;
-/// For so long after its first channels were found a process is beginning; while it has none, so long after it was found.
-const EARLY: u64 = 20 * SECOND;
-/// So many searches in a row that may have missed a channel are followed by another one.
-const SEARCHES: u32 = 4;
 /// So many images of processes that have ended are remembered.
 const MOST_DEPARTED: usize = 256;
 /// Once in so many readings, a forked process is checked: does it still have its parent's memory?
@@ -302,56 +293,6 @@ impl<S: System> Host<S> {
             .map(|(pid, _)| *pid)
     }
 
-    /// Looks for the channels of a process.
-    fn search(&mut self, pid: u32) {
-        let (begun, cpu) = self.system.clocks();
-        let Ok(areas) = self.system.areas(pid) else {
-            return;
-        };
-        let pages = self.system.pages(pid);
-        let Some(watched) = self.processes.get_mut(&pid) else {
-            return;
-        };
-        let effort = match watched.first_found {
-            None => Effort::Usual,
-            Some(_) => Effort::Habit,
-        };
-        let mut found = find::search(&watched.memory, &areas, effort);
-        if effort == Effort::Habit {
-            watched.channels.keep_others(&mut found, &watched.memory);
-        }
-        let from = match watched.first_found {
-            None => watched.from,
-            // Whatever the process has made since counts from its beginning.
-            Some(_) => From::Beginning,
-        };
-        let readable = Readable::new(&areas);
-        let is_doubtful = watched
-            .channels
-            .found(&watched.memory, readable, &found, from, begun);
-        watched.of_gpus = of_gpus(&areas);
-        if watched.first_found.is_none() && !found.channels.is_empty() {
-            watched.first_found = Some(begun);
-            // Before anything is summed up under its keys.
-            watched.instances = self.system.instances(pid);
-        }
-        if watched.first_found.is_none() {
-            // It had none at the first look: all that it will have is new.
-            watched.from = From::Beginning;
-        }
-        if let Some(detail) = &mut watched.detail {
-            detail.mapped(&watched.memory, &areas);
-        }
-        (watched.pages, watched.searched) = (pages, begun);
-        watched.doubtful = if is_doubtful { watched.doubtful + 1 } else { 0 };
-        // A process may have its mappings for long before it has a channel.
-        let none_yet = watched.channels.is_empty() && !watched.of_gpus.is_empty();
-        watched.wants_search = none_yet || (1..SEARCHES).contains(&watched.doubtful);
-        (watched.has_grown, watched.is_lost) = (false, false);
-        let (_, after) = self.system.clocks();
-        watched.search_cost = after.saturating_sub(cpu);
-    }
-
     /// Reads a process; false where it is gone, or does not have its parent's channels any more.
     fn read(&mut self, pid: u32) -> bool {
         let (now, _) = self.system.clocks();
@@ -391,49 +332,6 @@ impl<S: System> Host<S> {
         self.glance_if_due(pid, now);
         self.search_if_due(pid, now);
         true
-    }
-
-    /// Looks whether a process whose size is another has other mappings of GPUs' memory. Without them it has no other channels than
-    /// those that are known and watched.
-    fn glance_if_due(&mut self, pid: u32, now: u64) {
-        let Some(watched) = self.processes.get(&pid).filter(|p| p.has_grown) else {
-            return;
-        };
-        let pause = (watched.glance_cost as f64 / SHARE_GLANCE) as u64;
-        if watched.wants_search || now.saturating_sub(watched.glanced) < pause {
-            return;
-        }
-        let (_, cpu) = self.system.clocks();
-        let pages = self.system.pages(pid);
-        let Ok(areas) = self.system.areas(pid) else {
-            return;
-        };
-        let (_, after) = self.system.clocks();
-        let Some(watched) = self.processes.get_mut(&pid) else {
-            return;
-        };
-        (watched.glanced, watched.glance_cost) = (now, after.saturating_sub(cpu));
-        watched.pages = pages;
-        if of_gpus(&areas) == watched.of_gpus {
-            watched.has_grown = false;
-            watched.channels.mapped(Readable::new(&areas));
-        } else {
-            (watched.wants_search, watched.doubtful) = (true, 0);
-        }
-    }
-
-    /// Looks for new channels of a process if there may be some, and if the last search is long enough ago for its cost.
-    fn search_if_due(&mut self, pid: u32, now: u64) {
-        let Some(watched) = self.processes.get(&pid).filter(|p| p.wants_search) else {
-            return;
-        };
-        let first = watched.first_found.unwrap_or(watched.opened);
-        let early = now.saturating_sub(first) < EARLY || watched.is_lost;
-        let share = if early { SHARE_EARLY } else { SHARE_LATER };
-        let pause = (watched.search_cost as f64 / share) as u64;
-        if now.saturating_sub(watched.searched) >= pause.max(SECOND / 2) {
-            self.search(pid);
-        }
     }
 
     /// A process has ended, or runs another program: its sums stay.
@@ -675,10 +573,4 @@ impl<M> Watched<M> {
             () => LastSeen::Idle,
         }
     }
-}
-
-/// The mappings of GPUs' memory.
-fn of_gpus(areas: &[Area]) -> Vec<(u64, u64)> {
-    let of_gpus = areas.iter().filter(|a| a.gpu().is_some());
-    of_gpus.map(|a| (a.start, a.end)).collect()
 }

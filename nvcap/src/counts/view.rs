@@ -6,7 +6,7 @@ use super::channel::{Age, Doubt, How, State, Sums};
 use super::detail::Sampled;
 use super::detail::busy::Unit;
 use super::detail::estimate::Share;
-use super::process::Followed;
+use super::followed::Followed;
 
 /// How far a time stamp of the GPU may lie outside the readings between which it was written.
 const STAMP_SLACK: u64 = 100_000_000;
