@@ -62,7 +62,7 @@ UNSEEN, LATER = 900, 1300
 # The alert, what its rule says, and what the copy for this test says instead.
 SHORTER = [
     ("NvcapWorkStuck", "nvcap_oldest_pending_age_seconds > 60", "nvcap_oldest_pending_age_seconds > 3"),
-    ("NvcapBlind", "rate(nvcap_blind_seconds_total[5m]) > 0.01\n        for: 5m", "rate(nvcap_blind_seconds_total[30s]) > 0.01\n        for: 1s"),
+    ("NvcapBlind", "rate(nvcap_blind_seconds_total{reason!=\"ended_idle\"}[5m]) > 0.01\n        for: 5m", "rate(nvcap_blind_seconds_total{reason!=\"ended_idle\"}[30s]) > 0.01\n        for: 1s"),
     ("NvcapDown", 'up{job="nvcap"} == 0\n        for: 2m', 'up{job="nvcap"} == 0\n        for: 2s'),
 ]
 

@@ -101,6 +101,34 @@ impl State {
     }
 }
 
+/// Why a count is the least that there can have been, and not exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Doubt {
+    /// Counted by GP_GET and GP_PUT.
+    Ring,
+    /// There may be channels that have not been looked for yet.
+    Search,
+    /// The newest submission of a channel could not be read at this reading.
+    Unread,
+    /// A channel's number does not count from its beginning, and some was submitted before the first reading.
+    Beginning,
+    /// A channel has gone: what it did after its last reading was not seen.
+    Gone,
+}
+
+impl Doubt {
+    /// Its word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Doubt::Ring => "ring",
+            Doubt::Search => "search",
+            Doubt::Unread => "unread",
+            Doubt::Beginning => "beginning",
+            Doubt::Gone => "gone",
+        }
+    }
+}
+
 /// The counts of one channel.
 #[derive(Clone, Debug)]
 pub(crate) struct Count {
@@ -221,6 +249,14 @@ impl Count {
             submitted: self.submitted,
             done: self.done,
         };
+    }
+
+    /// So many were counted before, in another way, and are not to count again; false where these are more than there were.
+    pub(crate) fn without(&mut self, counted: Sums) -> bool {
+        let fits = counted.submitted <= self.submitted && counted.done <= self.done;
+        self.base.submitted += counted.submitted;
+        self.base.done += counted.done;
+        fits
     }
 
     /// The last reading that was taken.

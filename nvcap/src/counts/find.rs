@@ -5,11 +5,13 @@
 //! must not be ahead of the newest payload, and at most as far behind as the ring has entries. At each later reading at which GP_PUT has
 //! moved, the newest entry must end with a release of that semaphore again.
 
+use std::collections::BTreeSet;
+
 use crate::procfs::mem::Peek;
 use crate::record::Device;
 use crate::source::memory::maps::Area;
 use crate::source::memory::ring::{self, Ring};
-use crate::source::memory::scan::{self, Effort, Found};
+use crate::source::memory::scan::{self, Effort, Found, Place};
 use crate::wire::release::{self, Release};
 use crate::wire::{GpuVa, entry};
 
@@ -17,6 +19,8 @@ use crate::wire::{GpuVa, entry};
 const CHECKED: u32 = 8;
 /// Bytes at the end of a segment that can hold its release.
 const TAIL: u64 = 24;
+/// So many slots of a mapping are watched in which no channel was found yet.
+const FIRST_SLOTS: usize = 4;
 /// How often a ring that moves on is read again.
 const TRIES: u32 = 4;
 
@@ -71,8 +75,23 @@ pub(super) struct Channel {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Search {
     pub channels: Vec<Channel>,
-    /// USERDs of slots that were not used yet.
-    pub unused: Vec<u64>,
+    /// Slots in which nothing proves a channel, and that may come into use.
+    pub watched: Vec<Slot>,
+}
+
+/// A slot as a search left it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub userd: u64,
+    /// GP_GET and GP_PUT.
+    pub positions: u64,
+}
+
+impl Slot {
+    /// Its positions are those of a channel at work: one that could not be read at that moment, as its ring went on too fast.
+    pub(super) fn may_be_a_channel(self) -> bool {
+        self.positions != 0
+    }
 }
 
 /// Looks for the channels of a process.
@@ -85,11 +104,48 @@ pub(super) fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Sear
                 tracking: tracking(memory, &readable, &found),
                 found,
             });
-        } else if (found.get, found.put) == (0, 0) {
-            search.unused.push(found.userd);
         }
     }
+    // A ring that could not be read leaves its USERD alone, to which another channel's ring may fit.
+    let habit = |c: &Channel| c.found.proof.place == Place::Habit;
+    search.channels.sort_by_key(|c| !habit(c));
+    let (mut rings, mut semaphores) = (BTreeSet::new(), BTreeSet::new());
+    search.channels.retain(|c| {
+        let new = c.tracking.is_none_or(|t| semaphores.insert(t.address.0));
+        rings.insert(c.found.ring) && new
+    });
+    search.watched = watched(memory, areas, &search.channels);
     search
+}
+
+/// The slots that may come into use, where libcuda has slots: all that are free behind used ones, and the first ones of a mapping in which
+/// none is used.
+fn watched(memory: &impl Peek, areas: &[Area], channels: &[Channel]) -> Vec<Slot> {
+    let used: BTreeSet<u64> = channels.iter().map(|c| c.found.ring).collect();
+    let mut watched = Vec::new();
+    for (area, _) in scan::with_slots(areas) {
+        let is_used = used.range(area.start..area.end).next().is_some();
+        let most = if is_used { usize::MAX } else { FIRST_SLOTS };
+        let mut seen = 0;
+        scan::walk_slots(area, |ring| {
+            if used.contains(&ring) {
+                return true;
+            }
+            if seen < most {
+                seen += 1;
+                let userd = ring + scan::USERD;
+                let fits = |(get, put): &(u32, u32)| *get < scan::ENTRIES && *put < scan::ENTRIES;
+                if let Some((get, put)) = scan::get_put(memory, userd).ok().filter(fits) {
+                    watched.push(Slot {
+                        userd,
+                        positions: u64::from(put) << 32 | u64::from(get),
+                    });
+                }
+            }
+            false
+        });
+    }
+    watched
 }
 
 /// The tracking semaphore of a channel, if the newest entries prove it.

@@ -7,26 +7,24 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::channel::From;
+use super::channel::{Doubt, From};
 use super::decoding::Shared;
 use super::detail::busy::Busy;
 use super::detail::{Detail, Samples};
-use super::find::{self, Readable};
+use super::followed::Followed;
 use super::kept::Kept;
 use super::pace::{Pace, Sampling};
-use super::process::{Channels, Followed, Outcome};
+use super::process::{Channels, Outcome};
 use super::source::{Opened, System};
-use super::view::{ChannelView, Clocks, GpuView, Key, Named, Owner, ProcessView, Refused, View};
-use crate::source::memory::scan::Effort;
+use super::view::{
+    ChannelView, Clocks, GpuView, Key, LastSeen, Named, Owner, ProcessView, Refused, View,
+};
+
+mod look;
 
 const SECOND: u64 = 1_000_000_000;
 /// Whose memory cannot be read is tried again after this time.
 const RETRY: u64 = 30 * SECOND;
-/// The part of a core that looking for a process's new channels may take: while it begins, and later.
-const SHARE_EARLY: f64 = 0.01;
-const SHARE_LATER: f64 = 0.0002;
-/// For so long after its first channels were found a process is beginning.
-const EARLY: u64 = 20 * SECOND;
 /// So many images of processes that have ended are remembered.
 const MOST_DEPARTED: usize = 256;
 /// Once in so many readings, a forked process is checked: does it still have its parent's memory?
@@ -50,11 +48,20 @@ struct Watched<M> {
     /// It has the channels of this other process, which counts them.
     shares: Option<u32>,
     pages: u64,
+    opened: u64,
     first_found: Option<u64>,
     searched: u64,
     search_cost: u64,
+    /// The mappings of GPUs' memory at the last search.
+    of_gpus: Vec<(u64, u64)>,
+    glanced: u64,
+    glance_cost: u64,
+    /// Searches in a row that may have missed a channel.
+    doubtful: u32,
     /// There may be other channels than those that are known.
     wants_search: bool,
+    /// Its size is another than at the last search: it may have other mappings.
+    has_grown: bool,
     /// Known channels are gone, or are not what they were.
     is_lost: bool,
     read_ns: u64,
@@ -111,6 +118,7 @@ pub(crate) struct Host<S: System> {
     /// Program images of ended processes. A process that is found later with the same image may have inherited their channels by fork.
     departed: VecDeque<Vec<u8>>,
     blind: BTreeMap<&'static str, u64>,
+    ended_unseen: BTreeMap<LastSeen, u64>,
     pace: Pace,
     rounds: u64,
     began_ns: u64,
@@ -132,6 +140,7 @@ impl<S: System> Host<S> {
             decoder: Shared::default(),
             departed: VecDeque::new(),
             blind: BTreeMap::new(),
+            ended_unseen: BTreeMap::new(),
             pace: Pace::new(options.interval, options.budget, now, cpu),
             rounds: 0,
             began_ns: now,
@@ -251,10 +260,16 @@ impl<S: System> Host<S> {
             channels: Channels::of(&self.decoder),
             shares,
             pages: 0,
+            opened: now,
             first_found: None,
             searched: 0,
             search_cost: 0,
+            of_gpus: Vec::new(),
+            glanced: 0,
+            glance_cost: 0,
+            doubtful: 0,
             wants_search: true,
+            has_grown: false,
             is_lost: false,
             read_ns: now,
         };
@@ -278,51 +293,6 @@ impl<S: System> Host<S> {
             .map(|(pid, _)| *pid)
     }
 
-    /// Looks for the channels of a process.
-    fn search(&mut self, pid: u32) {
-        let (begun, cpu) = self.system.clocks();
-        let Ok(areas) = self.system.areas(pid) else {
-            return;
-        };
-        let pages = self.system.pages(pid);
-        let Some(watched) = self.processes.get_mut(&pid) else {
-            return;
-        };
-        let effort = match watched.first_found {
-            None => Effort::Usual,
-            Some(_) => Effort::Habit,
-        };
-        let mut found = find::search(&watched.memory, &areas, effort);
-        if effort == Effort::Habit {
-            watched.channels.keep_others(&mut found, &watched.memory);
-        }
-        let from = match watched.first_found {
-            None => watched.from,
-            // Whatever the process has made since counts from its beginning.
-            Some(_) => From::Beginning,
-        };
-        let readable = Readable::new(&areas);
-        watched
-            .channels
-            .found(&watched.memory, readable, &found, from, begun);
-        if watched.first_found.is_none() && !found.channels.is_empty() {
-            watched.first_found = Some(begun);
-            // Before anything is summed up under its keys.
-            watched.instances = self.system.instances(pid);
-        }
-        if watched.first_found.is_none() {
-            // It had none at the first look: all that it will have is new.
-            watched.from = From::Beginning;
-        }
-        if let Some(detail) = &mut watched.detail {
-            detail.mapped(&watched.memory, &areas);
-        }
-        (watched.pages, watched.searched) = (pages, begun);
-        (watched.wants_search, watched.is_lost) = (false, false);
-        let (_, after) = self.system.clocks();
-        watched.search_cost = after.saturating_sub(cpu);
-    }
-
     /// Reads a process; false where it is gone, or does not have its parent's channels any more.
     fn read(&mut self, pid: u32) -> bool {
         let (now, _) = self.system.clocks();
@@ -336,7 +306,10 @@ impl<S: System> Host<S> {
         };
         match watched.channels.read(&watched.memory, now) {
             Outcome::Gone => return false,
-            Outcome::Search => (watched.wants_search, watched.is_lost) = (true, true),
+            Outcome::Search => {
+                (watched.wants_search, watched.is_lost) = (true, true);
+                watched.doubtful = 0;
+            }
             Outcome::Fine => {}
         }
         watched.read_ns = now;
@@ -355,23 +328,10 @@ impl<S: System> Host<S> {
         if pages == 0 || none && self.system.has_ended(pid) {
             return false;
         }
-        watched.wants_search |= pages != watched.pages;
+        watched.has_grown |= pages != watched.pages;
+        self.glance_if_due(pid, now);
         self.search_if_due(pid, now);
         true
-    }
-
-    /// Looks for new channels of a process if there may be some, and if the last search is long enough ago for its cost.
-    fn search_if_due(&mut self, pid: u32, now: u64) {
-        let Some(watched) = self.processes.get(&pid).filter(|p| p.wants_search) else {
-            return;
-        };
-        let first = watched.first_found;
-        let early = first.is_none_or(|first| now.saturating_sub(first) < EARLY) || watched.is_lost;
-        let share = if early { SHARE_EARLY } else { SHARE_LATER };
-        let pause = (watched.search_cost as f64 / share) as u64;
-        if now.saturating_sub(watched.searched) >= pause.max(SECOND / 2) {
-            self.search(pid);
-        }
     }
 
     /// A process has ended, or runs another program: its sums stay.
@@ -382,10 +342,8 @@ impl<S: System> Host<S> {
         if gone.shares.is_some() {
             return;
         }
-        if gone.channels.is_busy() {
-            // What it did after the last reading was not seen.
-            *self.blind.entry("ended").or_default() += now.saturating_sub(gone.read_ns);
-        }
+        let last_seen = gone.last_seen();
+        let unseen = now.saturating_sub(gone.read_ns);
         for (gpu, sums) in gone.channels.rebase() {
             self.kept.end(gone.key(gpu), sums);
         }
@@ -405,6 +363,13 @@ impl<S: System> Host<S> {
             for (gpu, left) in gone.channels.take_left(true) {
                 self.kept.left(gone.key(gpu), left);
             }
+            // What it did after the last reading was not seen.
+            let why = match last_seen {
+                LastSeen::Idle => "ended_idle",
+                LastSeen::Busy | LastSeen::Searched => "ended",
+            };
+            *self.blind.entry(why).or_default() += unseen;
+            *self.ended_unseen.entry(last_seen).or_default() += 1;
             return;
         };
         for (heir, p) in &mut self.processes {
@@ -482,6 +447,7 @@ impl<S: System> Host<S> {
             refused: self.refused(),
             busy: self.busy.shares(),
             blind_ns: self.blind.clone(),
+            ended_unseen: self.ended_unseen.clone(),
             cpu_ns,
             stretched: self.pace.stretched(),
             ..View::default()
@@ -582,6 +548,29 @@ impl<M> Watched<M> {
             let first = of.states == [0; 3];
             of.join(&clocks.channel(channel), first);
         }
+        for (gpu, why) in self.channels.doubts() {
+            gpus.entry(*gpu).or_default().doubts.extend(why);
+        }
+        if self.may_have_others() {
+            // Of which GPU they are is not known.
+            for of in gpus.values_mut() {
+                of.doubts.insert(Doubt::Search);
+            }
+        }
         gpus
+    }
+
+    /// There may be channels that were not looked for yet.
+    fn may_have_others(&self) -> bool {
+        self.wants_search || self.has_grown
+    }
+
+    /// How it is seen for the last time.
+    fn last_seen(&self) -> LastSeen {
+        match () {
+            () if self.channels.is_busy() => LastSeen::Busy,
+            () if self.may_have_others() => LastSeen::Searched,
+            () => LastSeen::Idle,
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! read once a second: no submission is missed, however many came between two readings.
 //!
 //! - [`channel`]: one channel's numbers as counts, ages and states; `pace`: when to read. Pure.
-//! - `find`: which channels a process has, and which of their numbers are proven; `process`: reading them.
+//! - `find`: which channels a process has, and which of their numbers are proven; `process` and `followed`: reading them.
 //! - `block`: entries that were submitted a while ago; `decoding`: what they do; `ends`: whether a submission's kernels have ended.
 //! - [`detail`]: samples of what the submissions are (`--sample`).
 //! - `delay`: how long submissions take; `kept`: what stays of processes that have ended.
@@ -21,8 +21,11 @@ pub(crate) mod delay;
 pub(crate) mod detail;
 mod ends;
 #[cfg(test)]
+mod exact_tests;
+#[cfg(test)]
 pub(crate) mod fakes;
 mod find;
+mod followed;
 pub(crate) mod host;
 mod kept;
 pub(crate) mod pace;

@@ -1,12 +1,12 @@
 //! What the counts come to at one moment: by process, by channel, and by whose they are. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::channel::{Age, How, State, Sums};
+use super::channel::{Age, Doubt, How, State, Sums};
 use super::detail::Sampled;
 use super::detail::busy::Unit;
 use super::detail::estimate::Share;
-use super::process::Followed;
+use super::followed::Followed;
 
 /// How far a time stamp of the GPU may lie outside the readings between which it was written.
 const STAMP_SLACK: u64 = 100_000_000;
@@ -100,6 +100,28 @@ pub(crate) struct Folded {
     pub left: u64,
 }
 
+/// How a process was when it was last read before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum LastSeen {
+    /// At work.
+    Busy,
+    /// Not all of its channels may have been found.
+    Searched,
+    /// All that was known of was done.
+    Idle,
+}
+
+impl LastSeen {
+    /// Its word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            LastSeen::Busy => "busy",
+            LastSeen::Searched => "search",
+            LastSeen::Idle => "idle",
+        }
+    }
+}
+
 /// What the channels of a process on one GPU come to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuView {
@@ -119,6 +141,8 @@ pub(crate) struct GpuView {
     pub states: [u64; 3],
     /// Channels that are counted by GP_GET and GP_PUT.
     pub by_ring: u64,
+    /// Why the counts are not exact; none where they are.
+    pub doubts: BTreeSet<Doubt>,
 }
 
 /// One channel.
@@ -174,6 +198,8 @@ pub(crate) struct View {
     pub live: BTreeMap<Key, Vec<GpuView>>,
     /// The sums of all processes that have ended.
     pub ended: Option<Sums>,
+    /// How many processes have ended, by how they were last seen: what each did after that is not in the sums.
+    pub ended_unseen: BTreeMap<LastSeen, u64>,
     /// What was counted of ended processes that have no key of their own any more, by GPU.
     pub folded: BTreeMap<Option<u32>, Folded>,
     /// Submissions that were pending when their channels were read for the last time, by key: nobody saw whether they were done.
@@ -209,6 +235,7 @@ impl Clocks {
             progress_unix_ns: self.progress(channel),
             states,
             by_ring: u64::from(matches!(count.how(), How::Ring(_))),
+            doubts: channel.doubts().collect(),
         }
     }
 
@@ -252,6 +279,7 @@ impl GpuView {
             *mine += other;
         }
         self.by_ring += other.by_ring;
+        self.doubts.extend(&other.doubts);
     }
 
     /// Its channels.

@@ -101,6 +101,8 @@ struct Sums {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Windows {
     count: u64,
+    /// Those in which something was captured.
+    full: u64,
     ns: u64,
     e: f64,
     ee: f64,
@@ -108,14 +110,18 @@ pub(crate) struct Windows {
     bytes: Sums,
 }
 
-/// The least number of windows that an interval is stated for.
-const LEAST_WINDOWS: u64 = 5;
+/// The least number of windows that an interval is stated for: a seventh of the time that is unlike the rest is met by fewer once in
+/// twenty times not at all.
+const LEAST_WINDOWS: u64 = 20;
+/// The same of windows that weigh alike: where a few have most of the entries, they are as good as so many.
+const LEAST_ALIKE: f64 = 6.0;
 
 impl Windows {
     /// A window of so many ns has ended.
     pub(crate) fn add(&mut self, ns: u64, captured: Captured) {
         let e = captured.entries as f64;
         self.count += 1;
+        self.full += u64::from(captured.entries > 0);
         self.ns += ns;
         self.e += e;
         self.ee += e * e;
@@ -148,13 +154,16 @@ impl Windows {
         }
         let all = entries as f64;
         let ratio = s.x / self.e;
-        let n = self.count as f64;
+        // An empty window says nothing of what entries hold.
+        let n = self.full as f64;
+        let alike = self.e * self.e / self.ee;
         let squares = (s.xx - 2.0 * ratio * s.xe + ratio * ratio * self.ee).max(0.0);
         // What was captured is known: only the rest is estimated.
         let rest = (1.0 - self.e / all.max(1.0)).max(0.0);
-        let margin = (self.count >= LEAST_WINDOWS).then(|| {
+        let enough = self.full >= LEAST_WINDOWS && alike >= LEAST_ALIKE;
+        let margin = enough.then(|| {
             let error = (squares * n / (n - 1.0) * rest).sqrt() / self.e;
-            student(n - 1.0) * error * all
+            student(alike - 1.0) * error * all
         });
         Estimate {
             about: ratio * all,
@@ -195,13 +204,13 @@ mod tests {
     #[test]
     fn what_each_entry_has_is_known_exactly_and_what_varies_is_not() {
         let mut even = Windows::default();
-        for entries in [50, 60, 55, 50, 70] {
+        for entries in [50, 60, 55, 50, 70].repeat(4) {
             even.add(5_000_000, window(entries, entries, 100 * entries));
         }
-        let duty = even.duty(285_000_000, 2_850, 0);
-        assert_eq!((duty.windows, duty.watched_ns), (5, 25_000_000));
-        assert!((duty.submissions.about - 2_850.0).abs() < 1e-6);
-        assert!((duty.bytes.about - 285_000.0).abs() < 1e-6);
+        let duty = even.duty(1_140_000_000, 11_400, 0);
+        assert_eq!((duty.windows, duty.watched_ns), (20, 100_000_000));
+        assert!((duty.submissions.about - 11_400.0).abs() < 1e-6);
+        assert!((duty.bytes.about - 1_140_000.0).abs() < 1e-6);
         assert!(duty.bytes.margin.unwrap() < 1e-3, "{duty:?}");
         // Half of the windows see long entries.
         let mut uneven = Windows::default();
@@ -249,6 +258,127 @@ mod tests {
             held += i32::from((about - 540.0 * 300_000.0).abs() <= margin.unwrap());
         }
         assert!((366..=392).contains(&held), "{held} of {runs}");
+    }
+
+    /// Windows that have captured nothing, and one that has captured nearly all, are not so many windows.
+    #[test]
+    fn windows_that_tell_nothing_do_not_count() {
+        let mut idle = Windows::default();
+        (0..100).for_each(|_| idle.add(1_000, window(0, 0, 0)));
+        (0..LEAST_WINDOWS - 1).for_each(|_| idle.add(1_000, window(5, 5, 50)));
+        assert_eq!(idle.duty(10_000, 300, 0).submissions.margin, None);
+        idle.add(1_000, window(5, 5, 50));
+        assert!(idle.duty(10_000, 300, 0).submissions.margin.is_some());
+        idle.add(1_000, window(500, 4_000, 50));
+        assert_eq!(idle.duty(10_000, 30_000, 0).submissions.margin, None);
+    }
+
+    /// A program's submissions in virtual time.
+    #[derive(Clone, Copy, Debug)]
+    enum Stream {
+        /// Of all kinds, at any time.
+        Steady,
+        /// Long ones for 30 ms, once in 210 ms at a time that differs.
+        Bursts,
+        /// Long ones in 15 of each 50 ms: about as long as the pause between two windows.
+        Periodic,
+        /// Long ones in 0.7 of each 2 s.
+        Phases,
+    }
+
+    impl Stream {
+        /// The entries of a submission at this time, us, and the bytes of each.
+        fn at(self, us: u64, random: u64) -> (u64, u64) {
+            let is_long = match self {
+                Self::Steady => random.is_multiple_of(4),
+                Self::Bursts => us / 30_000 % 7 == us / 210_000 * 5 % 7,
+                Self::Periodic => us % 50_000 < 15_000,
+                Self::Phases => us % 2_000_000 < 700_000,
+            };
+            if is_long { (6, 3_000) } else { (1, 100) }
+        }
+    }
+
+    /// A trace of so much virtual time: what its windows tell, and the truth.
+    fn sampled(stream: Stream, share: f64, us: u64, seed: u64) -> (Duty, Captured) {
+        let mut state = seed;
+        // SplitMix64.
+        let mut random = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let x = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            x ^ x >> 31
+        };
+        // Of an exponential distribution.
+        let wait = |random: u64, mean: f64| {
+            let chance = ((random >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+            (-mean * chance.ln()) as u64
+        };
+        let round = (5_000.0 / share).max(50_000.0) as u64;
+        let length = (round as f64 * share) as u64;
+        let pause = round - length;
+        let (mut windows, mut truth) = (Windows::default(), Captured::default());
+        let (began, mut now) = (random() % 2_000_000, 0);
+        let mut window = (random() % round, Captured::default());
+        while now < us {
+            let (entries, bytes) = stream.at(began + now, random());
+            while now >= window.0 + length {
+                windows.add(1_000 * length, window.1);
+                let next = window.0 + length + wait(random(), pause as f64);
+                window = (next, Captured::default());
+            }
+            let mut sums = vec![&mut truth];
+            if now >= window.0 {
+                sums.push(&mut window.1);
+            }
+            for sum in sums {
+                sum.submissions += 1;
+                sum.entries += entries;
+                sum.bytes += entries * bytes;
+            }
+            // 200 us on average, at any time.
+            now += 1 + wait(random(), 200.0);
+        }
+        (windows.duty(1_000 * us, truth.entries, 0), truth)
+    }
+
+    #[test]
+    fn intervals_of_programs_in_virtual_time_hold_the_truth() {
+        let streams = [
+            Stream::Steady,
+            Stream::Bursts,
+            Stream::Periodic,
+            Stream::Phases,
+        ];
+        for stream in streams {
+            for (share, us) in [(0.2, 1_600_000), (0.2, 6_000_000), (0.05, 4_000_000)] {
+                let (mut stated, mut held) = (0_u32, [0_u32; 2]);
+                for seed in 0..300 {
+                    let (duty, truth) = sampled(stream, share, us, seed);
+                    let (Some(of_submissions), Some(of_bytes)) =
+                        (duty.submissions.margin, duty.bytes.margin)
+                    else {
+                        continue;
+                    };
+                    stated += 1;
+                    let off = |about: f64, truth: u64| (about - truth as f64).abs();
+                    let submissions = off(duty.submissions.about, truth.submissions);
+                    held[0] += u32::from(submissions <= of_submissions);
+                    held[1] += u32::from(off(duty.bytes.about, truth.bytes) <= of_bytes);
+                }
+                let enough = held.iter().all(|held| held * 10 >= stated * 9);
+                assert!(
+                    stated > 200 && enough,
+                    "{stream:?} {share}: {held:?} of {stated}"
+                );
+            }
+            // Too short for an interval: none is stated.
+            for seed in 0..50 {
+                let (duty, _) = sampled(stream, 0.2, 300_000, seed);
+                let margins = (duty.submissions.margin, duty.bytes.margin);
+                assert_eq!(margins, (None, None), "{duty:?}");
+            }
+        }
     }
 
     #[test]

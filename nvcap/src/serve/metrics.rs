@@ -149,7 +149,7 @@ fn of_nvcap(text: &mut impl Writer, view: &View, constants: &Constants) {
         "seconds",
         "Time in which submissions may have passed unseen, of all processes together.",
     );
-    for reason in ["not_running", "unreadable", "ended"] {
+    for reason in ["not_running", "unreadable", "ended", "ended_idle"] {
         let ns = view.blind_ns.get(reason).copied().unwrap_or(0);
         text.counter(&[("reason", reason)], ns as f64 * NS, constants.began);
     }
@@ -167,23 +167,30 @@ fn of_nvcap(text: &mut impl Writer, view: &View, constants: &Constants) {
         "Readings that came later than --interval, to keep to --budget.",
     );
     text.counter(&[], view.stretched as f64, constants.began);
-    let (mut exact, mut by_ring) = (0, 0);
+    let (mut exact, mut by_ring, mut at_least) = (0, 0, 0);
     for process in view.processes.iter().filter(|p| p.shares.is_none()) {
-        match process.gpus.values().any(|of| of.by_ring > 0) {
-            true => by_ring += 1,
-            false => exact += 1,
+        match () {
+            () if process.gpus.values().any(|of| of.by_ring > 0) => by_ring += 1,
+            () if process.gpus.values().any(|of| !of.doubts.is_empty()) => at_least += 1,
+            () => exact += 1,
         }
     }
     let none = view.refused.len();
-    let all = exact + by_ring + none;
+    let all = exact + by_ring + at_least + none;
     if all > 0 {
         text.family(
             "nvcap_watching_ratio",
             Kind::Gauge,
             "ratio",
-            "The part of the processes that use a GPU, or may use one as they cannot be looked into, that is counted exactly, by rings that may lap unseen, or not at all.",
+            "The part of the processes that use a GPU, or may use one as they cannot be looked into, that is counted exactly, by rings that may lap unseen, at least as there may have been more, or not at all.",
         );
-        for (how, count) in [("exact", exact), ("ring", by_ring), ("none", none)] {
+        let all_ways = [
+            ("exact", exact),
+            ("ring", by_ring),
+            ("at_least", at_least),
+            ("none", none),
+        ];
+        for (how, count) in all_ways {
             text.gauge(&[("how", how)], count as f64 / all as f64);
         }
     }

@@ -323,7 +323,7 @@ fn gpu_cell(gpu: Option<u32>) -> Cell {
 
 /// Two cells: submissions done since counting began, and since the channels' beginnings.
 fn sums(of: &GpuView) -> [Cell; 2] {
-    let least = if of.by_ring > 0 { "~" } else { "" };
+    let least = if !of.doubts.is_empty() { "~" } else { "" };
     let done = of.sums.done;
     [
         Cell::shown(format!("{least}{done}"), done as f64),

@@ -143,7 +143,12 @@ impl Table {
             plural_of(all.done, "submission", "submissions"),
         );
         if let Some(ended) = view.ended {
-            let _ = write!(out, " ({} by processes that have ended)", ended.done);
+            let least = match view.ended_unseen.is_empty() {
+                true => "",
+                false => "at least ",
+            };
+            let done = ended.done;
+            let _ = write!(out, " ({least}{done} by processes that have ended)");
         }
         if !view.refused.is_empty() {
             let _ = write!(out, "; {} not counted", view.refused.len());
@@ -158,7 +163,7 @@ impl Table {
 
 fn line(out: &mut Vec<u8>, head: &str, gpu: Option<u32>, of: &GpuView, rate: &str, now: u64) {
     let gpu = gpu.map_or("?".to_owned(), |gpu| gpu.to_string());
-    let least = if of.by_ring > 0 { "~" } else { "" };
+    let least = if of.doubts.is_empty() { "" } else { "~" };
     let done = format!("{least}{}", of.sums.done);
     let in_all = of.in_all.map_or("-".to_owned(), |all| all.done.to_string());
     let age = |Age { least_ns, .. }| Nanoseconds(least_ns).to_string();
@@ -198,9 +203,13 @@ fn gpu_json(of: &GpuView) -> Value {
         "pending": of.pending,
         "unfetched": of.unfetched,
         "channels": {"idle": idle, "working": working, "waiting": waiting},
-        "exact": of.by_ring == 0,
+        "exact": of.doubts.is_empty(),
         "state": of.state().word(),
     });
+    if !of.doubts.is_empty() {
+        let why: Vec<&str> = of.doubts.iter().map(|doubt| doubt.word()).collect();
+        value["not_exact"] = why.into();
+    }
     if let Some(all) = of.in_all {
         value["submitted_in_all"] = all.submitted.into();
         value["done_in_all"] = all.done.into();
@@ -269,6 +278,9 @@ pub(super) fn json(
         .iter()
         .map(|(w, ns)| (*w, seconds(*ns)))
         .collect();
+    let unseen: BTreeMap<&str, u64> = { view.ended_unseen.iter() }
+        .map(|(last, count)| (last.word(), *count))
+        .collect();
     let refused: Vec<Value> = view
         .refused
         .iter()
@@ -289,6 +301,8 @@ pub(super) fn json(
         "processes": view.processes.len(),
         "ended_submitted": ended.submitted,
         "ended_done": ended.done,
+        "ended_exact": view.ended_unseen.is_empty(),
+        "ended_unseen": unseen,
         "not_readable": refused,
         "blind_seconds": blind,
         "cpu_seconds": seconds(view.cpu_ns),

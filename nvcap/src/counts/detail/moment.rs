@@ -14,7 +14,7 @@ use super::super::block::{self, Entries, Newest};
 use super::super::decoding::Decoding;
 use super::super::delay::Seen;
 use super::super::find::{self, Readable};
-use super::super::process::Followed;
+use super::super::followed::Followed;
 use super::submission::{Decoded, Doing, Programs};
 use crate::decode::event::Operation;
 use crate::procfs::mem::Peek;

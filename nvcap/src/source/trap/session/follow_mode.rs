@@ -65,16 +65,21 @@ impl Session {
     }
 
     fn open_window(&mut self, now: u64, share: f64) {
-        // What is in the rings until now is passed over. What comes before the first trap comes with it, late.
+        // What is in the rings until now is passed over.
         self.pass_over_all();
         self.capture.tell_all_passed();
-        self.capture.passes = None;
         self.breakpoints.wake_all(true);
         for space in self.stores.resting() {
             for pid in self.capture.spaces.pids(space) {
                 self.breakpoints.wake(pid, false);
             }
         }
+        // So is what came before each doorbell trapped: the first trap would bring it as a part of its own submission, and a window would
+        // have fewer and longer ones than there are.
+        self.pass_over_all();
+        self.capture.tell_all_passed();
+        let _ = self.drain();
+        self.capture.passes = None;
         self.duty.open = Some((arm::now(), self.capture.captured));
         self.duty.first = self.duty.first.or(Some(now));
         self.duty.next = now + Duty::lengths(share).0;
@@ -94,13 +99,7 @@ impl Session {
         self.breakpoints.wake_all(false);
         let until = arm::now();
         let _ = self.drain();
-        // What was seen in the window and not captured is of it.
-        for index in self.capture.table.indexes() {
-            let state = self.capture.table.shared().get(index);
-            if self.capture.table[index].live && state.seen > state.done {
-                self.capture.catch_up(index);
-            }
-        }
+        // What was not captured at its own doorbell is passed over: fetched now, it would come in one piece with what was submitted since.
         self.capture.passes = self.options.mode.passes();
         let captured = self.capture.captured - before;
         let ns = until.saturating_sub(since);

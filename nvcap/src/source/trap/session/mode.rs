@@ -97,7 +97,8 @@ impl Duty {
         }
     }
 
-    /// Between half of the mean pause and one and a half: no rhythm of the traced program's.
+    /// Of an exponential distribution, ten times the mean at most: each moment is as likely as another whenever the last window was, so that
+    /// no rhythm of the traced program's meets them.
     pub(super) fn pause(&mut self, share: f64) -> u64 {
         let (window, round) = Self::lengths(share);
         // Xorshift: any number but 0 will do to begin with.
@@ -106,8 +107,9 @@ impl Duty {
         x ^= x >> 7;
         x ^= x << 17;
         self.random = x;
-        let mean = round - window;
-        mean / 2 + x % (mean + 1)
+        let mean = (round - window) as f64;
+        let chance = ((x >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        (mean * (-chance.ln()).min(10.0)) as u64
     }
 
     /// The estimate, of the time from the first window until now, and of all entries that were captured or passed over in it.
@@ -143,8 +145,15 @@ mod tests {
         let mut duty = Duty::new(12345);
         let pauses: Vec<u64> = (0..1000).map(|_| duty.pause(0.1)).collect();
         let mean = pauses.iter().sum::<u64>() / 1000;
-        assert!(mean.abs_diff(45_000_000) < 2_000_000, "{mean}");
-        assert!(pauses.iter().all(|p| (22_500_000..=67_500_000).contains(p)));
+        assert!(mean.abs_diff(45_000_000) < 5_000_000, "{mean}");
+        assert!(pauses.iter().all(|p| *p <= 450_000_000));
+        // A third is longer than the mean, and as many of the others are shorter than four tenths of it.
+        let longer = pauses.iter().filter(|p| **p > 45_000_000).count();
+        let short = pauses.iter().filter(|p| **p < 18_000_000).count();
+        assert!(
+            (320..420).contains(&longer) && (280..380).contains(&short),
+            "{longer} {short}"
+        );
         assert!(pauses[0] != pauses[1]);
     }
 }
