@@ -470,7 +470,7 @@ mod tests {
         })
     }
 
-    /// Of many processes with a channel each, the name of one looks through its own channels alone.
+    /// With many processes that have a channel each, the name of one looks through its own channels alone.
     #[test]
     fn a_name_is_given_to_its_process_s_channels_alone() {
         let mut ledger = Ledger::new();

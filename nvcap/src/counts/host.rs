@@ -565,7 +565,7 @@ impl<M> Watched<M> {
         self.wants_search || self.has_grown
     }
 
-    /// How it is seen for the last time.
+    /// The state in which it is seen for the last time.
     fn last_seen(&self) -> LastSeen {
         match () {
             () if self.channels.is_busy() => LastSeen::Busy,

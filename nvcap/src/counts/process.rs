@@ -17,7 +17,7 @@ use crate::wire::words::{u32_at, u64_at};
 
 /// Semaphores that lie so near are read together.
 const TOGETHER: u64 = 4096;
-/// How often two memories are compared while they go on.
+/// Comparisons of two memories at most while they go on.
 const TRIES: u32 = 3;
 /// So many searches in a row keep a channel that could not be proven again.
 const KEPT: u32 = 3;

@@ -100,7 +100,7 @@ pub(crate) struct Folded {
     pub left: u64,
 }
 
-/// How a process was when it was last read before its end.
+/// State of a process when it was last read before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum LastSeen {
     /// At work.
@@ -198,7 +198,7 @@ pub(crate) struct View {
     pub live: BTreeMap<Key, Vec<GpuView>>,
     /// The sums of all processes that have ended.
     pub ended: Option<Sums>,
-    /// How many processes have ended, by how they were last seen: what each did after that is not in the sums.
+    /// Number of processes that have ended, by how they were last seen: what each did after that is not in the sums.
     pub ended_unseen: BTreeMap<LastSeen, u64>,
     /// What was counted of ended processes that have no key of their own any more, by GPU.
     pub folded: BTreeMap<Option<u32>, Folded>,

@@ -89,7 +89,7 @@ pub struct Entry {
     pub unpacked: u64,
 }
 
-/// What was unpacked of a file, which may say of some bytes that they are gigabytes, again and again.
+/// Account of what was unpacked of a file, which may say of some bytes that they are gigabytes, again and again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Room {
     packed: u64,

@@ -14,7 +14,7 @@ use super::style::Plain;
 
 /// Links on the way to a folder at most: the kernel's own limit.
 const LINKS: u32 = 40;
-/// How a folder is opened on the way: to go on from, no more.
+/// Flags with which a folder is opened on the way: to go on from, no more.
 const ON_THE_WAY: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
 /// The right of all users to write, in a mode.
 const ALL_WRITE: u32 = 0o002;
@@ -66,7 +66,7 @@ fn open_at(folder: Option<&File>, name: &OsStr, flags: libc::c_int) -> io::Resul
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// Whether a link of this user in a folder of this mode is followed by `own`.
+/// True where `own` follows a link of this user in a folder of this mode.
 fn may_follow(owner: u32, mode: u32, own: u32) -> bool {
     owner == 0 || owner == own || mode & ALL_WRITE == 0
 }

@@ -35,7 +35,7 @@ pub const GPU_TIME_WINDOW_NS: u64 = 1_000_000_000;
 const AT_FIRST_NS: u64 = 10_000_000;
 /// The most bytes of waiting records: beyond that they leave before their window is over.
 pub(super) const MOST_BYTES: usize = 64 << 20;
-/// How many channels and processes are remembered before those without waiting records are forgotten. Where most have some, they are
+/// Channels and processes that are remembered before those without waiting records are forgotten. Where most have some, they are
 /// looked through again when they are twice as many: each is, on average, looked at twice.
 const MOST_REMEMBERED: usize = 4096;
 
@@ -56,7 +56,7 @@ pub(super) struct Order {
     /// Times that submissions and announcements of a channel must not go before.
     channels: NumberMap<ChannelId, u64>,
     processes: NumberMap<u32, Bounds>,
-    /// How many of both are remembered before they are looked through.
+    /// Number of both that are remembered before they are looked through.
     most_remembered: usize,
     /// Leaves next.
     first: VecDeque<Record>,

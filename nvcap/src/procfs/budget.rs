@@ -35,7 +35,7 @@ impl Budget {
         self.left.get()
     }
 
-    /// Whether more was wanted than there was.
+    /// True once more was wanted than there was.
     pub(crate) fn is_spent(&self) -> bool {
         self.is_spent.get()
     }

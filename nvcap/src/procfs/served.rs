@@ -73,7 +73,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Of a process.
+    /// Makes that of a process.
     pub(crate) fn of(pid: u32) -> Self {
         Self {
             pid,
@@ -81,7 +81,7 @@ impl Served {
         }
     }
 
-    /// Of file systems that are named.
+    /// Makes one of file systems that are named.
     #[cfg(test)]
     pub(crate) fn made_up(text: &str) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Served {
         })
     }
 
-    /// Whether a program answers for the file of a mapping with this device: its memory must not be read, nor the file be opened.
+    /// True where a program answers for the file of a mapping with this device: its memory must not be read, nor the file be opened.
     pub(crate) fn has(&self, device: &str) -> bool {
         number(device).is_some_and(|n| self.all.get_or_init(|| self.asked()).contains(&n))
     }
@@ -127,10 +127,10 @@ pub(crate) fn keep(pid: u32, ranges: Vec<Range<u64>>) {
     ANY.store(!all.is_empty(), Ordering::Relaxed);
 }
 
-/// What is said of a process that has such memory.
+/// Text for a process that has such memory.
 pub(crate) const NOT_READ: &str = "it has mapped files of a FUSE file system: that memory is not read, for its program need not answer";
 
-/// Whether any of these ranges (address and length) of a process's memory must not be read, by the last look at its mappings.
+/// True where any of these ranges (address and length) of a process's memory must not be read, by the last look at its mappings.
 pub(super) fn is_unreadable(pid: u32, mut ranges: impl Iterator<Item = (u64, usize)>) -> bool {
     if !ANY.load(Ordering::Relaxed) {
         return false;
@@ -146,7 +146,7 @@ pub(super) fn is_unreadable(pid: u32, mut ranges: impl Iterator<Item = (u64, usi
     })
 }
 
-/// Whether a process was found to have memory that must not be read.
+/// True where a process was found to have memory that must not be read.
 pub(crate) fn has_unreadable(pid: u32) -> bool {
     is_unreadable(pid, std::iter::once((0, usize::MAX)))
 }

@@ -18,15 +18,15 @@ use tokio::time::Sleep;
 const MOST_CONNECTIONS: usize = 64;
 /// Bytes of a request at most, with those of its TLS.
 const LONGEST_REQUEST: u64 = 64 << 10;
-/// How long the head of a request, or a TLS handshake, may take, seconds.
+/// Time for the head of a request, or a TLS handshake.
 const HEAD: Duration = Duration::from_secs(20);
-/// How long a client may take nothing of its answer, seconds.
+/// Time in which a client may take nothing of its answer.
 const UNREAD: Duration = Duration::from_secs(10);
-/// How long metrics are waited for, seconds.
+/// Time for which metrics are waited for.
 const METRICS: Duration = Duration::from_secs(10);
-/// How long a report of a process is waited for, seconds.
+/// Time for which a report of a process is waited for.
 const REPORT: Duration = Duration::from_secs(60);
-/// How long a connection lasts, from its beginning to the end of its answer, seconds.
+/// Time of a connection, from its beginning to the end of its answer.
 const WHOLE: Duration = Duration::from_secs(90);
 
 /// The bounds, so that tests may have others.
@@ -73,13 +73,13 @@ pub(super) struct Places {
 #[derive(Debug)]
 struct Taken {
     moves: Arc<Moves>,
-    /// How the connection is ended.
+    /// Handle that ends the connection.
     end: Option<AbortHandle>,
 }
 
 #[derive(Debug)]
 struct Moves {
-    /// When its client last sent or took something, in steps.
+    /// Step at which its client last sent or took something.
     last: AtomicU64,
     /// Its answer is being made: it does not wait for its client.
     works: AtomicBool,

@@ -292,7 +292,7 @@ async fn answer<B, A: Answers>(request: &Request<B>, served: Arc<Served<A>>) -> 
     }
 }
 
-/// What a thread makes of the counts, within the time for it.
+/// Answer that a thread makes of the counts, within the time for it.
 async fn made<A: Answers>(served: Arc<Served<A>>, what: fn(&A) -> Answer) -> Answer {
     let limit = served.limits.metrics;
     let making = async move {

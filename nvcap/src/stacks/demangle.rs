@@ -54,7 +54,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// What is written; `None` where it is more.
+    /// Takes what is written; `None` where it is more.
     fn of(write: impl FnOnce(&mut Self) -> fmt::Result) -> Option<String> {
         let mut to = Self::default();
         write(&mut to).ok()?;

@@ -76,7 +76,7 @@ impl Data {
     }
 }
 
-/// What may yet be read of the files of one address space, and what was not read for it.
+/// Budget for the files of one address space, and what was not read for it.
 #[derive(Debug)]
 pub(super) struct Room {
     budget: Budget,
@@ -114,7 +114,7 @@ impl Room {
         }
     }
 
-    /// What was not read, in words.
+    /// Names what was not read, in words.
     pub(super) fn left_out(&self) -> Vec<&'static str> {
         self.left_out.borrow().iter().copied().collect()
     }

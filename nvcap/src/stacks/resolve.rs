@@ -48,7 +48,7 @@ type CallsKey = (Vec<u64>, Vec<PythonFrame>);
 struct Space {
     mapped: Vec<Mapped>,
     looked: Option<Instant>,
-    /// What may yet be read of its files.
+    /// Budget for its files.
     room: Room,
     /// By the mapping's first address.
     loaded: HashMap<u64, Loaded>,
@@ -115,7 +115,7 @@ impl Resolver {
         Some(Record::Stack(Stack { at: raw.at, calls }))
     }
 
-    /// What was not read of the files of a process, in words.
+    /// Names what was not read of the files of a process, in words.
     #[cfg(feature = "trap")]
     pub(super) fn left_out(&self, space: u32) -> Vec<&'static str> {
         self.spaces
@@ -196,7 +196,7 @@ impl Resolver {
     }
 }
 
-/// How many of the frames, from the innermost on, are within so many bytes of a recording.
+/// Number of the frames, from the innermost on, that are within so many bytes of a recording.
 fn kept(frames: &[Frame], most: usize) -> usize {
     /// Bytes of what a frame has beside its texts, at most.
     const NUMBERS: usize = 64;

@@ -64,7 +64,7 @@ struct Fat {
     file: Opened,
     sections: Vec<Range<u64>>,
     bytes: u64,
-    /// What its images have taken, unpacked.
+    /// Account of its images, unpacked.
     room: Room,
     /// Architectures whose images were put on the list.
     listed: Vec<BTreeSet<u32>>,

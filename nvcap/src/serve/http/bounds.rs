@@ -28,7 +28,7 @@ const LONG: Limits = Limits {
     whole: Duration::from_secs(3600),
 };
 
-/// Whether reports may end, and news of that.
+/// Permission for reports to end, and news of it.
 type MayEnd = (Mutex<bool>, Condvar);
 
 /// Much to read; and reports that end when they may.

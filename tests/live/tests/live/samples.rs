@@ -224,7 +224,7 @@ impl Mixed {
     }
 }
 
-/// Of two processes: of one the totals of launches by kernel, copies and bytes are known, the other's GPU works at times.
+/// Samples two processes: of one the totals of launches by kernel, copies and bytes are known, the other's GPU works at times.
 pub fn a_fleet() -> Result<()> {
     judge(one_fleet)
 }

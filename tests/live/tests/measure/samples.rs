@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const SEED: u64 = 62;
 const SUBMISSIONS: u64 = 9000;
 
-/// What the timed software GPU did from one time to another (CLOCK_MONOTONIC, ns).
+/// Work of the timed software GPU from one time to another (CLOCK_MONOTONIC, ns).
 struct Ran {
     /// By program: the time in which its kernels ran.
     kernels: BTreeMap<u64, f64>,

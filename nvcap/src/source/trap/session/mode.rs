@@ -97,7 +97,7 @@ impl Duty {
         }
     }
 
-    /// Of an exponential distribution, ten times the mean at most: each moment is as likely as another whenever the last window was, so that
+    /// Draws from an exponential distribution, ten times the mean at most: each moment is as likely as another whenever the last window was, so that
     /// no rhythm of the traced program's meets them.
     pub(super) fn pause(&mut self, share: f64) -> u64 {
         let (window, round) = Self::lengths(share);

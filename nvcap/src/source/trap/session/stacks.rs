@@ -37,7 +37,7 @@ struct Known {
     looked_ns: u64,
     /// Frames whose names were told.
     named: HashSet<c::PythonFrame>,
-    /// What may yet be looked through for names.
+    /// Bytes that may yet be looked through for names.
     budget: Budget,
 }
 
