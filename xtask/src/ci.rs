@@ -110,6 +110,13 @@ fn compiled(report: &mut Report) -> Result<()> {
             .args(["--features", "cli", "--locked"])
             .args(DENY),
     )?;
+    report.step(
+        "clippy of the form of the first command",
+        &cargo()
+            .args(["clippy", "-p", "nvcap", "--no-default-features"])
+            .args(["--features", "trap", "--locked"])
+            .args(DENY),
+    )?;
     lint_aarch64(report)?;
     // First, because the public interface is read from these pages.
     report.step(

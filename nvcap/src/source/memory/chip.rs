@@ -73,6 +73,7 @@ pub(crate) fn names() -> Vec<Named> {
 }
 
 /// Those of the host whose files are below `root`, where it tells of more: in a container the runtime hides other containers' GPUs, or all.
+#[cfg(feature = "serve")]
 #[must_use]
 pub(crate) fn names_of_host(root: &Path) -> Vec<Named> {
     let (own, host) = (names(), names_in(&root.join("proc/driver/nvidia/gpus")));
