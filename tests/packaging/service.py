@@ -61,7 +61,7 @@ class Service:
         self.unit = Path("/run/units/nvcap.service").read_text()
         self.options("")
         # Of devices by their names: the software GPU's are files which are called as the driver's.
-        until(20, "systemd answers", lambda: subprocess.run(["systemctl", "show", "-P", "Version"], capture_output=True).returncode == 0)
+        until("systemd answers", lambda: subprocess.run(["systemctl", "show", "-P", "Version"], capture_output=True).returncode == 0)
 
     def options(self, more, address="127.0.0.1"):
         shipped = (self.bare / "etc/default/nvcap").read_text()
@@ -106,7 +106,7 @@ class Service:
         """systemd starts it; it is healthy and ready, and gives metrics."""
         assert self.show("UnitFileState") != "enabled" and self.show("ActiveState") == "inactive", "it runs by itself"
         self.start()
-        until(20, lambda: f"it is ready: {self.said()}", self.is_ready)
+        until(lambda: f"it is ready: {self.said()}", self.is_ready)
         assert self.get("/healthz")[0] == 200, self.get("/healthz")
         status, text = self.get("/metrics")
         version = run(self.bare / "usr/bin/nvcap", "-V").split()[1]
@@ -134,7 +134,7 @@ class Service:
         files = {w for w in written if not w.startswith(("/dev", "/proc", "/sys", "/run"))}
         assert files == {"/tmp", "/var/tmp", "/var/lib/private/nvcap"}, f"it may write to {files}"
         (state,) = (self.bare / "var/lib/private/nvcap").iterdir()
-        until(20, "it says that it is alive", lambda: state.read_text())
+        until("it says that it is alive", lambda: state.read_text())
         is_own = state.stat().st_uid in users and stat.S_IMODE(state.stat().st_mode) == 0o600
         assert state.name == "alive" and is_own, f"{state}: {state.stat()}"
 
@@ -143,7 +143,7 @@ class Service:
         words = ["/run/bin/softgpu", "--files", "--gpus=1", "--channels=4", f"--submissions={SUBMISSIONS}", "--sleep-us=500", "--linger-ms=3600000"]
         self.gpu = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         counted = lambda: self.sum("nvcap_submissions_total")  # noqa: E731
-        until(30, lambda: f"{SUBMISSIONS} are counted, not {counted()}: {self.said()}", lambda: counted() == SUBMISSIONS)
+        until(lambda: f"{SUBMISSIONS} are counted, not {counted()}: {self.said()}", lambda: counted() == SUBMISSIONS)
         how = re.search(r'^nvcap_watching_ratio{how="exact"} (.*)$', self.get("/metrics")[1], re.M)
         assert float(how[1]) == 1, how[0]
 
@@ -172,7 +172,7 @@ class Service:
         run("systemctl", "daemon-reload")
         self.start()
         trusted = ssl.create_default_context(cafile="/etc/nvcap/tls.crt")
-        until(20, lambda: f"it is ready: {self.said()}", lambda: (self.get("/readyz", "https", context=trusted) or [0])[0] == 200)
+        until(lambda: f"it is ready: {self.said()}", lambda: (self.get("/readyz", "https", context=trusted) or [0])[0] == 200)
         self.pid = int(self.show("MainPID"))
         token = Path("/etc/nvcap/token").read_text().strip()
         ask = lambda headers: self.get("/metrics", "https", context=trusted, headers=headers)  # noqa: E731
@@ -346,7 +346,7 @@ def main():
         process.kill()
         process.wait()
         gone = lambda: all(removed(folder) for folder in [*sorted(group.rglob("*/"), reverse=True), group])  # noqa: E731
-        until(20, f"{group} is empty", gone)
+        until(f"{group} is empty", gone)
     return 0 if closing and closing[1] == "0" else 1
 
 
