@@ -89,9 +89,13 @@ pub fn as_the_trap_counts() -> Result<()> {
     );
     gpu.write(b"g")?;
     let id = gpu.pid();
-    counts.wait_until("all counted", LIMIT, |r| {
-        newest(&r.stdout(), id).and_then(|l| number(&l, "done_in_all")) == Some(6000)
+    // Its mappings are compared again some readings after they changed: until then there might be another channel.
+    counts.wait_until("all counted, exactly", LIMIT, |r| {
+        newest(&r.stdout(), id).is_some_and(|l| {
+            number(&l, "done_in_all") == Some(6000) && l["gpus"][0]["exact"] == true
+        })
     })?;
+    let last = newest(&counts.stdout(), id).context("no line")?;
     stay.release()?;
     gpu.end(LIMIT)?.expect_code(0)?;
     let (trap, counts) = (trap.end(LIMIT)?, counts.end(LIMIT)?);
@@ -102,7 +106,6 @@ pub fn as_the_trap_counts() -> Result<()> {
     let ledger = lines.find(|l| l.contains("\"ledger\""));
     let ledger = ledger.context("no ledger")?;
     let ledger: Value = serde_json::from_str(ledger)?;
-    let last = newest(&counts.stdout, id).context("no line")?;
     ensure!(last["gpus"][0]["exact"] == true, "{last}");
     for (name, truth) in [
         ("submitted", 6000 - CHANNELS * EACH),
