@@ -19,8 +19,6 @@ use super::folder;
 
 /// The greatest number that the name of a recording gets.
 const NUMBERS: u32 = 9999;
-/// How many symbolic links are followed one after the other: the kernel's own limit.
-const LINKS: u32 = 40;
 
 /// Flags that make a new file.
 const NEW: libc::c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
@@ -92,7 +90,7 @@ impl Named {
     /// When it cannot be opened, is a directory, or is not the user's own.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut path = path.to_owned();
-        for _ in 0..LINKS {
+        for _ in 0..folder::LINKS {
             if is_descriptor(&path) {
                 // A stream that this program inherited, named by its path (/dev/stdout): writing continues at its position.
                 let file = OpenOptions::new().append(true).open(&path)?;

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use super::style::Plain;
 
-/// Links on the way to a folder at most: the kernel's own limit.
-const LINKS: u32 = 40;
+/// Links that are followed one after the other at most: the kernel's own limit.
+pub(super) const LINKS: u32 = 40;
 /// Flags with which a folder is opened on the way: to go on from, no more.
 const ON_THE_WAY: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
 /// The right of all users to write, in a mode.

@@ -315,17 +315,7 @@ fn go_too_far(plan: &Plan, how: &How, memory: &Memory) -> Result<()> {
         in_step: None,
         ..how.clone()
     };
-    let work = |how, until| {
-        Worker {
-            plan,
-            how,
-            memory,
-            log: None,
-            index: 0,
-            of: 1,
-        }
-        .work(until, u64::MAX)
-    };
+    let work = |how, until| Worker::alone(plan, how, memory).work(until, u64::MAX);
     work(how, lap.after);
     drain(plan, memory);
     say("before the lap");
@@ -343,15 +333,7 @@ fn in_portions(plan: &Plan, how: &How, memory: &Memory) {
     let mut until = how.before_wait;
     while how.portion > 0 && until < most {
         until += how.portion;
-        Worker {
-            plan,
-            how,
-            memory,
-            log: None,
-            index: 0,
-            of: 1,
-        }
-        .work(until, u64::MAX);
+        Worker::alone(plan, how, memory).work(until, u64::MAX);
         say("portion");
         wait_for_byte();
     }
@@ -556,7 +538,19 @@ pub(crate) struct Worker<'a> {
     pub(crate) of: usize,
 }
 
-impl Worker<'_> {
+impl<'a> Worker<'a> {
+    /// Makes the only one, which keeps no log.
+    fn alone(plan: &'a Plan, how: &'a How, memory: &'a Memory) -> Self {
+        Worker {
+            plan,
+            how,
+            memory,
+            log: None,
+            index: 0,
+            of: 1,
+        }
+    }
+
     /// The channels of this worker: a share of them or, with more workers than channels, one shared with other workers.
     pub(crate) fn channels(&self) -> Vec<usize> {
         let n = self.plan.channels.len();
