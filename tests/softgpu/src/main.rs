@@ -109,6 +109,9 @@ struct Args {
     /// With --wait-stdin: after so many submissions of each channel say "portion" and wait for a byte again (0: never)
     #[arg(long, value_name = "N", default_value_t = 0)]
     portion: u64,
+    /// Each thread begins this long after the one before it, milliseconds: a channel is first used when others have been for long
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    apart_ms: u64,
     /// Stay this long after the last submission, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     linger_ms: u64,
@@ -417,6 +420,7 @@ impl Args {
             wait_stdin: self.wait_stdin,
             before_wait: self.before_wait,
             portion: self.portion,
+            apart: Duration::from_millis(self.apart_ms),
             linger: Duration::from_millis(self.linger_ms),
             leave_mapped: self.leave_mapped,
             lag: self.lag,

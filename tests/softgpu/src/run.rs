@@ -70,6 +70,8 @@ pub struct How {
     pub before_wait: u64,
     /// After so many submissions of each channel, wait for another byte; 0 for never.
     pub portion: u64,
+    /// How long after the one before it each thread begins.
+    pub apart: Duration,
     /// Stay this long after the last submission.
     pub linger: Duration,
     /// Unmap nothing before the end.
@@ -505,6 +507,7 @@ fn process(plan: &Plan, how: &How, memory: &Memory, log: Option<&Log>, process: 
                     index: process * how.threads + thread,
                     of: processes * how.threads,
                 };
+                std::thread::sleep(how.apart * thread as u32);
                 if how.churn == 0 {
                     // Each submits, however few processors there are: threads may share a channel.
                     let first = turn.lock();

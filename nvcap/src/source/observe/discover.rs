@@ -2,7 +2,7 @@
 
 mod missed;
 
-use crate::procfs;
+use crate::procfs::{self, mem::Peek as _};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +42,11 @@ const SLEEPER_LONGEST_NS: u64 = 4_000_000_000;
 /// Time between two searches for rings in mappings that have not changed, while channels are expected to appear, ns.
 const SEARCH_NS: u64 = 3_000_000;
 /// The same when none is expected any more, ns; only if the process has run at all.
-const SEARCH_LATE_NS: u64 = 50_000_000;
+const SEARCH_LATE_NS: u64 = 20_000_000;
+/// Time between two searches by structure, ns, which cost more; and between two looks at whether a process runs at all.
+const THOROUGH_NS: u64 = 50_000_000;
+/// CPU time in which nothing can be submitted, ns: a submission takes over a microsecond.
+const NOTHING_NS: u64 = 1_000;
 /// How long channels are expected to appear, from the first on, ns.
 const APPEAR_NS: u64 = 5_000_000_000;
 
@@ -71,6 +75,10 @@ pub(crate) struct Watched {
     next_search: u64,
     /// CPU time that it had used at the last search, ns; none where the next search must not be left out.
     searched_at: Option<u64>,
+    /// Begin of the last search for rings at whose end all known ones were still there, ns; 0 where there was none.
+    sought_at: u64,
+    /// Longest time between that and finding a channel gone, ns, as far as it has not been said.
+    unsought: u64,
     /// Until when channels are expected to appear.
     appear_until: u64,
     /// When the search by structure may be made again.
@@ -140,6 +148,8 @@ impl Watched {
             next_maps: 0,
             next_search: 0,
             searched_at: Some(0),
+            sought_at: 0,
+            unsought: 0,
             appear_until: now() + APPEAR_NS,
             next_thorough: 0,
             next_tokens: u64::MAX,
@@ -278,6 +288,7 @@ impl Watched {
     pub(crate) fn begin_anew(&mut self, image: Image) {
         self.open_again(image);
         self.dropped.clear();
+        (self.sought_at, self.unsought) = (0, 0);
         self.moved = 0;
         self.gone = false;
         self.seen_to_its_end = false;
@@ -452,9 +463,10 @@ impl Watched {
             return;
         }
         let run = process.cpu().unwrap_or(0);
-        let has_rested = |before: u64| run.saturating_sub(before) < 1_000_000;
+        let has_rested = |before: u64| run.saturating_sub(before) < NOTHING_NS;
         let idle = self.searched_at.is_some_and(has_rested);
         if !self.rings.is_empty() && idle {
+            self.sought_at = now;
             self.next_search = now + SEARCH_LATE_NS;
             return;
         }
@@ -471,7 +483,11 @@ impl Watched {
                 found = lie;
             }
             let cost = process::thread_cpu().saturating_sub(cpu);
-            self.next_thorough = now + (cost * PART).max(SEARCH_LATE_NS);
+            self.next_thorough = now + (cost * PART).max(THOROUGH_NS);
+        }
+        let is_there = |ring: &u64| memory.word(*ring).is_ok();
+        if self.rings.iter().all(is_there) {
+            self.sought_at = now;
         }
         let cost = process::thread_cpu().saturating_sub(cpu);
         let begin = self.begin;
@@ -517,6 +533,8 @@ impl Watched {
                 begin: self.begin,
             });
         }
+        // Others are not looked for.
+        self.sought_at = u64::MAX;
         if !self.rings.is_empty() {
             self.begin = Begin::First;
             self.found = true;

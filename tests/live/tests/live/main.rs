@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process first_thread_ended first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
             laps_are_counted children_without_gpu memory_is_bounded;
-        observe_ends: short_commands short_commands_that_unmap never_stopped killed_commands signals_pass children nvcap_killed attached ended_as_it_is_killed
+        observe_ends: short_commands short_commands_that_unmap never_stopped used_late killed_commands signals_pass children nvcap_killed attached ended_as_it_is_killed
             ended_as_a_thread_without_registers_is_killed ended_before_it_looked channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;
         names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;

@@ -12,12 +12,14 @@ use live::perf::Breakpoint;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu, state};
 use live::truth::{Image, Watched, account};
 use live::verify::{Expected, Extent, verify};
+use serde_json::Value;
 use softgpu::clock::monotonic;
+use softgpu::layout::Channel;
 use softgpu::plan::Plan;
 
 use crate::attach::{attach_in_step, waiting};
 use crate::observe::{FILES, LEAVE, Observed, counted, options};
-use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
+use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args};
 
 /// The time that the fastest context creation takes.
 const SETTLE: &str = "--settle-ms=25";
@@ -269,6 +271,47 @@ pub fn attached() -> Result<()> {
     let ended = nvcap.end(LIMIT)?;
     ended.expect_code(0)?;
     verify(&trace, &Expected::part(plan, Extent::From(1)))?.expect_complete()
+}
+
+/// A channel that is used for the first time when no new one is expected any more, for less than a millisecond, and is unmapped a
+/// moment later: all of it is there, or the trace says that it is not complete. Six at once, because it depends on the moment.
+pub fn used_late() -> Result<()> {
+    let mut all = Vec::new();
+    for n in 0..6 {
+        let plan = Plan {
+            channels: Channel::first(2, gpus()),
+            ..plan(740 + n, 60)
+        };
+        let begins = [FILES, "--threads=2", "--before-wait=0", "--apart-ms=6000"];
+        let mut gpu = waiting(&plan, &[&begins[..], &["--linger-ms=45"]].concat())?;
+        // Its first submission comes before or behind nvcap.
+        gpu.write(b"g")?;
+        let command = [
+            "--how=observe",
+            "--json",
+            "-e",
+            "type=submission",
+            "-p",
+            &gpu.pid().to_string(),
+        ];
+        all.push((gpu, Running::start(&nvcap()?, command)?));
+    }
+    let mut whole = 0;
+    for (gpu, nvcap) in all {
+        gpu.end(LIMIT)?.expect_code(0)?;
+        let ended = nvcap.end(LIMIT)?;
+        let said = ended.stdout.lines();
+        let shown = said
+            .filter(|l| l.contains(r#""type":"submission""#))
+            .count();
+        let last = ended.stdout.lines().last().context("no ledger")?;
+        let complete = serde_json::from_str::<Value>(last)?["complete"] == true;
+        ensure!(!complete || shown >= 59, "{shown} of 60: {last}");
+        ended.expect_code(if complete { 0 } else { 3 })?;
+        whole += u32::from(shown >= 59);
+    }
+    println!("{whole} of 6 were captured whole");
+    Ok(())
 }
 
 /// nvcap gets no processor while a program makes its channels and submits, and is ended then: its last look finds them. The program

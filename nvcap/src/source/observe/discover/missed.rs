@@ -3,6 +3,9 @@
 use super::{CONTEXT_NS, Watched};
 use crate::source::observe::followed::{self, Dropped, quiet};
 
+/// Channels that a process unmaps so long after the last search for channels, ns, may not have been all of its.
+const UNSOUGHT_NS: u64 = 30_000_000;
+
 impl Watched {
     /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
     /// say.
@@ -54,6 +57,10 @@ impl Watched {
     /// Nobody has one of its channels any more.
     pub(crate) fn drop_channel(&mut self, dropped: Dropped) {
         self.moved = self.moved.max(dropped.moved);
+        if self.sought_at > 0 {
+            let unsought = dropped.now.saturating_sub(self.sought_at);
+            self.unsought = self.unsought.max(unsought);
+        }
         self.dropped.push(dropped);
     }
 
@@ -76,7 +83,15 @@ impl Watched {
         dropped.retain(|d| {
             silent || d.hot || d.busy || d.long_ago || d.looked.saturating_sub(active) < quiet(0)
         });
-        followed::unmapped(&dropped)
+        let unsought = std::mem::take(&mut self.unsought);
+        followed::unmapped(&dropped).or_else(|| {
+            (unsought > UNSOUGHT_NS).then(|| {
+                let ms = unsought as f64 / 1e6;
+                format!(
+                    "it unmapped channels {ms:.1} ms after channels had last been looked for: whether one was used for the first time in between is not known"
+                )
+            })
+        })
     }
 
     /// All its memory is gone. Gives how long before that one of its channels was last looked at, ns, if it had any then and did not
@@ -131,6 +146,20 @@ mod tests {
             process.drop_channel(dropped(1, moved));
             process.seen_to_its_end = true;
             assert_eq!(process.ended_unseen(), None);
+        }
+    }
+
+    #[test]
+    fn channels_that_were_not_looked_for_of_late_may_have_been_more() {
+        // It was quiet for long when it was looked at, 1 ms before.
+        for (sought_ms, said) in [(0, false), (900, true), (975, false), (999, false)] {
+            let mut process = Watched::open(std::process::id(), Begin::Here).unwrap();
+            process.sought_at = sought_ms * MS;
+            process.drop_channel(dropped(0, 100 * MS));
+            let why = process.unmapped(0);
+            assert_eq!(why.is_some(), said, "{sought_ms} ms: {why:?}");
+            // Once.
+            assert_eq!(process.unmapped(0), None);
         }
     }
 
