@@ -261,6 +261,16 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
         .any(|c| c.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// The error of a thread that cannot be started, with its remedy.
+#[cfg(target_os = "linux")]
+fn no_thread(e: io::Error) -> anyhow::Error {
+    #[cfg(feature = "trap")]
+    return crate::source::error::no_thread(&e).into();
+    #[cfg(not(feature = "trap"))]
+    return anyhow::Error::new(e)
+        .context("cannot start a thread; raise the limit on processes (ulimit -u)");
+}
+
 /// The command line for clap. Options that several commands share have the help text that fits each command.
 fn command_line() -> clap::Command {
     Cli::command()

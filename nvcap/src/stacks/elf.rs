@@ -20,7 +20,7 @@ use super::{
     guard::guarded,
     modules::{Mapped, MappedFile},
 };
-use crate::procfs::{budget::Budget, mem::Memory, open_regular, served::Served};
+use crate::procfs::{budget::Budget, has_ended, mem::Memory, open_regular, served::Served};
 
 /// The largest part that is read into memory.
 const MOST: u64 = 256 << 20;
@@ -75,6 +75,10 @@ impl Data {
         }
     }
 }
+
+/// A reason: the file is not where it was, and nvcap lacks the right to open it all the same.
+const NOT_OPENED: &str = "mapped files that cannot be opened: deleted or replaced ones need root or cap_checkpoint_restore beside the \
+     capabilities of tracing";
 
 /// Budget for the files of one address space, and what was not read for it.
 #[derive(Debug)]
@@ -173,11 +177,20 @@ impl Elf {
                 "process {pid}: {} is on FUSE and not opened: its functions have no names",
                 mapped.name
             );
+            room.leave_out("mapped files on FUSE, which are not opened");
             return None;
         }
         let mut ways = mapped.paths(pid).into_iter();
-        let opened = ways
-            .find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)))?;
+        let opened =
+            ways.find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)));
+        let Some(opened) = opened else {
+            room.leave_out(match has_ended(pid) {
+                true => "mapped files of a process that has ended, which are not there any more",
+                false => NOT_OPENED,
+            });
+            log::debug!("process {pid}: {} cannot be opened", mapped.name);
+            return None;
+        };
         let cache = ReadCache::new(opened.try_clone().ok()?);
         let (segments, sections) = parts(&cache, room)?;
         Some(Self::new(Data::File(opened), segments, sections))

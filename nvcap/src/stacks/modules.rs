@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::procfs::{
     maps::{Line, each_line},
-    of_process as path_of,
+    of_process as path_of, program_as,
 };
 
 /// An executable mapping.
@@ -50,16 +50,15 @@ impl Mapped {
     }
 
     /// The ways to open its file, the surest first; whether what is opened must be checked to be it.
-    pub(super) fn paths(&self, pid: u32) -> [(String, bool); 3] {
-        [
-            (
-                path_of(pid, &format!("map_files/{:x}-{:x}", self.start, self.end)),
-                false,
-            ),
-            (path_of(pid, &format!("root{}", self.name)), true),
-            // Of a process that is gone.
-            (self.name.to_string(), true),
-        ]
+    pub(super) fn paths(&self, pid: u32) -> Vec<(String, bool)> {
+        let range = format!("map_files/{:x}-{:x}", self.start, self.end);
+        let mut paths = vec![(path_of(pid, &range), false)];
+        // Also where that one is refused (it needs CAP_CHECKPOINT_RESTORE) and the file was deleted or lies in a memfd.
+        paths.extend(program_as(pid, &self.name).map(|path| (path, true)));
+        paths.push((path_of(pid, &format!("root{}", self.name)), true));
+        // Of a process that is gone.
+        paths.push((self.name.to_string(), true));
+        paths
     }
 }
 
