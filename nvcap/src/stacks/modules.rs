@@ -84,6 +84,36 @@ pub(super) fn at(mapped: &[Mapped], address: u64) -> Option<&Mapped> {
 mod tests {
     use super::*;
 
+    /// Of a program whose file is gone; the way that needs a capability of its own is not taken.
+    #[test]
+    fn a_deleted_program_is_opened() {
+        use std::os::unix::fs::MetadataExt as _;
+
+        let name = format!("nvcap-deleted-{}", std::process::id());
+        let path = std::env::temp_dir().canonicalize().unwrap().join(name);
+        let sleep = ["/usr/bin/sleep", "/bin/sleep"];
+        let sleep = sleep.iter().find(|s| std::path::Path::new(s).exists());
+        std::fs::copy(sleep.unwrap(), &path).unwrap();
+        let child = std::process::Command::new(&path).arg("3600").spawn();
+        let child = crate::waiting::Sleeper(child.unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let mapped = of_process(child.id());
+        let is_program = |m: &&Mapped| *m.name == *path.to_str().unwrap();
+        let program = mapped.iter().find(is_program).expect("its code is mapped");
+        let ways = program.paths(child.id());
+        let opened = ways
+            .iter()
+            .filter(|(_, check)| *check)
+            .find_map(|(path, _)| crate::procfs::open_regular(path, |_| true));
+        let inode = opened.expect("by another way").metadata().unwrap().ino();
+        assert_eq!(inode, program.file.as_ref().unwrap().inode);
+        let other = mapped.iter().find(|m| m.file.is_some() && !is_program(m));
+        if let Some(library) = other {
+            let ways = library.paths(child.id());
+            assert!(ways.iter().all(|(path, _)| !path.ends_with("/exe")));
+        }
+    }
+
     #[test]
     fn code_of_this_process_is_found() {
         let mapped = of_process(std::process::id());
