@@ -41,6 +41,8 @@ mod study;
 mod target;
 mod target_view;
 mod thinning;
+#[cfg(target_os = "linux")]
+mod threads;
 mod time;
 #[cfg(target_os = "linux")]
 mod top;
@@ -259,16 +261,6 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
     e.chain()
         .filter_map(|c| c.downcast_ref::<io::Error>())
         .any(|c| c.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// The error of a thread that cannot be started, with its remedy.
-#[cfg(target_os = "linux")]
-fn no_thread(e: io::Error) -> anyhow::Error {
-    #[cfg(feature = "trap")]
-    return crate::source::error::no_thread(&e).into();
-    #[cfg(not(feature = "trap"))]
-    return anyhow::Error::new(e)
-        .context("cannot start a thread; raise the limit on processes (ulimit -u)");
 }
 
 /// The command line for clap. Options that several commands share have the help text that fits each command.

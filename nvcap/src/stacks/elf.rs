@@ -18,9 +18,9 @@ use object::{
 use super::{
     dwarf::{Lines, Place},
     guard::guarded,
-    modules::{Mapped, MappedFile},
+    modules::{Mapped, MappedFile, not_opened},
 };
-use crate::procfs::{budget::Budget, has_ended, mem::Memory, open_regular, served::Served};
+use crate::procfs::{budget::Budget, mem::Memory, open_regular, served::Served};
 
 /// The largest part that is read into memory.
 const MOST: u64 = 256 << 20;
@@ -75,10 +75,6 @@ impl Data {
         }
     }
 }
-
-/// A reason: the file is not where it was, and nvcap lacks the right to open it all the same.
-const NOT_OPENED: &str = "mapped files that cannot be opened: deleted or replaced ones need root or cap_checkpoint_restore beside the \
-     capabilities of tracing";
 
 /// Budget for the files of one address space, and what was not read for it.
 #[derive(Debug)]
@@ -184,10 +180,7 @@ impl Elf {
         let opened =
             ways.find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)));
         let Some(opened) = opened else {
-            room.leave_out(match has_ended(pid) {
-                true => "mapped files of a process that has ended, which are not there any more",
-                false => NOT_OPENED,
-            });
+            room.leave_out(not_opened(pid));
             log::debug!("process {pid}: {} cannot be opened", mapped.name);
             return None;
         };

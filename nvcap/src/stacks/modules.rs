@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::procfs::{
+    has_ended,
     maps::{Line, each_line},
     of_process as path_of, program_as,
 };
@@ -62,6 +63,17 @@ impl Mapped {
     }
 }
 
+/// The reason why none of the ways leads to a file.
+pub(super) fn not_opened(pid: u32) -> &'static str {
+    match has_ended(pid) {
+        true => "mapped files of a process that has ended, which are not there any more",
+        false => {
+            "mapped files that cannot be opened: deleted or replaced ones need root or cap_checkpoint_restore beside the capabilities of \
+             tracing"
+        }
+    }
+}
+
 /// The executable mappings of a process, by address; none where it is gone or cannot be read.
 pub(super) fn of_process(pid: u32) -> Vec<Mapped> {
     let mut mapped = Vec::new();
@@ -93,12 +105,20 @@ mod tests {
         let path = std::env::temp_dir().canonicalize().unwrap().join(name);
         let sleep = ["/usr/bin/sleep", "/bin/sleep"];
         let sleep = sleep.iter().find(|s| std::path::Path::new(s).exists());
-        std::fs::copy(sleep.unwrap(), &path).unwrap();
+        // By another program: one that is being written, also by a fork of this one, cannot be executed.
+        let copied = std::process::Command::new("cp")
+            .arg(sleep.unwrap())
+            .arg(&path)
+            .status();
+        assert!(copied.unwrap().success());
         let child = std::process::Command::new(&path).arg("3600").spawn();
         let child = crate::waiting::Sleeper(child.unwrap());
         std::fs::remove_file(&path).unwrap();
-        let mapped = of_process(child.id());
         let is_program = |m: &&Mapped| *m.name == *path.to_str().unwrap();
+        crate::waiting::until("its code is mapped", || {
+            of_process(child.id()).iter().any(|m| is_program(&m))
+        });
+        let mapped = of_process(child.id());
         let program = mapped.iter().find(is_program).expect("its code is mapped");
         let ways = program.paths(child.id());
         let opened = ways

@@ -77,7 +77,7 @@ fn watch(ended: Arc<AtomicBool>, signals: u32) -> anyhow::Result<()> {
     thread::Builder::new()
         .name("nvcap-terminal".into())
         .spawn(wait)
-        .map_err(crate::cli::no_thread)?;
+        .map_err(crate::cli::threads::no_thread)?;
     Ok(())
 }
 

@@ -170,12 +170,15 @@ pub fn deleted_program() -> Result<()> {
     if std::fs::hard_link(softgpu()?, &program).is_err() {
         std::fs::copy(softgpu()?, &program)?;
     }
-    let args = [
-        "--submissions=60",
-        "--call-depth=6",
-        "--before-wait=5",
-        "--wait-stdin",
-    ];
+    let channels = folder.file("channels.txt");
+    let few = ["--gpus=1", "--channels=4"];
+    let mut args: Vec<OsString> = few.map(OsString::from).to_vec();
+    args.extend(["--describe".into(), channels.clone().into()]);
+    Running::start(&softgpu()?, args)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let more = ["--submissions=60", "--call-depth=6", "--before-wait=5"];
+    let args = few.into_iter().chain(more).chain(["--wait-stdin"]);
     let mut gpu = Running::start(&program, args)?;
     gpu.wait_for_line("waiting")?;
     std::fs::remove_file(&program)?;
@@ -183,7 +186,7 @@ pub fn deleted_program() -> Result<()> {
     let mut args: Vec<OsString> = ["--bounding-set", kept].map(OsString::from).to_vec();
     args.extend([nvcap()?.into(), "--stacks".into(), "--json".into()]);
     args.extend(["-o".into(), out.clone().into()]);
-    args.extend(["--channels".into(), folder.channels()?.into()]);
+    args.extend(["--channels".into(), channels.into()]);
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = match Running::start(Path::new("setpriv"), args) {
         Ok(nvcap) => nvcap,
