@@ -41,6 +41,8 @@ mod study;
 mod target;
 mod target_view;
 mod thinning;
+#[cfg(target_os = "linux")]
+mod threads;
 mod time;
 #[cfg(target_os = "linux")]
 mod top;

@@ -399,7 +399,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .max_blocking_threads(http::THREADS)
         .build()
-        .context("cannot start the server")?;
+        .map_err(super::threads::no_thread)?;
     #[cfg(feature = "otlp")]
     if let Some(otlp) = otlp {
         tell(format_args!(

@@ -4,18 +4,20 @@
 //!   A new file to which nothing was written is removed.
 //! - A recording is not written over another one ([`Named::unused`]): it gets a name with a number instead.
 //! - The file must be the user's own. Refused are another user's files, files behind another user's symbolic link, and files
-//!   with a second name. Otherwise, if root writes into a folder that all may write to (/tmp), another user could make
-//!   nvcap overwrite any file by a link, or could read the trace in a file prepared for it. For links above the file see
-//!   [`folder`].
+//!   with a second name. Otherwise, if root writes into a folder in which another user may write (/tmp, that user's home), that
+//!   user could make nvcap overwrite any file by a link, or could read the trace in a file prepared for it. For links above the file
+//!   see [`folder`].
+//! - A FIFO that nobody reads is waited for, which is said.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::folder;
+use super::message::tell;
 
 /// The greatest number that the name of a recording gets.
 const NUMBERS: u32 = 9999;
@@ -91,9 +93,10 @@ impl Named {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut path = path.to_owned();
         for _ in 0..folder::LINKS {
-            if is_descriptor(&path) {
-                // A stream that this program inherited, named by its path (/dev/stdout): writing continues at its position.
-                let file = OpenOptions::new().append(true).open(&path)?;
+            if let Some(own) = descriptor(&path) {
+                // A stream that this program inherited, named by its path (/dev/stdout): writing continues at its position. By the
+                // kernel's own path: a link on the way may lead elsewhere by now.
+                let file = open_inherited(&own)?;
                 return Self::new(file, path, Start::Going);
             }
             match open(&path) {
@@ -157,13 +160,8 @@ impl Named {
         let meta = file.metadata()?;
         let kind = meta.file_type();
         if start == Start::Old {
-            // SAFETY: reads an id.
-            let own = unsafe { libc::geteuid() };
-            if (kind.is_file() || kind.is_fifo()) && meta.uid() != own {
-                return Err(refused(format!(
-                    "it belongs to another user (uid {}); name a new file, or remove it first",
-                    meta.uid()
-                )));
+            if kind.is_file() || kind.is_fifo() {
+                is_own(&meta)?;
             }
             if kind.is_file() && meta.nlink() > 1 {
                 return Err(refused(format!(
@@ -225,9 +223,15 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 fn open(path: &Path) -> io::Result<(File, Start)> {
     // Twice: meanwhile another program may create or remove the file.
     for _ in 0..2 {
-        match folder::open(path, libc::O_WRONLY | libc::O_NOFOLLOW) {
-            Ok(file) => return Ok((file, Start::Old)),
+        let flags = libc::O_WRONLY | libc::O_NOFOLLOW;
+        match folder::open(path, flags | libc::O_NONBLOCK) {
+            Ok(file) => return Ok((waits(file)?, Start::Old)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => {
+                say_unread(path, e)?;
+                // Another user's is refused by now. This ends when somebody reads it, or with a signal.
+                return Ok((folder::open(path, flags)?, Start::Old));
+            }
             Err(e) => return Err(e),
         }
         match folder::open(path, NEW) {
@@ -239,26 +243,87 @@ fn open(path: &Path) -> io::Result<(File, Start)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
+/// Says that nvcap waits for a reader of this user's own FIFO.
+///
+/// # Errors
+/// What opening it gave, `e`, where it is no FIFO; when it is another user's.
+fn say_unread(path: &Path, e: io::Error) -> io::Result<()> {
+    let about = folder::open(path, libc::O_PATH | libc::O_NOFOLLOW)?.metadata()?;
+    if !about.file_type().is_fifo() {
+        return Err(e);
+    }
+    is_own(&about)?;
+    tell(format_args!(
+        "{} is a FIFO that nobody reads: waiting until somebody does (Ctrl-C ends; -o - writes to standard output, for a pipe)",
+        path.display()
+    ));
+    Ok(())
+}
+
+/// Opens one of this process's own open files for appending; never waits for a reader.
+fn open_inherited(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let opened = options
+        .append(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    match opened {
+        Ok(file) => waits(file),
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => {
+            let kind = path.metadata()?.file_type();
+            Err(match kind.is_fifo() {
+                true => io::Error::from_raw_os_error(libc::EPIPE),
+                false => e,
+            })
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// A file that was opened without waiting, and at which a write waits.
+fn waits(file: File) -> io::Result<File> {
+    // SAFETY: an open descriptor; reads its flags and sets them without one.
+    let set = unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK)
+    };
+    match set {
+        0 => Ok(file),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Refuses what belongs to another user.
+fn is_own(about: &Metadata) -> io::Result<()> {
+    // SAFETY: reads an id.
+    if about.uid() == unsafe { libc::geteuid() } {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "it belongs to another user (uid {}); name a new file, or remove it first",
+        about.uid()
+    )))
+}
+
 /// The target of a symbolic link, if the user or the system made the link.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     let link = folder::open(path, libc::O_PATH | libc::O_NOFOLLOW)?;
     let owner = link.metadata()?.uid();
-    // SAFETY: reads an id.
-    if owner != 0 && owner != unsafe { libc::geteuid() } {
-        return Err(refused(format!(
-            "it is a symbolic link of another user (uid {owner}); name the file itself"
-        )));
-    }
-    // Read through the opened link that was checked: by now the path may lead to another one.
+    // Read through the opened link that is checked: by now the path may lead to another one.
     let to = folder::read_link(&link)?;
-    Ok(path.parent().unwrap_or(Path::new("")).join(to))
+    let to = path.parent().unwrap_or(Path::new("")).join(to);
+    // SAFETY: reads an id.
+    if !folder::may_follow(owner, unsafe { libc::geteuid() }) {
+        return Err(folder::another_users(path, owner, &to));
+    }
+    Ok(to)
 }
 
-/// One of this process's own open files, by the name that the kernel gives it.
-fn is_descriptor(path: &Path) -> bool {
-    let folder = path.parent().and_then(|p| p.canonicalize().ok());
-    let own = Path::new("/proc/self/fd").canonicalize().ok();
-    folder.is_some() && folder == own
+/// The kernel's path of one of this process's own open files, where a path leads there.
+fn descriptor(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent()?.canonicalize().ok()?;
+    let own = Path::new("/proc/self/fd");
+    (folder == own.canonicalize().ok()?).then_some(own.join(path.file_name()?))
 }
 
 fn refused(why: String) -> io::Error {
@@ -279,6 +344,29 @@ pub(crate) fn check_folder(folder: &Path) -> io::Result<()> {
 /// When there is something at its path, or it cannot be made there.
 pub(crate) fn new(path: &Path) -> io::Result<File> {
     folder::open(path, NEW)
+}
+
+/// Puts a new file in the place of the one at a path, whole or not at all; see [`folder::replace`].
+///
+/// # Errors
+/// When it cannot be made there, or something other than a file is there.
+#[cfg(feature = "serve")]
+pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    folder::replace(path, bytes, mode)
+}
+
+/// Opens a regular file for reading; no link, and nothing that a reader would wait for.
+///
+/// # Errors
+/// When it is none, or cannot be read.
+#[cfg(feature = "serve")]
+pub(crate) fn plain(path: &Path) -> io::Result<File> {
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = folder::open(path, flags)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(folder::no_file()),
+    }
 }
 
 /// Whether two paths name the same file.
@@ -408,18 +496,30 @@ mod tests {
             refused.contains("symbolic link of another user"),
             "{refused}"
         );
-        let open = folder.0.join("open");
-        fs::create_dir(&open).unwrap();
-        fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
-        let above = open.join("above");
-        symlink(&folder.0, &above).unwrap();
-        std::os::unix::fs::lchown(&above, Some(65534), None).unwrap();
-        let refused = Named::open(&above.join("output")).unwrap_err().to_string();
-        assert!(
-            refused.contains("name the folder that it leads to"),
-            "{refused}"
-        );
-        assert!(check_folder(&above.join("new")).is_err() && new(&above.join("x")).is_err());
+        // One that all may write to, and that user's own.
+        for (name, mode) in [("open", 0o1777), ("home", 0o755)] {
+            let home = folder.0.join(name);
+            fs::create_dir(&home).unwrap();
+            fs::set_permissions(&home, Permissions::from_mode(mode)).unwrap();
+            std::os::unix::fs::chown(&home, Some(65534), None).unwrap();
+            let above = home.join("above");
+            symlink(&folder.0, &above).unwrap();
+            std::os::unix::fs::lchown(&above, Some(65534), None).unwrap();
+            let real = folder.0.canonicalize().unwrap().join("output");
+            let real = format!("the path that it leads to: {}", real.display());
+            let output = above.join("output");
+            let refused = [
+                Named::open(&output).map(|_| ()),
+                Named::unused(&output).map(|_| ()),
+                new(&output).map(|_| ()),
+                #[cfg(feature = "serve")]
+                replace(&output, b"x", 0o644),
+            ];
+            for refused in refused.map(|r| r.unwrap_err().to_string()) {
+                assert!(refused.ends_with(&real), "{refused}");
+            }
+            assert!(check_folder(&above.join("new")).is_err());
+        }
         assert!(!folder.0.join("output").exists());
         let theirs = folder.0.join("theirs");
         fs::write(&theirs, "mine").unwrap();

@@ -1,6 +1,7 @@
-//! Processes that are born anywhere on this machine, told by the number that the kernel gave last.
+//! Processes that are born anywhere on this machine, told by the number that the kernel gave last; where nothing tells that number
+//! (`/proc` mounted with `subset=pid` has no `loadavg`), by what `/proc` did not list before.
 
-use std::{fs::File, os::unix::fs::FileExt};
+use std::{collections::BTreeSet, fs::File, os::unix::fs::FileExt};
 
 /// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
 const FEW: u32 = 512;
@@ -11,26 +12,38 @@ pub(crate) struct Numbers {
     /// `/proc/loadavg`, whose last word is the number that was given last.
     file: Option<File>,
     last: Option<u32>,
+    /// The processes of the last list, where the number is not told.
+    listed: BTreeSet<u32>,
 }
 
 impl Numbers {
     /// Knows of those that are given from now on.
     pub(crate) fn new() -> Self {
-        let file = File::open("/proc/loadavg").ok();
-        Self {
-            last: last(file.as_ref()),
-            file,
-        }
+        Self::told_by(File::open("/proc/loadavg").ok())
+    }
+
+    fn told_by(file: Option<File>) -> Self {
+        let last = last(file.as_ref());
+        let listed = match last {
+            Some(_) => BTreeSet::new(),
+            None => super::processes().into_iter().collect(),
+        };
+        Self { file, last, listed }
+    }
+
+    /// False where processes that come and go between two calls leave no trace: only lists tell of others.
+    pub(crate) fn tells_all(&self) -> bool {
+        self.last.is_some()
     }
 
     /// Numbers that were given since the last call.
     pub(crate) fn fresh(&mut self) -> Vec<u32> {
-        let Some(last) = last(self.file.as_ref()) else {
-            // Nothing tells: any may be.
-            return super::processes();
-        };
-        let Some(before) = self.last.replace(last) else {
-            return super::processes();
+        let last = last(self.file.as_ref());
+        let (Some(before), Some(last)) = (std::mem::replace(&mut self.last, last), last) else {
+            let all: BTreeSet<u32> = super::processes().into_iter().collect();
+            let fresh = all.difference(&self.listed).copied().collect();
+            self.listed = all;
+            return fresh;
         };
         if (before..=before.saturating_add(FEW)).contains(&last) {
             return (before + 1..=last).collect();
@@ -69,6 +82,7 @@ mod tests {
             assert!(!numbers.fresh().contains(&pid));
             child.wait().unwrap();
         }
+        assert!(numbers.tells_all());
         // Many more than are looked at one by one, and round the largest number.
         let child = crate::waiting::Sleeper::start();
         let pid = child.id();
@@ -85,5 +99,20 @@ mod tests {
             told(u32::MAX - 1),
         );
         assert!(few && many && round, "{few} {many} {round}");
+    }
+
+    /// As where `/proc` is mounted with `subset=pid`: those that were there before are not fresh.
+    #[test]
+    fn births_are_told_without_the_last_number() {
+        let before = crate::waiting::Sleeper::start();
+        let mut numbers = Numbers::told_by(None);
+        assert!(!numbers.tells_all());
+        for _ in 0..3 {
+            let child = crate::waiting::Sleeper::start();
+            let fresh = numbers.fresh();
+            assert!(fresh.contains(&child.id()), "{fresh:?}");
+            assert!(!fresh.contains(&before.id()) && !fresh.contains(&std::process::id()));
+            assert!(!numbers.fresh().contains(&child.id()));
+        }
     }
 }

@@ -201,6 +201,15 @@ pub(crate) fn open_regular(
     open(Path::new(&same), libc::O_NONBLOCK | libc::O_NOCTTY)
 }
 
+/// The path by which a process's program is opened, wherever its file is by now; none where the file that is mapped under this name,
+/// without ` (deleted)`, is not that one.
+pub(crate) fn program_as(pid: u32, name: &str) -> Option<String> {
+    let path = of_process(pid, "exe");
+    let target = fs::read_link(&path).ok()?;
+    let target = target.to_str()?;
+    (target.strip_suffix(" (deleted)").unwrap_or(target) == name).then_some(path)
+}
+
 /// No thread of a process runs any more: it is gone, or waits to be reaped.
 pub(crate) fn has_ended(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_over()))

@@ -1,11 +1,15 @@
 //! When nvcap was last alive, in a file: the next one that starts knows by it for how long nobody counted.
 
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+
+use crate::output::file;
 
 /// How often the file is written, ns.
 const EACH: u64 = 10_000_000_000;
+
+/// So many bytes of it are read.
+const LONGEST: u64 = 64;
 
 /// The file.
 #[derive(Debug)]
@@ -25,7 +29,11 @@ impl LastAlive {
         now: u64,
         machine_began: u64,
     ) -> io::Result<(Self, Option<u64>)> {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let mut text = String::new();
+        if let Ok(file) = file::plain(path) {
+            // A file that is not nvcap's tells no time.
+            let _ = file.take(LONGEST).read_to_string(&mut text);
+        }
         let last = text
             .trim()
             .parse::<u64>()
@@ -55,20 +63,12 @@ impl LastAlive {
 
     fn write(&mut self, now: u64) -> io::Result<()> {
         self.written = now;
-        // Written whole or not at all, into a new file: what others may have put at its path is removed, and no link is followed.
-        let new = self.path.with_extension("new");
-        match std::fs::remove_file(&new) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o644)
-            .open(&new)?;
-        writeln!(file, "{}", now / 1_000_000_000)?;
-        std::fs::rename(&new, &self.path)
+        // What others may have put at its path is replaced, and no link is followed.
+        file::replace(
+            &self.path,
+            format!("{}\n", now / 1_000_000_000).as_bytes(),
+            0o644,
+        )
     }
 }
 
@@ -100,6 +100,17 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
         std::fs::write(&path, "nonsense").unwrap();
         assert_eq!(open(1300, 0).1, None);
+        // Neither read, which would wait for ever, nor replaced.
+        for no_file in ["fifo", "folder"] {
+            let path = folder.join(no_file);
+            let made = match no_file {
+                "fifo" => std::process::Command::new("mkfifo").arg(&path).status(),
+                _ => std::process::Command::new("mkdir").arg(&path).status(),
+            };
+            assert!(made.unwrap().success());
+            let refused = LastAlive::open(&path, SECOND, 0).unwrap_err().to_string();
+            assert!(refused.contains("no regular file"), "{refused}");
+        }
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(LastAlive::open(&path, SECOND, 0).is_err());
     }

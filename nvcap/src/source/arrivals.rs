@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     clock,
-    error::{Error, Result},
+    error::{Error, Result, no_thread},
 };
 use crate::host::{
     Host,
@@ -101,13 +101,7 @@ impl Arrivals {
         thread::Builder::new()
             .name("nvcap-census".into())
             .spawn(look)
-            .map_err(|e| {
-                Error::new(
-                    "starting a thread",
-                    e,
-                    "raise the limit on processes (ulimit -u)",
-                )
-            })?;
+            .map_err(|e| no_thread(&e))?;
         let first = rounds.recv_timeout(FIRST).unwrap_or_default();
         Ok(Self { rounds, first })
     }

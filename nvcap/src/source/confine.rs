@@ -103,7 +103,8 @@ fn keep_bits(kept: u64) -> io::Result<()> {
     caps::clear(None, CapSet::Inheritable).map_err(io::Error::other)
 }
 
-fn refuse(calls: impl IntoIterator<Item = libc::c_long>) -> io::Result<()> {
+/// Refuses these calls to the calling thread, with EPERM.
+pub(super) fn refuse(calls: impl IntoIterator<Item = libc::c_long>) -> io::Result<()> {
     let calls = calls.into_iter().map(|call| (call, Vec::new())).collect();
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     let architecture = std::env::consts::ARCH

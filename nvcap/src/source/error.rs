@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use super::rights;
+use super::{filtered, rights};
 
 /// A failure with its remedy.
 #[derive(Debug)]
@@ -55,6 +55,9 @@ macro_rules! doctor_says_more {
 /// What to do about a refused bpf(2), perf_event_open(2) or file of /proc.
 pub(crate) fn remedy_for_refusal(e: &io::Error) -> &'static str {
     match e.raw_os_error() {
+        Some(libc::EPERM | libc::ENOSYS) if filtered::trap_refused().is_some() => {
+            filtered::FOR_REFUSED
+        }
         Some(libc::EPERM | libc::EACCES) => {
             concat!(rights::remedy!(), "; ", doctor_says_more!())
         }
@@ -64,6 +67,11 @@ pub(crate) fn remedy_for_refusal(e: &io::Error) -> &'static str {
         }
         _ => ASK_DOCTOR,
     }
+}
+
+/// A thread cannot be started.
+pub(crate) fn no_thread(e: &io::Error) -> Error {
+    Error::new("starting a thread", e, filtered::remedy_for_thread())
 }
 
 /// What an error says, for doctor to say it: without the advice to ask doctor.

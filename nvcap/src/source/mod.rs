@@ -9,7 +9,7 @@
 //! - `arrivals`: processes that come to use a GPU (`-a`).
 //! - `run`: running either live source to its end; `how` chooses one.
 //! - `command`: the command that is started for a trace, and as which `user`.
-//! - `signals`: those that end a trace; `rights`: what nvcap may do; `confine`: what it gives up; `error`: errors with their remedy.
+//! - `signals`: those that end a trace; `rights`: what nvcap may do; `filtered`: what a seccomp filter refuses it; `confine`: what it gives up; `error`: errors with their remedy.
 //! - `channels_file`: channels that the user names.
 
 #[cfg(feature = "trap")]
@@ -31,6 +31,8 @@ pub(crate) mod exit_hold;
 #[cfg(feature = "trap")]
 mod exit_stop;
 pub mod file;
+#[cfg(feature = "trap")]
+pub(crate) mod filtered;
 #[cfg(feature = "trap")]
 pub(crate) mod how;
 #[cfg(all(feature = "cli", target_os = "linux"))]

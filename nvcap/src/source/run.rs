@@ -20,7 +20,7 @@ use super::{
     arrivals::{Arrivals, Everyone},
     command::{Command, Launch},
     confine,
-    error::{Error, Result},
+    error::{Error, Result, no_thread},
     exit_stop, rights, signals,
 };
 use crate::record::{At, ChannelId, CpuVa, Loss, Lost, Record};
@@ -189,13 +189,7 @@ pub(crate) fn run<S: Source>(
                 signals::traced();
                 let _ = reader.to.send(Message::End(Box::new(outcome)));
             })
-            .map_err(|e| {
-                Error::new(
-                    "starting a thread",
-                    e,
-                    "raise the limit on processes (ulimit -u)",
-                )
-            })?
+            .map_err(|e| no_thread(&e))?
     };
     // The reader has what it needs; this thread takes what others wrote.
     confine::keep(&rights::SHOWING);

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, no_thread};
 use crate::blocked_write;
 
 /// The signals that ask for the end.
@@ -93,7 +93,7 @@ pub(crate) fn catch(shows: i32) -> Result<()> {
         Error::new(
             "preparing for signals",
             e,
-            "raise the limits on processes and open files (ulimit -u, ulimit -n)",
+            "raise the limit on open files (ulimit -n)",
         )
     };
     if CAUGHT.swap(true, Ordering::SeqCst) {
@@ -115,7 +115,7 @@ pub(crate) fn catch(shows: i32) -> Result<()> {
     thread::Builder::new()
         .name("nvcap-signals".into())
         .spawn(move || mind(event, shows))
-        .map_err(failed)?;
+        .map_err(|e| no_thread(&e))?;
     Ok(())
 }
 

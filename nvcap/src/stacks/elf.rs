@@ -18,7 +18,7 @@ use object::{
 use super::{
     dwarf::{Lines, Place},
     guard::guarded,
-    modules::{Mapped, MappedFile},
+    modules::{Mapped, MappedFile, not_opened},
 };
 use crate::procfs::{budget::Budget, mem::Memory, open_regular, served::Served};
 
@@ -173,11 +173,17 @@ impl Elf {
                 "process {pid}: {} is on FUSE and not opened: its functions have no names",
                 mapped.name
             );
+            room.leave_out("mapped files on FUSE, which are not opened");
             return None;
         }
         let mut ways = mapped.paths(pid).into_iter();
-        let opened = ways
-            .find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)))?;
+        let opened =
+            ways.find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)));
+        let Some(opened) = opened else {
+            room.leave_out(not_opened(pid));
+            log::debug!("process {pid}: {} cannot be opened", mapped.name);
+            return None;
+        };
         let cache = ReadCache::new(opened.try_clone().ok()?);
         let (segments, sections) = parts(&cache, room)?;
         Some(Self::new(Data::File(opened), segments, sections))

@@ -2,7 +2,7 @@
 //! whole stacks, per file its tables.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -69,6 +69,8 @@ pub(crate) struct Resolver {
     spaces: HashMap<u32, Space>,
     files: HashMap<MappedFile, Option<Rc<Elf>>>,
     names: Names,
+    /// Words for what was not read of the files of processes that are not remembered.
+    left_out: BTreeSet<&'static str>,
 }
 
 /// Names, one for all frames that have it.
@@ -104,6 +106,7 @@ impl Resolver {
             spaces: HashMap::new(),
             files: HashMap::new(),
             names: Names::default(),
+            left_out: BTreeSet::new(),
         }
     }
 
@@ -121,6 +124,12 @@ impl Resolver {
         self.spaces
             .get(&space)
             .map_or_else(Vec::new, |s| s.room.left_out())
+    }
+
+    /// Names what was not read of the files of any process so far, in words.
+    pub(crate) fn all_left_out(&self) -> BTreeSet<&'static str> {
+        let each = self.spaces.values().flat_map(|s| s.room.left_out());
+        self.left_out.iter().copied().chain(each).collect()
     }
 
     /// The stacks that were lost on their way since the last call.
@@ -155,6 +164,7 @@ impl Resolver {
 
     fn calls(&mut self, raw: &RawStack) -> Arc<Calls> {
         if self.spaces.len() >= MOST_SPACES && !self.spaces.contains_key(&raw.space) {
+            self.left_out = self.all_left_out();
             self.spaces.clear();
         }
         let space = self.spaces.entry(raw.space).or_default();

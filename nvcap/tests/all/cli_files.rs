@@ -64,6 +64,55 @@ fn a_capture_is_known_by_its_content_in_every_form() {
     }
 }
 
+/// An output that would wait for a reader without a word, as a FIFO does, says so first; then it is as any other.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_fifo_that_nobody_reads_is_said_to_be_waited_for() {
+    use std::io::{BufRead as _, BufReader};
+    use std::time::Duration;
+
+    let folder = Folder::new("fifo");
+    let fifo = folder.path("out");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let capture = argument(fixture("h200-cut.orc"));
+    let args = ["decode", "--from", "orc", &capture];
+    let whole = nvcap(&args);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nvcap"))
+        .args(args)
+        .args(["-o", &fifo])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let (to, from) = std::sync::mpsc::channel();
+    let lines = std::thread::spawn(move || {
+        let mut line = String::new();
+        errors.read_line(&mut line).unwrap();
+        to.send(line).unwrap();
+        // The rest is taken, so that nobody waits.
+        std::io::copy(&mut errors, &mut std::io::sink()).unwrap();
+    });
+    let said = from.recv_timeout(Duration::from_secs(120));
+    if said.is_err() {
+        child.kill().unwrap();
+    }
+    let said = said.expect("guard: nothing is said");
+    assert!(
+        said.contains("FIFO that nobody reads") && said.contains("-o -"),
+        "{said}"
+    );
+    let got = fs::read(&fifo).unwrap();
+    assert_eq!(child.wait().unwrap().code(), whole.status.code());
+    lines.join().unwrap();
+    assert!(got == whole.stdout, "{} bytes", got.len());
+}
+
 #[test]
 fn a_compressed_capture_that_was_cut_is_never_complete() {
     let folder = Folder::new("cuts");

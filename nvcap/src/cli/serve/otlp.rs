@@ -134,7 +134,7 @@ pub(super) fn send_at_end(
     std::thread::Builder::new()
         .name("nvcap-end".into())
         .spawn(at_end)
-        .context(say)?;
+        .map_err(crate::cli::threads::no_thread)?;
     at_once.store(false, Ordering::SeqCst);
     Ok(())
 }

@@ -107,7 +107,7 @@ impl Observed {
         let thread = thread::Builder::new()
             .name("nvcap-observes".into())
             .spawn(move || trace_into(options.trace, sink))
-            .context("cannot start a thread; raise the limit on processes (ulimit -u)")?;
+            .map_err(crate::cli::threads::no_thread)?;
         Ok(Self {
             pid,
             tally,

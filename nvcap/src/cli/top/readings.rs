@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::system::Machine;
@@ -34,7 +34,7 @@ impl Readings {
         let thread = thread::Builder::new()
             .name("nvcap-counts".into())
             .spawn(move || read(whom, interval, &to, &until))
-            .context("cannot start a thread; raise the limit on processes (ulimit -u)")?;
+            .map_err(crate::cli::threads::no_thread)?;
         Ok(Self {
             newest,
             stop,

@@ -77,7 +77,7 @@ fn watch(ended: Arc<AtomicBool>, signals: u32) -> anyhow::Result<()> {
     thread::Builder::new()
         .name("nvcap-terminal".into())
         .spawn(wait)
-        .context("cannot start a thread; raise the limit on processes (ulimit -u)")?;
+        .map_err(crate::cli::threads::no_thread)?;
     Ok(())
 }
 

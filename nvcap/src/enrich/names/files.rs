@@ -162,7 +162,7 @@ impl Files {
     /// none is given.
     pub(super) fn add(&mut self, pid: u32, architectures: &BTreeSet<u32>, of: &mut OfProcess) {
         let before = scan::thread_cpu();
-        let mut mapped: BTreeMap<(Box<str>, u64), [String; 2]> = BTreeMap::new();
+        let mut mapped: BTreeMap<(Box<str>, u64), ([String; 2], String)> = BTreeMap::new();
         let read = procfs::maps::each_line(pid, &mut || {}, &mut |line: Line<'_>| {
             // A device's file is not to be opened.
             if line.inode == 0 || !line.path.starts_with('/') || line.path.starts_with("/dev/") {
@@ -173,7 +173,9 @@ impl Files {
                 .or_insert_with(|| {
                     let range = format!("map_files/{:x}-{:x}", line.start, line.end);
                     let root = format!("root{}", line.path);
-                    [range, root].map(|what| procfs::of_process(pid, &what))
+                    let ways = [range, root].map(|what| procfs::of_process(pid, &what));
+                    let name = line.path.strip_suffix(" (deleted)").unwrap_or(line.path);
+                    (ways, name.to_owned())
                 });
         });
         if let Err(e) = read {
@@ -181,7 +183,7 @@ impl Files {
         }
         let served = Served::of(pid);
         let mut closed = 0;
-        for (key, ways) in mapped {
+        for (key, (ways, name)) in mapped {
             if of.known.contains_key(&key) {
                 continue;
             }
@@ -192,6 +194,9 @@ impl Files {
             }
             let mut ways = ways.iter();
             let file = ways.find_map(|way| open(way, key.1));
+            // A program whose file was deleted, without the right to open mapped files.
+            let program = || open(&procfs::program_as(pid, &name)?, key.1);
+            let file = file.or_else(program);
             let number = file.and_then(|file| self.file(file));
             of.known.insert(key, number);
         }

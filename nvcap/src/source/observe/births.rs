@@ -87,9 +87,14 @@ impl Births {
         self.ended = now();
     }
 
+    /// Processes that come and go between two looks are not told; see [`Numbers::tells_all`].
+    pub(super) fn are_listed(&self) -> bool {
+        !self.numbers.tells_all()
+    }
+
     /// A process that may have made others has come and gone unseen of late, or an observed one has ended.
     pub(super) fn may_have_missed(&self) -> bool {
-        self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
+        self.are_listed() || self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
     }
 
     /// Takes out those that were kept and can be seen now. The caller looks at them again, and gives those back

@@ -75,13 +75,13 @@ impl Session {
             }
             lives
         });
+        let why = made_unseen(self.births.are_listed());
         for pid in using {
             let name = process::name(pid);
             self.untraced(
                 pid,
                 format!(
-                    "it ({name}) uses a GPU and may descend from a process that is observed: the process that made it had ended before \
-                     that could be seen (nvcap --how observe -p {pid} shows it)"
+                    "it ({name}) uses a GPU and may descend from a process that is observed: {why} (nvcap --how observe -p {pid} shows it)"
                 ),
             );
         }
@@ -100,6 +100,17 @@ impl Session {
                 process::name(*pid)
             );
         }
+    }
+}
+
+/// The reason why nothing shows who made a process. `listed`: `/proc` tells only of processes that are there at a look.
+fn made_unseen(listed: bool) -> &'static str {
+    match listed {
+        true => {
+            "it began during the trace, and /proc as it is mounted here (subset=pid: without /proc/loadavg) does not tell of processes that \
+             came and went between two looks, one of which may have made it"
+        }
+        false => "the process that made it had ended before that could be seen",
     }
 }
 

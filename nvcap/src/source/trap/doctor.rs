@@ -12,7 +12,7 @@ use super::{
     program::BpfPrograms,
 };
 use crate::host::gpu_processes;
-use crate::source::rights;
+use crate::source::{filtered, rights};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +163,10 @@ fn rights() -> Finding {
         list.map(|c| c.name).collect::<Vec<_>>().join(",")
     };
     if super::precheck::may_load(effective) {
+        if let Some(why) = filtered::trap_refused() {
+            let text = format!("{why}; {}", filtered::REMEDY);
+            return finding("rights", CheckOutcome::Missing, text);
+        }
         let lack = if rights::SYS_PTRACE.is_in(effective) {
             ""
         } else {

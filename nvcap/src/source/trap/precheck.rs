@@ -9,7 +9,7 @@ use super::{
 };
 
 use crate::procfs;
-use crate::source::rights;
+use crate::source::{filtered, rights};
 
 /// The effective capabilities of this process, one bit each.
 pub(crate) fn capabilities() -> u64 {
@@ -39,6 +39,9 @@ pub(crate) fn rights() -> Result<()> {
                 "; --how observe needs neither for your own processes"
             ),
         ));
+    }
+    if let Some(why) = filtered::trap_refused() {
+        return Err(Error::new("tracing", why, filtered::REMEDY));
     }
     let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if lockdown.contains("[confidentiality]") {

@@ -92,14 +92,14 @@ fn main() -> ExitCode {
         modes: batch batch_of_idle_channels batch_attached count duty excluded;
         stray_traps: measured own_trap ended ended_child ended_attached handled observing observed_command;
         registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one;
-        observe: rates any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
+        observe: rates proc_of_processes_alone any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process first_thread_ended first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
             laps_are_counted children_without_gpu memory_is_bounded;
         observe_ends: short_commands short_commands_that_unmap never_stopped used_late killed_commands signals_pass children nvcap_killed attached ended_as_it_is_killed
             ended_as_a_thread_without_registers_is_killed ended_before_it_looked channels_that_are_none;
         observe_sleep: wakes_up naps killed_in_its_sleep;
         names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
-        stacks: known_functions without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python;
+        stacks: known_functions deleted_program without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python;
         recordings: kept without_a_gpu as_live as_live_attached as_live_observed killed full rotated_and_sealed redacted no_recording;
         full_disk: room_comes_back room_comes_back_compressed no_room_comes_back rotating no_room_for_another_file;
         users: of_sudo named traced thread_id rights_given_up;

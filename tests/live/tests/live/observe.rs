@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -710,4 +711,43 @@ pub fn memory_is_bounded() -> Result<()> {
     let count = said.and_then(|(before, _)| before.rsplit(' ').next()?.parse::<u64>().ok());
     ensure!(count.is_some_and(|n| n >= 1000), "{}", ended.stderr);
     Ok(())
+}
+
+/// Where /proc tells of processes alone (`subset=pid`), another program that uses a GPU and was there before is not taken for a child.
+pub fn proc_of_processes_alone() -> Result<()> {
+    let test = Command::new("unshare")
+        .args(["--mount", "--propagation=private", "mount"])
+        .args(["-t", "proc", "-o", "subset=pid", "proc", "/proc"])
+        .output();
+    match test {
+        Ok(out) if out.status.success() => {}
+        Ok(out) => return not_run(String::from_utf8_lossy(&out.stderr).into_owned()),
+        Err(e) => return not_run(format!("there is no unshare: {e}")),
+    }
+    let plan = plan(917, 400);
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut other = waiting(&plan, &[FILES])?;
+    let mut gpu = waiting(&plan, &[FILES, "--sleep-us=500"])?;
+    let script = "mount -t proc -o subset=pid proc /proc && exec \"$@\"";
+    let mut args: Vec<OsString> = ["--mount", "--propagation=private", "sh", "-c", script, "sh"]
+        .map(OsString::from)
+        .to_vec();
+    args.push(nvcap()?.into());
+    args.extend(options(&trace, &folder, &[FILES], &[])?);
+    args.extend(["-p".into(), gpu.pid().to_string().into()]);
+    let mut nvcap = Running::start(Path::new("unshare"), args)?;
+    nvcap.wait_until("attached", LIMIT, |n| n.stderr().contains("attached"))?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    let ended = nvcap.end(LIMIT)?;
+    let text = std::fs::read_to_string(&trace)?;
+    ensure!(text.contains("\"submission\""), "{}", ended.stderr);
+    ensure!(
+        !ended.stderr.contains("descend") && !text.contains("descend"),
+        "{}",
+        ended.stderr
+    );
+    other.write(b"g")?;
+    other.end(LIMIT)?.expect_code(0)
 }

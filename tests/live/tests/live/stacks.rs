@@ -157,6 +157,56 @@ pub fn cut() -> Result<()> {
     Ok(())
 }
 
+/// A program whose file is gone, and an nvcap with the capabilities that the README names and no other: the calls are known all the same.
+pub fn deleted_program() -> Result<()> {
+    need_tracing()?;
+    // SAFETY: reads an id.
+    if unsafe { libc::geteuid() } != 0 {
+        return not_run("not root, who can give up capabilities");
+    }
+    let folder = Folder::new()?;
+    let (program, out) = (folder.file("program"), folder.file("trace.json"));
+    // Another name of the same file, where it can be had: it is large.
+    if std::fs::hard_link(softgpu()?, &program).is_err() {
+        std::fs::copy(softgpu()?, &program)?;
+    }
+    let channels = folder.file("channels.txt");
+    let few = ["--gpus=1", "--channels=4"];
+    let mut args: Vec<OsString> = few.map(OsString::from).to_vec();
+    args.extend(["--describe".into(), channels.clone().into()]);
+    Running::start(&softgpu()?, args)?
+        .end(LIMIT)?
+        .expect_code(0)?;
+    let more = ["--submissions=60", "--call-depth=6", "--before-wait=5"];
+    let args = few.into_iter().chain(more).chain(["--wait-stdin"]);
+    let mut gpu = Running::start(&program, args)?;
+    gpu.wait_for_line("waiting")?;
+    std::fs::remove_file(&program)?;
+    let kept = "-all,+bpf,+perfmon,+sys_ptrace,+dac_read_search";
+    let mut args: Vec<OsString> = ["--bounding-set", kept].map(OsString::from).to_vec();
+    args.extend([nvcap()?.into(), "--stacks".into(), "--json".into()]);
+    args.extend(["-o".into(), out.clone().into()]);
+    args.extend(["--channels".into(), channels.into()]);
+    args.extend(["-p".into(), gpu.pid().to_string().into()]);
+    let mut nvcap = match Running::start(Path::new("setpriv"), args) {
+        Ok(nvcap) => nvcap,
+        Err(e) => return not_run(format!("there is no setpriv: {e}")),
+    };
+    nvcap.wait_until("attached", LIMIT, |n| n.stderr().contains("attached"))?;
+    gpu.write(b"g")?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    let text = std::fs::read_to_string(&out)?;
+    let objects: Vec<Value> = text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    for (_, frames) in stacks(&objects)? {
+        expect_calls(&frames, 6)?;
+    }
+    Ok(())
+}
+
 /// Without `--stacks` nothing tells of stacks.
 pub fn none_unasked() -> Result<()> {
     need_tracing()?;
