@@ -481,7 +481,7 @@ mod tests {
         let sink = json::Json::new(nowhere, json::JsonOptions::default());
         let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]).in_time_order();
         pipeline.record(Record::Submission(submission)).unwrap();
-        args.finish(pipeline).unwrap().1
+        args.nothing_matched(pipeline.finish_counted().unwrap().matched)
     }
 
     #[test]
