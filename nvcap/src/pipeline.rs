@@ -69,6 +69,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod finished;
 mod lives;
 mod order;
 mod places;
@@ -93,6 +94,8 @@ use crate::output::{Detail, Sink, StampReads, Summary};
 use crate::record::{Channel, ChannelId, Gpu, Kernel, Life, Lost, Record, Submission};
 use crate::wire::hash::NumberMap;
 
+pub(crate) use finished::Finished;
+pub use finished::Matched;
 use lives::Lives;
 use order::Order;
 pub use order::{GPU_TIME_WINDOW_NS, WINDOW_NS};
@@ -155,24 +158,6 @@ pub struct Pipeline<'a> {
     order: Option<Order>,
     /// When the GPU worked on what, where that is asked for.
     times: Option<GpuTimes>,
-}
-
-/// How many events a filter was given, and how many it passed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Matched {
-    /// Events.
-    pub of: u64,
-    /// Events that were shown.
-    pub shown: u64,
-}
-
-impl Matched {
-    fn count(&mut self, matches: bool) -> bool {
-        self.of += 1;
-        self.shown += u64::from(matches);
-        matches
-    }
 }
 
 impl<'a> Pipeline<'a> {
@@ -531,14 +516,14 @@ impl<'a> Pipeline<'a> {
     /// # Errors
     /// As [`Pipeline::record`]. The ledger is lost then; ask [`Pipeline::ledger`] before where it matters.
     pub fn finish(self) -> io::Result<Ledger> {
-        self.finish_counted().map(|(ledger, _)| ledger)
+        self.finish_counted().map(|finished| finished.ledger)
     }
 
     /// As [`Pipeline::finish`], with what the filter let through to the very end: what waited until then counts too.
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn finish_counted(mut self) -> io::Result<(Ledger, Matched)> {
+    pub(crate) fn finish_counted(mut self) -> io::Result<Finished> {
         self.take_waiting()?;
         self.emit_replays(Some(None))?;
         // Writing the buffers may fail (a full disk), and the ledger must know before it is shown.
@@ -554,15 +539,29 @@ impl<'a> Pipeline<'a> {
                 .as_ref()
                 .map_or_else(StampReads::default, stamp_reads),
         };
+        // What a recording could not take at its very end is in the verdict that the others show: there is one verdict.
+        self.sinks.sort_by_key(|s| !s.ends_first());
+        let mut recorded = self.ledger.clone();
+        let mut is_shown = true;
         for sink in &mut self.sinks {
             sink.summary(&summary);
-            let mut ledger = self.ledger.clone();
-            ledger.add_unshown(sink.unshown());
+            let before = sink.unshown();
+            let mut ledger = recorded.clone();
+            ledger.add_unshown(before);
             sink.finish(&ledger, &self.model)?;
+            let unshown = sink.unshown();
+            if sink.ends_first() {
+                recorded.add_unshown(unshown);
+            } else {
+                is_shown &= unshown == before;
+            }
+            self.ledger.add_unshown(unshown);
         }
-        let unshown = self.sinks.iter().map(|s| s.unshown()).sum();
-        self.ledger.add_unshown(unshown);
-        Ok((self.ledger, self.matched))
+        Ok(Finished {
+            ledger: self.ledger,
+            matched: self.matched,
+            is_shown,
+        })
     }
 }
 

@@ -100,12 +100,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let address = args.what.strip_prefix("0x");
     let address = address.and_then(|digits| u64::from_str_radix(digits, 16).ok());
     if let Some(pid) = args.pid {
-        if !crate::procfs::exists(pid) {
-            bail!("there is no process {pid}: pgrep and nvidia-smi tell the number");
+        if let Some(unfit) = crate::procfs::unfit::unfit(pid) {
+            bail!("cannot look into process {pid}: {unfit}");
         }
         let unreadable = || {
-            let remedy = crate::procfs::mem::remedy();
-            format!("cannot read the memory of process {pid} ({remedy})")
+            let refused = crate::procfs::unfit::refused(pid);
+            format!("cannot read the memory of process {pid}: {refused}")
         };
         let wanted = match address {
             Some(address) => Wanted::by_address(args, pid, GpuVa(address), unreadable)?,

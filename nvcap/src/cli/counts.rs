@@ -1,20 +1,22 @@
 //! `nvcap counts`: how many submissions processes make, exactly, once a second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
-
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::pace::rest;
 use crate::counts::system::Machine;
-use crate::counts::view::{ChannelView, Refused};
+use crate::counts::view::{ChannelView, NAMED, ProcessView, Refused};
 use crate::host::choice::Whom;
+use crate::host::uses;
+use crate::ledger::STATUS_NO_GPU;
+use crate::output::ledger::no_gpu;
 use crate::output::message::tell;
 use crate::output::plural::plural_of;
+use crate::output::style::Plain;
 
 mod samples;
 mod table;
@@ -23,7 +25,8 @@ use samples::Names;
 use table::Table;
 
 use super::target::{self, usage};
-use super::values::{parse_pid, parse_share, parse_time};
+use super::values::{parse_core, parse_pid, parse_time};
+use super::whom::cannot_look;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +44,8 @@ they come.
   PENDING   submitted and not done;  OLDEST: how long the oldest of them is there, at least
   STATE     idle, working, or waiting: nothing of what is pending was done since the line before
 
-Exit status: 0 all processes that were named have ended, or --times is over; 1 error; 2 usage.";
+Exit status: 0 all processes that were named have ended, or --times is over; 1 error; 2 usage;
+4 the same as 0, and none of the named processes used a GPU.";
 
 /// Whom to count, and how.
 #[derive(clap::Args, Debug)]
@@ -60,12 +64,12 @@ pub(super) struct Args {
     interval: Duration,
 
     /// Use at most SHARE of one core, such as 1%. Processes are read less often if that is needed to stay within it
-    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_core)]
     budget: Option<f64>,
 
     /// Estimate what the submissions do, from samples: kernels by name with their share of GPU time, copies by direction, bytes; each with
     /// its 95 % interval. Sampling takes about SHARE of one core, such as 0.5%
-    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_core)]
     sample: Option<f64>,
 
     /// End after N readings
@@ -112,23 +116,27 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let mut table = Table::default();
     let mut left = args.times;
-    let mut told: Option<(usize, usize)> = None;
+    let mut told: Option<(usize, usize, usize)> = None;
+    let mut without = Without::default();
     let mut names = Names::default();
     loop {
         let wait = host.round();
         let view = host.view();
         if let Some((pid, refused)) = view.refused.iter().next().filter(|_| named) {
-            bail!(
-                "cannot look into process {pid}: {}; {}",
-                refused.why,
-                crate::procfs::mem::remedy()
-            );
+            return Err(cannot_look(*pid, refused));
         }
         // Those that may not be read are told of when they are more than ever; processes come and go.
         let (counted, refused) = (host.len(), view.refused.len());
-        if told.is_none_or(|(before, most)| counted != before || refused > most) {
-            tell(said(counted, &view.refused));
-            told = Some((counted, told.map_or(0, |(_, most)| most).max(refused)));
+        if named {
+            without.look(&view.processes);
+        }
+        let idle = without.now.len();
+        if told
+            .is_none_or(|(before, none, most)| counted != before || idle != none || refused > most)
+        {
+            tell(said(counted, &without.now, &view.refused));
+            let most = told.map_or(0, |(_, _, most)| most);
+            told = Some((counted, idle, most.max(refused)));
         }
         let host = &mut host;
         let rings: BTreeMap<u32, Vec<ChannelView>> = match args.channels {
@@ -156,23 +164,84 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some(left) = &mut left {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                return Ok(ExitCode::SUCCESS);
+                return Ok(without.end());
             }
         }
         if host.is_over() {
             tell(format_args!("all processes that were counted have ended"));
-            return Ok(ExitCode::SUCCESS);
+            return Ok(without.end());
         }
         rest(wait, || host.moment());
     }
 }
 
-/// The first message: how many processes are counted, and which may not be read.
-fn said(counted: usize, refused: &BTreeMap<u32, Refused>) -> String {
+/// Named processes that use no GPU: they may begin to at any time.
+#[derive(Default)]
+struct Without {
+    /// Those that are there and have used none so far, with their names.
+    now: BTreeMap<u32, String>,
+    /// Those that have used one.
+    users: BTreeSet<u32>,
+    /// The names of all that were seen.
+    names: BTreeSet<String>,
+}
+
+impl Without {
+    /// Looks which of the processes use none. A channel, or memory of a GPU that is mapped, is use: the same as of a trace.
+    fn look(&mut self, processes: &[ProcessView]) {
+        let uses = |p: &ProcessView| {
+            !p.gpus.is_empty()
+                || p.shares.is_some()
+                || uses::of_process(p.pid).is_ok_and(|uses| uses.mapped)
+        };
+        self.now.clear();
+        for p in processes {
+            self.names.insert(p.name.clone());
+            if self.users.contains(&p.pid) || uses(p) {
+                self.users.insert(p.pid);
+            } else {
+                self.now.insert(p.pid, p.name.clone());
+            }
+        }
+    }
+
+    /// The status at the end. Where none has used a GPU, that is told.
+    fn end(&self) -> ExitCode {
+        if !self.users.is_empty() || self.names.is_empty() {
+            return ExitCode::SUCCESS;
+        }
+        tell(no_gpu(&Vec::from_iter(
+            self.names.iter().map(String::as_str),
+        )));
+        ExitCode::from(STATUS_NO_GPU)
+    }
+}
+
+/// The first message: how many processes are counted, and which may not be read. `without`: those of them that use no GPU.
+fn said(
+    counted: usize,
+    without: &BTreeMap<u32, String>,
+    refused: &BTreeMap<u32, Refused>,
+) -> String {
+    let using = counted.saturating_sub(without.len()) as u64;
     let mut text = format!(
-        "counting {} that use a GPU",
-        plural_of(counted as u64, "process", "processes")
+        "counting {} a GPU",
+        plural_of(using, "process that uses", "processes that use")
     );
+    if !without.is_empty() {
+        let mut named: Vec<String> = { without.iter().take(NAMED) }
+            .map(|(pid, name)| format!("{} {pid}", Plain(name)))
+            .collect();
+        if let Some(more @ 1..) = without.len().checked_sub(NAMED) {
+            named.push(format!("{more} more"));
+        }
+        let _ = write!(
+            text,
+            "; {} none so far ({}), and will be counted when that changes",
+            plural_of(without.len() as u64, "process uses", "processes use"),
+            named.join(", ")
+        );
+    }
     let certain = refused.values().filter(|r| r.uses_gpu).count();
     if certain > 0 {
         let others = plural_of(certain as u64, "other", "others");
@@ -189,4 +258,61 @@ fn said(counted: usize, refused: &BTreeMap<u32, Refused>) -> String {
         let _ = write!(text, ": {}", crate::procfs::mem::remedy());
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_message_tells_which_processes_use_a_gpu() {
+        let none = BTreeMap::new();
+        let without = |pids: std::ops::Range<u32>| -> BTreeMap<u32, String> {
+            pids.map(|pid| (pid, "sleep".to_owned())).collect()
+        };
+        let said = |counted, without: &BTreeMap<u32, String>| said(counted, without, &none);
+        assert_eq!(
+            said(1, &without(0..0)),
+            "counting 1 process that uses a GPU"
+        );
+        assert_eq!(
+            said(2, &without(0..0)),
+            "counting 2 processes that use a GPU"
+        );
+        assert_eq!(
+            said(1, &without(7..8)),
+            "counting 0 processes that use a GPU; 1 process uses none so far (sleep 7), and will be counted when that changes"
+        );
+        let text = said(12, &without(1..12));
+        assert!(
+            text.starts_with(
+                "counting 1 process that uses a GPU; 11 processes use none so far (sleep 1, "
+            ),
+            "{text}"
+        );
+        assert!(text.contains("sleep 8, 3 more)"), "{text}");
+    }
+
+    #[test]
+    fn a_process_that_used_a_gpu_once_is_one_that_uses_it() {
+        let me = std::process::id();
+        let process = |gpus: &[u32]| ProcessView {
+            pid: me,
+            name: "me".into(),
+            gpus: gpus
+                .iter()
+                .map(|g| (Some(*g), Default::default()))
+                .collect(),
+            ..ProcessView::default()
+        };
+        let mut without = Without::default();
+        without.look(&[process(&[])]);
+        assert_eq!((without.now.len(), without.users.len()), (1, 0));
+        without.look(&[]);
+        assert_eq!((without.now.len(), without.users.len()), (0, 0));
+        for gpus in [&[0][..], &[]] {
+            without.look(&[process(gpus)]);
+            assert_eq!((without.now.len(), without.users.len()), (0, 1));
+        }
+    }
 }

@@ -15,6 +15,7 @@ use crate::output::recorder::Recorder;
 use crate::output::redact::Redactor;
 use crate::output::writer::Output;
 use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::procfs::unfit;
 use crate::record::Record;
 use crate::source::memory::{captured::KnownRing, chip, scan::Effort};
 
@@ -229,7 +230,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.record {
         let recorder = recorder(args, path)?;
         record(recorder, seen.records(options.images))?;
-        recorder::tell_of(path);
     }
     let mut before = seen.report;
     // Not before there is something to write: a wrong process id is no reason to lose a file.
@@ -345,7 +345,11 @@ fn merge(args: &Args) -> anyhow::Result<ExitCode> {
 fn recorder(args: &Args, path: &Path) -> anyhow::Result<Recorder> {
     let others = [&args.channels, &args.output.phases, &args.output.output];
     let others = others.map(|p| p.as_deref());
-    let (files, _) = recorder::open(path, &RecordingOptions::default(), &others)?;
+    let options = RecordingOptions {
+        tells: true,
+        ..RecordingOptions::default()
+    };
+    let (files, _) = recorder::open(path, &options, &others)?;
     let made = recorder::of_trace(
         files,
         &Traced {
@@ -406,9 +410,6 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
         pipeline.record(record)?;
     }
     let ledger = args.output.conclude(pipeline)?;
-    if let Some(path) = &args.record {
-        recorder::tell_of(path);
-    }
     Ok(ExitCode::from(match status {
         Status::Idle => ledger.exit_status(),
         refused => refused.code(),
@@ -507,16 +508,11 @@ fn no_gpu(pid: u32) -> String {
 }
 
 fn cannot(pid: u32, why: &Refused) -> String {
-    if gone(pid, why) {
-        format!(
-            "cannot look into process {pid}: there is no such process; check the process id (pgrep, nvidia-smi)"
-        )
-    } else {
-        format!(
-            "cannot look into process {pid}: {}",
-            crate::procfs::mem::remedy()
-        )
-    }
+    let unfit = match why {
+        Refused::Error(e) => unfit::because_of(pid, e),
+        Refused::NoGpu => unfit::unfit(pid).unwrap_or_else(|| unfit::refused(pid)),
+    };
+    format!("cannot look into process {pid}: {unfit}")
 }
 
 fn compare(before: &Report, now: &Report, passed: Duration) -> Progress {

@@ -11,6 +11,7 @@ use crate::decode::defaults::{CHIPS, Chip};
 use crate::driver::Version;
 use crate::ledger::Ledger;
 use crate::output::filter::{Field, Filter};
+use crate::output::ledger::verdict;
 use crate::output::message::tell;
 use crate::output::phases::Phases;
 use crate::output::plural::plural;
@@ -21,7 +22,7 @@ use crate::output::style::Color;
 use crate::output::text::{Clock, Text};
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink, json, text};
-use crate::pipeline::{Matched, Pipeline, PipelineOptions};
+use crate::pipeline::{Finished, Matched, Pipeline, PipelineOptions};
 
 use super::target;
 use super::values::{OUTPUT, SHOWN};
@@ -356,19 +357,35 @@ impl OutputArgs {
     /// # Errors
     /// When the output could not be written.
     pub(super) fn conclude(&self, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
-        let (ledger, nothing) = self.finish(pipeline)?;
-        if let Some(nothing) = nothing {
-            tell(nothing);
-        }
+        let finished = self.finish(pipeline)?;
         // The user has not seen a ledger that went into a file, or that could not be written.
         let file = self.output.as_deref().is_some_and(|o| o != Path::new("-"));
-        if file || blocked_write::is_over() || ledger.unshown() > 0 {
-            tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
+        if file || blocked_write::is_over() || !finished.is_shown {
+            tell(verdict(&finished.ledger));
         }
+        Ok(finished.ledger)
+    }
+
+    /// Ends the pipeline; tells where the filter let nothing through, which is known only after the last event.
+    fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<Finished> {
+        let finished = pipeline.finish_counted()?;
+        if let Some(nothing) = self.nothing_matched(finished.matched) {
+            tell(nothing);
+        }
+        Ok(finished)
+    }
+
+    /// As [`OutputArgs::conclude`], for output that shows no ledger: tells the verdict, whatever the output is.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn conclude_telling(&self, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
+        let ledger = self.finish(pipeline)?.ledger;
+        tell(verdict(&ledger));
         Ok(ledger)
     }
 
-    /// As [`OutputArgs::conclude`], for output that is no text: tells the verdict and, of a file, `what_to_do` with it.
+    /// As [`OutputArgs::conclude_telling`], for one file: also tells `what_to_do` with it.
     ///
     /// # Errors
     /// As there.
@@ -377,22 +394,14 @@ impl OutputArgs {
         pipeline: Pipeline<'_>,
         what_to_do: &str,
     ) -> anyhow::Result<Ledger> {
-        let ledger = self.conclude(pipeline)?;
-        match self.output.as_deref().filter(|o| *o != Path::new("-")) {
-            // The verdict has been told.
-            Some(path) if path.is_file() && ledger.unshown() == 0 => {
-                tell(format_args!("{}: {what_to_do}", path.display()));
-            }
-            Some(_) => {}
-            None => tell(format_args!("{}", crate::output::ledger::verdict(&ledger))),
+        let ledger = self.conclude_telling(pipeline)?;
+        if let Some(path) = self.output.as_deref().filter(|o| *o != Path::new("-"))
+            && path.is_file()
+            && ledger.unshown() == 0
+        {
+            tell(format_args!("{}: {what_to_do}", path.display()));
         }
         Ok(ledger)
-    }
-
-    /// Ends the pipeline. Gives the ledger and, where the filter let nothing through, a message: this is known only after the last event.
-    fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<(Ledger, Option<String>)> {
-        let (ledger, matched) = pipeline.finish_counted()?;
-        Ok((ledger, self.nothing_matched(matched)))
     }
 
     /// The message that there were events and the filter let none of them through.
@@ -472,7 +481,7 @@ mod tests {
         let sink = json::Json::new(nowhere, json::JsonOptions::default());
         let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]).in_time_order();
         pipeline.record(Record::Submission(submission)).unwrap();
-        args.finish(pipeline).unwrap().1
+        args.nothing_matched(pipeline.finish_counted().unwrap().matched)
     }
 
     #[test]

@@ -79,6 +79,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     trace.output.quiet = true;
     trace.recording.alone = true;
+    trace.recording.tells = true;
     trace.record = Some(trace.output.output.take().unwrap_or(DEFAULT.into()));
     trace::run(trace)
 }

@@ -51,6 +51,10 @@ pub(super) struct RecordingOptions {
     /// Nothing is shown: `nvcap record`.
     #[arg(skip)]
     pub alone: bool,
+
+    /// Where the recording is is told at its end.
+    #[arg(skip)]
+    pub tells: bool,
 }
 
 /// `--rotate`.
@@ -191,7 +195,13 @@ pub(super) fn open(
         "a recording is no text for a terminal: name a file, or pipe it into a program"
     );
     let place = out.place();
-    Ok((Files::one(out, compressed), place))
+    let files = Files::one(out, compressed);
+    // Told when the file has its end, before the verdict: that is the last word.
+    let files = match options.tells {
+        true => files.telling(Box::new(tell_of)),
+        false => files,
+    };
+    Ok((files, place))
 }
 
 /// What makes tables of each file that is whole, if that was asked for.
@@ -225,7 +235,7 @@ pub(super) fn check(place: &Place) -> anyhow::Result<()> {
 }
 
 /// Tells where the finished recording is, and which command shows it.
-pub(super) fn tell_of(path: &Path) {
+fn tell_of(path: &Path) {
     if let Ok(file) = path.metadata() {
         tell(format_args!(
             "recorded into {} ({}); nvcap decode {} shows it",

@@ -27,7 +27,7 @@ use crate::serve::tls;
 use crate::source::clock;
 use crate::source::memory::{chip, scan::Effort};
 
-use super::values::{parse_share, parse_time};
+use super::values::{parse_core, parse_share, parse_time};
 #[cfg(feature = "otlp")]
 use crate::serve::otlp::{push::push, request::request};
 #[cfg(feature = "otlp")]
@@ -89,7 +89,7 @@ pub(super) struct Args {
 
     /// Add estimated metrics from samples (launches, copies, bytes, busy shares). Sampling takes about SHARE of one core, as a part of
     /// --budget
-    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_core)]
     sample: Option<f64>,
 
     /// A series for each process, with the labels pid and comm, instead of one for each container

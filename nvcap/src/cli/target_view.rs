@@ -72,7 +72,7 @@ fn one_look(pids: &[u32], version: Option<Version>) -> anyhow::Result<TargetView
     let (mut unused, mut next) = (0, 0);
     let mut positions = Vec::new();
     for pid in pids {
-        let seen = probe::probe(*pid, next).map_err(|e| cannot_look(*pid, e))?;
+        let seen = probe::probe(*pid, next).map_err(|e| cannot_look(*pid, &e))?;
         for record in seen.records {
             pipeline.record(record)?;
         }
@@ -103,16 +103,7 @@ fn feed(view: &mut ModelView, driver_version: Option<Version>) -> Pipeline<'_> {
     Pipeline::new(options, vec![Box::new(view)])
 }
 
-fn cannot_look(pid: u32, cause: std::io::Error) -> anyhow::Error {
-    if crate::procfs::exists(pid) {
-        anyhow::Error::new(cause).context(format!(
-            "cannot look into process {pid}: {}",
-            crate::procfs::mem::remedy()
-        ))
-    } else {
-        // The cause, that a file of /proc is missing, is left out: it would say the same again.
-        anyhow::anyhow!(
-            "cannot look into process {pid}: there is no such process; check the process id (pgrep, nvidia-smi)"
-        )
-    }
+fn cannot_look(pid: u32, cause: &std::io::Error) -> anyhow::Error {
+    let unfit = crate::procfs::unfit::because_of(pid, cause);
+    anyhow::anyhow!("cannot look into process {pid}: {unfit}")
 }

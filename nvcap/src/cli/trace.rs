@@ -458,17 +458,22 @@ pub(super) fn run_into<'a>(
         || pipeline.borrow_mut().flush(),
         attached,
     )
-    .inspect_err(|_| {
+    .inspect_err(|e| {
         // What was captured before the error is shown. A second error, from writing it, would hide the first.
         let mut pipeline = pipeline.borrow_mut();
         let _ = pipeline.flush();
         if pipeline.ledger().totals().submissions > 0 {
+            // The verdict is of a trace that is not whole.
+            let _ = pipeline.record(run::ended_early(e));
             tell(format_args!(
                 "{}",
                 crate::output::ledger::verdict(pipeline.ledger())
             ));
         }
     })?;
+    if let Some(left) = outcome.left {
+        tell(left);
+    }
     let mut pipeline = pipeline.into_inner();
     take_stacks(&mut stacks, &mut pipeline)?;
     let left_out = stacks.iter().flat_map(Resolver::all_left_out);
@@ -495,9 +500,6 @@ pub(super) fn run_into<'a>(
     let ledger = conclude(pipeline)?;
     if let Some(place) = &place {
         recorder::check(place)?;
-        if args.recording.alone {
-            recorder::tell_of(&place.path);
-        }
     }
     Ok(trace_end::end(
         args.exit_with_child,

@@ -108,8 +108,16 @@ pub(super) fn parse_share(text: &str) -> Result<f64, String> {
         .filter(|p| (0.01..=10_000.0).contains(p))
         .map(|p| p / 100.0)
         .ok_or_else(|| {
-            format!("'{text}' is no share of a core: give percent from 0.01 on, such as 5%")
+            format!("'{text}' is no share of a core: give percent from 0.01 to 10000, such as 5%")
         })
+}
+
+/// A share of one core, for what one thread does: it takes no more.
+pub(super) fn parse_core(text: &str) -> Result<f64, String> {
+    let share = parse_share(text).ok().filter(|share| *share <= 1.0);
+    share.ok_or_else(|| {
+        format!("'{text}' is no share of one core: give percent from 0.01 to 100, such as 0.5%")
+    })
 }
 
 /// A share of the time.
@@ -138,6 +146,17 @@ pub(super) fn parse_part(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_share_of_one_core_is_no_more_than_the_whole() {
+        assert_eq!(super::parse_core("100%"), Ok(1.0));
+        assert_eq!(super::parse_core("0.5"), Ok(0.005));
+        for wrong in ["200", "100.1%", "0", "-1", "x"] {
+            let said = super::parse_core(wrong).unwrap_err();
+            assert!(said.contains("from 0.01 to 100,"), "{said}");
+        }
+        assert_eq!(super::parse_share("200%"), Ok(2.0));
+    }
+
     #[test]
     fn times_with_units() {
         let seconds = |text| super::parse_time(text).map(|d| d.as_secs_f64());

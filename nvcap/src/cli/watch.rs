@@ -120,10 +120,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut watched = None;
     loop {
         let findings = watch.round(Instant::now()).map_err(|(pid, e)| {
-            anyhow::anyhow!(
-                "cannot look into process {pid}: {e}; {}",
-                crate::procfs::mem::remedy()
-            )
+            let unfit = crate::procfs::unfit::because_of(pid, &e);
+            anyhow::anyhow!("cannot look into process {pid}: {unfit}")
         })?;
         if watched.replace(watch.len()) != Some(watch.len()) {
             let all = plural_of(watch.len() as u64, "process", "processes");

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use super::values::WHOM;
+use crate::counts::view::Refused;
 use crate::host::choice::{Choice, Whom};
 use crate::output::filter::Filter;
 use crate::output::message::tell;
+use crate::procfs::{mem::Memory, unfit};
 
 /// The filters of `-a`.
 #[derive(clap::Args, Debug, Clone, Default)]
@@ -89,10 +91,9 @@ impl Filters {
             ));
             return Ok(None);
         }
-        if let Some(gone) = pids.iter().find(|pid| !crate::procfs::exists(**pid)) {
-            bail!(
-                "cannot {verb} process {gone}: there is no such process; check the process id (pgrep, nvidia-smi)"
-            );
+        let unfit = |pid: &u32| Some((*pid, unfit::unfit(*pid)?));
+        if let Some((pid, why)) = pids.iter().find_map(unfit) {
+            bail!("cannot {verb} process {pid}: {why}");
         }
         Ok(Some(Whom::Named(pids.to_vec())))
     }
@@ -118,6 +119,15 @@ impl Filters {
             pod: self.pod.clone(),
         }
     }
+}
+
+/// The failure to look into a process that was named and whose counts were refused.
+pub(super) fn cannot_look(pid: u32, refused: &Refused) -> anyhow::Error {
+    let why = match Memory::open(pid) {
+        Err(e) => unfit::because_of(pid, &e).to_string(),
+        Ok(_) => format!("{}; {}", refused.why, crate::procfs::mem::remedy()),
+    };
+    anyhow::anyhow!("cannot look into process {pid}: {why}")
 }
 
 /// The filters of a command that is for all processes of a host (`serve`).

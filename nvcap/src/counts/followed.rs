@@ -8,7 +8,7 @@ use super::find::{self, Channel, Readable, Tracking};
 use crate::decode::event::Operation;
 use crate::procfs::mem::Peek;
 use crate::source::memory::scan::{self, Found};
-use crate::wire::GpuVa;
+use crate::wire::{GpuVa, release};
 
 /// How often a channel is read, if its newest entry does not release the tracking semaphore, before the reading counts as senseless.
 const TRIES: u32 = 3;
@@ -288,12 +288,12 @@ impl Followed {
                 let number = newest;
                 // What was done once is not undone.
                 let is_new = last.done != done;
-                let runs = done == number
-                    && is_new
-                    && self.runs(memory, (readable, decoding), Newest { put, number });
+                let runs =
+                    || is_new && self.runs(memory, (readable, decoding), Newest { put, number });
+                let done = release::done(done, number, runs);
                 return self.take(Reading {
                     at_ns: now_ns,
-                    done: done.wrapping_sub(u32::from(runs)),
+                    done,
                     submitted: newest,
                     unfetched: unfetched(get, put, self.found.entries),
                 });

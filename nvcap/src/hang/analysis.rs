@@ -2,7 +2,7 @@
 
 use crate::decode::event::{Copy, Launch};
 use crate::record::{ChannelId, named};
-use crate::wire::GpuVa;
+use crate::wire::{GpuVa, release};
 
 /// A channel's own semaphore, which shows how many of its steps are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +150,35 @@ pub struct Judged {
     pub running: Option<Work>,
     /// What it waits for.
     pub wait: Option<Wait>,
+}
+
+impl Judged {
+    /// Number of the newest submission that is done, as its own semaphore counts them: the semaphore's value, or the one before where a kernel
+    /// of the newest submission has not ended. `None` where the value could not be read.
+    #[must_use]
+    pub fn done(&self) -> Option<u64> {
+        let line = self.semaphore?;
+        let runs = || {
+            let work = self.running.as_ref();
+            work.is_some_and(|w| {
+                matches!(w.kind, WorkKind::Kernel(_)) && Some(w.position) <= line.done
+            })
+        };
+        let value = line.value?;
+        Some(u64::from(release::done(
+            value as u32,
+            line.newest as u32,
+            runs,
+        )))
+    }
+
+    /// True for a step that is done as far as the semaphore shows, and is not the work that runs.
+    #[must_use]
+    pub fn has_done(&self, step: u64) -> bool {
+        let passed = self.semaphore.and_then(|line| line.done);
+        let runs = self.running.as_ref().is_some_and(|w| w.position == step);
+        passed.is_some_and(|last| step <= last) && !runs
+    }
 }
 
 /// The root cause of a channel's wait.

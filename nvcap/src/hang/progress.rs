@@ -78,12 +78,14 @@ pub fn compare(
         let way = |from: u32, to: u32| {
             u64::from(to.wrapping_add(entries).wrapping_sub(from % entries) % entries)
         };
-        let line = |a: &Analysis, at: usize| a.channels.get(at).and_then(|j| j.semaphore);
+        let line = |a: &Analysis, at: usize| {
+            let judged = a.channels.get(at)?;
+            Some((judged.semaphore?.address, judged.done()?))
+        };
         let done = match (line(before.1, b), line(now.1, n)) {
-            (Some(was), Some(is)) if was.address == is.address => was
-                .value
-                .zip(is.value)
-                .map(|(was, is)| u64::from((is as u32).wrapping_sub(was as u32))),
+            (Some((old, was)), Some((new, is))) if old == new => {
+                Some(u64::from((is as u32).wrapping_sub(was as u32)))
+            }
             _ => None,
         };
         let busy = |a: &Analysis, at: usize| {

@@ -25,19 +25,7 @@ const PROGRAMS: usize = 8;
 #[must_use]
 pub fn verdict(ledger: &Ledger) -> String {
     if let Some(programs) = ledger.without_gpu() {
-        let shown: Vec<String> = programs
-            .iter()
-            .take(PROGRAMS)
-            .map(|p| Plain(p).to_string())
-            .collect();
-        let more = match programs.len() - shown.len() {
-            0 => String::new(),
-            n => format!(" and {n} more"),
-        };
-        return format!(
-            "no GPU was used: nothing was submitted, and no channel was made ({}{more})",
-            shown.join(", ")
-        );
+        return no_gpu(&programs);
     }
     let seen = seen(ledger);
     let not_understood = ledger.understood().map(not_understood).unwrap_or_default();
@@ -52,6 +40,23 @@ pub fn verdict(ledger: &Ledger) -> String {
         None => format!("complete: {seen}, nothing missing{but}"),
         Some(missing) => format!("{missing}; captured {seen}{but}"),
     }
+}
+
+/// The verdict on processes of which none used a GPU, by the names of their programs.
+pub(crate) fn no_gpu(programs: &[&str]) -> String {
+    let shown: Vec<String> = programs
+        .iter()
+        .take(PROGRAMS)
+        .map(|p| Plain(p).to_string())
+        .collect();
+    let more = match programs.len() - shown.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    format!(
+        "no GPU was used: nothing was submitted, and no channel was made ({}{more})",
+        shown.join(", ")
+    )
 }
 
 /// What was captured, in words.

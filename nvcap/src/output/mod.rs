@@ -167,6 +167,12 @@ pub trait Sink {
     /// When the output can take no more.
     fn record(&mut self, record: &Record, model: &Model) -> io::Result<()>;
 
+    /// True for a sink that keeps the trace for later, such as a recording: it ends before those that show the ledger, which states
+    /// what it could not take.
+    fn ends_first(&self) -> bool {
+        false
+    }
+
     /// Writes out what is buffered; called when a live trace has nothing to do.
     ///
     /// # Errors
@@ -232,6 +238,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn flush(&mut self) -> io::Result<()> {
         (**self).flush()
+    }
+
+    fn ends_first(&self) -> bool {
+        (**self).ends_first()
     }
 
     fn unshown(&self) -> u64 {

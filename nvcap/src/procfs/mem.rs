@@ -162,7 +162,7 @@ pub(crate) fn remedy() -> &'static str {
     remedy_for(super::is_root())
 }
 
-fn remedy_for(root: bool) -> &'static str {
+pub(super) fn remedy_for(root: bool) -> &'static str {
     if root {
         "root may not either here: a container without cap_sys_ptrace, or a security module, forbids it; run nvcap outside of that"
     } else {

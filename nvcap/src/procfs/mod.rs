@@ -9,6 +9,7 @@
 //! - [`served`]: mappings of files that another program answers for, which are not read.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of processes that are born.
+//! - [`unfit`]: why a process cannot be looked into.
 //! - [`budget`]: how much is read of what a process chose.
 //! - [`auxv`]: what the kernel passed to the program at its start.
 //! - [`environ`]: the environment that it was started with.
@@ -34,6 +35,7 @@ pub(crate) mod mem;
 pub(crate) mod served;
 pub(crate) mod stat;
 pub(crate) mod tasks;
+pub(crate) mod unfit;
 
 pub(crate) use lossy::text;
 use stat::Stat;

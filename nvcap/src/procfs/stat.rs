@@ -9,6 +9,9 @@ const EXITING: u64 = 4;
 /// PF_FORKNOEXEC: it was forked and still runs its parent's program.
 const FORKED: u64 = 0x40;
 
+/// PF_KTHREAD: it is a thread of the kernel.
+const KERNEL: u64 = 0x20_0000;
+
 /// A line of `stat`, with the fields that are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
@@ -71,6 +74,11 @@ impl Stat {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
+    /// It is a thread of the kernel.
+    pub(crate) fn is_of_kernel(&self) -> bool {
+        self.flags.is_some_and(|f| f & KERNEL != 0)
+    }
+
     /// It is exiting, or has ended.
     pub(crate) fn is_exiting(&self) -> bool {
         self.flags.is_none_or(|f| f & EXITING != 0)
@@ -96,6 +104,8 @@ mod tests {
             (Some(1), Some(22), Some(9))
         );
         assert!(stat.is_exiting() && stat.is_forked() && !stat.is_over());
+        let kernel = Stat::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0").unwrap();
+        assert!(kernel.is_of_kernel() && !stat.is_of_kernel());
         let cut = Stat::parse("4711 (x) Z 1").unwrap();
         assert!(cut.is_over() && cut.is_exiting() && !cut.is_forked() && cut.ticks.is_none());
         for wrong in ["", "4711 (x", "4711 (x)", "4711 x) S"] {

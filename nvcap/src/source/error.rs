@@ -3,6 +3,7 @@
 use std::{fmt, io};
 
 use super::{filtered, rights};
+use crate::procfs::unfit::Unfit;
 
 /// A failure with its remedy.
 #[derive(Debug)]
@@ -24,6 +25,11 @@ impl Error {
 }
 
 impl Error {
+    /// The failure of `doing` something with a process that cannot be looked into.
+    pub(crate) fn unfit(doing: &str, pid: u32, unfit: Unfit) -> Self {
+        Self::new(format!("{doing} process {pid}"), unfit.why, unfit.next)
+    }
+
     /// Why, without what failed and what to do.
     pub fn reason(&self) -> &str {
         &self.why

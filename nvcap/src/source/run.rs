@@ -5,7 +5,7 @@
 //! ones can do ([`Source`]).
 
 use std::{
-    io,
+    fmt, io,
     process::ExitStatus,
     sync::{
         Arc,
@@ -121,8 +121,32 @@ pub trait Source: Sized {
 pub(crate) struct Outcome<E> {
     /// Status of the command, if it has ended.
     pub child: Option<ExitStatus>,
+    /// The command, if it goes on.
+    pub left: Option<Left>,
     /// What the source tells.
     pub end: E,
+}
+
+/// A command that goes on without being traced: the trace ended before it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pid: u32,
+    /// SIGTERM was passed on to it, and it went on.
+    outlived_sigterm: bool,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pid = self.pid;
+        let kill = match self.outlived_sigterm {
+            true => "kill -KILL",
+            false => "kill",
+        };
+        write!(
+            f,
+            "the command goes on as process {pid}, no longer traced; to end it: {kill} {pid}"
+        )
+    }
 }
 
 /// Bytes of records that may wait to be decoded, where a source has no reason to let it be less.
@@ -230,13 +254,28 @@ pub(crate) fn run<S: Source>(
     let _ = reader.join();
     match failed {
         Some(e) if e.kind() == io::ErrorKind::BrokenPipe => outcome,
-        Some(e) => Err(Error::new(
-            "writing the output",
-            e,
-            "name another file with -o, or make room",
-        )),
+        Some(e) => {
+            let next = "name another file with -o, or make room";
+            let left = outcome.ok().and_then(|o| o.left);
+            Err(Error::new(
+                "writing the output",
+                e,
+                left.map_or(next.to_owned(), |left| format!("{next}; {left}")),
+            ))
+        }
         None => outcome,
     }
+}
+
+/// The loss of all that came after an error which ended the trace.
+pub(crate) fn ended_early(e: &Error) -> Record {
+    Record::Loss(Loss {
+        at: At::default(),
+        channel: None,
+        what: Lost::Untraced {
+            why: format!("the trace ended early: {e}"),
+        },
+    })
 }
 
 struct Reader<E> {
@@ -282,6 +321,7 @@ impl<E> Reader<E> {
         };
         let started = Instant::now();
         let mut stopping: Option<Instant> = None;
+        let mut passed_on = 0;
         let mut quiet = 0u32;
         let mut failed = None;
         loop {
@@ -345,6 +385,7 @@ impl<E> Reader<E> {
                     (Some(command), None) if child.is_none() => {
                         if signal != libc::SIGINT {
                             command.signal(signal);
+                            passed_on = signal;
                         }
                         stopping = Some(Instant::now());
                     }
@@ -368,20 +409,16 @@ impl<E> Reader<E> {
         let mut last = Vec::new();
         let alive = source.is_alive();
         let end = source.finish(&mut last);
-        last.extend(failed.map(|e| {
-            Record::Loss(Loss {
-                at: At::default(),
-                channel: None,
-                what: Lost::Untraced {
-                    why: format!("the trace ended early: {e}"),
-                },
-            })
-        }));
+        last.extend(failed.as_ref().map(ended_early));
         self.send(last, limits.max_submissions);
         let child = command
             .as_mut()
             .and_then(|c| if alive { c.try_wait() } else { c.wait() });
-        Ok(Outcome { child, end })
+        let left = command.filter(|_| child.is_none()).map(|command| Left {
+            pid: command.pid,
+            outlived_sigterm: passed_on == libc::SIGTERM,
+        });
+        Ok(Outcome { child, left, end })
     }
 
     fn send(&mut self, mut records: Vec<Record>, most: Option<u64>) {

@@ -335,7 +335,11 @@ fn what_is_not_there() {
         ),
         (&["add", "/proc/version"], 1, "has no image of CUDA code"),
         (&["add", "/no/such/file"], 1, "cannot read /no/such/file"),
-        (&["add", "-p", "4194304"], 1, "there is no process 4194304"),
+        (
+            &["add", "-p", "4194304"],
+            1,
+            "process 4194304: there is no such process",
+        ),
         (&["add"], 2, "nvcap code add -p PID, or nvcap code add FILE"),
         (&["add", &file, "-p", "1"], 2, "cannot be used with"),
     ] {

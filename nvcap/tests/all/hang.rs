@@ -143,6 +143,26 @@ fn the_first_kernel_that_has_not_released_runs() {
     }
 }
 
+/// The semaphore has a submission's number before its kernel starts: the submission is done when the kernel has ended, as `nvcap counts` has
+/// it.
+#[test]
+fn a_submission_whose_kernel_runs_is_not_done() {
+    let end = QmdRelease {
+        address: GpuVa(0x9000),
+        payload: 7,
+    };
+    let steps = vec![vec![], vec![kernel(1, vec![end])]];
+    for (word, done, state) in [(6, 1, State::Running), (7, 2, State::Idle)] {
+        let a = judged(
+            vec![channel(0, 2, steps.clone())],
+            &[(line(0), 2), (0x9000, word)],
+        );
+        let judged = &a.channels[0];
+        assert_eq!((judged.done(), judged.state), (Some(done), state));
+        assert_eq!((judged.has_done(0), judged.has_done(1)), (true, done == 2));
+    }
+}
+
 #[test]
 fn payloads_go_round_the_circle() {
     let mut scene = channel(0, 3, vec![vec![], vec![], vec![]]);

@@ -231,12 +231,10 @@ impl Export for Place {
     }
 
     fn conclude(&self, args: &trace::Args, pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
-        let ledger = args.output.conclude(pipeline)?;
+        let ledger = args.output.conclude_telling(pipeline)?;
         let output = self.output.as_deref().filter(|o| *o != Path::new("-"));
-        match output {
-            None => tell(format_args!("{}", crate::output::ledger::verdict(&ledger))),
-            // The verdict has been told.
-            Some(path) if path.is_dir() => tell(format_args!(
+        if let Some(path) = output.filter(|o| o.is_dir()) {
+            tell(format_args!(
                 "{}: {} {}; nvcap schema lists their columns, docs/queries.md has queries for DuckDB",
                 path.display(),
                 self.chosen.len(),
@@ -245,8 +243,7 @@ impl Export for Place {
                 } else {
                     "tables"
                 },
-            )),
-            Some(_) => {}
+            ));
         }
         Ok(ledger)
     }

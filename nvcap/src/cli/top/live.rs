@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
-
 use super::observed::Observed;
 use super::readings::Readings;
 use super::shown::Shown;
@@ -47,11 +45,7 @@ impl Machine {
     fn check(&self, reading: &Reading) -> anyhow::Result<()> {
         let refused = reading.view.refused.iter().next();
         if let Some((pid, refused)) = refused.filter(|_| self.is_named) {
-            bail!(
-                "cannot look into process {pid}: {}; {}",
-                refused.why,
-                crate::procfs::mem::remedy()
-            );
+            return Err(crate::cli::whom::cannot_look(*pid, refused));
         }
         Ok(())
     }

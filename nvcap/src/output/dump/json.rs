@@ -205,10 +205,7 @@ fn running<'a>(w: &'a Work, options: &'a ReportOptions) -> Running<'a> {
 }
 
 fn entry<'a>(s: &'a Step, judged: Option<&Judged>, options: &'a ReportOptions) -> Entry<'a> {
-    let done = judged
-        .and_then(|j| j.semaphore)
-        .and_then(|l| l.done)
-        .is_some_and(|d| s.position <= d);
+    let done = judged.is_some_and(|j| j.has_done(s.position));
     Entry {
         position: s.position,
         index: s.index,

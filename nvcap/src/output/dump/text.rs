@@ -170,7 +170,7 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
             c.get,
             c.put,
             c.pending(),
-            optional(line.and_then(|l| l.value)),
+            optional(judged.and_then(Judged::done)),
             // The value was read after the entries: if the channel moves, it can be higher than the newest payload in them.
             optional(line.map(|l| l.value.filter(|v| *v > l.newest).unwrap_or(l.newest))),
         ));

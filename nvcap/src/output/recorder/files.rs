@@ -35,7 +35,7 @@ pub(crate) struct Files {
     /// Whole objects that wait to be compressed.
     pack: Option<Vec<u8>>,
     numbered: Option<Numbered>,
-    /// Called with the path of each numbered file that is complete.
+    /// Called with the path of each file that has its end.
     told: Option<Whole>,
     /// Brings the files to the disk; `None` if nobody asked for that.
     disk: Option<Disk>,
@@ -46,12 +46,16 @@ pub(crate) struct Files {
     begun: Instant,
     /// Number of objects that earlier files could not take.
     unwritten: u64,
+    /// Number of objects that the current output was given.
+    given: u64,
+    /// The one file was removed, renamed or replaced: nothing of it is left.
+    lost: bool,
     /// The next file could not be created for lack of room: that was told, and it is not tried again before this time.
     told_of_next: bool,
     not_before: Option<Instant>,
 }
 
-/// Takes the path of a complete file. The file may be renamed or removed as soon as the call has returned.
+/// Takes the path of a file that has its end. The file may be renamed or removed as soon as the call has returned.
 pub(crate) type Whole = Box<dyn Fn(&Path)>;
 
 /// Files with numbers.
@@ -74,6 +78,8 @@ impl Files {
             bytes: 0,
             begun: Instant::now(),
             unwritten: 0,
+            given: 0,
+            lost: false,
             told_of_next: false,
             not_before: None,
         }
@@ -97,8 +103,7 @@ impl Files {
         })
     }
 
-    /// Calls `told` with each numbered file that is complete.
-    #[cfg(any(test, all(feature = "parquet", target_os = "linux")))]
+    /// Calls `told` with each file that has its end, the one file or the numbered ones.
     pub(crate) fn telling(self, told: Whole) -> Self {
         Self {
             told: Some(told),
@@ -168,6 +173,7 @@ impl Files {
 
     fn end_in_file(&mut self) -> io::Result<()> {
         self.bytes += self.out.appended() as u64;
+        self.given += 1;
         self.out.end_object()
     }
 
@@ -186,9 +192,12 @@ impl Files {
         self.out.flush()
     }
 
-    /// How many objects could not be written.
+    /// How many objects could not be written, or are lost with their file.
     pub(super) fn unwritten(&self) -> u64 {
-        self.unwritten + self.out.unshown()
+        match self.lost {
+            true => self.given,
+            false => self.unwritten + self.out.unshown(),
+        }
     }
 
     /// Whether the next file is due.
@@ -258,14 +267,21 @@ impl Files {
         Ok(())
     }
 
-    /// Waits until all is on the disk, if that was asked for, and reports the last numbered file as complete. Nothing may be written after
-    /// this.
+    /// Waits until all is on the disk, if that was asked for, and reports the last file. Nothing may be written after this.
     pub(super) fn end(&mut self) {
         if let Some(disk) = &mut self.disk {
             disk.end(request(&self.out));
         }
-        if let (Some(told), Some(numbered)) = (&self.told, &self.numbered) {
-            told(&numbered.names.path(numbered.number));
+        let path = match &self.numbered {
+            Some(numbered) => Some(numbered.names.path(numbered.number)),
+            None => {
+                let place = self.out.place();
+                self.lost = place.as_ref().is_some_and(|place| !place.is_there());
+                place.filter(|_| !self.lost).map(|place| place.path)
+            }
+        };
+        if let (Some(told), Some(path)) = (&self.told, path) {
+            told(&path);
         }
     }
 

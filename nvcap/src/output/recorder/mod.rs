@@ -284,6 +284,10 @@ impl Sink for Recorder {
         self.flush_files()
     }
 
+    fn ends_first(&self) -> bool {
+        true
+    }
+
     fn unshown(&self) -> u64 {
         self.files.unwritten()
     }

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use super::*;
 use crate::capture::{Item, Reader};
 use crate::decode::encode::Pushbuffer;
+use crate::output::text::{Text, TextOptions};
 use crate::output::writer::Output;
-use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::pipeline::{Finished, Pipeline, PipelineOptions};
 use crate::record::{At, Channel, ChannelId, How, Life, Origin, Process, Segment};
 use crate::wire::{GpuVa, header::Step};
 
@@ -202,6 +203,84 @@ fn files_that_are_whole_are_told() {
     record(recorder(files, false), all);
     assert_eq!(*told.borrow(), (0..200).collect::<Vec<_>>());
     assert_eq!(folder.names().len(), 1);
+}
+
+/// Keeps what it is given, up to its room; then it is a full disk.
+#[derive(Clone, Default)]
+struct Room {
+    kept: std::sync::Arc<std::sync::Mutex<Vec<u8>>>,
+    room: usize,
+}
+
+impl io::Write for Room {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut kept = self.kept.lock().unwrap();
+        let taken = bytes.len().min(self.room - kept.len());
+        if taken == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        kept.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Shows a trace and records it on a disk of this size: what was shown, how long the recording is, and the end of the trace.
+fn shown_and_recorded(room: usize) -> (String, usize, Finished) {
+    let disk = Room {
+        room,
+        ..Room::default()
+    };
+    let screen = Room {
+        room: usize::MAX,
+        ..Room::default()
+    };
+    let out = |to: &Room| Output::to(Box::new(to.clone()));
+    let files = Files::one(out(&disk), false);
+    let sinks: Vec<Box<dyn Sink>> = vec![
+        Box::new(Text::new(out(&screen), TextOptions::default())),
+        Box::new(recorder(files, false)),
+    ];
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
+    for record in [channel(), bytes(0, 100)] {
+        pipeline.record(record).unwrap();
+    }
+    let finished = pipeline.finish_counted().unwrap();
+    let shown = String::from_utf8(screen.kept.lock().unwrap().clone()).unwrap();
+    let length = disk.kept.lock().unwrap().len();
+    (shown, length, finished)
+}
+
+/// The end of a recording is the last that is written, and may be what the disk has no room for.
+#[test]
+fn the_verdict_that_is_shown_has_what_the_recording_lacks_at_its_very_end() {
+    let (shown, whole, finished) = shown_and_recorded(usize::MAX);
+    assert!(shown.contains("complete: ") && finished.is_shown, "{shown}");
+    let (shown, _, finished) = shown_and_recorded(whole - 1);
+    assert_eq!(finished.ledger.unshown(), 1);
+    let verdict = crate::output::ledger::verdict(&finished.ledger);
+    assert!(verdict.starts_with("INCOMPLETE"), "{verdict}");
+    assert!(finished.is_shown && shown.contains(&verdict), "{shown}");
+    assert!(!shown.contains("complete: "), "{shown}");
+}
+
+/// A file that was removed meanwhile has nothing of what was recorded, and is not told as one that has its end.
+#[test]
+fn a_recording_that_was_removed_lacks_everything() {
+    let folder = Folder::new("removed");
+    let path = folder.0.join("run.pcapng");
+    let files = Files::one(Output::file(&path).unwrap(), false);
+    let files = files.telling(Box::new(|path| panic!("{}", path.display())));
+    let sinks: Vec<Box<dyn Sink>> = vec![Box::new(recorder(files, false))];
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
+    pipeline.record(channel()).unwrap();
+    pipeline.flush().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let ledger = pipeline.finish().unwrap();
+    assert!(ledger.unshown() > 2, "{}", ledger.unshown());
 }
 
 #[test]

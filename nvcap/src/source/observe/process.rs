@@ -12,7 +12,7 @@ use super::super::{
     error::{Error, Result},
     run::Target,
 };
-use crate::procfs::{self, mem::Memory};
+use crate::procfs::{self, mem::Memory, unfit};
 pub(crate) use crate::source::clock::now;
 use crate::source::{clock, memory::maps};
 
@@ -282,12 +282,8 @@ pub(crate) fn check(target: &Target) -> Result<()> {
         return Ok(());
     };
     for pid in pids {
-        if !state(*pid).lives {
-            return Err(Error::new(
-                format!("observing process {pid}"),
-                "there is no such process",
-                "check the process id (pgrep, nvidia-smi)",
-            ));
+        if let Some(unfit) = unfit::unfit(*pid) {
+            return Err(Error::unfit("observing", *pid, unfit));
         }
         Process::open(*pid).map_err(|e| refusal(*pid, &e))?;
     }
@@ -296,14 +292,16 @@ pub(crate) fn check(target: &Target) -> Result<()> {
 
 /// Why a process cannot be observed, and what to do.
 pub(crate) fn refusal(pid: u32, e: &io::Error) -> Error {
+    if let Some(unfit) = unfit::unfit(pid) {
+        return Error::unfit("observing", pid, unfit);
+    }
     let next = match e.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH) => {
-            "there is no such process; check the process id".to_owned()
+        // Yama binds none who may look into all.
+        Some(libc::EACCES | libc::EPERM) if procfs::is_root() => {
+            return Error::unfit("observing", pid, unfit::refused(pid));
         }
         Some(libc::EACCES | libc::EPERM) => {
             match procfs::ptrace_scope().as_str() {
-                // It binds none who may look into all.
-                _ if procfs::is_root() => procfs::mem::remedy().to_owned(),
                 "1" => "run nvcap as root (sudo nvcap ...), or let it start the command: with kernel.yama.ptrace_scope = 1 \
                         even your own processes may be read by their ancestors alone"
                     .to_owned(),

@@ -8,7 +8,7 @@ use super::{
     load::majors,
 };
 
-use crate::procfs;
+use crate::procfs::{self, unfit};
 use crate::source::{filtered, rights};
 
 /// The effective capabilities of this process, one bit each.
@@ -61,12 +61,8 @@ pub(crate) fn rights() -> Result<()> {
 pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
     if let Target::Pids(pids) = target {
         for pid in pids {
-            if !procfs::exists(*pid) {
-                return Err(Error::new(
-                    format!("attaching to process {pid}"),
-                    "there is no such process",
-                    "check the process id (pgrep, nvidia-smi)",
-                ));
+            if let Some(unfit) = unfit::unfit(*pid) {
+                return Err(Error::unfit("attaching to", *pid, unfit));
             }
         }
     }
@@ -76,11 +72,7 @@ pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
             if let Err(e) = procfs::mem::Memory::open(*pid)
                 && matches!(e.kind(), io::ErrorKind::PermissionDenied)
             {
-                return Err(Error::new(
-                    format!("attaching to process {pid}"),
-                    "it is not yours to look into",
-                    procfs::mem::remedy(),
-                ));
+                return Err(Error::unfit("attaching to", *pid, unfit::refused(*pid)));
             }
         }
     }

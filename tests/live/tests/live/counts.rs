@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -48,6 +49,22 @@ pub fn first_thread_ended() -> Result<()> {
     counts.wait_until("counting", LIMIT, |r| done(r) == Some(12))?;
     gpu.write(b"g")?;
     counts.wait_until("all counted", LIMIT, |r| done(r) == Some(400))
+}
+
+/// A process without a GPU is said to use none, with the status and the words that a trace of it has.
+pub fn without_a_gpu() -> Result<()> {
+    let sleeper = Running::start(Path::new("sleep"), ["900"])?;
+    let pid = sleeper.pid().to_string();
+    let ended =
+        Running::start(&nvcap()?, ["counts", "-p", &pid, "--times=1", "--json"])?.end(LIMIT)?;
+    ended.expect_code(4)?;
+    let said = &ended.stderr;
+    ensure!(
+        said.contains("no GPU was used: ") && said.contains("(sleep)"),
+        "{said}"
+    );
+    ensure!(!said.contains("counting 1 process"), "{said}");
+    Ok(())
 }
 
 /// Counted beside a trap, with the submissions that were there before: both say what the program says.

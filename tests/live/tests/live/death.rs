@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use live::in_step::Step;
-use live::programs::{Folder, Running, Until, nvcap, so_far, softgpu};
+use live::programs::{Folder, Running, Until, nvcap, so_far, softgpu, state};
 use live::verify::{Expected, Extent, verify};
 
 use crate::attach::{attach, waiting};
@@ -176,6 +176,56 @@ pub fn child_status() -> Result<()> {
             ended.stderr.contains("status: 1"),
             "the child's status is not reported: {}",
             ended.stderr
+        );
+    }
+    Ok(())
+}
+
+/// Ends a process of another's at the end of a test.
+struct Ends(libc::pid_t);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // SAFETY: sends a signal to a process that goes on until then.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+    }
+}
+
+/// A command that nvcap leaves behind, as it ignores the signal or a limit ends the trace, goes on, and nvcap says so with its process id
+/// and what ends it.
+pub fn commands_that_go_on() -> Result<()> {
+    for (signal, option, remedy) in [
+        (Some(libc::SIGINT), "-q", "kill"),
+        (Some(libc::SIGTERM), "-q", "kill -KILL"),
+        (None, "--duration=0.5", "kill"),
+    ] {
+        let script = "trap '' INT TERM; echo pid $$ >&2; exec sleep 900";
+        let args = ["--how=observe", option, "--", "sh", "-c", script];
+        let mut nvcap = Running::start(&nvcap()?, args)?;
+        let pid = |r: &Running| -> Option<libc::pid_t> {
+            let said = r.stderr();
+            let line = said.lines().find_map(|l| l.strip_prefix("pid "))?;
+            line.parse().ok()
+        };
+        nvcap.wait_until("the command", LIMIT, |r| pid(r).is_some())?;
+        let pid = pid(&nvcap).context("no process id")?;
+        let _ends = Ends(pid);
+        if let Some(signal) = signal {
+            nvcap.signal(signal)?;
+        }
+        let ended = nvcap.end(LIMIT)?;
+        ended.expect_code(4)?;
+        let said = format!(
+            "nvcap: the command goes on as process {pid}, no longer traced; to end it: {remedy} {pid}"
+        );
+        ensure!(
+            ended.stderr.lines().any(|l| l == said),
+            "{}, not {said}",
+            ended.stderr
+        );
+        ensure!(
+            state(pid.unsigned_abs()).is_some_and(|s| s != 'Z'),
+            "the command has ended"
         );
     }
     Ok(())

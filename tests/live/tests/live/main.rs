@@ -73,13 +73,13 @@ fn main() -> ExitCode {
         bench: byte_for_byte on_the_device;
         attach: operations operations_observed waiting_process first_thread_ended running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
-        death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status;
+        death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status commands_that_go_on;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
         hosts: come_and_go trapped short_lives short_lives_observed not_looked_into contained;
         watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
-        counts: as_the_trap_counts first_thread_ended forks_are_counted_once served refused of_another_user;
+        counts: as_the_trap_counts first_thread_ended without_a_gpu forks_are_counted_once served refused of_another_user;
         samples: a_fleet served;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none remains_taken_by_number wrong_doorbell_rung wrong_doorbell_not_mapped
             wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
-            bad_channels_file missing_channels_file no_driver no_target missing_command;
+            bad_channels_file missing_channels_file no_driver no_target missing_command no_program_that_runs;
         modes: batch batch_of_idle_channels batch_attached count duty excluded;
         stray_traps: measured own_trap ended ended_child ended_attached handled observing observed_command;
         registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one;

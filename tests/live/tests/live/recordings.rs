@@ -141,8 +141,11 @@ pub fn kept() -> Result<()> {
     let ended = running.end(LIMIT)?;
     ended.expect_code(1)?;
     ensure!(
-        ended.stderr.contains("the recording is lost"),
-        "{}",
+        ended.stderr.contains("the recording is lost")
+            && ended.stdout.contains("INCOMPLETE: ")
+            && !ended.stdout.contains("no GPU was used"),
+        "{}{}",
+        ended.stdout,
         ended.stderr
     );
     Ok(())

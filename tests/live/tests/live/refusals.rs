@@ -3,15 +3,15 @@
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
 use live::perf::Breakpoint;
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::programs::{Ended, Folder, GUARD, Running, nvcap, softgpu, state};
 
 use crate::attach::waiting;
-use crate::setup::{need_breakpoints, need_tracing, plan};
+use crate::setup::{LIMIT, need_breakpoints, need_tracing, plan};
 
 pub const NOBODY: u32 = 65534;
 
@@ -201,5 +201,51 @@ pub fn missing_command() -> Result<()> {
     ])?;
     refused(&ended, 1, &["/nonexistent/program"])?;
     ensure!(softgpu().is_ok());
+    Ok(())
+}
+
+/// A thread of the kernel, a process that has ended and is listed still, and the first process where nobody may look into it: each command
+/// says what it is and what to name instead, and never to become root.
+pub fn no_program_that_runs() -> Result<()> {
+    let mut zombie = Running::start(Path::new("true"), [""; 0])?;
+    let id = zombie.pid();
+    let mut kinds = Vec::new();
+    let begun = Instant::now();
+    while state(id) != Some('Z') {
+        ensure!(begun.elapsed() < GUARD, "guard: it has not ended");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    kinds.push((id, "it has ended: a zombie (true)"));
+    let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    if name(2).is_ok_and(|name| name.trim() == "kthreadd") {
+        kinds.push((2, "it is a thread of the kernel (kthreadd)"));
+    }
+    if std::fs::File::open("/proc/1/mem").is_err() {
+        kinds.push((1, "it is the first process of this machine or container ("));
+    }
+    for (pid, what) in kinds {
+        let pid = pid.to_string();
+        for words in [
+            &["--how=trap"][..],
+            &["--how=observe"],
+            &["counts"],
+            &["dump"],
+            &["maps"],
+            &["watch", "--once"],
+        ] {
+            let args = [words, &["-p", &pid]].concat();
+            let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+            ended.expect_code(1)?;
+            let said = &ended.stderr;
+            // Without the rights or the driver that a trap needs, a trace says so first where a process may not be looked into.
+            let is_of_trap = words == ["--how=trap"] && said.starts_with("nvcap: tracing: ");
+            ensure!(
+                is_of_trap && pid == "1" || said.contains(what) && said.contains("; name "),
+                "{words:?} of {pid}: {said}"
+            );
+            ensure!(said.lines().count() == 1, "{said}");
+        }
+    }
+    zombie.runs();
     Ok(())
 }

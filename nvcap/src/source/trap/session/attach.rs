@@ -19,7 +19,10 @@ use super::{
     outbox::seen_now,
 };
 use crate::{
-    procfs::mem::{Memory, Peek},
+    procfs::{
+        mem::{Memory, Peek},
+        unfit,
+    },
     record::{self, At, CpuVa, Device, Process, Record},
     source::memory::{
         maps::{self, Area},
@@ -386,12 +389,10 @@ impl Session {
 }
 
 fn cannot_attach(pid: u32, e: &io::Error) -> Error {
-    let next = match e.raw_os_error() {
-        Some(libc::ENOENT | libc::ESRCH) => "there is no such process; check the process id",
-        Some(libc::EACCES | libc::EPERM) => {
-            "it is not yours: run nvcap as root (sudo nvcap ...) or as its owner with cap_sys_ptrace"
-        }
-        _ => remedy_for_refusal(e),
-    };
+    let is_refused = matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+    if is_refused || unfit::unfit(pid).is_some() {
+        return Error::unfit("attaching to", pid, unfit::because_of(pid, e));
+    }
+    let next = remedy_for_refusal(e);
     Error::new(format!("attaching to process {pid}"), e, next)
 }
