@@ -87,8 +87,9 @@ impl Share {
         Some(Self {
             share: p,
             interval: (
-                ((middle - half) / by).clamp(0.0, 1.0),
-                ((middle + half) / by).clamp(0.0, 1.0),
+                // The share lies within, also where rounding says otherwise: the upper end of all looks was 1 - 2^-52.
+                ((middle - half) / by).clamp(0.0, p),
+                ((middle + half) / by).clamp(p, 1.0),
             ),
         })
     }
@@ -97,6 +98,17 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_lies_within_its_interval() {
+        for looks in 1..2000 {
+            for hits in [0, 1, looks / 2, looks - 1, looks] {
+                let share = Share::new(f64::from(hits), f64::from(looks)).unwrap();
+                let (lower, upper) = share.interval;
+                assert!((lower..=upper).contains(&share.share), "{share:?}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_read_whole_has_no_error() {

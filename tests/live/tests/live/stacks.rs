@@ -165,7 +165,7 @@ pub fn deleted_program() -> Result<()> {
         return not_run("not root, who can give up capabilities");
     }
     let folder = Folder::new()?;
-    let (program, out) = (folder.file("program"), folder.file("trace.json"));
+    let program = folder.file("program");
     // Another name of the same file, where it can be had: it is large.
     if std::fs::hard_link(softgpu()?, &program).is_err() {
         std::fs::copy(softgpu()?, &program)?;
@@ -178,14 +178,14 @@ pub fn deleted_program() -> Result<()> {
         .end(LIMIT)?
         .expect_code(0)?;
     let more = ["--submissions=60", "--call-depth=6", "--before-wait=5"];
-    let args = few.into_iter().chain(more).chain(["--wait-stdin"]);
+    let waits = ["--wait-stdin", "--hold-end"];
+    let args = few.into_iter().chain(more).chain(waits);
     let mut gpu = Running::start(&program, args)?;
     gpu.wait_for_line("waiting")?;
     std::fs::remove_file(&program)?;
     let kept = "-all,+bpf,+perfmon,+sys_ptrace,+dac_read_search";
     let mut args: Vec<OsString> = ["--bounding-set", kept].map(OsString::from).to_vec();
     args.extend([nvcap()?.into(), "--stacks".into(), "--json".into()]);
-    args.extend(["-o".into(), out.clone().into()]);
     args.extend(["--channels".into(), channels.into()]);
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = match Running::start(Path::new("setpriv"), args) {
@@ -194,10 +194,16 @@ pub fn deleted_program() -> Result<()> {
     };
     nvcap.wait_until("attached", LIMIT, |n| n.stderr().contains("attached"))?;
     gpu.write(b"g")?;
+    gpu.wait_for_line("held")?;
+    // Its file is known no longer when it has ended.
+    let shown = r#""type":"submission""#;
+    nvcap.wait_until("shown", LIMIT, |n| n.stdout().matches(shown).count() >= 40)?;
+    gpu.write(b"g")?;
     gpu.end(LIMIT)?.expect_code(0)?;
-    nvcap.end(LIMIT)?.expect_code(0)?;
-    let text = std::fs::read_to_string(&out)?;
-    let objects: Vec<Value> = text
+    let ended = nvcap.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let objects: Vec<Value> = ended
+        .stdout
         .lines()
         .map(serde_json::from_str)
         .collect::<Result<_, _>>()?;

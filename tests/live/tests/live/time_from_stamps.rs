@@ -498,7 +498,7 @@ pub fn another_clock() -> Result<()> {
 pub fn a_part_of_a_processor() -> Result<()> {
     for (share, says) in [
         ("500%", "give percent from 0.01 to 100"),
-        ("0%", "give percent from 0.01 on"),
+        ("0%", "give percent from 0.01 to 10000"),
     ] {
         let refused = ["time", "--gpu-time-cpu", share, "-p", "1"];
         let refused = Running::start(&nvcap()?, refused)?.end(LIMIT)?;
