@@ -10,9 +10,9 @@ const SYS_PTRACE: u64 = 1 << 19;
 /// Why a process cannot be looked into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit {
-    /// What it is, or what forbids it.
+    /// The reason: its kind, or a rule that forbids it.
     pub why: String,
-    /// What to do instead.
+    /// The remedy: what to type instead.
     pub next: String,
 }
 

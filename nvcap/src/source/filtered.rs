@@ -102,7 +102,7 @@ pub(crate) fn trap_refused() -> Option<&'static str> {
     }
 }
 
-/// What to do about a thread that cannot be started.
+/// The remedy where a thread cannot be started.
 pub(crate) fn remedy_for_thread() -> &'static str {
     match Call::Clone3.is_refused() {
         true => FOR_THREADS,

@@ -9,6 +9,7 @@ pub mod census;
 pub mod debugger;
 pub mod harness;
 pub mod in_step;
+pub mod json_lines;
 pub mod measure;
 pub mod needs;
 pub mod operations;

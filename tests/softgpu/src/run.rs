@@ -70,7 +70,7 @@ pub struct How {
     pub before_wait: u64,
     /// After so many submissions of each channel, wait for another byte; 0 for never.
     pub portion: u64,
-    /// How long after the one before it each thread begins.
+    /// Time from the begin of one thread to that of the next.
     pub apart: Duration,
     /// Stay this long after the last submission.
     pub linger: Duration,

@@ -43,7 +43,7 @@ const SLEEPER_LONGEST_NS: u64 = 4_000_000_000;
 const SEARCH_NS: u64 = 3_000_000;
 /// The same when none is expected any more, ns; only if the process has run at all.
 const SEARCH_LATE_NS: u64 = 20_000_000;
-/// Time between two searches by structure, ns, which cost more; and between two looks at whether a process runs at all.
+/// Shortest time between two searches by structure, ns: they cost more.
 const THOROUGH_NS: u64 = 50_000_000;
 /// CPU time in which nothing can be submitted, ns: a submission takes over a microsecond.
 const NOTHING_NS: u64 = 1_000;

@@ -20,11 +20,7 @@ fn functions() -> BTreeMap<u64, String> {
 }
 
 fn launches(trace: &Path) -> Result<Vec<Value>> {
-    let text = std::fs::read_to_string(trace)?;
-    let objects: Vec<Value> = text
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?;
+    let objects = live::json_lines::of_file(trace)?;
     let launches = objects.into_iter().filter(|o| o["op"] == "launch");
     Ok(launches.collect())
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
+use live::json_lines;
 use live::programs::{Folder, Running, nvcap, softgpu};
 use serde_json::Value;
 
@@ -27,11 +28,7 @@ fn trace(
     Running::start(&nvcap()?, args)?
         .end(LIMIT)?
         .expect_code(0)?;
-    let text = std::fs::read_to_string(&out)?;
-    Ok(text
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?)
+    json_lines::of_file(&out)
 }
 
 fn softgpu_with(args: &[&str]) -> Result<Vec<OsString>> {
@@ -126,12 +123,7 @@ pub fn without_bpf_loop() -> Result<()> {
     Running::start(Path::new("env"), command)?
         .end(LIMIT)?
         .expect_code(0)?;
-    let text = std::fs::read_to_string(&out)?;
-    let objects: Vec<Value> = text
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?;
-    for (_, frames) in stacks(&objects)? {
+    for (_, frames) in stacks(&json_lines::of_file(&out)?)? {
         expect_calls(&frames, 3)?;
     }
     Ok(())
@@ -202,12 +194,7 @@ pub fn deleted_program() -> Result<()> {
     gpu.end(LIMIT)?.expect_code(0)?;
     let ended = nvcap.end(LIMIT)?;
     ended.expect_code(0)?;
-    let objects: Vec<Value> = ended
-        .stdout
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?;
-    for (_, frames) in stacks(&objects)? {
+    for (_, frames) in stacks(&json_lines::of(&ended.stdout)?)? {
         expect_calls(&frames, 6)?;
     }
     Ok(())

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use ::nvcap::in_step;
 use anyhow::{Context, Result, bail, ensure};
 use live::harness::NotRun;
+pub(crate) use live::json_lines::of_file as objects;
 use live::programs::{Folder, Running, nvcap, softgpu};
 use serde_json::Value;
 use softgpu::layout::channels_file;
@@ -37,14 +37,6 @@ pub(crate) enum Way {
 }
 
 const WAYS: [Way; 3] = [Way::Start, Way::Attached, Way::Observed];
-
-pub(crate) fn objects(file: &Path) -> Result<Vec<Value>> {
-    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    Ok(text
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?)
-}
 
 /// What ran, by ring and position.
 pub(crate) type Truth = HashMap<(u64, u64), Value>;
