@@ -6,6 +6,8 @@ use super::lossy::text;
 
 /// PF_EXITING: it is exiting.
 const EXITING: u64 = 4;
+/// PF_SIGNALED: a signal has killed it.
+const SIGNALED: u64 = 0x400;
 /// PF_FORKNOEXEC: it was forked and still runs its parent's program.
 const FORKED: u64 = 0x40;
 
@@ -84,6 +86,12 @@ impl Stat {
         self.flags.is_none_or(|f| f & EXITING != 0)
     }
 
+    /// It runs no more instructions of its program: a signal has killed it, it is exiting, or has ended. Its memory may be there still, for a
+    /// core dump.
+    pub(crate) fn is_stopped_for_good(&self) -> bool {
+        self.flags.is_none_or(|f| f & (EXITING | SIGNALED) != 0)
+    }
+
     /// It still runs its parent's program.
     pub(crate) fn is_forked(&self) -> bool {
         self.flags.is_some_and(|f| f & FORKED != 0)
@@ -104,8 +112,11 @@ mod tests {
             (Some(1), Some(22), Some(9))
         );
         assert!(stat.is_exiting() && stat.is_forked() && !stat.is_over());
+        let killed = Stat::parse("4711 (x) R 1 2 3 0 -1 4195392 100 0 0").unwrap();
+        assert!(killed.is_stopped_for_good() && !killed.is_exiting());
         let kernel = Stat::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0").unwrap();
         assert!(kernel.is_of_kernel() && !stat.is_of_kernel());
+        assert!(stat.is_stopped_for_good() && !kernel.is_stopped_for_good());
         let cut = Stat::parse("4711 (x) Z 1").unwrap();
         assert!(cut.is_over() && cut.is_exiting() && !cut.is_forked() && cut.ticks.is_none());
         for wrong in ["", "4711 (x", "4711 (x)", "4711 x) S"] {

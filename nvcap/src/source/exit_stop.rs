@@ -361,7 +361,7 @@ fn is_ending(pid: u32, tid: u32) -> bool {
     let Ok(stat) = Stat::of_thread(pid, tid) else {
         return true;
     };
-    stat.is_over() || stat.is_exiting() || stat.state != 'R' && is_killed(pid, tid)
+    stat.is_over() || stat.is_stopped_for_good() || stat.state != 'R' && is_killed(pid, tid)
 }
 
 fn is_killed(pid: u32, tid: u32) -> bool {

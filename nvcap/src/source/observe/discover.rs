@@ -334,9 +334,9 @@ impl Watched {
     fn look_at_files(&mut self, now: u64) {
         let known = self.doorbell || self.files_since.is_some();
         if self.launched && !known && now >= self.next_files {
-            let begun = process::thread_cpu();
+            let begun = process::search_cpu();
             self.files_since = maps::has_gpu_open(self.pid).then_some(now);
-            let cost = process::thread_cpu().saturating_sub(begun);
+            let cost = process::search_cpu().saturating_sub(begun);
             self.next_files = now + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
         }
     }
@@ -350,9 +350,9 @@ impl Watched {
         let changed = std::mem::take(&mut self.suspect) || pages != self.pages;
         if changed && now >= self.next_maps || now >= self.next_maps + 10 * LONGEST_NS {
             self.pages = pages;
-            let begun = process::thread_cpu();
+            let begun = process::search_cpu();
             self.read_maps(now, &mut changes, between);
-            let cost = process::thread_cpu().saturating_sub(begun);
+            let cost = process::search_cpu().saturating_sub(begun);
             self.next_maps = now + (cost * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
         }
         self.look_at_files(now);
@@ -471,7 +471,7 @@ impl Watched {
             return;
         }
         self.searched_at = Some(run);
-        let cpu = process::thread_cpu();
+        let cpu = process::search_cpu();
         let mut found = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
         if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
             // Not laid out as libcuda does: by structure, which costs more.
@@ -482,14 +482,14 @@ impl Watched {
             if !found.is_empty() && !lie.is_empty() {
                 found = lie;
             }
-            let cost = process::thread_cpu().saturating_sub(cpu);
+            let cost = process::search_cpu().saturating_sub(cpu);
             self.next_thorough = now + (cost * PART).max(THOROUGH_NS);
         }
         let is_there = |ring: &u64| memory.word(*ring).is_ok();
         if self.rings.iter().all(is_there) {
             self.sought_at = now;
         }
-        let cost = process::thread_cpu().saturating_sub(cpu);
+        let cost = process::search_cpu().saturating_sub(cpu);
         let begin = self.begin;
         for f in found {
             if self.stale.contains(&f.ring) || !self.rings.insert(f.ring) {

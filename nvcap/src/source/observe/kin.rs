@@ -100,10 +100,10 @@ impl Session {
         if now() < self.births.next {
             return;
         }
-        let begun = process::thread_cpu();
+        let begun = process::search_cpu();
         self.find_kin();
         self.look_at_orphans(FOUND_NS);
-        let cost = process::thread_cpu().saturating_sub(begun);
+        let cost = process::search_cpu().saturating_sub(begun);
         self.births.next = now()
             + if self.all_sleep() {
                 // Who makes a child runs, of which the kernel tells.

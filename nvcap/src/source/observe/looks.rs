@@ -93,7 +93,7 @@ impl Session {
         let now = now();
         self.poll_stops(now);
         if self.scheduler.is_due(now) {
-            self.look_at_due();
+            process::left_out(|| self.look_at_due());
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::procfs::{maps::Line, stat::Stat};
 use std::{
+    cell::Cell,
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     time::Duration,
@@ -24,6 +25,24 @@ pub(crate) fn own_cpu() -> u64 {
 /// CPU time of this thread, ns.
 pub(crate) fn thread_cpu() -> u64 {
     clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
+thread_local! {
+    /// CPU time of this thread that went into what was [`left_out`], ns.
+    static LEFT_OUT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// CPU time of this thread without what was [`left_out`], ns.
+pub(crate) fn search_cpu() -> u64 {
+    thread_cpu().saturating_sub(LEFT_OUT.get())
+}
+
+/// Does something else in the middle of a search, which is no part of its cost.
+pub(crate) fn left_out(other: impl FnOnce()) {
+    let (begun, before) = (thread_cpu(), LEFT_OUT.get());
+    other();
+    // It may itself have left something out, which is a part of it.
+    LEFT_OUT.set(before + thread_cpu().saturating_sub(begun));
 }
 
 /// The clock that counts a process's CPU time.

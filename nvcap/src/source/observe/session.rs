@@ -204,7 +204,7 @@ impl Session {
     }
 
     pub(super) fn look_after(&mut self, pid: u32) {
-        let begun = process::thread_cpu();
+        let begun = process::search_cpu();
         // Before it is found dead: a child that was born in between would be nobody's.
         let children = if self.options.follow {
             procfs::children(pid, &mut || self.meanwhile())
@@ -225,7 +225,7 @@ impl Session {
             self.process_gone(pid);
             return;
         }
-        let cost = process::thread_cpu().saturating_sub(begun);
+        let cost = process::search_cpu().saturating_sub(begun);
         let sleeps = self.sleepers.has(pid);
         if let Some(watched) = self.watched.get_mut(&pid) {
             let mut again = watched.pause(cost, sleeps);

@@ -6,6 +6,16 @@ use crate::source::observe::followed::{self, Dropped, quiet};
 /// Channels that a process unmaps so long after the last search for channels, ns, may not have been all of its.
 const UNSOUGHT_NS: u64 = 30_000_000;
 
+/// The same, but in step, where a program waits until its channels have been read before it unmaps them: it has missed nothing that it was
+/// late for.
+fn unsought_ns() -> u64 {
+    #[cfg(feature = "in-step")]
+    if crate::in_step::is_on() {
+        return crate::in_step::PATIENCE_NS;
+    }
+    UNSOUGHT_NS
+}
+
 impl Watched {
     /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
     /// say.
@@ -85,7 +95,7 @@ impl Watched {
         });
         let unsought = std::mem::take(&mut self.unsought);
         followed::unmapped(&dropped).or_else(|| {
-            (unsought > UNSOUGHT_NS).then(|| {
+            (unsought > unsought_ns()).then(|| {
                 let ms = unsought as f64 / 1e6;
                 format!(
                     "it unmapped channels {ms:.1} ms after channels had last been looked for: whether one was used for the first time in between is not known"
