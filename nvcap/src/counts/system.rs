@@ -94,16 +94,19 @@ impl Machine {
 
     /// Who a process is, and whether all that it has submitted is new.
     fn about(&mut self, pid: u32, start: u64) -> (Identity, bool) {
+        // In the same tick, too: what it did before that is less than a tick's.
+        let began_since = start >= self.began;
         match &mut self.finder {
             Finder::Named(_, host) => {
                 let who = host.identity(pid, &host::Uses::default());
-                (who.unwrap_or_default(), start > self.began)
+                (who.unwrap_or_default(), began_since)
             }
             Finder::All { found, .. } => {
                 let known = found.get(&pid);
                 let who = known.map(|known| known.who.clone());
                 let was_there = known.is_some_and(|known| known.was_there);
-                (who.unwrap_or_default(), !was_there)
+                // The first round may come some time after nvcap's begin.
+                (who.unwrap_or_default(), began_since || !was_there)
             }
         }
     }

@@ -192,8 +192,30 @@ impl Bed {
 
     /// One regular submission: its channel's next release.
     pub fn submit(&self, i: usize) {
+        self.submit_by(i, || self.doorbell(i));
+    }
+
+    /// One regular submission, whose doorbell is rung by code that stores ECX where RAX points, and returns.
+    pub fn submit_from(&self, i: usize, code: u64) {
+        self.submit_by(i, || {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the caller has mapped that code; it stores a word to the doorbell, which is mapped writable.
+            unsafe {
+                std::arch::asm!("call {code}", code = in(reg) code, in("rax") doorbell_page(0, 1) + DOORBELL,
+                    in("rcx") u64::from(channel(i).token()), clobber_abi("C"));
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            {
+                let _ = code;
+                self.doorbell(i);
+            }
+        });
+    }
+
+    fn submit_by(&self, i: usize, rings: impl FnOnce()) {
         let counters = self.lock(i);
-        self.put(i, &honest(i, counters.number.load(Ordering::Relaxed)));
+        let bytes = honest(i, counters.number.load(Ordering::Relaxed));
+        self.put(i, &bytes, rings);
         self.unlock(i);
     }
 
@@ -208,7 +230,7 @@ impl Bed {
     /// A submission of these bytes, counted like any other.
     pub fn submit_bytes(&self, i: usize, bytes: &[u8]) {
         self.lock(i);
-        self.put(i, bytes);
+        self.put(i, bytes, || self.doorbell(i));
         self.unlock(i);
     }
 
@@ -225,7 +247,7 @@ impl Bed {
     }
 
     /// Pushbuffer, ring, GP_PUT, doorbell, GP_GET. The channel's lock is held.
-    fn put(&self, i: usize, bytes: &[u8]) {
+    fn put(&self, i: usize, bytes: &[u8], rings: impl FnOnce()) {
         let counters = self.counters(i);
         let number = counters.number.load(Ordering::Relaxed);
         let position = counters.position.load(Ordering::Relaxed);
@@ -242,7 +264,7 @@ impl Bed {
         let sum = checksum(0, raw, bytes);
         counters.sum.fetch_add(sum, Ordering::Relaxed);
         self.gp_put(i).store(put, Ordering::Release);
-        self.doorbell(i);
+        rings();
         self.gp_get(i).store(put, Ordering::Release);
     }
 

@@ -3,6 +3,7 @@
 
 pub mod bed;
 pub mod ends;
+pub mod files;
 pub mod mappings;
 pub mod mode;
 pub mod names;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::bed::Bed;
-use crate::{ends, mappings, names, rings, signals, streams};
+use crate::{ends, files, mappings, names, rings, signals, streams};
 
 /// One kind of behaviour of the target.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,7 @@ pub const MODES: &[Mode] = modes! {
         moved is vague, protected, userd_random is vague, of_two of 2, of_65536 of 65536, idle_doorbells, all_at_once, storm;
     streams: random_words, cut_method, nops, odd_qmds, inline_beyond, semaphores;
     mappings: many, made_and_undone, sparse;
+    files: environment, fifos, sections, long_names;
     signals: stopped, trap_handler, storm, timers, other_stack, blocked;
 };
 

@@ -83,7 +83,8 @@ impl Report {
         let ledger = self.ledger.as_ref().context("the trace has no ledger")?;
         ensure!(
             ledger["complete"] == true,
-            "the ledger does not say `complete: true`: {ledger}"
+            "the ledger does not say `complete: true`: {}: {ledger}",
+            ledger["verdict"]
         );
         for (name, value) in [
             ("submissions", self.submissions),

@@ -114,6 +114,10 @@ pub fn tracer(mode: &Mode, way: Way, folder: &Folder, trace: &Path) -> Result<Co
             "-o",
         ])
         .arg(trace);
+    if way.how() == "trap" && mode.name.starts_with("files::") {
+        // Their functions are looked for in the files.
+        command.arg("--stacks");
+    }
     if way.finds() {
         command.env("NVCAP_DEVICES_BY_NAME", "1");
     } else {
