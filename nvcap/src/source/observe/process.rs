@@ -371,6 +371,26 @@ mod tests {
     use super::*;
     use std::fs;
 
+    #[test]
+    fn what_is_left_out_is_no_part_of_a_search() {
+        let work = |ns: u64| {
+            let until = thread_cpu() + ns;
+            while thread_cpu() < until {
+                std::hint::spin_loop();
+            }
+        };
+        let (whole, search) = (thread_cpu(), search_cpu());
+        left_out(|| {
+            work(2_000_000);
+            left_out(|| work(2_000_000));
+        });
+        let (whole, search) = (thread_cpu() - whole, search_cpu() - search);
+        assert!(
+            whole >= 4_000_000 && search < whole / 2,
+            "{search} of {whole}"
+        );
+    }
+
     fn parse_state(line: &str) -> State {
         State::of(&Stat::parse(line).unwrap())
     }
