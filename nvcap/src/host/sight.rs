@@ -53,7 +53,7 @@ fn hiding(mountinfo: &str) -> Option<Hiding> {
 fn is_hidden_from(hiding: &Hiding, rights: &Rights) -> bool {
     // Where only what may be traced is listed, no group is asked for.
     let groups_count = !matches!(hiding.hidepid.as_str(), "4" | "ptraceable");
-    !rights.ptrace && !(groups_count && rights.groups.contains(&hiding.gid))
+    !(rights.ptrace || groups_count && rights.groups.contains(&hiding.gid))
 }
 
 fn own_groups() -> Vec<u32> {

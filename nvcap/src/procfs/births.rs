@@ -1,7 +1,7 @@
 //! Processes that are born anywhere on this machine, told by the number that the kernel gave last; where nothing tells that number
 //! (`/proc` mounted with `subset=pid` has no `loadavg`), by what `/proc` did not list before.
 
-use std::{collections::BTreeSet, fs::File, ops::RangeInclusive, os::unix::fs::FileExt};
+use std::{collections::BTreeSet, fs::File, ops::Range, os::unix::fs::FileExt};
 
 /// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
 const FEW: u32 = 512;
@@ -14,11 +14,11 @@ pub(crate) struct Numbers {
     last: Option<u32>,
     /// The processes of the last list, where the number is not told.
     listed: BTreeSet<u32>,
-    given: RangeInclusive<u32>,
+    given: Range<u32>,
 }
 
 /// No numbers.
-const NONE: RangeInclusive<u32> = 1..=0;
+const NONE: Range<u32> = 0..0;
 
 impl Numbers {
     /// Knows of those that are given from now on.
@@ -47,7 +47,7 @@ impl Numbers {
 
     /// The numbers that were given between the last two calls of [`fresh`](Self::fresh), all of them; those alone that came after the largest
     /// where the kernel has begun again. Some of them may be older processes'.
-    pub(crate) fn given(&self) -> RangeInclusive<u32> {
+    pub(crate) fn given(&self) -> Range<u32> {
         self.given.clone()
     }
 
@@ -62,8 +62,8 @@ impl Numbers {
             return fresh;
         };
         self.given = match before <= last {
-            true => before + 1..=last,
-            false => 1..=last,
+            true => before + 1..last + 1,
+            false => 1..last + 1,
         };
         if (before..=before.saturating_add(FEW)).contains(&last) {
             return (before + 1..=last).collect();
