@@ -3,7 +3,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-use super::{helpers, served};
+use super::served;
 use crate::wire::Hole;
 pub(crate) use crate::wire::peek::Peek;
 
@@ -18,8 +18,6 @@ impl Peek for Memory {
 pub struct Memory {
     pid: u32,
     file: File,
-    /// Helpers read it.
-    guarded: bool,
 }
 
 impl Memory {
@@ -28,24 +26,10 @@ impl Memory {
     /// # Errors
     /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
     pub fn open(pid: u32) -> io::Result<Self> {
-        if helpers::is_held(pid) {
-            return Err(io::Error::other(helpers::GIVEN_UP));
-        }
         Ok(Self {
             pid,
             file: File::open(super::of_process(pid, "mem"))?,
-            guarded: helpers::is_strange(pid),
         })
-    }
-
-    /// One that helpers read, whoever's the process is.
-    #[cfg(test)]
-    pub(super) fn guarded(pid: u32) -> Self {
-        let guarded = true;
-        Self {
-            guarded,
-            ..Self::open(pid).unwrap()
-        }
     }
 
     /// Reads exactly `to.len()` bytes.
@@ -56,10 +40,7 @@ impl Memory {
         if served::is_unreadable(self.pid, std::iter::once((at, to.len()))) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        match self.guarded {
-            true => helpers::read_file(self.pid, &self.file, at, to),
-            false => self.file.read_exact_at(to, at),
-        }
+        self.file.read_exact_at(to, at)
     }
 
     /// Reads `len` bytes; pages that cannot be read become zero and are listed.
@@ -72,8 +53,6 @@ impl Memory {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ordinary {
     pid: libc::pid_t,
-    /// Helpers read it.
-    guarded: bool,
 }
 
 impl Ordinary {
@@ -82,18 +61,9 @@ impl Ordinary {
     /// # Errors
     /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
-        let Memory { guarded, .. } = Memory::open(pid)?;
+        Memory::open(pid)?;
         let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
-        Ok(Self { pid, guarded })
-    }
-
-    /// One that helpers read, whoever's the process is.
-    #[cfg(test)]
-    pub(super) fn guarded(pid: u32) -> Self {
-        Self {
-            pid: pid.cast_signed(),
-            guarded: true,
-        }
+        Ok(Self { pid })
     }
 
     /// The process whose memory it is.
@@ -118,11 +88,7 @@ impl Ordinary {
         };
         let remote = &ranges.remote;
         let count = remote.len() as libc::c_ulong;
-        let mut of = |thread: libc::pid_t| {
-            if self.guarded {
-                let pid = self.pid.cast_unsigned();
-                return helpers::read_ranges(pid, thread, ranges.each(), to);
-            }
+        let of = |thread: libc::pid_t| {
             // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
             let n = unsafe {
                 libc::process_vm_readv(thread, &raw const local, 1, remote.as_ptr(), count, 0)

@@ -6,7 +6,6 @@
 //! - [`tasks`]: what the threads of a process are doing.
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
-//! - [`helpers`]: reads that may last for ever.
 //! - [`served`]: mappings of files that another program answers for, which are not read.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of processes that are born.
@@ -29,7 +28,6 @@ pub(crate) mod auxv;
 pub(crate) mod births;
 pub(crate) mod budget;
 pub(crate) mod environ;
-pub(crate) mod helpers;
 pub(crate) mod kernel_log;
 mod lossy;
 pub(crate) mod maps;
