@@ -432,9 +432,18 @@ fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
     let choice = args.filters.choice(args.user.iter().cloned());
     let found = crate::host::gpu_processes();
     let found = found.chosen(&choice, &args.filters.host_root);
+    let not_shown = crate::host::hidden_from_user(&choice, &args.filters.host_root);
     let pids: Vec<u32> = found.mapped().collect();
     if !pids.is_empty() {
+        if let Some(why) = not_shown {
+            tell(format_args!("{why}"));
+        }
         return Ok(Some(pids));
+    }
+    if let Some(why) = not_shown {
+        bail!(
+            "no process that is meant and may be looked at has a GPU's device file mapped, and {why}"
+        );
     }
     if !found.hidden.is_empty() {
         bail!(

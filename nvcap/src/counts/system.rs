@@ -20,6 +20,8 @@ use crate::source::memory::maps::{self, Area};
 const SECOND: u64 = 1_000_000_000;
 /// So many of the processes that may not be looked into are asked in a round whether they have ended.
 const ASKED: usize = 64;
+/// The number of no process, under which it is kept that `/proc` hides some.
+const OTHERS: u32 = 0;
 /// Ticks of the kernel's accounting in a second.
 const TICKS: u64 = 100;
 
@@ -123,7 +125,7 @@ impl Machine {
             .copied()
             .unwrap_or(0);
         for pid in next {
-            if procfs::has_ended(pid) {
+            if pid != OTHERS && procfs::has_ended(pid) {
                 self.hidden.remove(&pid);
             }
         }
@@ -177,6 +179,14 @@ impl System for Machine {
                                 let it = (it.pid, refused(it.identity, why, false));
                                 self.hidden.extend([it]);
                             }
+                        }
+                        Change::NotSeen(why) => {
+                            let who = Identity {
+                                comm: "all that /proc hides (hidepid)".to_owned(),
+                                ..Identity::default()
+                            };
+                            let it = refused(who, why, false);
+                            self.hidden.insert(OTHERS, it);
                         }
                         // Nobody tells this census of mappings.
                         Change::Missed(_) | Change::NotAllTold => {}

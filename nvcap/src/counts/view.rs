@@ -43,6 +43,7 @@ pub(crate) fn named(refused: &BTreeMap<u32, Refused>) -> String {
     let mut all: Vec<(&u32, &Refused)> = refused.iter().collect();
     all.sort_by_key(|(_, r)| !r.uses_gpu);
     let one = |(pid, r): &(&u32, &Refused)| match r.user.as_str() {
+        _ if **pid == 0 => r.name.clone(),
         "" => format!("{} {pid}", r.name),
         user => format!("{} {pid} of {user}", r.name),
     };

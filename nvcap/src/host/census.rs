@@ -6,7 +6,8 @@
 //!   GPU without mapping its memory.
 //!
 //! Where the driver's modules count their open files (`opens`), rounds without a change there look at nobody. Who is told to have mapped
-//! memory of a GPU ([`Census::told`]) is looked at at once.
+//! memory of a GPU ([`Census::told`]) is looked at at once. Where nobody tells of them, those that came and ended unseen are counted
+//! (`brief`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,10 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Host, Uses, choice::Choice, opens::Opens, uses};
+use super::{Host, Uses, choice::Choice, opens::Opens, sight::Hidden, uses};
 use crate::procfs::{self, births::Numbers, stat::Stat};
 use crate::record::Identity;
 use crate::source::clock;
+use brief::Unseen;
+
+mod brief;
 
 /// Shortest time between two rounds.
 const ROUND: Duration = Duration::from_millis(50);
@@ -52,6 +56,8 @@ pub(crate) enum Change {
     Missed(Box<Found>),
     /// Not all that was to be told of mappings was: a process that used a GPU for some milliseconds may not be known. Once.
     NotAllTold,
+    /// Processes that may be meant were not seen, for this reason.
+    NotSeen(String),
 }
 
 /// A process that was found.
@@ -134,6 +140,9 @@ pub(crate) struct Census {
     opened: bool,
     /// [`Change::NotAllTold`] was said.
     not_all_told: bool,
+    hidden: Hidden,
+    /// Those that came and ended unseen, where nobody tells of mappings.
+    unseen: Option<Unseen>,
     next_round: Instant,
     next_sweep: Instant,
     swept: Instant,
@@ -141,9 +150,11 @@ pub(crate) struct Census {
 
 impl Census {
     /// Of the chosen processes of a host.
-    pub(crate) fn new(host: Host, choice: Choice) -> Self {
+    pub(crate) fn new(mut host: Host, choice: Choice) -> Self {
         let now = Instant::now();
         Self {
+            hidden: host.hidden(&choice),
+            unseen: None,
             host,
             choice,
             // Before the first look: who is born during it is fresh.
@@ -162,6 +173,12 @@ impl Census {
         }
     }
 
+    /// Counts those that come and end between two looks: nobody tells of mappings.
+    pub(crate) fn looks_alone(mut self) -> Self {
+        self.unseen = Some(Unseen::default());
+        self
+    }
+
     /// When the next round is due.
     pub(crate) fn next(&self) -> Instant {
         self.next_round
@@ -177,6 +194,10 @@ impl Census {
         let mut changes = Vec::new();
         if std::mem::take(&mut self.first) {
             self.sweep(true, &mut changes);
+            changes.extend(self.hidden.said.take().map(Change::NotSeen));
+            if self.unseen.is_some() && !self.numbers.tells_all() {
+                changes.push(Change::NotSeen(brief::NO_NUMBERS.to_owned()));
+            }
             return changes;
         }
         let begun = cpu();
@@ -251,26 +272,89 @@ impl Census {
         changes
     }
 
-    /// Looks at those that were born of late.
-    fn look_at_young(&mut self, now: Instant, changes: &mut Vec<Change>) {
+    /// Looks who was born since the last call: often, so that few come and end in between. What has changed by that.
+    pub(crate) fn births(&mut self, now: Instant) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.look_at_born(now, &mut changes);
+        self.look_at_brief(now, &mut changes);
+        changes
+    }
+
+    /// A last look at those that are young, when the trace ends.
+    pub(crate) fn last(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.look_at_young(Instant::now(), &mut changes);
+        changes
+    }
+
+    /// Learns who was born, and whether a file of the driver's may have been opened.
+    fn look_at_born(&mut self, now: Instant, changes: &mut Vec<Change>) -> bool {
         let changed = self.opens.may_have_changed();
         self.opened |= changed;
-        for pid in self.numbers.fresh() {
-            // Threads have numbers too, and are no processes; one that is gone is of no concern.
+        let fresh = self.numbers.fresh();
+        if let Some(unseen) = &mut self.unseen
+            && unseen.polled(changed, now)
+            // A number that is not there may be that of a hidden process.
+            && !self.hidden.any
+        {
+            let given = self.numbers.given();
+            let gone = given.filter(|pid| !procfs::exists(*pid)).count();
+            unseen.gone(gone as u64);
+        }
+        for pid in fresh {
+            // Threads have numbers too, and are no processes.
             if let Ok(stat) = Stat::of_process(pid)
                 && procfs::process_of(pid) == Some(pid)
             {
                 self.born(pid, stat.start.unwrap_or(0), Some(now + YOUNG), changes);
+                self.is_brief(pid, &stat, now);
             }
         }
-        if !changed {
+        changed
+    }
+
+    /// A process that was born is brief until it has lived for a while.
+    fn is_brief(&mut self, pid: u32, stat: &Stat, now: Instant) {
+        let is_none = self.known.get(&pid).is_some_and(|k| k.was == Was::None);
+        if !is_none || stat.is_of_kernel() || self.is_own(pid) {
             return;
         }
-        let young = |k: &Known| k.young.is_some_and(|until| until > now);
-        let young = self.known.iter().filter(|(_, k)| young(k));
-        for pid in young.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
-            self.look_if_grown(pid, false, changes);
+        if let Some(unseen) = &mut self.unseen {
+            unseen.born(pid, now);
         }
+    }
+
+    /// Counts those of the brief ones that have ended, and reads whose the others are.
+    fn look_at_brief(&mut self, now: Instant, changes: &mut Vec<Change>) {
+        let Some(unseen) = &mut self.unseen else {
+            return;
+        };
+        for pid in unseen.brief() {
+            if self.known.get(&pid).is_none_or(|k| k.was != Was::None) {
+                unseen.forget(pid);
+            } else if procfs::has_ended(pid) {
+                unseen.ended(pid, &self.choice);
+            } else if !self.choice.user.is_empty() {
+                let uids = procfs::status(pid, "Uid");
+                let uid = uids.and_then(|u| u.split_whitespace().next()?.parse().ok());
+                let user = uid.and_then(|uid| self.host.user(uid));
+                unseen.is_of(pid, uid, user, now);
+            }
+        }
+        unseen.forget_old(now);
+        changes.extend(unseen.said().map(Change::NotSeen));
+    }
+
+    /// Looks at those that were born of late.
+    fn look_at_young(&mut self, now: Instant, changes: &mut Vec<Change>) {
+        if self.look_at_born(now, changes) {
+            let young = |k: &Known| k.young.is_some_and(|until| until > now);
+            let young = self.known.iter().filter(|(_, k)| young(k));
+            for pid in young.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+                self.look_if_grown(pid, false, changes);
+            }
+        }
+        self.look_at_brief(now, changes);
     }
 
     /// A process with this number is new, or the number is another process's now. What is known of one that was told of, or found by a sweep,
@@ -289,10 +373,13 @@ impl Census {
             young,
             was: Was::None,
         };
-        if let Some(before) = self.known.insert(pid, known)
-            && before.was.is_told()
-        {
-            changes.push(Change::Went(pid));
+        if let Some(before) = self.known.insert(pid, known) {
+            if let Some(unseen) = &mut self.unseen {
+                unseen.ended(pid, &self.choice);
+            }
+            if before.was.is_told() {
+                changes.push(Change::Went(pid));
+            }
         }
     }
 
@@ -305,6 +392,9 @@ impl Census {
         let gone: Vec<u32> = self.known.keys().copied().filter(gone).collect();
         for pid in gone {
             let known = self.known.remove(&pid);
+            if let Some(unseen) = &mut self.unseen {
+                unseen.ended(pid, &self.choice);
+            }
             if known.is_some_and(|k| k.was.is_told()) {
                 changes.push(Change::Went(pid));
             }
@@ -344,6 +434,7 @@ impl Census {
     }
 
     fn look(&mut self, pid: u32, first: bool, changes: &mut Vec<Change>) {
+        let opens = self.unseen.as_ref().map_or(0, Unseen::opens);
         let (uses, hidden) = match (self.look_into)(pid) {
             Ok(uses) => (uses, None),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
@@ -352,6 +443,9 @@ impl Census {
             // It has ended.
             Err(_) => return,
         };
+        if let Some(unseen) = &mut self.unseen {
+            unseen.looked(pid, opens);
+        }
         if !uses.any() && hidden.is_none() {
             self.shown(pid, changes);
             return;

@@ -50,6 +50,13 @@ impl Choice {
         *self == Self::default()
     }
 
+    /// True where nobody's processes but this user's are chosen, by name or number.
+    pub(crate) fn is_of_user_alone(&self, uid: u32, name: Option<&str>) -> bool {
+        let uid = uid.to_string();
+        let is_own = |p: &String| *p == uid || name == Some(p.as_str());
+        !self.user.is_empty() && self.user.iter().all(is_own)
+    }
+
     /// Whether a process is chosen, as far as that does not depend on the GPUs that it uses: those of a process that may not be
     /// looked into are not known.
     pub(crate) fn takes_beside_gpus(&self, who: &Identity) -> bool {
@@ -164,6 +171,20 @@ mod tests {
             let mut choice = Choice::default();
             what(&mut choice);
             assert!(!choice.takes(&none), "{choice:?}");
+        }
+        let of_users = |users: &[&str]| Choice {
+            user: users.iter().map(|u| (*u).to_owned()).collect(),
+            ..Choice::default()
+        };
+        for (users, alone) in [
+            (&["ann"][..], true),
+            (&["1000", "ann"], true),
+            (&["ann", "bob"], false),
+            (&["an*"], false),
+            (&[], false),
+        ] {
+            let is_alone = of_users(users).is_of_user_alone(1000, Some("ann"));
+            assert_eq!(is_alone, alone, "{users:?}");
         }
         let gpu = Choice {
             gpu: vec!["7".into()],

@@ -5,6 +5,7 @@
 //! - [`Host`]: who a process is, [`Identity`].
 //! - [`choice`]: which processes are meant.
 //! - [`census`]: the chosen ones that use a GPU, and those to come.
+//! - `sight`: those that `/proc` hides.
 //! - `told`: those that the kernel tells of.
 //!
 //! The files may be anybody's: whatever is in them, nothing here panics, and what is kept of them is bounded.
@@ -20,6 +21,7 @@ mod cgroup;
 mod gpus;
 mod logs;
 mod opens;
+mod sight;
 mod users;
 
 use std::{
@@ -94,6 +96,17 @@ impl Host {
         })
     }
 
+    /// What `/proc` hides from nvcap's user.
+    fn hidden(&mut self, choice: &Choice) -> sight::Hidden {
+        let users = &mut self.users;
+        sight::hidden(choice, &mut |uid| users.name(uid, Instant::now()))
+    }
+
+    /// The name of a user.
+    fn user(&mut self, uid: u32) -> Option<String> {
+        self.users.name(uid, Instant::now())
+    }
+
     /// These GPUs, by minor number.
     fn used(&self, minors: impl IntoIterator<Item = u32>) -> Vec<UsedGpu> {
         gpus::used(minors, &self.uuids)
@@ -107,6 +120,12 @@ pub(crate) struct GpuProcesses {
     pub all: Vec<(u32, Uses)>,
     /// Those that may not be looked into, whether or not they use a GPU.
     pub hidden: Vec<u32>,
+}
+
+/// Text that says which processes of the host whose files are below `root` are hidden from nvcap's user; none where none is that may be
+/// meant.
+pub(crate) fn hidden_from_user(choice: &Choice, root: &Path) -> Option<String> {
+    Host::new(root).hidden(choice).said
 }
 
 impl GpuProcesses {

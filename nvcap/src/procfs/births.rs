@@ -1,7 +1,7 @@
 //! Processes that are born anywhere on this machine, told by the number that the kernel gave last; where nothing tells that number
 //! (`/proc` mounted with `subset=pid` has no `loadavg`), by what `/proc` did not list before.
 
-use std::{collections::BTreeSet, fs::File, os::unix::fs::FileExt};
+use std::{collections::BTreeSet, fs::File, ops::Range, os::unix::fs::FileExt};
 
 /// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
 const FEW: u32 = 512;
@@ -14,7 +14,11 @@ pub(crate) struct Numbers {
     last: Option<u32>,
     /// The processes of the last list, where the number is not told.
     listed: BTreeSet<u32>,
+    given: Range<u32>,
 }
+
+/// No numbers.
+const NONE: Range<u32> = 0..0;
 
 impl Numbers {
     /// Knows of those that are given from now on.
@@ -28,7 +32,12 @@ impl Numbers {
             Some(_) => BTreeSet::new(),
             None => super::processes().into_iter().collect(),
         };
-        Self { file, last, listed }
+        Self {
+            file,
+            last,
+            listed,
+            given: NONE,
+        }
     }
 
     /// False where processes that come and go between two calls leave no trace: only lists tell of others.
@@ -36,14 +45,25 @@ impl Numbers {
         self.last.is_some()
     }
 
+    /// The numbers that were given between the last two calls of [`fresh`](Self::fresh), all of them; those alone that came after the largest
+    /// where the kernel has begun again. Some of them may be older processes'.
+    pub(crate) fn given(&self) -> Range<u32> {
+        self.given.clone()
+    }
+
     /// Numbers that were given since the last call.
     pub(crate) fn fresh(&mut self) -> Vec<u32> {
         let last = last(self.file.as_ref());
         let (Some(before), Some(last)) = (std::mem::replace(&mut self.last, last), last) else {
             let all: BTreeSet<u32> = super::processes().into_iter().collect();
+            self.given = NONE;
             let fresh = all.difference(&self.listed).copied().collect();
             self.listed = all;
             return fresh;
+        };
+        self.given = match before <= last {
+            true => before + 1..last + 1,
+            false => 1..last + 1,
         };
         if (before..=before.saturating_add(FEW)).contains(&last) {
             return (before + 1..=last).collect();
@@ -79,6 +99,7 @@ mod tests {
             let mut child = std::process::Command::new("true").spawn().unwrap();
             let pid = child.id();
             assert!(numbers.fresh().contains(&pid));
+            assert!(numbers.given().contains(&pid));
             assert!(!numbers.fresh().contains(&pid));
             child.wait().unwrap();
         }

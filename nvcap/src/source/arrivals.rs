@@ -5,7 +5,11 @@
 use std::{
     io,
     path::PathBuf,
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -38,12 +42,12 @@ pub(crate) struct Everyone {
 const NAMED: usize = 8;
 /// How long the first round is waited for.
 const FIRST: Duration = Duration::from_secs(10);
-/// Longest sleep between two looks whether the trace is over.
-const NAP: Duration = Duration::from_millis(200);
+/// How long the last look is waited for.
+const LAST: Duration = Duration::from_secs(2);
 /// Why a process may be missing that nothing else is known of.
 const NOT_ALL_TOLD: &str = "more memory was mapped on this machine at once than nvcap could be told of: a process that came to use a GPU \
                             meanwhile, and ended within milliseconds, may be missing";
-/// Time between two looks at what the kernel tells.
+/// Time between two looks at what the kernel tells, or at the numbers that it has given.
 const LISTENS: Duration = Duration::from_millis(5);
 
 /// The processes that come.
@@ -52,6 +56,7 @@ pub(crate) struct Arrivals {
     rounds: mpsc::Receiver<Vec<Change>>,
     /// Those of the first round.
     first: Vec<Change>,
+    is_over: Arc<AtomicBool>,
 }
 
 impl Arrivals {
@@ -66,9 +71,14 @@ impl Arrivals {
             notice(&way(told.as_ref().err()));
         }
         let mut told = told.ok();
+        let ends = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&ends);
         let look = move || {
             let begun = Instant::now();
             let mut census = Census::new(Host::new(&of.host_root), of.choice);
+            if told.is_none() {
+                census = census.looks_alone();
+            }
             loop {
                 // A round without changes is told, too: that shows whether anybody listens.
                 let changes = census.round();
@@ -85,13 +95,17 @@ impl Arrivals {
                 }
                 let next = census.next();
                 while let Some(left) = next.checked_duration_since(Instant::now()) {
-                    let Some(told) = &mut told else {
-                        thread::sleep(left.min(NAP));
-                        continue;
+                    let is_last = is_over.load(Ordering::SeqCst);
+                    let now = Instant::now();
+                    let changes = match &mut told {
+                        Some(told) => {
+                            let mapped = told.take();
+                            census.told(&mapped.by, mapped.lost, now)
+                        }
+                        None if is_last => census.last(),
+                        None => census.births(now),
                     };
-                    let mapped = told.take();
-                    let changes = census.told(&mapped.by, mapped.lost, Instant::now());
-                    if !changes.is_empty() && to.send(changes).is_err() {
+                    if !changes.is_empty() && to.send(changes).is_err() || is_last {
                         return;
                     }
                     thread::sleep(left.min(LISTENS));
@@ -103,12 +117,32 @@ impl Arrivals {
             .spawn(look)
             .map_err(|e| no_thread(&e))?;
         let first = rounds.recv_timeout(FIRST).unwrap_or_default();
-        Ok(Self { rounds, first })
+        Ok(Self {
+            rounds,
+            first,
+            is_over: ends,
+        })
     }
 
     /// Whether a chosen process uses a GPU already.
     pub(crate) fn any_at_first(&self) -> bool {
         self.first.iter().any(|c| matches!(c, Change::Came(_)))
+    }
+
+    /// Looks a last time when the trace ends. `to` gets what is missing; who comes now is not followed any more.
+    pub(crate) fn end(mut self, to: &mut Vec<Record>) {
+        self.is_over.store(true, Ordering::SeqCst);
+        let begun = Instant::now();
+        while let Some(left) = LAST.checked_sub(begun.elapsed()) {
+            match self.rounds.recv_timeout(left) {
+                Ok(changes) => self.first.extend(changes),
+                Err(_) => break,
+            }
+        }
+        let came = self.take(to);
+        if !came.is_empty() {
+            log::debug!("{} processes came as the trace ended", came.len());
+        }
     }
 
     /// Those that have come since the last call. `to` gets who they are, and which may not be looked into.
@@ -133,6 +167,7 @@ impl Arrivals {
                 Change::Hidden(found, _) => hidden.push(*found),
                 Change::Missed(found) => to.push(untraced(found.pid, ended(&found.identity.comm))),
                 Change::NotAllTold => to.push(untraced(0, NOT_ALL_TOLD.to_owned())),
+                Change::NotSeen(why) => to.push(untraced(0, why)),
             }
         }
         if !hidden.is_empty() {
@@ -178,7 +213,7 @@ fn way(refused: Option<&io::Error>) -> String {
         None => "the kernel tells of processes that come to use a GPU (perf events)".to_owned(),
         Some(e) => format!(
             "processes that come to use a GPU are looked for in /proc, 20 times a second, for perf events of all processes are refused \
-             ({e}): one that ends sooner is missed; root or cap_perfmon have them"
+             ({e}): those that end sooner are counted as not seen; root or cap_perfmon have them"
         ),
     }
 }

@@ -407,6 +407,9 @@ impl<E> Reader<E> {
             }
         }
         let mut last = Vec::new();
+        if let Some(arrivals) = arrivals {
+            arrivals.end(&mut last);
+        }
         let alive = source.is_alive();
         let end = source.finish(&mut last);
         last.extend(failed.as_ref().map(ended_early));
