@@ -308,7 +308,7 @@ impl Ledger {
         *known = known.saturating_add(count);
     }
 
-    /// What stacks lack, in words, and how much of it: it makes stacks incomplete, not submissions.
+    /// Words for what stacks lack, and how much of it: it makes stacks incomplete, not submissions.
     pub fn left_out_of_stacks(&self) -> impl Iterator<Item = (&str, u64)> {
         let all = self.left_out_of_stacks.iter();
         all.map(|(what, count)| (what.as_str(), *count))

@@ -186,7 +186,7 @@ pub struct EndInfo {
     pub gpu_clocks: Vec<GpuClock>,
     /// The account of the trap.
     pub trapped: Option<Trapped>,
-    /// What stacks lack, in words, and how much of it.
+    /// Words for what stacks lack, and how much of it.
     pub left_out_of_stacks: Vec<(String, u64)>,
 }
 

@@ -10,7 +10,7 @@ pub(super) struct StackSample {
     pub passed: u64,
 }
 
-/// What stacks lack.
+/// Parts that stacks lack.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeftOutOfStacks {
     #[prost(string, tag = "1")]

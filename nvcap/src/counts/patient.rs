@@ -26,7 +26,7 @@ const GIVEN_UP: u8 = 2;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Who reads the memory of all processes. Clones are the same ones.
+/// Threads that read the memory of all processes. Clones are the same ones.
 #[derive(Clone)]
 pub(crate) struct Readers(Arc<Inner>);
 

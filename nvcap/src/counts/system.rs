@@ -55,7 +55,7 @@ pub(crate) struct Machine {
     asked: u32,
     /// When nvcap began, in ticks since the machine's start.
     began: u64,
-    /// Who reads memory, where a process that does not answer is given up; else each is waited for.
+    /// The threads that read memory, where a process that does not answer is given up; else each is waited for.
     readers: Option<Readers>,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct LeftOut {
     hasher: RandomState,
 }
 
-/// What was left out for one reason.
+/// Parts that were left out for one reason.
 #[derive(Debug, Default)]
 struct Parts {
     known: HashSet<u64>,
@@ -116,7 +116,7 @@ impl Room {
         }
     }
 
-    /// What was not read, in words, and how much of it.
+    /// Words for what was not read, and how much of it.
     pub(super) fn left_out(&self) -> Vec<(&'static str, u64)> {
         self.left_out.borrow().counts().collect()
     }

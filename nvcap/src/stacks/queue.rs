@@ -118,7 +118,7 @@ impl StackQueue {
         }
     }
 
-    /// What was left out so far, by reason.
+    /// Counts of what was left out so far, by reason.
     pub(super) fn left_out(&self) -> Vec<(&'static str, u64)> {
         self.lock().left_out.counts().collect()
     }

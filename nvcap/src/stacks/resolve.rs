@@ -70,7 +70,7 @@ pub(crate) struct Resolver {
     spaces: HashMap<u32, Space>,
     files: HashMap<MappedFile, Option<Rc<Elf>>>,
     names: Names,
-    /// What was not read of the files of processes that are not remembered, and what stacks lack.
+    /// Counts of what was not read of the files of processes that are not remembered, and of what stacks lack.
     left_out: LeftOut,
 }
 
@@ -126,7 +126,7 @@ impl Resolver {
         of.into_iter().flatten().map(|(what, _)| what).collect()
     }
 
-    /// What stacks of any process lack so far, in words, and how much of it.
+    /// Words for what stacks of any process lack so far, and how much of it.
     pub(crate) fn all_left_out(&self) -> BTreeMap<&'static str, u64> {
         let each = self.spaces.values().flat_map(|s| s.room.left_out());
         let all = self.left_out.counts().chain(self.queue.left_out());

@@ -289,7 +289,7 @@ impl Sink for Recorder {
         true
     }
 
-    /// What the recording lacks, also what is too long for it: a reader of it finds the trace incomplete, and so is it called here.
+    /// Number of objects that the recording lacks, also of those that are too long for it: a reader of it finds the trace incomplete, and so is it called here.
     fn unshown(&self) -> u64 {
         self.files.unwritten() + self.writer.too_long()
     }
