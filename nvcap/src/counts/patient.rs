@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::procfs::mem::Peek;
 
-/// How long a read of a process's memory may last.
+/// Time that a read of a process's memory may last.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
 /// Bytes of the stack of a thread that reads.
 const STACK: usize = 128 << 10;

@@ -39,7 +39,7 @@ impl Budget {
         self.refused.set(self.refused.get() + 1);
     }
 
-    /// How often something was not read for its size.
+    /// Number of times that something was not read for its size.
     #[cfg_attr(
         not(feature = "trap"),
         expect(dead_code, reason = "counted by a trace with stacks")

@@ -187,7 +187,7 @@ fn a_late_capture_is_counted_and_is_no_loss() {
     assert!(l.is_complete());
 }
 
-/// Why there are fewer submissions than entries is said: their doorbells are not known.
+/// The reason for fewer submissions than entries is said: their doorbells are not known.
 #[test]
 fn entries_that_were_read_late_together_are_said_to_be_one_submission() {
     let mut late = submission(0, 5);

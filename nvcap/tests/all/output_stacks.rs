@@ -156,7 +156,7 @@ fn a_sample_is_told_as_one_and_nothing_is_lost() {
     assert!(!text.contains("lost"), "{text}");
 }
 
-/// What bounds leave out of stacks is counted by reason; no submission is missing for it.
+/// Parts that bounds leave out of stacks are counted by reason; no submission is missing for them.
 #[test]
 fn what_stacks_lack_is_counted_and_submissions_are_complete() {
     let mut ledger = Ledger::new();
