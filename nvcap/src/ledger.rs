@@ -37,6 +37,9 @@ pub const STATUS_NOT_UNDERSTOOD: u8 = 5;
 /// The most reasons for untraced things that are kept in words; the others are counted.
 const REASONS_KEPT: usize = 64;
 
+/// Words for the reasons that are not kept.
+const MORE_REASONS: &str = "more reasons than are kept in words";
+
 /// The most processes whose programs are kept for a trace without a GPU.
 const PROGRAMS_KEPT: usize = 64;
 
@@ -79,6 +82,7 @@ pub struct Totals {
     pub gaps: u64,
     pub unreadable: u64,
     pub late: u64,
+    pub merged: u64,
     pub repeated: u64,
     pub contradictions: u64,
     pub passed: u64,
@@ -107,6 +111,7 @@ pub struct Ledger {
     stacks: u64,
     stacks_lost: u64,
     stack_sample: Option<(u32, u64)>,
+    left_out_of_stacks: BTreeMap<String, u64>,
 }
 
 impl Ledger {
@@ -242,12 +247,11 @@ impl Ledger {
                 count,
             });
         } else {
-            let more = "more reasons than are kept in words";
             match self.untraced.last_mut() {
-                Some(last) if last.why == more => last.count += count,
+                Some(last) if last.why == MORE_REASONS => last.count += count,
                 _ => self.untraced.push(Untraced {
                     pid: 0,
-                    why: more.to_owned(),
+                    why: MORE_REASONS.to_owned(),
                     count,
                 }),
             }
@@ -288,6 +292,26 @@ impl Ledger {
     #[must_use]
     pub fn stack_sample(&self) -> Option<(u32, u64)> {
         self.stack_sample
+    }
+
+    /// Counts parts that stacks lack, for a bound on what is read or a file that could not be read. No submission is missing for them.
+    pub fn add_left_out_of_stacks(&mut self, what: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let is_full = self.left_out_of_stacks.len() >= REASONS_KEPT;
+        let what = match is_full && !self.left_out_of_stacks.contains_key(what) {
+            true => MORE_REASONS,
+            false => what,
+        };
+        let known = self.left_out_of_stacks.entry(what.to_owned()).or_default();
+        *known = known.saturating_add(count);
+    }
+
+    /// Words for what stacks lack, and how much of it: it makes stacks incomplete, not submissions.
+    pub fn left_out_of_stacks(&self) -> impl Iterator<Item = (&str, u64)> {
+        let all = self.left_out_of_stacks.iter();
+        all.map(|(what, count)| (what.as_str(), *count))
     }
 
     /// Takes the decoder's counts: with them the ledger says how much was understood.
@@ -379,6 +403,7 @@ impl Ledger {
             t.gaps += c.gaps;
             t.unreadable += c.unreadable;
             t.late += c.late;
+            t.merged += c.merged;
             t.repeated += c.repeated;
             t.contradictions += c.contradictions;
             t.passed += c.passed;

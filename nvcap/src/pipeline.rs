@@ -129,8 +129,7 @@ struct Known {
     searched: u8,
 }
 
-/// How many submissions of a channel of unknown engine are searched for it: libcuda binds the classes in a channel's first
-/// submission, and a later one uses them.
+/// Submissions of a channel that are searched for its engine: libcuda binds the classes in the first, and a later one uses them.
 const SEARCHED: u8 = 16;
 
 /// Takes records, decodes them and hands the events to the sinks.
@@ -479,6 +478,11 @@ impl<'a> Pipeline<'a> {
     /// Takes note that the stack of one in `every` doorbells was taken, which the ledger states.
     pub fn stacks_sampled(&mut self, every: u32, passed: u64) {
         self.ledger.add_stack_sample(every, passed);
+    }
+
+    /// Takes note of `count` parts that stacks lack, which the ledger states.
+    pub fn left_out_of_stacks(&mut self, what: &str, count: u64) {
+        self.ledger.add_left_out_of_stacks(what, count);
     }
 
     /// Emits graph replays that waited for further submissions: those of a process at its end (`Some(Some(pid))`), all at

@@ -134,9 +134,11 @@ local schema = {
         { 9, "doubtful", "n" },
     },
     GpuClock = { { 1, "pid", "n" }, { 2, "address", "x" }, { 3, "gpu_ns", "n" }, { 4, "before_ns", "n" }, { 5, "seen_ns", "n" } },
+    LeftOutOfStacks = { { 1, "what", "t" }, { 2, "count", "n" } },
     End = {
         { 1, "time_ns", "n" }, { 2, "observed", "Observed" }, { 3, "stack_sample", "StackSample" }, { 4, "unwritten", "n" },
         { 5, "gpu_clock", "GpuClock" }, { 6, "trapped", "Trapped" },
+        { 7, "left_out_of_stacks", "LeftOutOfStacks" },
     },
     MemoryRange = { { 1, "start", "x" }, { 2, "len", "n" } },
     LookChannel = {

@@ -186,6 +186,8 @@ pub struct EndInfo {
     pub gpu_clocks: Vec<GpuClock>,
     /// The account of the trap.
     pub trapped: Option<Trapped>,
+    /// Words for what stacks lack, and how much of it.
+    pub left_out_of_stacks: Vec<(String, u64)>,
 }
 
 impl EndInfo {
@@ -206,6 +208,9 @@ impl EndInfo {
                 })
                 .collect(),
             trapped: self.trapped.as_ref().map(Into::into),
+            left_out_of_stacks: { self.left_out_of_stacks.iter().cloned() }
+                .map(|(what, count)| m::LeftOutOfStacks { what, count })
+                .collect(),
         }
     }
 
@@ -225,6 +230,9 @@ impl EndInfo {
                 })
                 .collect(),
             trapped: e.trapped.map(trapped),
+            left_out_of_stacks: { e.left_out_of_stacks.into_iter() }
+                .map(|l| (l.what, l.count))
+                .collect(),
         }
     }
 }

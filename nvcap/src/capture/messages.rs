@@ -5,6 +5,7 @@
 
 use prost::{Message, Oneof};
 
+pub(super) use super::stack_messages::{LeftOutOfStacks, StackSample};
 use super::trapped_messages::Trapped;
 
 #[derive(Clone, PartialEq, Message)]
@@ -549,14 +550,6 @@ pub(super) struct Observed {
     pub jumps: u64,
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct StackSample {
-    #[prost(uint32, tag = "1")]
-    pub every: u32,
-    #[prost(uint64, tag = "2")]
-    pub passed: u64,
-}
-
 /// What the clock of a GPU showed at some moment.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct GpuClock {
@@ -588,4 +581,6 @@ pub(super) struct End {
     pub gpu_clocks: Vec<GpuClock>,
     #[prost(message, optional, tag = "6")]
     pub trapped: Option<Trapped>,
+    #[prost(message, repeated, tag = "7")]
+    pub left_out_of_stacks: Vec<LeftOutOfStacks>,
 }

@@ -19,6 +19,7 @@ mod look_messages;
 mod messages;
 mod passed_messages;
 mod reader;
+mod stack_messages;
 mod trapped_messages;
 mod writer;
 

@@ -22,6 +22,10 @@ const MOST_RANGES: usize = 1 << 16;
 /// What comes from a recording.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one item of a recording is its end: the others are moved as they are"
+)]
 pub enum Item {
     /// What was traced. It comes first, and again where a new part of the file begins.
     Trace(TraceInfo),

@@ -44,7 +44,9 @@ pub struct Writer {
     /// What is appended to the body of the next record.
     decoded: Vec<u8>,
     /// The most bytes of a body.
-    pub(super) most: usize,
+    pub(crate) most: usize,
+    /// Records of which a loss stands in the recording.
+    too_long: u64,
 }
 
 fn address(calls: &Arc<Calls>) -> usize {
@@ -70,6 +72,7 @@ impl Writer {
             gpu_clocks: BTreeMap::new(),
             decoded: Vec::new(),
             most: MOST_BODY,
+            too_long: 0,
         }
     }
 
@@ -196,10 +199,18 @@ impl Writer {
         }
         let mut kind = Kind::of(record);
         if body.len() > self.most {
+            self.too_long += u64::from(flags & AGAIN == 0 && !matches!(record, Record::Stack(_)));
             let loss = Record::Loss(too_long(record));
             (kind, body) = (Kind::of(&loss), encode::body(&loss, |_| 0));
         }
         self.packet(to, kind, flags, interface, time, &body);
+    }
+
+    /// Records that were too long for a recording, so that a loss stands there in their place. A stack is none of them: no submission is
+    /// missing for it.
+    #[must_use]
+    pub fn too_long(&self) -> u64 {
+        self.too_long
     }
 
     /// A section whose header has the GPU's clock, too, which has just become known; with all channels of the one before, so that the

@@ -386,6 +386,9 @@ fn play_pcapng(
                 if let Some((every, passed)) = end.stack_sample {
                     pipeline.stacks_sampled(every, passed);
                 }
+                for (what, count) in end.left_out_of_stacks {
+                    pipeline.left_out_of_stacks(&what, count);
+                }
             }
             Ok(_) => {}
             Err(error) => pipeline.record(damage(&error, name))?,

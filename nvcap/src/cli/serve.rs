@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail};
 
 use crate::counts::host::{Host, HostOptions};
 use crate::counts::pace::rest;
+use crate::counts::patient::{PATIENCE, Readers};
 use crate::counts::system::Machine;
 use crate::counts::view::{Key, View};
 use crate::dump::{DumpOptions, Refused, xids::Xids};
@@ -364,7 +365,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..HostOptions::default()
     };
     let mut host = Host::new(
-        Machine::new(Whom::All(args.filters.choice(), args.host_root.clone())),
+        Machine::new(Whom::All(args.filters.choice(), args.host_root.clone()))
+            .patient(Readers::new(PATIENCE)),
         options,
     );
     let mut alive = None;

@@ -476,11 +476,13 @@ pub(super) fn run_into<'a>(
     }
     let mut pipeline = pipeline.into_inner();
     take_stacks(&mut stacks, &mut pipeline)?;
-    let left_out = stacks.iter().flat_map(Resolver::all_left_out);
-    for what in left_out.filter(|_| !quiet) {
-        tell(format_args!(
-            "note: frames of stacks lack names or callers: not read: {what}"
-        ));
+    for (what, count) in stacks.iter().flat_map(Resolver::all_left_out) {
+        pipeline.left_out_of_stacks(what, count);
+        if !quiet {
+            tell(format_args!(
+                "note: frames of stacks lack names or callers: not read: {what}"
+            ));
+        }
     }
     if let Some(lost) = stacks.as_ref().and_then(Resolver::lost) {
         pipeline.record(lost)?;

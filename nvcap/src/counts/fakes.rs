@@ -228,6 +228,8 @@ pub(crate) struct FakeProcess {
     /// Empty for `p` and its number.
     pub name: String,
     pub refused: bool,
+    /// A read of its memory was given up.
+    pub given_up: bool,
     pub owner: Owner,
     pub container_id: String,
     pub pages: u64,
@@ -241,6 +243,7 @@ impl FakeProcess {
             is_new: true,
             name: String::new(),
             refused: false,
+            given_up: false,
             owner: Owner::default(),
             container_id: String::new(),
             pages: 100,
@@ -269,6 +272,9 @@ impl System for Fakes {
         let process = self.processes.get(&pid).ok_or(io::ErrorKind::NotFound)?;
         if process.refused {
             return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if process.given_up {
+            return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(Opened {
             memory: process.memory.clone(),

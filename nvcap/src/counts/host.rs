@@ -70,6 +70,8 @@ struct Watched<M> {
 /// A process that was found and cannot be opened.
 struct Shut {
     refused: Refused,
+    /// Its memory did not answer in time.
+    is_given_up: bool,
     since: u64,
     tried: u64,
 }
@@ -219,6 +221,7 @@ impl<S: System> Host<S> {
                 let since = self.refused.get(&pid).map_or(now, |r| r.since);
                 let shut = Shut {
                     refused,
+                    is_given_up: e.kind() == std::io::ErrorKind::TimedOut,
                     since,
                     tried: now,
                 };
@@ -445,6 +448,7 @@ impl<S: System> Host<S> {
         let mut view = View {
             unix_ns,
             refused: self.refused(),
+            given_up: self.refused.values().filter(|r| r.is_given_up).count(),
             busy: self.busy.shares(),
             blind_ns: self.blind.clone(),
             ended_unseen: self.ended_unseen.clone(),

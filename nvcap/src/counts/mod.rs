@@ -8,6 +8,7 @@
 //! - `find`: which channels a process has, and which of their numbers are proven; `process` and `followed`: reading them.
 //! - `block`: entries that were submitted a while ago; `decoding`: what they do; `ends`: whether a submission's kernels have ended.
 //! - [`detail`]: samples of what the submissions are (`--sample`).
+//! - `patient`: reads of a process that does not answer are given up.
 //! - `delay`: how long submissions take; `kept`: what stays of processes that have ended.
 //! - [`host`]: all processes of a [`source`]; [`system`]: those of this machine. [`view`]: what they come to.
 
@@ -29,6 +30,7 @@ mod followed;
 pub(crate) mod host;
 mod kept;
 pub(crate) mod pace;
+pub(crate) mod patient;
 mod process;
 pub(crate) mod source;
 pub(crate) mod system;

@@ -7,12 +7,18 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::host::Host;
+use super::patient::{Patient, Readers};
 use super::source::{Opened, System};
 use super::view::{Owner, Refused};
 use crate::host;
 use crate::host::census::{Census, Change};
 use crate::host::choice::Whom;
-use crate::procfs::{self, auxv::Auxv, mem::Memory, stat::Stat};
+use crate::procfs::{
+    self,
+    auxv::Auxv,
+    mem::{Memory, Peek as _},
+    stat::Stat,
+};
 use crate::record::Identity;
 use crate::source::clock;
 use crate::source::memory::maps::{self, Area};
@@ -51,6 +57,8 @@ pub(crate) struct Machine {
     asked: u32,
     /// When nvcap began, in ticks since the machine's start.
     began: u64,
+    /// The threads that read memory, where a process that does not answer is given up; else each is waited for.
+    readers: Option<Readers>,
 }
 
 /// Whose a process is.
@@ -91,6 +99,15 @@ impl Machine {
             hidden: BTreeMap::new(),
             asked: 0,
             began: clock::read(libc::CLOCK_BOOTTIME).unwrap_or(0) / (SECOND / TICKS),
+            readers: None,
+        }
+    }
+
+    /// Gives up processes whose memory does not answer: nobody else waits for them.
+    pub(crate) fn patient(self, readers: Readers) -> Self {
+        Self {
+            readers: Some(readers),
+            ..self
         }
     }
 
@@ -148,7 +165,7 @@ impl Host<Machine> {
 }
 
 impl System for Machine {
-    type Memory = Memory;
+    type Memory = Patient<Memory>;
 
     fn find(&mut self, known: &dyn Fn(u32) -> bool) -> Vec<u32> {
         self.forget_ended();
@@ -172,6 +189,9 @@ impl System for Machine {
                         Change::Went(pid) => {
                             self.hidden.remove(&pid);
                             found.remove(&pid);
+                            if let Some(readers) = &self.readers {
+                                readers.forget(pid);
+                            }
                         }
                         // One that was found before is counted on, or is refused when it is opened.
                         Change::Hidden(it, why) => {
@@ -198,18 +218,22 @@ impl System for Machine {
         all.into_iter().filter(|pid| !known(*pid)).collect()
     }
 
-    fn open(&mut self, pid: u32) -> io::Result<Opened<Memory>> {
+    fn open(&mut self, pid: u32) -> io::Result<Opened<Patient<Memory>>> {
         let memory = Memory::open(pid)?;
         let stat = Stat::of_process(pid)?;
+        let start = stat.start.unwrap_or(0);
+        let memory = match &self.readers {
+            Some(readers) => readers.open(pid, start, memory)?,
+            None => Patient::waiting(memory),
+        };
         let auxv = Auxv::of_process(pid)?;
         let mut image = auxv.bytes().to_vec();
         let mut random = [0; 16];
         if let Some(at) = auxv.random_at()
-            && memory.read(at, &mut random).is_ok()
+            && memory.peek(at, &mut random).is_ok()
         {
             image.extend_from_slice(&random);
         }
-        let start = stat.start.unwrap_or(0);
         let (who, is_new) = self.about(pid, start);
         let since_boot = clock::read(libc::CLOCK_BOOTTIME).unwrap_or(0);
         let age = since_boot.saturating_sub(start.saturating_mul(SECOND / TICKS));
@@ -246,7 +270,10 @@ impl System for Machine {
     }
 
     fn areas(&mut self, pid: u32) -> io::Result<Vec<Area>> {
-        maps::areas(pid)
+        match &self.readers {
+            Some(readers) => readers.about(pid, move || maps::areas(pid))?,
+            None => maps::areas(pid),
+        }
     }
 
     fn pages(&mut self, pid: u32) -> u64 {

@@ -209,6 +209,8 @@ pub(crate) struct View {
     pub blind_ns: BTreeMap<&'static str, u64>,
     /// CPU time of nvcap, ns.
     pub cpu_ns: u64,
+    /// Those of the refused whose memory did not answer in time: nobody waits for it any more.
+    pub given_up: usize,
     /// Readings that were later than asked for, to keep the budget.
     pub stretched: u64,
 }

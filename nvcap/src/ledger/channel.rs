@@ -42,6 +42,9 @@ pub struct ChannelLedger {
     pub unreadable: u64,
     /// Submissions captured later than at their own doorbell. Not a loss.
     pub late: u64,
+    /// Ring entries that were read later than at their own doorbell, behind another of the same submission: which doorbells they had is not
+    /// known, so that there are fewer submissions than there were doorbells. Not a loss.
+    pub merged: u64,
     /// Ring entries captured that had been captured before.
     pub repeated: u64,
     /// Submissions whose `prev_put` differs from the `gp_put` of the submission before.
@@ -129,6 +132,9 @@ impl ChannelLedger {
         self.submissions += 1;
         self.entries += s.segments.len() as u64;
         self.late += u64::from(s.late);
+        if s.late || s.how.is_after() {
+            self.merged += s.segments.len().saturating_sub(1) as u64;
+        }
         if let Some(time) = s.at.time() {
             let (first, last) = self.times.unwrap_or((time, time));
             self.times = Some((first.min(time), last.max(time)));

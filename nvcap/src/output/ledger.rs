@@ -62,8 +62,14 @@ pub(crate) fn no_gpu(programs: &[&str]) -> String {
 /// What was captured, in words.
 fn seen(ledger: &Ledger) -> String {
     let t = ledger.totals();
+    // Why there are fewer submissions than entries, where the doorbells of each are not known.
+    let merged = match t.merged {
+        0 => String::new(),
+        1 => " (1 was read late with the one before it, as one submission)".to_owned(),
+        n => format!(" ({n} were read late with those before them, as one submission)"),
+    };
     format!(
-        "{} on {}, {}, {} B",
+        "{} on {}, {}{merged}, {} B",
         plural_of(t.submissions, "submission", "submissions"),
         plural_of(t.channels, "channel", "channels"),
         plural_of(t.entries, "entry", "entries"),
@@ -295,6 +301,14 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
                 ", {lost} lost: nvcap was behind (no submission is missing for that; a smaller --stack-size costs less)"
             ));
         }
+        f.end();
+    }
+    for (what, count) in ledger.left_out_of_stacks() {
+        f.line("", 0, Some(Role::Alarm));
+        f.text(format_args!(
+            "stacks lack names or callers (no submission is missing for that): not read: {} ({count})",
+            Plain(what)
+        ));
         f.end();
     }
     for u in ledger.unknown_doorbells() {

@@ -472,7 +472,7 @@ impl Sink for Stats {
             Body::Operation(op) => {
                 let (name, of, bytes) = class_of(op);
                 if let Operation::Launch(launch) = op {
-                    self.kernels.add(launch);
+                    self.kernels.add(c.at, launch);
                 }
                 self.operations.add((name, of), bytes);
                 self.channel(c).operations += 1;
@@ -493,6 +493,9 @@ impl Sink for Stats {
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
         self.gpu_time.record(record);
+        if let Record::Kernel(kernel) = record {
+            self.kernels.learn(kernel);
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::cell::Cell;
 pub(crate) struct Budget {
     left: Cell<u64>,
     is_spent: Cell<bool>,
+    refused: Cell<u64>,
 }
 
 impl Budget {
@@ -15,6 +16,7 @@ impl Budget {
         Self {
             left: Cell::new(bytes),
             is_spent: Cell::new(false),
+            refused: Cell::new(0),
         }
     }
 
@@ -24,9 +26,26 @@ impl Budget {
         let left = self.left.get().checked_sub(bytes);
         match left {
             Some(left) => self.left.set(left),
-            None => self.is_spent.set(true),
+            None => {
+                self.is_spent.set(true);
+                self.refuse();
+            }
         }
         left.is_some()
+    }
+
+    /// Counts something that is too large whatever is left.
+    pub(crate) fn refuse(&self) {
+        self.refused.set(self.refused.get() + 1);
+    }
+
+    /// Number of times that something was not read for its size.
+    #[cfg_attr(
+        not(feature = "trap"),
+        expect(dead_code, reason = "counted by a trace with stacks")
+    )]
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.get()
     }
 
     /// Bytes that are left.
@@ -51,6 +70,8 @@ mod tests {
         assert!(budget.take(7) && !budget.is_spent());
         assert!(!budget.take(4) && budget.is_spent());
         assert!(budget.take(3) && !budget.take(u64::MAX));
-        assert_eq!(budget.left(), 0);
+        assert_eq!((budget.left(), budget.refused()), (0, 2));
+        budget.refuse();
+        assert_eq!(budget.refused(), 3);
     }
 }

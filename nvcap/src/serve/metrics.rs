@@ -194,6 +194,13 @@ fn of_nvcap(text: &mut impl Writer, view: &View, constants: &Constants) {
             text.gauge(&[("how", how)], count as f64 / all as f64);
         }
     }
+    text.family(
+        "nvcap_given_up_processes",
+        Kind::Gauge,
+        "",
+        "Processes whose memory did not answer within 4 s: they are not counted until it does, and nobody else waits for them.",
+    );
+    text.gauge(&[], view.given_up as f64);
     if !constants.gpus.is_empty() {
         text.family("nvcap_gpu", Kind::Info, "", "The GPUs of this machine.");
         for (minor, gpu) in &constants.gpus {

@@ -11,23 +11,31 @@ pub(super) const MOST_TEXT: usize = 16 << 10;
 const MOST_PIECES: usize = 64 << 10;
 
 /// A function's name from its symbol: of Rust without hash, of C++ with parameters, of C as it is. So is one that would be longer
-/// than [`MOST_TEXT`].
-pub(super) fn demangle(symbol: &str) -> String {
+/// than [`MOST_TEXT`], or that is too long to be taken apart: `Err` has the symbol then.
+pub(super) fn demangle(symbol: &str) -> Result<String, &str> {
     if symbol.len() > MOST {
-        return symbol.to_owned();
+        let is_mangled = symbol.starts_with("_Z") || symbol.starts_with("_R");
+        return if is_mangled {
+            Err(symbol)
+        } else {
+            Ok(symbol.to_owned())
+        };
     }
     if let Ok(name) = rustc_demangle::try_demangle(symbol) {
         return Bounded::of(|to| fmt::Write::write_fmt(to, format_args!("{name:#}")))
-            .unwrap_or_else(|| symbol.to_owned());
+            .map_err(|_| symbol);
     }
     if symbol.starts_with("_Z")
         && let Ok(name) = cpp_demangle::Symbol::new(symbol)
-        && let Some(name) =
-            Bounded::of(|to| name.structured_demangle(to, &cpp_demangle::DemangleOptions::new()))
     {
-        return name;
+        let written =
+            Bounded::of(|to| name.structured_demangle(to, &cpp_demangle::DemangleOptions::new()));
+        return match written {
+            Err(true) => Err(symbol),
+            written => Ok(written.unwrap_or_else(|_| symbol.to_owned())),
+        };
     }
-    symbol.to_owned()
+    Ok(symbol.to_owned())
 }
 
 /// Text of [`MOST_TEXT`] bytes at most; longer text has `…` at its end.
@@ -51,14 +59,17 @@ pub(super) fn within(text: String) -> String {
 struct Bounded {
     text: String,
     pieces: usize,
+    is_over: bool,
 }
 
 impl Bounded {
-    /// Takes what is written; `None` where it is more.
-    fn of(write: impl FnOnce(&mut Self) -> fmt::Result) -> Option<String> {
+    /// Takes what is written; `Err(true)` where it is more, `Err(false)` where it cannot be written.
+    fn of(write: impl FnOnce(&mut Self) -> fmt::Result) -> Result<String, bool> {
         let mut to = Self::default();
-        write(&mut to).ok()?;
-        Some(to.text)
+        match write(&mut to) {
+            Ok(()) => Ok(to.text),
+            Err(fmt::Error) => Err(to.is_over),
+        }
     }
 }
 
@@ -66,6 +77,7 @@ impl fmt::Write for Bounded {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
         self.pieces += 1;
         if self.pieces > MOST_PIECES || self.text.len() + piece.len() > MOST_TEXT {
+            self.is_over = true;
             return Err(fmt::Error);
         }
         self.text.push_str(piece);
@@ -79,18 +91,24 @@ mod tests {
 
     #[test]
     fn names_of_three_languages() {
-        assert_eq!(demangle("cuLaunchKernel"), "cuLaunchKernel");
-        assert_eq!(
-            demangle("_ZN2at6native5relu_ERNS_6TensorE"),
-            "at::native::relu_(at::Tensor&)"
-        );
-        assert_eq!(
-            demangle("_ZN7softgpu6memory6Memory4ring17h0123456789abcdefE"),
-            "softgpu::memory::Memory::ring"
-        );
-        assert_eq!(demangle("_Znonsense"), "_Znonsense");
+        for (symbol, name) in [
+            ("cuLaunchKernel", "cuLaunchKernel"),
+            (
+                "_ZN2at6native5relu_ERNS_6TensorE",
+                "at::native::relu_(at::Tensor&)",
+            ),
+            (
+                "_ZN7softgpu6memory6Memory4ring17h0123456789abcdefE",
+                "softgpu::memory::Memory::ring",
+            ),
+            ("_Znonsense", "_Znonsense"),
+        ] {
+            assert_eq!(demangle(symbol).as_deref(), Ok(name));
+        }
         let long = "_Z".repeat(10_000);
-        assert_eq!(demangle(&long), long);
+        assert_eq!(demangle(&long), Err(long.as_str()));
+        let long = "c".repeat(10_000);
+        assert_eq!(demangle(&long), Ok(long.clone()));
     }
 
     /// Each type is a function of the one before, twice: 193 bytes that stand for 15 MB.
@@ -111,10 +129,11 @@ mod tests {
             doubling += &format!("PFv{before}{before}E");
         }
         assert!(doubling.len() < 256);
-        assert_eq!(demangle(&doubling), doubling);
+        assert_eq!(demangle(&doubling), Err(doubling.as_str()));
         // The form of Rust's that can name an earlier part.
         let tuples = (0..20).fold(String::new(), |text, _| text + "T") + "uE";
-        assert!(demangle(&format!("_RIC1a{tuples}")).len() <= MOST_TEXT);
+        let symbol = format!("_RIC1a{tuples}");
+        assert!(demangle(&symbol).is_ok_and(|name| name.len() <= MOST_TEXT));
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! A mapped file: where its parts lie, and its symbols. Parts are read when they are first needed.
 
 use std::{
-    cell::{OnceCell, RefCell},
-    collections::{BTreeSet, HashMap},
+    cell::OnceCell,
+    collections::HashMap,
     fs::{File, Metadata},
     io::Read as _,
     os::unix::fs::{FileExt as _, MetadataExt as _},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use object::{
@@ -18,16 +21,15 @@ use object::{
 use super::{
     dwarf::{Lines, Place},
     guard::guarded,
+    left_out::{self, Room},
     modules::{Mapped, MappedFile, not_opened},
 };
-use crate::procfs::{budget::Budget, mem::Memory, open_regular, served::Served};
+use crate::procfs::{mem::Memory, open_regular, served::Served};
 
 /// The largest part that is read into memory.
 const MOST: u64 = 256 << 20;
 /// The most bytes of debugging information of one file that are read, decompressed.
 const MOST_LINES: u64 = 512 << 20;
-/// The most bytes of all files of an address space that are read.
-const MOST_OF_SPACE: u64 = 1 << 30;
 /// The most sections of a file: one with more counts as one without. Linked ones have some dozen.
 const MOST_SECTIONS: usize = 1 << 14;
 /// The longest name of a section that is kept, in bytes: those that are looked for are shorter.
@@ -76,50 +78,6 @@ impl Data {
     }
 }
 
-/// Budget for the files of one address space, and what was not read for it.
-#[derive(Debug)]
-pub(super) struct Room {
-    budget: Budget,
-    left_out: RefCell<BTreeSet<&'static str>>,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self::of(MOST_OF_SPACE)
-    }
-}
-
-impl Room {
-    /// Room for so many bytes.
-    pub(super) fn of(bytes: u64) -> Self {
-        Self {
-            budget: Budget::of(bytes),
-            left_out: RefCell::default(),
-        }
-    }
-
-    fn take(&self, bytes: u64) -> Option<()> {
-        let fits = self.budget.take(bytes);
-        if !fits {
-            self.leave_out(
-                "tables of mapped files: they have more than is read of the files of one process",
-            );
-        }
-        fits.then_some(())
-    }
-
-    fn leave_out(&self, what: &'static str) {
-        if self.left_out.borrow_mut().insert(what) {
-            log::warn!("not read for stacks: {what}");
-        }
-    }
-
-    /// Names what was not read, in words.
-    pub(super) fn left_out(&self) -> Vec<&'static str> {
-        self.left_out.borrow().iter().copied().collect()
-    }
-}
-
 /// A part of the file that is loaded.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
@@ -155,6 +113,8 @@ struct Symbol {
 /// See the module. Addresses are those of the file's own tables.
 #[derive(Debug)]
 pub(super) struct Elf {
+    /// Unlike that of any other.
+    number: u64,
     data: Data,
     segments: Vec<Segment>,
     sections: HashMap<String, Section>,
@@ -173,14 +133,14 @@ impl Elf {
                 "process {pid}: {} is on FUSE and not opened: its functions have no names",
                 mapped.name
             );
-            room.leave_out("mapped files on FUSE, which are not opened");
+            room.leave_out(left_out::ON_FUSE, file);
             return None;
         }
         let mut ways = mapped.paths(pid).into_iter();
         let opened =
             ways.find_map(|(path, check)| open_regular(path, |data| !check || is_file(data, file)));
         let Some(opened) = opened else {
-            room.leave_out(not_opened(pid));
+            room.leave_out(not_opened(pid), file);
             log::debug!("process {pid}: {} cannot be opened", mapped.name);
             return None;
         };
@@ -206,6 +166,7 @@ impl Elf {
 
     fn new(data: Data, segments: Vec<Segment>, sections: HashMap<String, Section>) -> Self {
         Self {
+            number: next_number(),
             data,
             segments,
             sections,
@@ -248,8 +209,11 @@ impl Elf {
 
     /// A section's bytes as they lie in the file, where there is room for them.
     fn bytes(&self, section: Section, room: &Room) -> Option<Vec<u8>> {
-        (section.size <= MOST).then_some(())?;
-        room.take(section.size)?;
+        if section.size > MOST {
+            room.leave_out(left_out::LARGE_TABLES, (self.number, section.index));
+            return None;
+        }
+        room.take(section.size, (self.number, section.index))?;
         self.read(section)
     }
 
@@ -279,7 +243,11 @@ impl Elf {
         };
         let symbol = find(symbols, address)?;
         let name = self.data.read(symbol.name, MOST_NAME)?;
-        let end = name.iter().position(|b| *b == 0)?;
+        let end = name.iter().position(|b| *b == 0);
+        if end.is_none() && name.len() == MOST_NAME {
+            room.leave_out(left_out::LONG_SYMBOLS, (self.number, symbol.address));
+        }
+        let end = end?;
         let name = String::from_utf8_lossy(&name[..end]);
         (!name.is_empty()).then(|| (name.into_owned(), symbol.address))
     }
@@ -292,11 +260,11 @@ impl Elf {
                 continue;
             };
             if table.size / SYMBOL as u64 > MOST_SYMBOLS {
-                room.leave_out("symbols of a mapped file that has more than 4 million");
+                room.leave_out(left_out::SYMBOLS, (self.number, table.index));
                 continue;
             }
             // Once as they lie in the file, once as they are kept.
-            room.take(2 * table.size)?;
+            room.take(2 * table.size, (self.number, table.index))?;
             let names = self.sections.values().find(|s| s.index == table.link);
             if let (Some(names), Some(bytes)) = (names, self.read(table)) {
                 let all = bytes.chunks_exact(SYMBOL);
@@ -328,7 +296,7 @@ impl Elf {
             Lines::of(|name| {
                 let section = self.section(name)?;
                 let bytes = self.unpacked(section, &mut most, room);
-                is_short |= bytes.is_none() && room.budget.is_spent();
+                is_short |= bytes.is_none() && room.is_spent();
                 bytes
             })
         };
@@ -342,8 +310,16 @@ impl Elf {
     /// A section's bytes, decompressed, where there is room for them.
     fn unpacked(&self, section: Section, most: &mut u64, room: &Room) -> Option<Vec<u8>> {
         let bytes = self.bytes(section, room)?;
+        let mut fits = |bytes: u64| {
+            let left = most.checked_sub(bytes);
+            match left {
+                Some(left) => *most = left,
+                None => room.leave_out(left_out::LARGE_TABLES, (self.number, section.index)),
+            }
+            left.map(|_| ())
+        };
         if !section.compressed {
-            *most = most.checked_sub(bytes.len() as u64)?;
+            fits(bytes.len() as u64)?;
             return Some(bytes);
         }
         // Elf64_Chdr: type, reserved, size, alignment.
@@ -351,13 +327,19 @@ impl Elf {
         let size = crate::wire::words::u64_at(&bytes, 8)?;
         let packed = bytes.get(24..)?;
         (kind == object::elf::ELFCOMPRESS_ZLIB).then_some(())?;
-        *most = most.checked_sub(size)?;
-        room.take(size)?;
+        fits(size)?;
+        room.take(size, (self.number, section.index))?;
         let mut whole = Vec::new();
         let mut unpacked = flate2::read::ZlibDecoder::new(packed).take(size);
         unpacked.read_to_end(&mut whole).ok()?;
         (whole.len() as u64 == size).then_some(whole)
     }
+}
+
+/// A number that no other file had.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Whether it is the file that the mapping names. The device is not compared: of some file systems (btrfs, overlayfs) the
@@ -385,7 +367,7 @@ fn parts<'d>(
     let mut named = HashMap::new();
     let count = header.shnum(Le, data).unwrap_or(0);
     if count > MOST_SECTIONS {
-        room.leave_out("sections of a mapped file that has more than 16,384");
+        room.leave_out(left_out::SECTIONS, next_number());
     }
     // A file without sections still has segments.
     if count <= MOST_SECTIONS
@@ -579,15 +561,22 @@ mod tests {
             Elf::of_bytes(bytes).unwrap()
         };
         let room = Room::default();
-        let left = || room.budget.left();
+        let left = || room.left();
         let (size, all) = (24 * (MOST_SYMBOLS + 1), left());
         assert_eq!(table(size).symbol(64, &room), None);
-        assert_eq!((left(), room.left_out().len()), (all, 1));
+        assert_eq!(
+            (left(), room.left_out()),
+            (all, vec![(left_out::SYMBOLS, 1)])
+        );
         // What one address space has no room for, another may have.
         let elf = table(24);
         let (none, some) = (Room::of(47), Room::of(48));
         assert_eq!(elf.symbol(64, &none), None);
-        assert!(elf.symbols.get().is_none() && none.left_out().len() == 1);
+        // Asked for again, it is counted once; of another file, twice.
+        assert_eq!(elf.symbol(64, &none), None);
+        assert_eq!(none.left_out(), [(left_out::TABLES, 1)]);
+        assert_eq!(table(24).symbol(64, &none), None);
+        assert!(elf.symbols.get().is_none() && none.left_out() == [(left_out::TABLES, 2)]);
         assert_eq!(elf.symbol(64, &some), None);
         assert!(elf.symbols.get().is_some() && some.left_out().is_empty());
     }

@@ -16,6 +16,7 @@
 //! - `api`: which function of CUDA's interface was called.
 //! - `guard`: what other crates' parsers cannot do to a trace.
 //! - `demangle`: names as the source has them.
+//! - `left_out`: bounds of all these, and counts of what they leave out.
 //!
 //! Files are read, never mapped: a program that cuts a file of its own short would end nvcap by SIGBUS.
 
@@ -31,6 +32,8 @@ mod dwarf;
 mod elf;
 #[cfg(feature = "trap")]
 mod guard;
+#[cfg(feature = "trap")]
+pub(crate) mod left_out;
 #[cfg(feature = "trap")]
 pub(crate) mod look;
 #[cfg(feature = "trap")]

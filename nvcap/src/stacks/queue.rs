@@ -11,6 +11,7 @@ use std::{
 use nvcap_common::PythonFrame;
 
 use super::{
+    left_out::LeftOut,
     modules::Mapped,
     python::{Python, objects::Location},
 };
@@ -51,6 +52,7 @@ struct Inside {
     first: HashMap<u32, (Vec<Mapped>, Option<Python>)>,
     /// Names of Python frames, by address space.
     named: Vec<(u32, PythonFrame, Location)>,
+    left_out: LeftOut,
 }
 
 /// See the module. Clones are the same queue.
@@ -107,6 +109,18 @@ impl StackQueue {
     /// Takes note of a Python frame's name, before the stack that it is in.
     pub(crate) fn put_name(&self, space: u32, frame: PythonFrame, name: Location) {
         self.lock().named.push((space, frame, name));
+    }
+
+    /// Counts a Python frame of an address space whose name or line was left out, once.
+    pub(crate) fn leave_out(&self, why: &'static str, space: u32, frame: PythonFrame) {
+        if self.lock().left_out.add(why, (space, frame)) {
+            log::warn!("not read for stacks: {why}");
+        }
+    }
+
+    /// Counts of what was left out so far, by reason.
+    pub(super) fn left_out(&self) -> Vec<(&'static str, u64)> {
+        self.lock().left_out.counts().collect()
     }
 
     /// The names that were noted since the last call.

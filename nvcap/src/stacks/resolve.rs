@@ -2,7 +2,7 @@
 //! whole stacks, per file its tables.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -12,8 +12,9 @@ use nvcap_common::PythonFrame;
 
 use super::{
     api,
-    demangle::{demangle, within},
-    elf::{Elf, Room},
+    demangle::{MOST_TEXT, demangle, within},
+    elf::Elf,
+    left_out::{self, LeftOut, Room},
     merge::{merged, runs},
     modules::{self, Mapped, MappedFile},
     python::Python,
@@ -69,8 +70,8 @@ pub(crate) struct Resolver {
     spaces: HashMap<u32, Space>,
     files: HashMap<MappedFile, Option<Rc<Elf>>>,
     names: Names,
-    /// Words for what was not read of the files of processes that are not remembered.
-    left_out: BTreeSet<&'static str>,
+    /// Counts of what was not read of the files of processes that are not remembered, and of what stacks lack.
+    left_out: LeftOut,
 }
 
 /// Names, one for all frames that have it.
@@ -106,7 +107,7 @@ impl Resolver {
             spaces: HashMap::new(),
             files: HashMap::new(),
             names: Names::default(),
-            left_out: BTreeSet::new(),
+            left_out: LeftOut::default(),
         }
     }
 
@@ -121,15 +122,19 @@ impl Resolver {
     /// Names what was not read of the files of a process, in words.
     #[cfg(feature = "trap")]
     pub(super) fn left_out(&self, space: u32) -> Vec<&'static str> {
-        self.spaces
-            .get(&space)
-            .map_or_else(Vec::new, |s| s.room.left_out())
+        let of = self.spaces.get(&space).map(|s| s.room.left_out());
+        of.into_iter().flatten().map(|(what, _)| what).collect()
     }
 
-    /// Names what was not read of the files of any process so far, in words.
-    pub(crate) fn all_left_out(&self) -> BTreeSet<&'static str> {
+    /// Words for what stacks of any process lack so far, and how much of it.
+    pub(crate) fn all_left_out(&self) -> BTreeMap<&'static str, u64> {
         let each = self.spaces.values().flat_map(|s| s.room.left_out());
-        self.left_out.iter().copied().chain(each).collect()
+        let all = self.left_out.counts().chain(self.queue.left_out());
+        let mut sums = BTreeMap::new();
+        for (what, count) in all.chain(each) {
+            *sums.entry(what).or_default() += count;
+        }
+        sums
     }
 
     /// The stacks that were lost on their way since the last call.
@@ -164,9 +169,22 @@ impl Resolver {
 
     fn calls(&mut self, raw: &RawStack) -> Arc<Calls> {
         if self.spaces.len() >= MOST_SPACES && !self.spaces.contains_key(&raw.space) {
-            self.left_out = self.all_left_out();
-            self.spaces.clear();
+            for (what, count) in self.spaces.drain().flat_map(|(_, s)| s.room.left_out()) {
+                self.left_out.count(what, count);
+            }
         }
+        if raw.python.len() >= nvcap_common::MOST_PYTHON {
+            self.left_out.count(left_out::PYTHON_CALLERS, 1);
+        }
+        let calls = self.found(raw);
+        if calls.end == StackEnd::Deep {
+            self.left_out.count(left_out::CALLERS, 1);
+        }
+        calls
+    }
+
+    /// The frames of a stack, as they are known or found now.
+    fn found(&mut self, raw: &RawStack) -> Arc<Calls> {
         let space = self.spaces.entry(raw.space).or_default();
         if let Some((mapped, python)) = self.queue.take_space(raw.space) {
             space.learn(mapped);
@@ -354,7 +372,18 @@ impl Space {
     }
 
     fn find_frames(&self, lookup: u64, address: u64, names: &mut Names) -> Vec<Frame> {
-        let mut name = |text| names.shared(text);
+        let mut name = |text: String| {
+            if text.len() > MOST_TEXT {
+                self.room.leave_out(left_out::NAMES, &text);
+            }
+            names.shared(text)
+        };
+        let plain = |symbol: &str| {
+            demangle(symbol).unwrap_or_else(|symbol| {
+                self.room.leave_out(left_out::NAMES, symbol);
+                symbol.to_owned()
+            })
+        };
         let mapped = modules::at(&self.mapped, lookup);
         let loaded = mapped.and_then(|m| self.loaded.get(&m.start));
         let (
@@ -380,7 +409,7 @@ impl Space {
         for (nth, place) in places.into_iter().enumerate() {
             frames.push(Frame {
                 module: Arc::clone(&mapped.name),
-                symbol: place.function.map(|f| name(demangle(&f))),
+                symbol: place.function.map(|f| name(plain(&f))),
                 offset: None,
                 address,
                 file: place.file.map(&mut name),
@@ -397,7 +426,7 @@ impl Space {
             });
         }
         if let (Some(frame), Some((symbol, first))) = (frames.last_mut(), symbol) {
-            frame.symbol = Some(name(demangle(&symbol)));
+            frame.symbol = Some(name(plain(&symbol)));
             frame.offset = address.checked_sub(first);
         }
         frames

@@ -12,12 +12,7 @@ use framehop::x86_64::{
 };
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 
-use super::{
-    elf::{Elf, Room},
-    guard::guarded,
-    modules::Mapped,
-    queue::RawStack,
-};
+use super::{elf::Elf, guard::guarded, left_out::Room, modules::Mapped, queue::RawStack};
 use crate::record::StackEnd;
 
 /// The most frames of a stack.

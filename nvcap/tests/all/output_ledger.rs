@@ -187,6 +187,30 @@ fn a_late_capture_is_counted_and_is_no_loss() {
     assert!(l.is_complete());
 }
 
+/// The reason for fewer submissions than entries is said: their doorbells are not known.
+#[test]
+fn entries_that_were_read_late_together_are_said_to_be_one_submission() {
+    let mut late = submission(0, 5);
+    late.late = true;
+    let together = "(4 were read late with those before them, as one submission)";
+    let l = ledger([Record::Submission(late), sub(5, 2)]);
+    assert!(l.is_complete());
+    assert_eq!((l.totals().submissions, l.totals().entries), (2, 7));
+    // What a doorbell committed at once is one submission in truth.
+    assert_eq!(l.totals().merged, 4);
+    let said = format!("complete: 2 submissions on 1 channel, 7 entries {together}, ");
+    assert!(verdict(&l).starts_with(&said), "{}", verdict(&l));
+    let mut out = Vec::new();
+    nvcap::output::ledger::json(&mut out, &l);
+    let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(
+        (&json["merged"], &json["channels"][0]["merged"]),
+        (&4.into(), &4.into())
+    );
+    let l = ledger([sub(0, 7)]);
+    assert!(!verdict(&l).contains("read late"), "{}", verdict(&l));
+}
+
 #[test]
 fn every_other_kind_of_loss_makes_it_incomplete_and_is_named() {
     for (what, words) in [

@@ -98,7 +98,7 @@ fn the_first_object_of_a_submission_has_the_stack() {
     );
     assert!(objects[1].get("stack").is_none() && objects[2].get("api").is_none());
     let ledger_object = objects.last().unwrap();
-    let stacks = |taken, lost, every, passed| serde_json::json!({"taken": taken, "lost": lost, "every": every, "passed": passed});
+    let stacks = |taken, lost, every, passed| serde_json::json!({"taken": taken, "lost": lost, "every": every, "passed": passed, "left_out": []});
     assert_eq!(ledger_object["stacks"], stacks(1, 3, 1, 0));
     // A lost stack takes nothing else with it.
     assert!(ledger.is_complete() && ledger_object["complete"] == true);
@@ -139,7 +139,8 @@ fn a_sample_is_told_as_one_and_nothing_is_lost() {
     sink.finish(&ledger, &Model::default()).unwrap();
     let object: Value = serde_json::from_str(written.text().trim()).unwrap();
     Schema::of_output().check(&object).unwrap();
-    let stacks = serde_json::json!({"taken": 1, "lost": 0, "every": 10, "passed": 8});
+    let stacks =
+        serde_json::json!({"taken": 1, "lost": 0, "every": 10, "passed": 8, "left_out": []});
     assert_eq!(
         (&object["stacks"], &object["complete"]),
         (&stacks, &true.into())
@@ -153,6 +154,44 @@ fn a_sample_is_told_as_one_and_nothing_is_lost() {
         "{text}"
     );
     assert!(!text.contains("lost"), "{text}");
+}
+
+/// Parts that bounds leave out of stacks are counted by reason; no submission is missing for them.
+#[test]
+fn what_stacks_lack_is_counted_and_submissions_are_complete() {
+    let mut ledger = Ledger::new();
+    for (what, count) in [("symbols", 2), ("files", 1), ("symbols", 3), ("none", 0)] {
+        ledger.add_left_out_of_stacks(what, count);
+    }
+    assert!(ledger.is_complete());
+    let written = Written::default();
+    let mut sink = json::Json::new(written.output(), json::JsonOptions::default());
+    sink.finish(&ledger, &Model::default()).unwrap();
+    let object: Value = serde_json::from_str(written.text().trim()).unwrap();
+    Schema::of_output().check(&object).unwrap();
+    assert_eq!(
+        (&object["stacks"]["left_out"], &object["complete"]),
+        (
+            &serde_json::json!([{"what": "files", "count": 1}, {"what": "symbols", "count": 5}]),
+            &true.into()
+        )
+    );
+    let written = Written::default();
+    let mut sink = Text::new(written.output(), TextOptions::default());
+    sink.finish(&ledger, &Model::default()).unwrap();
+    let text = written.text();
+    for line in ["files (1)", "symbols (5)"] {
+        let line = format!(
+            "stacks lack names or callers (no submission is missing for that): not read: {line}\n"
+        );
+        assert!(text.contains(&line), "{text}");
+    }
+    assert!(text.contains("complete: 0 submissions"), "{text}");
+    // Reasons come from a recording, too: their number is bounded.
+    for n in 0..1000 {
+        ledger.add_left_out_of_stacks(&n.to_string(), u64::MAX);
+    }
+    assert!(ledger.left_out_of_stacks().count() <= 65);
 }
 
 #[test]

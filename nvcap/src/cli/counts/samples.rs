@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::counts::detail::estimate::{Estimate, Share};
 use crate::counts::detail::{Doing, Sampled, Samples, What};
 use crate::enrich;
-use crate::output::kernels;
+use crate::output::kernels::{self, Name};
 use crate::output::style::Plain;
 use crate::output::units::Bytes;
 use crate::wire::GpuVa;
@@ -21,7 +22,29 @@ const MOST_ASKED: usize = 64;
 /// Names of programs, as far as they were found.
 #[derive(Default)]
 pub(super) struct Names {
-    by: HashMap<(u32, GpuVa), Option<String>>,
+    by: HashMap<(u32, GpuVa), Option<Arc<Name>>>,
+}
+
+/// Texts for programs by which they can be told apart: their short names; where those are alike their whole names, and where these are,
+/// too, with the program's address. None where there is no name.
+fn told_apart(programs: &[(GpuVa, Option<Arc<Name>>)]) -> Vec<Option<String>> {
+    let count = |of: fn(&Name) -> &str| {
+        let mut all: HashMap<String, u32> = HashMap::new();
+        for name in programs.iter().filter_map(|(_, name)| name.as_deref()) {
+            *all.entry(of(name).to_owned()).or_default() += 1;
+        }
+        all
+    };
+    let (short, full) = (count(|n| &n.short), count(|n| &n.full));
+    let text = |(program, name): &(GpuVa, Option<Arc<Name>>)| {
+        let name = name.as_deref()?;
+        Some(match (short[&name.short], full[&name.full]) {
+            (1, _) => name.short.clone(),
+            (_, 1) => name.full.clone(),
+            _ => format!("{} (program {program:#x})", name.full),
+        })
+    };
+    programs.iter().map(text).collect()
 }
 
 /// A kernel's line.
@@ -75,16 +98,18 @@ impl Names {
             self.by.insert((pid, *program), None);
         }
         for kernel in enrich::names::of(pid, &asked) {
-            let name = kernels::name(&kernel).short.clone();
+            let name = kernels::name(&kernel);
             self.by.insert((pid, kernel.program), Some(name));
         }
     }
 
-    fn name(&self, pid: u32, program: GpuVa) -> String {
-        match self.by.get(&(pid, program)) {
-            Some(Some(name)) => name.clone(),
-            _ => format!("program {program:#x}"),
-        }
+    /// Texts for the programs of rows; none where there is no name.
+    fn of_rows(&self, pid: u32, rows: &[Row]) -> Vec<Option<String>> {
+        let name = |row: &Row| {
+            let name = self.by.get(&(pid, row.program)).cloned().flatten();
+            (row.program, name)
+        };
+        told_apart(&rows.iter().map(name).collect::<Vec<_>>())
     }
 
     /// Writes the lines of one process: its kernels, copies and bytes, as estimated from samples.
@@ -125,14 +150,17 @@ impl Names {
         if !rows.is_empty() {
             let _ = writeln!(out, "{:>10}{:>20} {:>22}  KERNEL", "", "LAUNCHES", "TIME");
         }
-        for row in rows.iter().take(SHOWN) {
+        let named = self.of_rows(pid, &rows);
+        for (row, name) in rows.iter().zip(named).take(SHOWN) {
+            let name =
+                name.unwrap_or_else(|| format!("program {:#x} (no name found)", row.program));
             let _ = writeln!(
                 out,
                 "{:>10}{} {:>22}  {}",
                 "",
                 number(&row.launches),
                 share(row.time),
-                Plain(&self.name(pid, row.program))
+                Plain(&name)
             );
         }
         if rows.len() > SHOWN {
@@ -148,8 +176,8 @@ impl Names {
         self.ask(pid, &rows, samples);
         let kernels: Vec<Value> = rows
             .iter()
-            .map(|row| {
-                let name = self.by.get(&(pid, row.program)).cloned().flatten();
+            .zip(self.of_rows(pid, &rows))
+            .map(|(row, name)| {
                 json!({
                     "kernel": name,
                     "program": row.program.0,
@@ -220,4 +248,46 @@ fn share_json(share: Option<Share>) -> Value {
         Value::Null,
         |s| json!({"share": s.share, "interval_95": [s.interval.0, s.interval.1]}),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{At, Kernel, NamedBy};
+
+    #[test]
+    fn kernels_of_one_short_name_are_told_apart() {
+        let name = |program, name: &str| {
+            let kernel = Kernel {
+                at: At::default(),
+                program: GpuVa(program),
+                name: name.into(),
+                bytes: None,
+                params: None,
+                by: NamedBy::Record,
+                certain: true,
+                driver: false,
+            };
+            (GpuVa(program), Some(kernels::name(&kernel)))
+        };
+        let programs = [
+            name(1, "_Z6kernelILi1EEvPf"),
+            name(2, "_Z6kernelILi2EEvPf"),
+            name(3, "_Z3addPf"),
+            name(4, "vadd"),
+            name(5, "vadd"),
+            (GpuVa(6), None),
+        ];
+        let texts = told_apart(&programs);
+        let texts: Vec<&str> = texts.iter().map(|t| t.as_deref().unwrap_or("-")).collect();
+        let expected = [
+            "void kernel<1>(float*)",
+            "void kernel<2>(float*)",
+            "add",
+            "vadd (program 0x4)",
+            "vadd (program 0x5)",
+            "-",
+        ];
+        assert_eq!(texts, expected);
+    }
 }

@@ -248,7 +248,7 @@ impl Report {
 
     fn operation(&mut self, c: &Context, entry: u32, op: &Operation) {
         if let Operation::Launch(launch) = op {
-            self.kernels.add(launch);
+            self.kernels.add(c.at, launch);
         }
         self.releases.note(c, op);
         let is_mechanics = is_mechanics(c, op, &self.releases);
@@ -428,6 +428,7 @@ impl Sink for Report {
             self.origin.get_or_insert(time);
         }
         match record {
+            Record::Kernel(kernel) => self.kernels.learn(kernel),
             Record::Process(p) => {
                 if let Life::Present { name } | Life::Exec { name } = &p.life {
                     self.processes.insert(p.at.pid, name.to_string());

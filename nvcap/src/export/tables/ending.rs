@@ -34,7 +34,7 @@ pub(super) const CHANNEL: &[Column] = column_list!(Channel(c) {
 
 /// What is missing.
 pub(super) const LOSS: &[Column] = column_list!(Loss(l) {
-    what: Text required "" Ledger, "entries, unreadable_bytes, repeated, contradictions, records, unknown_channel, untraced, unshown or stacks; of what was not understood: qmds_not_seen, methods_of_unknown_class or stops" => l.what;
+    what: Text required "" Ledger, "entries, unreadable_bytes, repeated, contradictions, records, unknown_channel, untraced, unshown or stacks; left_out_of_stacks of names and callers that stacks lack; of what was not understood: qmds_not_seen, methods_of_unknown_class or stops" => l.what;
     pid: Int optional "" Ledger, "the process" => l.pid;
     channel: Int optional "" Ledger, "the channel" => l.channel;
     token: Int optional "" Ledger, "of doorbells of unknown channels: the token" => l.token;
@@ -134,6 +134,12 @@ pub(super) fn losses(ledger: &Ledger) -> Vec<Loss<'_>> {
             pid: known_pid(untraced.pid),
             why: Some(untraced.why.as_str().into()),
             ..of("untraced", untraced.count)
+        });
+    }
+    for (what, count) in ledger.left_out_of_stacks() {
+        all.push(Loss {
+            why: Some(what.into()),
+            ..of("left_out_of_stacks", count)
         });
     }
     let understood = ledger.understood().copied().unwrap_or_default();

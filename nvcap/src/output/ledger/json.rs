@@ -17,7 +17,7 @@ pub fn json(out: &mut Vec<u8>, ledger: &Ledger) {
         format_args!(
             "{{\"type\":\"ledger\",\"time_ns\":{},\"pid\":null,\"tid\":null,\"token\":null,\"complete\":{},\
              \"verdict\":{},\"submissions\":{},\"entries\":{},\"bytes\":{},\"gaps\":{},\"unreadable_bytes\":{},\
-             \"late\":{},\"repeated\":{},\"contradictions\":{},\"unshown\":{}",
+             \"late\":{},\"merged\":{},\"repeated\":{},\"contradictions\":{},\"unshown\":{}",
             Value::from((ledger.end_ns() != 0).then(|| ledger.end_ns())),
             ledger.is_complete(),
             text_of(&verdict(ledger)),
@@ -27,6 +27,7 @@ pub fn json(out: &mut Vec<u8>, ledger: &Ledger) {
             t.gaps,
             t.unreadable,
             t.late,
+            t.merged,
             t.repeated,
             t.contradictions,
             ledger.unshown(),
@@ -72,6 +73,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
                 "missing": c.missing_ranges().iter().map(|r| json!([r.start, r.end])).collect::<Vec<_>>(),
                 "unreadable_bytes": c.unreadable,
                 "late": c.late,
+                "merged": c.merged,
                 "repeated": c.repeated,
                 "contradictions": c.contradictions,
                 "passed": c.passed,
@@ -92,11 +94,15 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         .iter()
         .map(|b| json!({"pid": (b.pid != 0).then_some(b.pid), "why": b.why, "count": b.count}))
         .collect();
+    let left_out: Vec<Value> = ledger
+        .left_out_of_stacks()
+        .map(|(what, count)| json!({"what": what, "count": count}))
+        .collect();
     let stacks = match (ledger.stacks(), ledger.stack_sample()) {
-        ((0, 0), None) => Value::Null,
+        ((0, 0), None) if left_out.is_empty() => Value::Null,
         ((taken, lost), sample) => {
             let (every, passed) = sample.unwrap_or((1, 0));
-            json!({"taken": taken, "lost": lost, "every": every, "passed": passed})
+            json!({"taken": taken, "lost": lost, "every": every, "passed": passed, "left_out": left_out})
         }
     };
     vec![

@@ -161,7 +161,8 @@ impl Recorder {
         let Some(ledger) = &mut self.so_far else {
             return;
         };
-        ledger.add_unshown(self.files.unwritten() - ledger.unshown());
+        let unshown = self.files.unwritten() + self.writer.too_long();
+        ledger.add_unshown(unshown - ledger.unshown());
         let mut account = Vec::new();
         super::ledger::json_so_far(&mut account, ledger);
         self.writer.counts(ledger, &account, self.files.buffer());
@@ -288,8 +289,9 @@ impl Sink for Recorder {
         true
     }
 
+    /// Number of objects that the recording lacks, also of those that are too long for it: a reader of it finds the trace incomplete, and so is it called here.
     fn unshown(&self) -> u64 {
-        self.files.unwritten()
+        self.files.unwritten() + self.writer.too_long()
     }
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
@@ -300,6 +302,10 @@ impl Sink for Recorder {
             time_ns: 0,
             observed: ledger.observed().cloned(),
             stack_sample: ledger.stack_sample(),
+            left_out_of_stacks: ledger
+                .left_out_of_stacks()
+                .map(|(what, count)| (what.to_owned(), count))
+                .collect(),
             unwritten: self.files.unwritten(),
             gpu_clocks: Vec::new(),
             trapped: ledger.trapped().copied(),

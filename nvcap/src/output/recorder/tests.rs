@@ -267,6 +267,40 @@ fn the_verdict_that_is_shown_has_what_the_recording_lacks_at_its_very_end() {
     assert!(!shown.contains("complete: "), "{shown}");
 }
 
+/// A submission that is too long for a recording is a loss there: the trace that is shown has the same verdict.
+#[test]
+fn the_verdict_that_is_shown_has_what_is_too_long_for_the_recording() {
+    for (most, is_complete) in [(1 << 20, true), (1000, false)] {
+        let room = || Room {
+            room: usize::MAX,
+            ..Room::default()
+        };
+        let (disk, screen) = (room(), room());
+        let out = |to: &Room| Output::to(Box::new(to.clone()));
+        let mut recorder = recorder(Files::one(out(&disk), false), false);
+        recorder.writer.most = most;
+        let sinks: Vec<Box<dyn Sink>> = vec![
+            Box::new(Text::new(out(&screen), TextOptions::default())),
+            Box::new(recorder),
+        ];
+        let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
+        for record in [channel(), bytes(0, 100), bytes(1, 5000)] {
+            pipeline.record(record).unwrap();
+        }
+        let ledger = pipeline.finish().unwrap();
+        let shown = String::from_utf8(screen.kept.lock().unwrap().clone()).unwrap();
+        let mut recorded = Ledger::new();
+        let file = disk.kept.lock().unwrap().clone();
+        let (records, errors) = read(file.as_slice());
+        assert_eq!(errors, Vec::<String>::new());
+        records.iter().for_each(|r| recorded.record(r));
+        let verdicts = [&ledger, &recorded].map(Ledger::is_complete);
+        assert_eq!(verdicts, [is_complete; 2], "{shown}");
+        assert_eq!(ledger.unshown(), u64::from(!is_complete));
+        assert_eq!(shown.contains("\ncomplete: "), is_complete, "{shown}");
+    }
+}
+
 /// A file that was removed meanwhile has nothing of what was recorded, and is not told as one that has its end.
 #[test]
 fn a_recording_that_was_removed_lacks_everything() {

@@ -1,10 +1,12 @@
 //! Launches by kernel, most frequent first.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::decode::event::{Launch, LaunchKind};
 use crate::output::kernels;
-use crate::record::Kernel;
+use crate::record::{At, Kernel};
 use crate::wire::GpuVa;
 use crate::wire::hash::NumberMap;
 
@@ -20,8 +22,8 @@ const OTHERS: &str = "(kernels that were not kept apart)";
 pub(crate) struct Kernels {
     /// By the kernel's mangled name.
     named: NumberMap<String, Count>,
-    /// By the program's address, where the name is not known.
-    unnamed: NumberMap<u64, Count>,
+    /// By process and the program's address, where the name is not known: with the time of the first such launch, ns.
+    unnamed: BTreeMap<(u32, u64), (u64, Count)>,
     /// All kernels that were met after the first [`MOST`].
     others: Option<Count>,
 }
@@ -30,7 +32,7 @@ pub(crate) struct Kernels {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key<'a> {
     Name(&'a str),
-    Program(u64),
+    Program(u64, u32),
     Others,
 }
 
@@ -47,34 +49,52 @@ impl Count {
 }
 
 impl Kernels {
-    pub(crate) fn add(&mut self, launch: &Launch) {
+    /// Counts a launch.
+    pub(crate) fn add(&mut self, at: At, launch: &Launch) {
         if matches!(launch.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
             return;
         }
         let kernel = launch.kernel.as_deref();
         let known = match (kernel, launch.program) {
             (Some(kernel), _) => self.named.get_mut(&kernel.name),
-            (None, Some(program)) => self.unnamed.get_mut(&program.0),
+            (None, Some(program)) => {
+                let of = self.unnamed.get_mut(&(at.pid, program.0));
+                of.map(|(_, count)| count)
+            }
             (None, None) => return,
         };
         match known {
             Some(count) => count.launches += 1,
-            None => self.first(kernel, launch.program).launches += 1,
+            None => self.first(at, kernel, launch.program).launches += 1,
+        }
+    }
+
+    /// Takes a kernel's name, which was asked for at its first launch and may come later than further ones: those were of it, too.
+    pub(crate) fn learn(&mut self, kernel: &Kernel) {
+        let key = (kernel.at.pid, kernel.program.0);
+        // What was launched before was another program at the same address.
+        let is_its = |(first, _): &(u64, Count)| *first >= kernel.at.time_ns;
+        if !self.unnamed.get(&key).is_some_and(is_its) {
+            return;
+        }
+        if let Some((_, unnamed)) = self.unnamed.remove(&key) {
+            self.first(kernel.at, Some(kernel), None).launches += unnamed.launches;
         }
     }
 
     /// The row of a kernel that has none.
-    fn first(&mut self, kernel: Option<&Kernel>, program: Option<GpuVa>) -> &mut Count {
+    fn first(&mut self, at: At, kernel: Option<&Kernel>, program: Option<GpuVa>) -> &mut Count {
         let has_room = self.named.len() + self.unnamed.len() < MOST;
         match (kernel, program) {
             (Some(kernel), _) if has_room => self
                 .named
                 .entry(kernel.name.clone())
                 .or_insert_with(|| Count::new(kernels::text(kernel, true))),
-            (None, Some(GpuVa(program))) if has_room => self
-                .unnamed
-                .entry(program)
-                .or_insert_with(|| Count::new(format!("program {program:#x}"))),
+            (None, Some(GpuVa(program))) if has_room => {
+                let new = || (at.time_ns, Count::new(format!("program {program:#x}")));
+                let of = self.unnamed.entry((at.pid, program));
+                &mut of.or_insert_with(new).1
+            }
             _ => self
                 .others
                 .get_or_insert_with(|| Count::new(OTHERS.to_owned())),
@@ -87,7 +107,8 @@ impl Kernels {
 
     fn rows(&self) -> impl Iterator<Item = (Key<'_>, &Count)> {
         let named = self.named.iter().map(|(n, c)| (Key::Name(n), c));
-        let unnamed = self.unnamed.iter().map(|(p, c)| (Key::Program(*p), c));
+        let unnamed = self.unnamed.iter();
+        let unnamed = unnamed.map(|((pid, p), (_, c))| (Key::Program(*p, *pid), c));
         let others = self.others.iter().map(|c| (Key::Others, c));
         named.chain(unnamed).chain(others)
     }
@@ -126,11 +147,59 @@ impl Kernels {
         let rows = self.sorted().into_iter().map(|(key, c)| {
             let (kernel, mangled, program) = match key {
                 Key::Name(name) => (Some(&c.text), Some(name), None),
-                Key::Program(program) => (None, None, Some(program)),
+                Key::Program(program, _) => (None, None, Some(program)),
                 Key::Others => (Some(&c.text), None, None),
             };
             json!({"kernel": kernel, "kernel_mangled": mangled, "program": program, "launches": c.launches})
         });
         rows.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::NamedBy;
+
+    fn at(time_ns: u64, pid: u32) -> At {
+        At {
+            time_ns,
+            pid,
+            tid: pid,
+        }
+    }
+
+    /// Names are looked for beside the trace: a recording may have some behind launches of theirs.
+    #[test]
+    fn a_name_that_comes_later_is_that_of_the_launches_before_it() {
+        let kernel = |time_ns, pid, name: &str| Kernel {
+            at: at(time_ns, pid),
+            program: GpuVa(0x1000),
+            name: name.into(),
+            bytes: None,
+            params: None,
+            by: NamedBy::Record,
+            certain: true,
+            driver: false,
+        };
+        let mut all = Kernels::default();
+        for (time_ns, pid) in [(5, 1), (6, 1), (7, 2), (8, 3)] {
+            let program = Some(GpuVa(0x1000));
+            let of = all.unnamed.get_mut(&(pid, 0x1000)).map(|(_, count)| count);
+            match of {
+                Some(count) => count.launches += 1,
+                None => all.first(at(time_ns, pid), None, program).launches += 1,
+            }
+        }
+        all.learn(&kernel(5, 1, "vadd"));
+        // Asked for later than the first launch: that was another program's.
+        all.learn(&kernel(9, 3, "scale"));
+        let lines: Vec<String> = all.lines().iter().map(|l| l.trim().to_owned()).collect();
+        let expected = [
+            "2   50.00  vadd",
+            "1   25.00  program 0x1000",
+            "1   25.00  program 0x1000",
+        ];
+        assert_eq!(lines, expected);
     }
 }

@@ -1,9 +1,9 @@
 //! One look at a running process: its mappings of the driver's files and the rings in them, as records. Stops
 //! nothing and changes nothing in it.
 
-use std::io;
+use std::{collections::BTreeMap, io, time::Duration};
 
-use super::{maps, scan};
+use super::{captured::SnapshotOptions, maps, scan, snapshot};
 use crate::procfs;
 use crate::procfs::mem::Memory;
 use crate::record::{At, ChannelId, Life, Process, Record};
@@ -17,6 +17,25 @@ pub(crate) struct Probe {
     pub positions: Vec<(ChannelId, u32, u32)>,
     /// Slots behind the last used ring that are all zero: channels that were never used, or nothing.
     pub unused: usize,
+}
+
+/// Entries of each channel that are read to tell its engine from others'.
+const NEWEST: u32 = 4;
+
+/// The tokens of a process's channels, by the address of their USERD, as far as their order and the error notifiers tell them: as `nvcap
+/// dump` knows them.
+fn tokens(pid: u32) -> BTreeMap<u64, u32> {
+    let options = SnapshotOptions {
+        last: NEWEST,
+        before: 0,
+        effort: scan::Effort::Usual,
+        known_rings: &[],
+        patience: Duration::ZERO,
+    };
+    let seen = snapshot::take(pid, 0, options).map(|(_, seen)| seen.channels);
+    let of = seen.into_iter().flatten();
+    of.filter_map(|c| Some((c.found.userd, c.channel.token?)))
+        .collect()
 }
 
 /// Looks. Channels are numbered from `first`.
@@ -56,12 +75,13 @@ pub(crate) fn probe(pid: u32, first: u32) -> io::Result<Probe> {
             .any(|(area, ring)| *area == area_of(f) && *ring >= f.ring)
     });
     probe.unused = all - found.len();
+    let tokens = tokens(pid);
     for (f, number) in found.iter().zip(first..) {
         let id = ChannelId(number);
         probe.positions.push((id, f.get, f.put));
-        probe
-            .records
-            .push(Record::Channel(Box::new(f.channel(at, id))));
+        let mut channel = f.channel(at, id);
+        channel.token = channel.token.or_else(|| tokens.get(&f.userd).copied());
+        probe.records.push(Record::Channel(Box::new(channel)));
     }
     Ok(probe)
 }

@@ -80,7 +80,8 @@ pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
         return Err(Error::new(
             "tracing",
             "the NVIDIA driver is not loaded (no nvidia in /proc/devices)",
-            "load it (modprobe nvidia), or name --channels for a program that submits without it",
+            "load it (modprobe nvidia), use --how observe, which needs no driver of nvcap's own to be there, or name --channels for a program \
+             that submits without it",
         ));
     }
     Ok(())

@@ -104,7 +104,11 @@ impl Python {
         let array = self
             .word(memory, code, self.offsets.thread_copies)
             .filter(|a| *a != 0)?;
-        let count = memory.word(array).ok()?.min(MOST_COPIES);
+        let all = memory.word(array).ok()?;
+        let count = all.min(MOST_COPIES);
+        if all > count {
+            budget.refuse();
+        }
         budget.take(8 * count).then_some(())?;
         let mut bytes = vec![0; 8 * count as usize];
         memory.peek(array.checked_add(8)?, &mut bytes).ok()?;
@@ -123,7 +127,11 @@ impl Python {
             return None;
         }
         let len = self.word(memory, object, self.offsets.var_size)?;
-        (len <= MOST_TABLE && budget.take(len)).then_some(())?;
+        if len > MOST_TABLE {
+            budget.refuse();
+            return None;
+        }
+        budget.take(len).then_some(())?;
         let mut bytes = vec![0; usize::try_from(len).ok()?];
         let at = object.checked_add(self.offsets.bytes_data.into())?;
         memory.peek(at, &mut bytes).ok()?;
@@ -139,7 +147,11 @@ impl Python {
         let len = self.word(memory, object, o.string_length)?;
         let state = self.word(memory, object, o.string_state)? >> o.string_kind_shift;
         let (kind, compact, ascii) = (state & 7, state & 8 != 0, state & 16 != 0);
-        if !compact || len > MOST_CHARACTERS || !matches!(kind, 1 | 2 | 4) || ascii && kind != 1 {
+        if !compact || !matches!(kind, 1 | 2 | 4) || ascii && kind != 1 {
+            return None;
+        }
+        if len > MOST_CHARACTERS {
+            budget.refuse();
             return None;
         }
         budget.take(len * kind).then_some(())?;

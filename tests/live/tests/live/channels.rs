@@ -303,3 +303,26 @@ pub fn memory_is_bounded() -> Result<()> {
     );
     Ok(())
 }
+
+/// The table of channels has the tokens that the report on the same process has.
+pub fn tokens_as_in_a_dump() -> Result<()> {
+    let mut gpu = crate::dump::start(&crate::dump::plan(5, 6, 60), &["--linger-ms=900000"])?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    let pid = gpu.pid().to_string();
+    let tokens = |args: &[&str], of: fn(&Value) -> Option<&Vec<Value>>| -> Result<BTreeSet<u64>> {
+        let ended = Running::start(&nvcap()?, args.iter().map(OsString::from))?.end(LIMIT)?;
+        let json: Value = serde_json::from_str(&ended.stdout)
+            .with_context(|| format!("{}{}", ended.stdout, ended.stderr))?;
+        let all = of(&json).context("no channels")?;
+        Ok(all.iter().filter_map(|c| c["token"].as_u64()).collect())
+    };
+    let of_dump = tokens(&["dump", "-p", &pid, "--json"], |v| {
+        v["processes"][0]["channels"].as_array()
+    })?;
+    let of_table = tokens(&["channels", "-p", &pid, "--json"], Value::as_array)?;
+    ensure!(
+        of_dump.len() == 6 && of_table == of_dump,
+        "{of_table:x?} in the table, {of_dump:x?} in the dump"
+    );
+    Ok(())
+}

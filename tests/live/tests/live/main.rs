@@ -88,7 +88,8 @@ fn main() -> ExitCode {
         chaos: seeded;
         edges: end_not_told command_s_end_not_told lag_is_told output_not_read output_is_full more_channels_than_room;
         channels: numbers_after_exec numbers_when_attached remains_are_none the_last_remains_are_none remains_taken_by_number wrong_doorbell_rung wrong_doorbell_not_mapped
-            wrong_doorbell_short never_there rings_named_too_small memory_is_bounded;
+            wrong_doorbell_short never_there rings_named_too_small memory_is_bounded
+            tokens_as_in_a_dump;
         refusals: not_root not_root_other_process process_gone no_debug_register doorbell_not_mapped
             bad_channels_file missing_channels_file no_driver no_target missing_command no_program_that_runs;
         modes: batch batch_of_idle_channels batch_attached count duty excluded;

@@ -274,8 +274,11 @@ fn one_fleet(seeds: u64, [judged]: &mut [Judged; 1]) -> Result<()> {
     compare(&planned(&mixed.plan), &estimated(samples)?, judged)?;
     for kernel in samples["kernels"].as_array().context("kernels")? {
         let program = kernel["program"].as_u64().unwrap_or_default();
-        let known = (0..kernels::COUNT).any(|n| kernels::program(n) == program);
-        ensure!(kernel["kernel"] == "kernel" && known, "{kernel}");
+        let known = (0..kernels::COUNT).find(|n| kernels::program(*n) == program);
+        let known = known.with_context(|| format!("a program that is none: {kernel}"))?;
+        // All have one short name: whole ones tell them apart.
+        let whole = format!("void kernel<{known}>(float*)");
+        ensure!(kernel["kernel"] == *whole, "{kernel}, not {whole}");
     }
     let of_timed = newest(&counts.stdout, timed_id).context("no line")?;
     let busy = &of_timed["sampled"]["busy_share"];

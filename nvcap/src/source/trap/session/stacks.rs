@@ -11,6 +11,7 @@ use crate::procfs::{
     mem::{Ordinary, Peek as _},
 };
 use crate::stacks::{
+    left_out,
     python::{
         Python,
         threads::{ThreadState, ids_inside},
@@ -73,9 +74,13 @@ impl Known {
             if frame.code == 0 || self.named.contains(&frame) {
                 continue;
             }
+            let refused = self.budget.refused();
             let found =
                 self.python
                     .resolve(&self.memory, frame.code, frame.instruction, &self.budget);
+            if self.budget.refused() > refused {
+                to.leave_out(left_out::PYTHON, space, frame);
+            }
             if let Some(name) = found {
                 to.put_name(space, frame, name);
                 self.named.insert(frame);
