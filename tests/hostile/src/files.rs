@@ -76,10 +76,8 @@ pub fn fifos(bed: &Bed) -> Result<()> {
         fs::remove_file(&path)?;
         let name = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: a string that ends with a zero.
-        ensure!(
-            unsafe { libc::mkfifo(name.as_ptr(), 0o666) } == 0,
-            "{path:?}"
-        );
+        let made = unsafe { libc::mkfifo(name.as_ptr(), 0o666) };
+        ensure!(made == 0, "{path:?}: {}", std::io::Error::last_os_error());
         bed.submit_from(n as usize % CHANNELS, code);
         pause();
     }
