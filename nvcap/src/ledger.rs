@@ -463,11 +463,7 @@ mod tests {
     use crate::record::{At, Channel, Origin, Process};
 
     fn at(pid: u32) -> At {
-        At {
-            time_ns: 1,
-            pid,
-            tid: pid,
-        }
+        At::of_process(1, pid)
     }
 
     fn channel(pid: u32, id: u32) -> Record {

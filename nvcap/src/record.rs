@@ -120,6 +120,18 @@ impl At {
     }
 }
 
+#[cfg(test)]
+impl At {
+    /// Of the first thread of a process, for tests.
+    pub(crate) fn of_process(time_ns: u64, pid: u32) -> Self {
+        Self {
+            time_ns,
+            pid,
+            tid: pid,
+        }
+    }
+}
+
 /// Which NVIDIA device file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -448,6 +460,23 @@ pub struct Kernel {
     pub certain: bool,
     /// It is one of the driver's own kernels: its name is one of theirs, and so are those of the functions beside it.
     pub driver: bool,
+}
+
+#[cfg(test)]
+impl Kernel {
+    /// Of a program and a certain name, for tests.
+    pub(crate) fn called(at: At, program: u64, name: &str) -> Self {
+        Self {
+            at,
+            program: GpuVa(program),
+            name: name.to_owned(),
+            bytes: None,
+            params: None,
+            by: NamedBy::Record,
+            certain: true,
+            driver: false,
+        }
+    }
 }
 
 /// A semaphore in a process's memory that the GPU has written, as another processor saw it.

@@ -40,7 +40,7 @@ for mode in $MODES; do
     status=$? took=$((($(date +%s%N) - began) / 1000000))
     [ $status -lt 124 ] && [ $took -lt 20000 ]
     status_row $? "dump of $mode" "status $status, $took ms: $(tail -n 1 "$OUT/dump-$mode.txt" | cut -c1-90)"
-    said=$(curl -s -o /dev/null -w '%{http_code} in %{time_total} s' --max-time 60 -H "Authorization: Bearer $TOKEN" "http://127.0.0.1:$PORT/dump?pid=${PIDS[$mode]}")
+    said=$(curl -sf -o /dev/null -w '%{http_code} in %{time_total} s' --max-time 60 -H "Authorization: Bearer $TOKEN" "http://127.0.0.1:$PORT/dump?pid=${PIDS[$mode]}")
     status_row $? "/dump of $mode" "$said"
 done
 wait $TRACE

@@ -151,18 +151,13 @@ mod tests {
     use crate::record::At;
 
     fn kernel(program: u64, name: &str, driver: bool) -> Kernel {
+        let at = At {
+            pid: 7,
+            ..At::default()
+        };
         Kernel {
-            at: At {
-                pid: 7,
-                ..At::default()
-            },
-            program: GpuVa(program),
-            name: name.to_owned(),
-            bytes: None,
-            params: None,
-            by: NamedBy::Record,
-            certain: true,
             driver,
+            ..Kernel::called(at, program, name)
         }
     }
 

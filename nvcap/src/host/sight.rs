@@ -4,10 +4,7 @@
 use std::fs::{self, File};
 
 use super::choice::Choice;
-use crate::procfs;
-
-/// The bit of cap_sys_ptrace.
-const SYS_PTRACE: u64 = 1 << 19;
+use crate::procfs::{self, unfit::SYS_PTRACE};
 
 /// How a `/proc` is mounted that hides processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +79,7 @@ pub(super) fn hidden(choice: &Choice, names: &mut dyn FnMut(u32) -> Option<Strin
     let Some(hiding) = hiding(&mounts) else {
         return Hidden::default();
     };
-    let has = procfs::status_bits("self", "CapEff").unwrap_or(0) & SYS_PTRACE != 0;
+    let has = procfs::capabilities() & SYS_PTRACE != 0;
     let rights = Rights {
         groups: own_groups(),
         ptrace: has && File::open("/proc/1/stat").is_ok(),

@@ -287,17 +287,9 @@ mod tests {
     use crate::record::{At, Channel, How, Image, Loss, Lost, Origin, Submission};
     use crate::wire::GpuVa;
 
-    fn at(time_ns: u64, pid: u32) -> At {
-        At {
-            time_ns,
-            pid,
-            tid: pid,
-        }
-    }
-
     fn submission(time_ns: u64, channel: u32, position: u64) -> Record {
         Record::Submission(Submission {
-            at: at(time_ns, 1),
+            at: At::of_process(time_ns, 1),
             channel: ChannelId(channel),
             token: None,
             position,
@@ -315,14 +307,14 @@ mod tests {
 
     fn life(time_ns: u64, life: Life) -> Record {
         Record::Process(Process {
-            at: at(time_ns, 1),
+            at: At::of_process(time_ns, 1),
             life,
         })
     }
 
     fn announced(time_ns: u64, channel: u32) -> Record {
         Record::Channel(Box::new(Channel {
-            at: at(time_ns, 1),
+            at: At::of_process(time_ns, 1),
             id: ChannelId(channel),
             gpu: None,
             token: None,
@@ -389,7 +381,7 @@ mod tests {
         let left = |first: Option<Record>, window| {
             let mut order = Order::within(window);
             order.put(Record::Gpu(crate::record::Gpu {
-                at: at(ms(0), 0),
+                at: At::of_process(ms(0), 0),
                 minor: 0,
                 pci_device: 0x2330,
             }));
@@ -438,7 +430,7 @@ mod tests {
     #[test]
     fn images_leave_first_and_untimed_records_keep_their_place() {
         let image = Record::Image(Box::new(Image {
-            at: at(900, 1),
+            at: At::of_process(900, 1),
             address: GpuVa(0),
             bytes: vec![0; 8],
             found: crate::record::CpuVa(0),

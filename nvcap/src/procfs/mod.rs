@@ -150,6 +150,11 @@ pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64
     u64::from_str_radix(&status(who, line)?, 16).ok()
 }
 
+/// The effective capabilities of this process, one bit each.
+pub(crate) fn capabilities() -> u64 {
+    status_bits("self", "CapEff").unwrap_or(0)
+}
+
 /// The control groups that a process is in, as the kernel writes them.
 ///
 /// # Errors

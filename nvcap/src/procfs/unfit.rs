@@ -5,7 +5,7 @@ use std::{fmt, io};
 use super::stat::Stat;
 
 /// The bit of cap_sys_ptrace.
-const SYS_PTRACE: u64 = 1 << 19;
+pub(crate) const SYS_PTRACE: u64 = 1 << 19;
 
 /// Why a process cannot be looked into.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(crate) fn unfit(pid: u32) -> Option<Unfit> {
 
 /// Why a process that runs may not be looked into by nvcap's user.
 pub(crate) fn refused(pid: u32) -> Unfit {
-    let effective = super::status_bits("self", "CapEff").unwrap_or(0);
+    let effective = super::capabilities();
     let name = super::name(pid, None).unwrap_or_default();
     refused_to(pid, &name, super::is_root(), effective)
 }

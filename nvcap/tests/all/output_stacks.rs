@@ -62,6 +62,24 @@ fn show(sink: &mut dyn Sink) {
     }
 }
 
+/// The object of a ledger, which the schema allows.
+fn json_of(ledger: &Ledger) -> Value {
+    let written = Written::default();
+    let mut sink = json::Json::new(written.output(), json::JsonOptions::default());
+    sink.finish(ledger, &Model::default()).unwrap();
+    let object: Value = serde_json::from_str(written.text().trim()).unwrap();
+    Schema::of_output().check(&object).unwrap();
+    object
+}
+
+/// The lines of a ledger.
+fn text_of(ledger: &Ledger) -> String {
+    let written = Written::default();
+    let mut sink = Text::new(written.output(), TextOptions::default());
+    sink.finish(ledger, &Model::default()).unwrap();
+    written.text()
+}
+
 #[test]
 fn the_first_object_of_a_submission_has_the_stack() {
     let schema = Schema::of_output();
@@ -134,21 +152,14 @@ fn a_sample_is_told_as_one_and_nothing_is_lost() {
     }));
     ledger.add_stack_sample(10, 8);
     assert!(ledger.is_complete());
-    let written = Written::default();
-    let mut sink = json::Json::new(written.output(), json::JsonOptions::default());
-    sink.finish(&ledger, &Model::default()).unwrap();
-    let object: Value = serde_json::from_str(written.text().trim()).unwrap();
-    Schema::of_output().check(&object).unwrap();
+    let object = json_of(&ledger);
     let stacks =
         serde_json::json!({"taken": 1, "lost": 0, "every": 10, "passed": 8, "left_out": []});
     assert_eq!(
         (&object["stacks"], &object["complete"]),
         (&stacks, &true.into())
     );
-    let written = Written::default();
-    let mut sink = Text::new(written.output(), TextOptions::default());
-    sink.finish(&ledger, &Model::default()).unwrap();
-    let text = written.text();
+    let text = text_of(&ledger);
     assert!(
         text.contains("1 stack taken: a sample, of one in 10 doorbells (8 passed over)"),
         "{text}"
@@ -164,11 +175,7 @@ fn what_stacks_lack_is_counted_and_submissions_are_complete() {
         ledger.add_left_out_of_stacks(what, count);
     }
     assert!(ledger.is_complete());
-    let written = Written::default();
-    let mut sink = json::Json::new(written.output(), json::JsonOptions::default());
-    sink.finish(&ledger, &Model::default()).unwrap();
-    let object: Value = serde_json::from_str(written.text().trim()).unwrap();
-    Schema::of_output().check(&object).unwrap();
+    let object = json_of(&ledger);
     assert_eq!(
         (&object["stacks"]["left_out"], &object["complete"]),
         (
@@ -176,10 +183,7 @@ fn what_stacks_lack_is_counted_and_submissions_are_complete() {
             &true.into()
         )
     );
-    let written = Written::default();
-    let mut sink = Text::new(written.output(), TextOptions::default());
-    sink.finish(&ledger, &Model::default()).unwrap();
-    let text = written.text();
+    let text = text_of(&ledger);
     for line in ["files (1)", "symbols (5)"] {
         let line = format!(
             "stacks lack names or callers (no submission is missing for that): not read: {line}\n"

@@ -253,21 +253,12 @@ fn share_json(share: Option<Share>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{At, Kernel, NamedBy};
+    use crate::record::{At, Kernel};
 
     #[test]
     fn kernels_of_one_short_name_are_told_apart() {
         let name = |program, name: &str| {
-            let kernel = Kernel {
-                at: At::default(),
-                program: GpuVa(program),
-                name: name.into(),
-                bytes: None,
-                params: None,
-                by: NamedBy::Record,
-                certain: true,
-                driver: false,
-            };
+            let kernel = Kernel::called(At::default(), program, name);
             (GpuVa(program), Some(kernels::name(&kernel)))
         };
         let programs = [

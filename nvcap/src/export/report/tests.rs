@@ -15,7 +15,7 @@ use crate::export::browser;
 use crate::export::made::{self, Place, give, timed};
 use crate::gpu_time::tests::records;
 use crate::pipeline::{Pipeline, PipelineOptions};
-use crate::record::{At, How, Kernel, Loss, Lost, NamedBy};
+use crate::record::{At, How, Kernel, Loss, Lost};
 use crate::wire::GpuVa;
 
 /// The name of a kernel that would leave its place in a careless page.
@@ -49,16 +49,7 @@ fn context(channel: u32, serial: u64, time_ns: u64) -> Context {
 }
 
 fn launch(name: &str) -> Operation {
-    let kernel = Kernel {
-        at: At::default(),
-        program: GpuVa(0x7f00),
-        name: name.to_owned(),
-        bytes: None,
-        params: None,
-        by: NamedBy::Record,
-        certain: true,
-        driver: false,
-    };
+    let kernel = Kernel::called(At::default(), 0x7f00, name);
     Operation::Launch(Box::new(Launch {
         grid: Some([4096, 1, 1]),
         block: Some([256, 1, 1]),

@@ -159,36 +159,22 @@ impl Kernels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::NamedBy;
-
-    fn at(time_ns: u64, pid: u32) -> At {
-        At {
-            time_ns,
-            pid,
-            tid: pid,
-        }
-    }
 
     /// Names are looked for beside the trace: a recording may have some behind launches of theirs.
     #[test]
     fn a_name_that_comes_later_is_that_of_the_launches_before_it() {
-        let kernel = |time_ns, pid, name: &str| Kernel {
-            at: at(time_ns, pid),
-            program: GpuVa(0x1000),
-            name: name.into(),
-            bytes: None,
-            params: None,
-            by: NamedBy::Record,
-            certain: true,
-            driver: false,
-        };
+        let kernel =
+            |time_ns, pid, name| Kernel::called(At::of_process(time_ns, pid), 0x1000, name);
         let mut all = Kernels::default();
         for (time_ns, pid) in [(5, 1), (6, 1), (7, 2), (8, 3)] {
             let program = Some(GpuVa(0x1000));
             let of = all.unnamed.get_mut(&(pid, 0x1000)).map(|(_, count)| count);
             match of {
                 Some(count) => count.launches += 1,
-                None => all.first(at(time_ns, pid), None, program).launches += 1,
+                None => {
+                    all.first(At::of_process(time_ns, pid), None, program)
+                        .launches += 1
+                }
             }
         }
         all.learn(&kernel(5, 1, "vadd"));

@@ -1,12 +1,12 @@
 //! One look at a running process: its mappings of the driver's files and the rings in them, as records. Stops
 //! nothing and changes nothing in it.
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{collections::BTreeMap, io};
 
-use super::{captured::SnapshotOptions, maps, scan, snapshot};
+use super::{maps, scan, snapshot};
 use crate::procfs;
 use crate::procfs::mem::Memory;
-use crate::record::{At, ChannelId, Life, Process, Record};
+use crate::record::{At, ChannelId, CpuVa, Life, Process, Record};
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
@@ -17,25 +17,6 @@ pub(crate) struct Probe {
     pub positions: Vec<(ChannelId, u32, u32)>,
     /// Slots behind the last used ring that are all zero: channels that were never used, or nothing.
     pub unused: usize,
-}
-
-/// Entries of each channel that are read to tell its engine from others'.
-const NEWEST: u32 = 4;
-
-/// The tokens of a process's channels, by the address of their USERD, as far as their order and the error notifiers tell them: as `nvcap
-/// dump` knows them.
-fn tokens(pid: u32) -> BTreeMap<u64, u32> {
-    let options = SnapshotOptions {
-        last: NEWEST,
-        before: 0,
-        effort: scan::Effort::Usual,
-        known_rings: &[],
-        patience: Duration::ZERO,
-    };
-    let seen = snapshot::take(pid, 0, options).map(|(_, seen)| seen.channels);
-    let of = seen.into_iter().flatten();
-    of.filter_map(|c| Some((c.found.userd, c.channel.token?)))
-        .collect()
 }
 
 /// Looks. Channels are numbered from `first`.
@@ -75,12 +56,16 @@ pub(crate) fn probe(pid: u32, first: u32) -> io::Result<Probe> {
             .any(|(area, ring)| *area == area_of(f) && *ring >= f.ring)
     });
     probe.unused = all - found.len();
-    let tokens = tokens(pid);
+    // As `nvcap dump` knows them.
+    let tokens = snapshot::tokens_found(&memory, &areas, scan::Effort::Usual);
+    let tokens: BTreeMap<CpuVa, u32> = tokens.iter().map(|t| (t.ring, t.token)).collect();
     for (f, number) in found.iter().zip(first..) {
         let id = ChannelId(number);
         probe.positions.push((id, f.get, f.put));
         let mut channel = f.channel(at, id);
-        channel.token = channel.token.or_else(|| tokens.get(&f.userd).copied());
+        channel.token = channel
+            .token
+            .or_else(|| tokens.get(&CpuVa(f.ring)).copied());
         probe.records.push(Record::Channel(Box::new(channel)));
     }
     Ok(probe)

@@ -228,10 +228,15 @@ pub(crate) struct RingToken {
 /// The tokens, as far as the order of channels and error notifiers tells them (`notifier`): of all channels that lie as libcuda
 /// lays them out, or of none.
 pub(crate) fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<RingToken> {
+    tokens_found(memory, areas, Effort::Habit)
+}
+
+/// As [`tokens`], of the channels that are found with this effort.
+pub(super) fn tokens_found(memory: &impl Peek, areas: &[Area], effort: Effort) -> Vec<RingToken> {
     let options = SnapshotOptions {
         last: TOKENS_LAST,
         before: 0,
-        effort: Effort::Habit,
+        effort,
         known_rings: &[],
         patience: Duration::ZERO,
     };

@@ -156,7 +156,7 @@ fn kernel() -> Finding {
 }
 
 fn rights() -> Finding {
-    let effective = super::precheck::capabilities();
+    let effective = procfs::capabilities();
     let names = |wanted: bool| {
         let all = rights::NEEDED.into_iter();
         let list = all.filter(|c| c.is_in(effective) == wanted);
@@ -206,7 +206,7 @@ fn lockdown() -> Finding {
 /// Whether memory may be read, and of which processes: all that `--how observe` and `nvcap dump` need.
 fn observing() -> Finding {
     let what = "observing without a trap";
-    if rights::SYS_PTRACE.is_in(super::precheck::capabilities()) {
+    if rights::SYS_PTRACE.is_in(procfs::capabilities()) {
         return finding(what, CheckOutcome::Works, "--how observe: any process");
     }
     let yama = procfs::ptrace_scope();

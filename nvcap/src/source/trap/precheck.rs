@@ -11,11 +11,6 @@ use super::{
 use crate::procfs::{self, unfit};
 use crate::source::{filtered, rights};
 
-/// The effective capabilities of this process, one bit each.
-pub(crate) fn capabilities() -> u64 {
-    procfs::status_bits("self", "CapEff").unwrap_or(0)
-}
-
 /// Whether these capabilities allow loading BPF programs.
 pub(crate) fn may_load(effective: u64) -> bool {
     let both = rights::BPF.is_in(effective) && rights::PERFMON.is_in(effective);
@@ -30,7 +25,7 @@ pub(crate) fn may_load(effective: u64) -> bool {
 pub(crate) fn rights() -> Result<()> {
     kernel()?;
     namespace()?;
-    if !may_load(capabilities()) {
+    if !may_load(procfs::capabilities()) {
         return Err(Error::new(
             "tracing",
             "this user may not load BPF programs",
