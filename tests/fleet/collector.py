@@ -185,7 +185,10 @@ class Tests:
         self.server.terminate()
         assert self.server.wait(GUARD) == 0, self.said.read_text()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            before = len(self.collector.got)
             server, said = self.serve(self.collector.port, interval="1h")
+            # Sent after the first reading of counts; what is submitted before that may be in it.
+            until("the first counts are sent", lambda before=before: len(self.collector.got) > before)
             until("nvcap serves", lambda said=said: "serving" in said.read_text())
             address = re.search(r"serving (http://\S+/metrics)", said.read_text())[1]
             words = ["--files", "--gpus=1", "--submissions=300", "--sleep-us=1000", "--linger-ms=3600000"]
