@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use super::source::{Opened, System};
+use super::source::{Lends, Opened, System};
 use super::view::{Owner, Refused};
 use crate::decode::encode::{Pushbuffer, Qmd};
 use crate::decode::event::QmdRelease;
@@ -28,6 +28,8 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 pub(crate) struct Fake {
     pages: Rc<RefCell<BTreeMap<u64, [u8; PAGE as usize]>>>,
     pub(super) gone: Rc<Cell<bool>>,
+    /// What it is lent to is given up in the middle of it.
+    pub(super) gives_up: Rc<Cell<bool>>,
     /// Reads so far.
     pub(super) reads: Rc<Cell<u64>>,
 }
@@ -37,6 +39,7 @@ impl Fake {
         Self {
             pages: Rc::default(),
             gone: Rc::default(),
+            gives_up: Rc::default(),
             reads: Rc::default(),
         }
     }
@@ -50,6 +53,7 @@ impl Fake {
     pub(super) fn forked(&self) -> Self {
         Self {
             gone: Rc::default(),
+            gives_up: Rc::default(),
             ..self.clone()
         }
     }
@@ -221,6 +225,22 @@ impl Peek for Fake {
     }
 }
 
+impl Lends for Fake {
+    type Lent = Self;
+
+    fn lend<T, W>(&self, work: W) -> io::Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Self) -> T + Send + 'static,
+    {
+        let done = work(self);
+        match self.gives_up.get() {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(done),
+        }
+    }
+}
+
 pub(crate) struct FakeProcess {
     pub memory: Fake,
     pub image: u32,
@@ -322,6 +342,11 @@ impl System for Fakes {
 
     fn clocks(&mut self) -> (u64, u64) {
         (self.now, 0)
+    }
+
+    fn clock(&self) -> impl FnMut() -> u64 + Send + 'static {
+        let now = self.now;
+        move || now
     }
 
     fn unix_ns(&mut self) -> u64 {

@@ -15,7 +15,7 @@ use super::followed::Followed;
 use super::kept::Kept;
 use super::pace::{Pace, Sampling};
 use super::process::{Channels, Outcome};
-use super::source::{Opened, System};
+use super::source::{Lends, Opened, System};
 use super::view::{
     ChannelView, Clocks, GpuView, Key, LastSeen, Named, Owner, ProcessView, Refused, View,
 };
@@ -64,6 +64,8 @@ struct Watched<M> {
     has_grown: bool,
     /// Known channels are gone, or are not what they were.
     is_lost: bool,
+    /// A reading was given up, and its channels with it.
+    is_given_up: bool,
     read_ns: u64,
 }
 
@@ -198,7 +200,13 @@ impl<S: System> Host<S> {
             self.end(pid, now);
             return;
         };
+        let is_given_up = self.processes.get(&pid).is_some_and(|p| p.is_given_up);
         match self.processes.get_mut(&pid) {
+            // It has answered at last. Its channels were counted from another beginning.
+            Some(_) if is_given_up => {
+                self.end(pid, now);
+                self.insert(pid, opened, From::Now, now);
+            }
             Some(same) if same.image == opened.image && same.shares.is_none() => {
                 same.memory = opened.memory;
                 (same.wants_search, same.is_lost) = (true, true);
@@ -274,6 +282,7 @@ impl<S: System> Host<S> {
             wants_search: true,
             has_grown: false,
             is_lost: false,
+            is_given_up: false,
             read_ns: now,
         };
         self.processes.insert(pid, watched);
@@ -307,23 +316,35 @@ impl<S: System> Host<S> {
         let Some(watched) = self.processes.get_mut(&pid) else {
             return true;
         };
-        match watched.channels.read(&watched.memory, now) {
-            Outcome::Gone => return false,
-            Outcome::Search => {
+        let read = match watched.is_given_up {
+            true => None,
+            false => watched.lend(move |memory, channels, _| channels.read(memory, now)),
+        };
+        match read {
+            None | Some(Outcome::Gone) => return false,
+            Some(Outcome::Search) => {
                 (watched.wants_search, watched.is_lost) = (true, true);
                 watched.doubtful = 0;
             }
-            Outcome::Fine => {}
+            Some(Outcome::Fine) => {}
         }
         watched.read_ns = now;
-        if let (Some(detail), Some(share)) = (&mut watched.detail, self.options.sample)
+        if let Some(share) = self.options.sample
             && self.sampling.may_read(now, share)
         {
             let (_, cpu) = self.system.clocks();
-            detail.blocks(&watched.memory, &watched.channels);
-            let (ended, after) = self.system.clocks();
-            detail.look(&watched.channels, (now, ended));
+            let mut clock = self.system.clock();
+            let sampled = watched.lend(move |memory, channels, detail| {
+                if let Some(detail) = detail {
+                    detail.blocks(memory, channels);
+                    detail.look(channels, (now, clock()));
+                }
+            });
+            let (_, after) = self.system.clocks();
             self.sampling.spent(after.saturating_sub(cpu));
+            if sampled.is_none() {
+                return false;
+            }
         }
         watched.keep_samples(&mut self.kept);
         let pages = self.system.pages(pid);
@@ -351,7 +372,8 @@ impl<S: System> Host<S> {
             self.kept.end(gone.key(gpu), sums);
         }
         gone.keep_samples(&mut self.kept);
-        if !gone.image.is_empty() && !gone.channels.is_empty() {
+        let had_channels = !gone.channels.is_empty() || gone.is_given_up;
+        if !gone.image.is_empty() && had_channels {
             self.departed.push_back(std::mem::take(&mut gone.image));
             if self.departed.len() > MOST_DEPARTED {
                 self.departed.pop_front();
@@ -487,11 +509,16 @@ impl<S: System> Host<S> {
         let (_, cpu) = self.system.clocks();
         let all = self.processes.values_mut().filter(|p| p.shares.is_none());
         let mut busy = BTreeSet::new();
-        let clock = &mut || self.system.clocks().0;
-        for p in all {
-            if let Some(detail) = &mut p.detail {
-                detail.moment(&p.memory, &p.channels, clock, &mut busy);
-            }
+        for p in all.filter(|p| p.detail.is_some()) {
+            let mut clock = self.system.clock();
+            let its = p.lend(move |memory, channels, detail| {
+                let mut busy = BTreeSet::new();
+                if let Some(detail) = detail {
+                    detail.moment(memory, channels, &mut clock, &mut busy);
+                }
+                busy
+            });
+            busy.extend(its.unwrap_or_default());
         }
         let (now, after) = self.system.clocks();
         self.busy.take(now, &busy);
@@ -520,6 +547,34 @@ impl<S: System> Host<S> {
             },
         };
         channels.map(view).collect()
+    }
+}
+
+impl<M: Lends> Watched<M> {
+    /// Does what reads its memory. None where that was given up: of its channels the sums are left.
+    fn lend<T, W>(&mut self, work: W) -> Option<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&M::Lent, &mut Channels, Option<&mut Detail>) -> T + Send + 'static,
+    {
+        let left = self.channels.sums_alone();
+        let mut channels = std::mem::take(&mut self.channels);
+        let mut detail = self.detail.take();
+        let lent = self.memory.lend(move |memory| {
+            let done = work(memory, &mut channels, detail.as_mut());
+            (channels, detail, done)
+        });
+        match lent {
+            Ok((channels, detail, done)) => {
+                (self.channels, self.detail) = (channels, detail);
+                Some(done)
+            }
+            Err(_) => {
+                self.channels = left;
+                (self.is_given_up, self.wants_search) = (true, true);
+                None
+            }
+        }
     }
 }
 

@@ -3,26 +3,48 @@
 //!
 //! A read that hangs in the kernel can only be left alone. Its thread stays with it, others are read by a new one, and the process is
 //! refused until the read has ended.
+//!
+//! Handing over costs two switches of threads, many times what a read costs: so what reads often is handed over as a whole
+//! ([`Lends::lend`]), with all that it needs. How long that takes does not matter, only how long one of its reads does.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::source::Lends;
 use crate::procfs::mem::Peek;
 
 /// Time that a read of a process's memory may last.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
-/// Bytes of the stack of a thread that reads.
-const STACK: usize = 128 << 10;
+/// Looks at whether reads go on, in this time.
+const LOOKS: u32 = 8;
 
 /// States of a process's reads.
 const ANSWERED: u8 = 0;
 const ASKED: u8 = 1;
 const GIVEN_UP: u8 = 2;
+
+/// What became of a process's reads.
+#[derive(Default)]
+struct State {
+    is: AtomicU8,
+    /// Reads that have begun, and those that have ended: odd while one lasts.
+    reads: AtomicU64,
+}
+
+impl State {
+    /// Does what reads once.
+    fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.reads.fetch_add(1, Ordering::AcqRel);
+        let answer = read();
+        self.reads.fetch_add(1, Ordering::AcqRel);
+        answer
+    }
+}
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -35,7 +57,7 @@ struct Inner {
     /// The thread that reads, unless it was given up.
     thread: Mutex<Option<Sender<Work>>>,
     /// Processes that were opened, by id: when they began, and what became of the last read.
-    opened: Mutex<BTreeMap<u32, (u64, Arc<AtomicU8>)>>,
+    opened: Mutex<BTreeMap<u32, (u64, Arc<State>)>>,
 }
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,7 +69,13 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Patient<M> {
     memory: Arc<M>,
     /// None where each read is waited for.
-    readers: Option<(Readers, Arc<AtomicU8>)>,
+    readers: Option<(Readers, Arc<State>)>,
+}
+
+/// Memory of a process, read by the thread that may be given up.
+pub(crate) struct Lent<M> {
+    memory: Arc<M>,
+    state: Option<Arc<State>>,
 }
 
 impl Readers {
@@ -68,7 +96,7 @@ impl Readers {
         let mut opened = locked(&self.0.opened);
         let state = match opened.get(&pid) {
             Some((known, state)) if *known == began => {
-                if state.load(Ordering::Acquire) != ANSWERED {
+                if state.is.load(Ordering::Acquire) != ANSWERED {
                     return Err(self.gave_up());
                 }
                 Arc::clone(state)
@@ -95,7 +123,10 @@ impl Readers {
             .get(&pid)
             .map(|(_, state)| Arc::clone(state));
         match state {
-            Some(state) => self.run(&state, work),
+            Some(state) => {
+                let its = Arc::clone(&state);
+                self.run(&state, move || its.reading(work))
+            }
             None => Ok(work()),
         }
     }
@@ -130,7 +161,6 @@ impl Readers {
         let (to, from): (Sender<Work>, Receiver<Work>) = channel();
         thread::Builder::new()
             .name("nvcap-reads".into())
-            .stack_size(STACK)
             .spawn(move || from.into_iter().for_each(|work| work()))?;
         // The thread has just begun to wait for it.
         let _ = to.send(work);
@@ -138,45 +168,66 @@ impl Readers {
         Ok(())
     }
 
-    /// Does work that reads of a process, and gives it up where it lasts too long.
+    /// Does work that reads of a process, and gives it up where a read lasts too long.
     fn run<T: Send + 'static>(
         &self,
-        state: &Arc<AtomicU8>,
+        state: &Arc<State>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<T> {
-        if state.load(Ordering::Acquire) == GIVEN_UP {
+        if state.is.load(Ordering::Acquire) == GIVEN_UP {
             return Err(self.gave_up());
         }
         let (to, from): (SyncSender<T>, Receiver<T>) = sync_channel(1);
-        state.store(ASKED, Ordering::Release);
+        state.is.store(ASKED, Ordering::Release);
         let its = Arc::clone(state);
         let given = self.give(Box::new(move || {
             let answer = work();
             // Before the state is another: whoever sees that finds the answer.
             let _ = to.send(answer);
-            its.store(ANSWERED, Ordering::Release);
+            its.is.store(ANSWERED, Ordering::Release);
         }));
         if let Err(e) = given {
-            state.store(ANSWERED, Ordering::Release);
+            state.is.store(ANSWERED, Ordering::Release);
             return Err(e);
         }
-        match from.recv_timeout(self.0.patience) {
+        match self.wait(state, &from) {
             Ok(answer) => return Ok(answer),
             Err(RecvTimeoutError::Disconnected) => {
-                state.store(ANSWERED, Ordering::Release);
+                // In the middle of a read, perhaps.
+                state.reads.fetch_and(!1, Ordering::AcqRel);
+                state.is.store(ANSWERED, Ordering::Release);
                 return Err(io::Error::other("the thread that reads has panicked"));
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let gave_up = state.compare_exchange(ASKED, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
+        let is = &state.is;
+        let gave_up = is.compare_exchange(ASKED, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
         match gave_up {
             Ok(_) => {
-                // Its thread ends with the read.
+                // Its thread ends with the work.
                 *locked(&self.0.thread) = None;
                 Err(self.gave_up())
             }
             // It has answered just now.
             Err(_) => from.try_recv().map_err(io::Error::other),
+        }
+    }
+
+    /// Waits for the answer; `Timeout` where one read lasts too long.
+    fn wait<T>(&self, state: &State, from: &Receiver<T>) -> Result<T, RecvTimeoutError> {
+        let reads = || state.reads.load(Ordering::Acquire);
+        let (mut known, mut since) = (reads(), Instant::now());
+        loop {
+            match from.recv_timeout(self.0.patience / LOOKS) {
+                Err(RecvTimeoutError::Timeout) => {}
+                answer => return answer,
+            }
+            let now = reads();
+            if now % 2 == 0 || now != known {
+                (known, since) = (now, Instant::now());
+            } else if since.elapsed() >= self.0.patience {
+                return Err(RecvTimeoutError::Timeout);
+            }
         }
     }
 }
@@ -191,14 +242,40 @@ impl<M> Patient<M> {
     }
 }
 
+impl<M: Peek> Peek for Lent<M> {
+    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        match &self.state {
+            Some(state) => state.reading(|| self.memory.peek(at, to)),
+            None => self.memory.peek(at, to),
+        }
+    }
+}
+
+impl<M: Peek + Send + Sync + 'static> Lends for Patient<M> {
+    type Lent = Lent<M>;
+
+    fn lend<T, W>(&self, work: W) -> io::Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Lent<M>) -> T + Send + 'static,
+    {
+        let state = self.readers.as_ref().map(|(_, state)| Arc::clone(state));
+        let memory = Arc::clone(&self.memory);
+        let lent = Lent { memory, state };
+        match &self.readers {
+            Some((readers, state)) => readers.run(state, move || work(&lent)),
+            None => Ok(work(&lent)),
+        }
+    }
+}
+
 impl<M: Peek + Send + Sync + 'static> Peek for Patient<M> {
     fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        let Some((readers, state)) = &self.readers else {
+        if self.readers.is_none() {
             return self.memory.peek(at, to);
-        };
-        let memory = Arc::clone(&self.memory);
+        }
         let mut bytes = vec![0; to.len()];
-        let read = readers.run(state, move || {
+        let read = self.lend(move |memory| {
             memory.peek(at, &mut bytes)?;
             io::Result::Ok(bytes)
         });
@@ -272,6 +349,23 @@ mod tests {
         assert_eq!(read(&open, STUCK).unwrap(), 0);
         readers.forget(1);
         assert!(locked(&readers.0.opened).is_empty());
+    }
+
+    /// Work may last as long as it needs, a read may not.
+    #[test]
+    fn a_read_is_waited_for_and_not_the_work() {
+        let readers = Readers::new(Duration::from_millis(1));
+        let state = State::default();
+        let (to, from) = sync_channel(1);
+        let works = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(30));
+            to.send(3)
+        });
+        assert_eq!(readers.wait(&state, &from), Ok(3));
+        works.join().unwrap().unwrap();
+        let (_to, from) = sync_channel::<u32>(1);
+        let waited = state.reading(|| readers.wait(&state, &from));
+        assert_eq!(waited, Err(RecvTimeoutError::Timeout));
     }
 
     #[test]

@@ -71,6 +71,21 @@ impl Channels {
         }
     }
 
+    /// Its sums and nothing else: what stays where a reading is given up with the channels in it.
+    pub(super) fn sums_alone(&self) -> Self {
+        let mut alone = Self {
+            gone: self.sums(),
+            left: self.left.clone(),
+            doubts: self.doubts.clone(),
+            ..Self::default()
+        };
+        for followed in self.all.values() {
+            alone.leave(followed.gpu, &followed.count);
+            alone.doubt(followed.gpu, Doubt::Gone);
+        }
+        alone
+    }
+
     /// Takes the result of a search. A known channel that is still the same is counted on; the sums of one that is gone are kept. `from`:
     /// where counting of a new channel begins. Returns whether another search may find more.
     pub(super) fn found(

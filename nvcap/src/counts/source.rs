@@ -26,10 +26,24 @@ pub(crate) struct Opened<M> {
     pub began_unix_ns: u64,
 }
 
+/// Memory of a process for work that reads it often and may be given up in the middle of it.
+pub(crate) trait Lends: Peek {
+    /// The memory, as the work reads it.
+    type Lent: Peek;
+    /// Does the work and waits for it.
+    ///
+    /// # Errors
+    /// Where it was given up: all that it was given is gone.
+    fn lend<T, W>(&self, work: W) -> io::Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&Self::Lent) -> T + Send + 'static;
+}
+
 /// Where processes are found and read; a made-up one in tests.
 pub(crate) trait System {
     /// A process's memory.
-    type Memory: Peek;
+    type Memory: Lends;
     /// Processes that use a GPU and are not `known`.
     fn find(&mut self, known: &dyn Fn(u32) -> bool) -> Vec<u32>;
     /// Opens one.
@@ -54,6 +68,8 @@ pub(crate) trait System {
     fn has_ended(&mut self, pid: u32) -> bool;
     /// The clock, ns, and the CPU time that nvcap has used, ns.
     fn clocks(&mut self) -> (u64, u64);
+    /// The clock, ns, for work that is lent a process's memory.
+    fn clock(&self) -> impl FnMut() -> u64 + Send + 'static;
     /// The time since the epoch, ns.
     fn unix_ns(&mut self) -> u64;
 }

@@ -289,6 +289,10 @@ impl System for Machine {
         (clock::now(), cpu)
     }
 
+    fn clock(&self) -> impl FnMut() -> u64 + Send + 'static {
+        clock::now
+    }
+
     fn unix_ns(&mut self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |s| s.as_nanos() as u64)

@@ -98,6 +98,37 @@ fn a_process_that_does_not_answer_is_given_up_alone() {
     assert_eq!(all(&test.round()), sums(39, 39));
 }
 
+/// A reading is given up in its middle: its channels' sums stay, and when the process answers again, at once or later, it is counted from then on.
+#[test]
+fn a_reading_that_is_given_up_loses_no_sums_and_counts_nothing_twice() {
+    for at_once in [true, false] {
+        let mut test = Test::new();
+        let one = test.start(10, FakeProcess::new(1));
+        one.work(0, 1, 5);
+        one.submit(0, 6, 8);
+        assert_eq!(all(&test.round()), sums(8, 5));
+        one.gives_up.set(true);
+        one.work(0, 6, 9);
+        test.host.system.processes.get_mut(&10).unwrap().given_up = !at_once;
+        let view = test.round();
+        assert_eq!(
+            (all(&view), view.processes.len()),
+            (sums(8, 5), usize::from(at_once))
+        );
+        assert_eq!(
+            view.blind_ns["ended"], SECOND,
+            "what it did meanwhile was not seen"
+        );
+        one.gives_up.set(false);
+        test.host.system.processes.get_mut(&10).unwrap().given_up = false;
+        test.host.system.now += 31 * SECOND;
+        let view = test.round();
+        assert_eq!((view.given_up, all(&view)), (0, sums(8, 5)));
+        one.work(0, 10, 12);
+        assert_eq!(all(&test.round()), sums(11, 8));
+    }
+}
+
 #[test]
 fn every_submission_is_counted_once() {
     let mut test = Test::new();

@@ -32,21 +32,29 @@ impl<S: System> Host<S> {
             None => Effort::Usual,
             Some(_) => Effort::Habit,
         };
-        let mut found = find::search(&watched.memory, &areas, effort);
-        if effort == Effort::Habit {
-            watched.channels.keep_others(&mut found, &watched.memory);
-        }
         let from = match watched.first_found {
             None => watched.from,
             // Whatever the process has made since counts from its beginning.
             Some(_) => From::Beginning,
         };
-        let readable = Readable::new(&areas);
-        let is_doubtful = watched
-            .channels
-            .found(&watched.memory, readable, &found, from, begun);
-        watched.of_gpus = of_gpus(&areas);
-        if watched.first_found.is_none() && !found.channels.is_empty() {
+        let of_gpus = of_gpus(&areas);
+        let searched = watched.lend(move |memory, channels, detail| {
+            let mut found = find::search(memory, &areas, effort);
+            if effort == Effort::Habit {
+                channels.keep_others(&mut found, memory);
+            }
+            let readable = Readable::new(&areas);
+            let is_doubtful = channels.found(memory, readable, &found, from, begun);
+            if let Some(detail) = detail {
+                detail.mapped(memory, &areas);
+            }
+            (!found.channels.is_empty(), is_doubtful)
+        });
+        let Some((has_channels, is_doubtful)) = searched else {
+            return;
+        };
+        watched.of_gpus = of_gpus;
+        if watched.first_found.is_none() && has_channels {
             watched.first_found = Some(begun);
             // Before anything is summed up under its keys.
             watched.instances = self.system.instances(pid);
@@ -54,9 +62,6 @@ impl<S: System> Host<S> {
         if watched.first_found.is_none() {
             // It had none at the first look: all that it will have is new.
             watched.from = From::Beginning;
-        }
-        if let Some(detail) = &mut watched.detail {
-            detail.mapped(&watched.memory, &areas);
         }
         (watched.pages, watched.searched) = (pages, begun);
         watched.doubtful = if is_doubtful { watched.doubtful + 1 } else { 0 };
