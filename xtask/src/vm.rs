@@ -1,7 +1,7 @@
 //! `cargo xtask vm`: the tests on stock Debian kernels under QEMU, with the stand-in for nvidia.ko.
 //!
-//! Boots once for each kernel of the matrix (see `matrix`) and runs its cells in it one after the other; three machines at a
-//! time on two processors, since a machine also sleeps. On a host with more processors a kernel's cells are shared among machines.
+//! Boots for each kernel of the matrix (see `matrix`) and runs its cells one after the other; two machines at a time for each
+//! processor, since a machine sleeps nearly half of its time. Where a kernel has more than its part of the tests, two machines share its cells.
 //! Everything fetched and built is in target/vm; a second run needs no network. Nothing on the host is installed or
 //! changed. Knows what is run in which order; each step is a module.
 
@@ -63,7 +63,7 @@ pub struct Args {
     /// Write docs/kernels.md from the results when done
     #[arg(long)]
     table: bool,
-    /// Virtual machines at a time [default: one more than processors]
+    /// Virtual machines at a time [default: two for each processor]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// The nvcap to test (static) [default: built from this checkout]
@@ -100,7 +100,7 @@ pub fn run(args: Args) -> Result<()> {
     let start = Instant::now();
     let jobs = args
         .jobs
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()) + 1);
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()) * 2);
     let boots = matrix::boots(&cells, jobs, args.all);
     let (each, all) = (boots.len(), boots.into_iter().cycle());
     let queue: VecDeque<Vec<Cell>> = all.take(each * args.times).collect();
