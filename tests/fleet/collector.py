@@ -31,6 +31,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (  # no
 TOKEN = "Bearer a-token,of=this test"
 ENCODED = "authorization=Bearer%20a-token%2Cof%3Dthis%20test"
 SUBMISSIONS = [3000, 700]
+# So often a case is tried whose outcome is another where this program is not let run for ten seconds.
+TRIES = 5
 
 
 class Collector:
@@ -42,10 +44,10 @@ class Collector:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.got.append((self.path, dict(self.headers), body, collector.status))
+                body, status = self.rfile.read(int(self.headers["Content-Length"])), collector.status
+                collector.got.append((self.path, dict(self.headers), body, status))
                 answer = ExportMetricsServiceResponse().SerializeToString()
-                self.send_response(collector.status)
+                self.send_response(status)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -90,6 +92,15 @@ def points(request, name):
                     for point in data.data_points:
                         own = {kv.key: value_of(kv.value) for kv in point.attributes}
                         yield {**resource, **own}, point
+
+
+def answer(address):
+    """A page; nothing where nvcap is too busy for it (503)."""
+    try:
+        with urllib.request.urlopen(address, timeout=GUARD) as page:
+            return page.read().decode()
+    except OSError:
+        return ""
 
 
 def openssl(*words):
@@ -170,14 +181,15 @@ class Tests:
 
     def a_collector_that_is_away(self):
         port = self.collector.port
-        before = len(self.collector.got)
+        # Before, too, where this program had no processor for so long that nvcap gave a request up.
+        told = lambda: self.said.read_text().count("took no metrics") - self.said.read_text().count("takes metrics again")  # noqa: E731
         self.collector.status = 400
-        until("requests are refused", lambda: len(self.collector.got) > before + 2)
-        assert self.said.read_text().count("took no metrics") == 1, self.said.read_text()
+        until("requests are refused", lambda: len([1 for *_, status in self.collector.got if status == 400]) > 2)
+        assert told() == 1, self.said.read_text()
         self.collector.stop()
         self.collector = Collector(self.folder, port)
         until("the next collector gets all", lambda: self.sums() and all(self.sums().get(p) == n for p, n in self.gpus.items()))
-        until("that is told", lambda: "takes metrics again" in self.said.read_text())
+        until("that is told", lambda: told() == 0)
         assert self.server.poll() is None
 
     def the_last_counts_are_sent(self):
@@ -185,29 +197,44 @@ class Tests:
         self.server.terminate()
         assert self.server.wait(GUARD) == 0, self.said.read_text()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            before = len(self.collector.got)
-            server, said = self.serve(self.collector.port, interval="1h")
-            # Sent after the first reading of counts; what is submitted before that may be in it.
-            until("the first counts are sent", lambda before=before: len(self.collector.got) > before)
-            until("nvcap serves", lambda said=said: "serving" in said.read_text())
-            address = re.search(r"serving (http://\S+/metrics)", said.read_text())[1]
-            words = ["--files", "--gpus=1", "--submissions=300", "--sleep-us=1000", "--linger-ms=3600000"]
-            pid = self.start("softgpu", self.softgpu, *words)[0].pid
-            truth = re.compile(rf'^nvcap_submissions_total{{[^}}]*pid="{pid}"[^}}]*}} 300$', re.MULTILINE)
-            counted = lambda a=address, t=truth: t.search(urllib.request.urlopen(a, timeout=GUARD).read().decode())  # noqa: E731
-            until("all submissions are counted", counted)
-            assert pid not in self.sums(), self.sums()
-            server.send_signal(number)
-            assert server.wait(GUARD) == 0, said.read_text()
-            assert self.sums().get(pid) == 300, (number, self.sums(), said.read_text())
+            # nvcap waits for a collector for 12 s, and tells of it: this one may have had no processor for so long.
+            for _ in range(TRIES):
+                sums, pid, said = self.last_counts(number)
+                if sums.get(pid) == 300 or "did not take the last counts" not in said:
+                    break
+            assert sums.get(pid) == 300, (number, sums, said)
+
+    def last_counts(self, number):
+        """What a new collector has at last of a nvcap that this signal ends; a process that has submitted 300; what nvcap said."""
+        self.collector.stop()
+        self.collector = Collector(self.folder)
+        server, said = self.serve(self.collector.port, interval="1h")
+        # Sent after the first reading of counts; what is submitted before that may be in it.
+        until("the first counts are sent", lambda: self.collector.got)
+        until("nvcap serves", lambda: "serving" in said.read_text())
+        address = re.search(r"serving (http://\S+/metrics)", said.read_text())[1]
+        words = ["--files", "--gpus=1", "--submissions=300", "--sleep-us=1000", "--linger-ms=3600000"]
+        pid = self.start("softgpu", self.softgpu, *words)[0].pid
+        truth = re.compile(rf'^nvcap_submissions_total{{[^}}]*pid="{pid}"[^}}]*}} 300$', re.MULTILINE)
+        until("all submissions are counted", lambda: truth.search(answer(address)))
+        assert pid not in self.sums(), self.sums()
+        server.send_signal(number)
+        assert server.wait(GUARD) == 0, said.read_text()
+        return self.sums(), pid, said.read_text()
 
     def a_stranger_gets_nothing(self):
-        got = len(self.collector.got)
-        server, said = self.serve(self.collector.port, authority="other.crt")
-        until("the wrong certificate is told", lambda: "took no metrics (TLS" in said.read_text())
-        assert len(self.collector.got) == got, "the metrics were sent"
-        assert "a-token" not in said.read_text(), said.read_text()
-        server.terminate()
+        self.collector.stop()
+        self.collector = Collector(self.folder)
+        for _ in range(TRIES):
+            server, said = self.serve(self.collector.port, authority="other.crt")
+            until("that it took nothing is told", lambda said=said: "took no metrics (" in said.read_text())
+            assert not self.collector.got, "the metrics were sent"
+            assert "a-token" not in said.read_text(), said.read_text()
+            server.terminate()
+            # As above: this program had no processor for the handshake.
+            if "took no metrics (no answer" not in said.read_text():
+                break
+        assert "took no metrics (TLS" in said.read_text(), said.read_text()
 
     def run(self):
         for name in ("tls", "other"):

@@ -50,9 +50,9 @@ OF_POD, TIMED = 640, 400
 GROUPS = "NVCAP_FLEET_CGROUPS"
 DCGM_PORT = 9400
 
-# What each host's processes submit: channels, GPUs, submissions, how long each stays then. That of 2 s ends while others submit.
+# What each host's processes submit: channels, GPUs, submissions, how long each stays then. None: until all of it is counted.
 WORK = {
-    "host-a": [(8, 2, 4000, 3600_000), (4, 1, 1500, 2_000)],
+    "host-a": [(8, 2, 4000, 3600_000), (4, 1, 1500, None)],
     "host-b": [(4, 1, 3000, 3600_000), (2, 1, 700, 3600_000), (3, 1, 1111, 3600_000)],
     "host-c": [(6, 2, 2500, 3600_000)],
 }
@@ -62,7 +62,8 @@ UNSEEN, LATER = 900, 1300
 # The alert, what its rule says, and what the copy for this test says instead.
 SHORTER = [
     ("NvcapWorkStuck", "nvcap_oldest_pending_age_seconds > 60", "nvcap_oldest_pending_age_seconds > 3"),
-    ("NvcapBlind", "rate(nvcap_blind_seconds_total{reason!=\"ended_idle\"}[5m]) > 0.01\n        for: 5m", "rate(nvcap_blind_seconds_total{reason!=\"ended_idle\"}[30s]) > 0.01\n        for: 1s"),
+    # Not a shorter time to look back: on a busy machine some time passes until the next nvcap is scraped. The two seconds of NvcapDown are enough.
+    ("NvcapBlind", "rate(nvcap_blind_seconds_total{reason!=\"ended_idle\"}[5m]) > 0.01\n        for: 5m", "rate(nvcap_blind_seconds_total{reason!=\"ended_idle\"}[30m]) > 0.0005\n        for: 1s"),
     ("NvcapDown", 'up{job="nvcap"} == 0\n        for: 2m', 'up{job="nvcap"} == 0\n        for: 2s'),
 ]
 
@@ -269,6 +270,11 @@ class Fleet:
     def wait_for_counted(self, name):
         self.wait_for(self.counts_of(name), self.hosts[name].truth)
 
+    def more_than_truth(self, host):
+        """What is counted of a host once it is more than the truth so far: what a process that hung submitted is counted."""
+        more = lambda: (said := self.counted(host.name) or 0) > host.truth and said  # noqa: E731
+        return until("what the process that hung submitted is counted", more)
+
     def wait_for_truth(self):
         for name in self.hosts:
             self.wait_for_counted(name)
@@ -288,13 +294,21 @@ class Fleet:
 
     def sums_are_the_truth(self):
         """Each host's sum is what its processes submitted, of ended ones too; and the fleet's sum is that of all."""
-        began = []
+        began, stay = [], self.folder / "stay"
+        stay.touch()
         for host in self.hosts.values():
             for channels, gpus, submissions, linger in WORK[host.name]:
-                _, out = host.submit(self.softgpu, channels, gpus, submissions, linger)
-                began.append((host, out, submissions))
-        for host, out, submissions in began:
+                until_counted = [] if linger else [f"--stay-while={stay}"]
+                _, out = host.submit(self.softgpu, channels, gpus, submissions, linger or 0, *until_counted)
+                began.append((host, out, submissions, until_counted))
+        for host, out, submissions, _ in began:
             host.truth += host.submitted(out, submissions)
+        ((host, out, submissions, _),) = [one for one in began if one[-1]]
+        own, pid = f'instance="{host.name}:{PORT}"', re.search(r"^pid (\d+)$", out.read_text(), re.M)[1]
+        self.wait_for(f'sum(nvcap_submissions_total{{{own},pid="{pid}"}})', submissions)
+        # Idle and all of it found: from its last reading to its end nothing is unseen.
+        self.wait_for(f'nvcap_watching_ratio{{{own},how="exact"}}', 1)
+        stay.unlink()
         ended = [s for h in self.hosts.values() for what, s, _ in h.started if what == "softgpu"]
         until("the process that ends has ended", lambda: any(s.poll() == 0 for s in ended))
         self.wait_for_truth()
@@ -305,8 +319,10 @@ class Fleet:
             query = f'sum(nvcap_blind_seconds_total{{reason="{reason}"}})'
             ((_, blind),) = until(f"a number of {reason}", lambda query=query: self.prometheus.ask(query))
             assert blind == 0, f"blind for {blind} s: {reason}"
-        nobody = [a for a in ("NvcapWorkStuck", "NvcapDown", "NvcapBlind", "NvcapLost") if self.prometheus.firing(a)]
-        assert not nobody, f"raised without a reason: {nobody}"
+        raised = lambda *alerts: [a for a in alerts if self.prometheus.firing(a)]  # noqa: E731
+        # A busy machine may have given a reason for these: a scrape that took more than a second, a process that got no processor in the middle of it.
+        until(lambda: f"nothing is raised without a reason: {raised('NvcapWorkStuck', 'NvcapDown')}", lambda: not raised("NvcapWorkStuck", "NvcapDown"))
+        assert not raised("NvcapBlind", "NvcapLost"), f"raised without a reason: {raised('NvcapBlind', 'NvcapLost')}"
         self.panels.ask()
 
     def pods_have_names(self):
@@ -322,16 +338,20 @@ class Fleet:
         series = f'nvcap_submissions_total{{instance="{IN_POD}:{PORT}",UUID="{UUIDS[0]}",gpu="0",{labels}}}'
         until(lambda: f"{series}: {self.prometheus.ask(series)}", lambda: self.prometheus.number(series) == OF_POD)
         # The host's other processes are in no pod.
-        assert self.prometheus.number(f'count(nvcap_submissions_total{{pod!="",{labels}}})') == 1
+        self.wait_for(f'count(nvcap_submissions_total{{pod!="",{labels}}})', 1)
         self.wait_for_truth()
 
     def gpus_join_those_of_dcgm(self):
         """The queries of docs/counts.md that join dcgm-exporter's metrics have rows, of the GPUs that both have."""
         host = self.hosts[IN_POD]
-        # At work for so long that moments of samples meet it.
+        # At work for so long that moments of samples meet it; another one where nvcap got no processor meanwhile.
         timed = ["--timed", "--timed-kernel-us=5000", "--timed-burst=4", "--timed-pause-us=10000"]
-        _, out = host.submit(self.softgpu, 2, 1, TIMED, 3600_000, *timed)
-        host.truth += host.submitted(out, TIMED)
+        busy, end = f'count(nvcap_gpu_busy_ratio{{instance="{IN_POD}:{PORT}",engine="any"}})', time.monotonic() + GUARD
+        while not self.prometheus.number(busy):
+            assert time.monotonic() < end, "guard: nvcap sees no GPU at work"
+            _, out = host.submit(self.softgpu, 2, 1, TIMED, 3600_000, *timed)
+            host.truth += host.submitted(out, TIMED)
+            self.wait_for_counted(IN_POD)
         page = (ROOT / "docs/counts.md").read_text()
         queries = re.findall(r"^    (.*DCGM_FI_DEV_GPU_UTIL.*?)\s*(?:#.*)?$", page, re.M)
         assert len(queries) == 2, queries
@@ -358,7 +378,7 @@ class Fleet:
             ]:
                 both = lambda query=query, of_text=of_text: (native.number(query), self.prometheus.number(of_text or query))  # noqa: E731
                 until(lambda: f"{query}: {both()}", lambda: both()[0] and both()[0] == both()[1])
-            half, most = (native.number(f"histogram_quantile({q}, sum({delays}))") for q in (0.5, 1))
+            half, most = (until("a quantile", lambda q=q: native.number(f"histogram_quantile({q}, sum({delays}))")) for q in (0.5, 1))
             assert 0 < half < most < 600, (half, most)
             assert not native.ask(f"{delays}_bucket"), "it has a classic histogram, too"
         finally:
@@ -371,12 +391,11 @@ class Fleet:
         until("the software GPU hangs", lambda: "hung" in out.read_text())
         raised = until("the alert is raised", lambda: self.prometheus.firing("NvcapWorkStuck"))
         assert {a["instance"] for a in raised} == {f"host-b:{PORT}"} and raised[0]["severity"] == "critical", raised
-        self.panels.ask()
+        self.panels.ask("NvcapWorkStuck")
         os.kill(pid, signal.SIGKILL)
         until("the alert is over", lambda: not self.prometheus.firing("NvcapWorkStuck"))
         # What the hang itself submitted is no number that was asked for: from here on the host counts from this.
-        more = lambda: (said := self.counted("host-b") or 0) > host.truth and said
-        host.truth = until("what the process that hung submitted is counted", more)
+        host.truth = self.more_than_truth(host)
 
     def lost_work_raises_the_alert(self):
         """A process that is killed with work pending: nobody saw what became of it. The alert has its labels alone."""
@@ -387,22 +406,24 @@ class Fleet:
         waiting = f"topk(1, sum by (pid) (nvcap_pending_submissions{{{own}}}) > 0)"
         ((labels, _),) = until("its work is pending", lambda: self.prometheus.ask(waiting))
         os.kill(pid, signal.SIGKILL)
-        raised = until("the alert is raised", lambda: self.prometheus.firing("NvcapLost"))
-        assert [(a["instance"], a["pid"]) for a in raised] == [(f"{host.name}:{PORT}", labels["pid"])], raised
-        self.panels.ask()
+        # The one that hung before has its host's, once what that host submitted is more than five minutes ago.
+        of_host = lambda: [a for a in self.prometheus.firing("NvcapLost") if a["instance"] == f"{host.name}:{PORT}"]  # noqa: E731
+        raised = until("the alert is raised", of_host)
+        assert [a["pid"] for a in raised] == [labels["pid"]], raised
+        self.panels.ask("NvcapLost")
         until("nothing is stuck", lambda: not self.prometheus.firing("NvcapWorkStuck"))
-        assert self.counted(host.name) > host.truth, "what the process that hung submitted is not counted"
-        host.truth = self.counted(host.name)
+        host.truth = self.more_than_truth(host)
 
     def killed_nvcap_is_blind(self):
         """A killed nvcap: down, no number at all instead of 0, and the others' numbers as before."""
         host = self.hosts["host-c"]
-        self.killed_at = time.time()
         os.kill(host.serving, signal.SIGKILL)
         host.server.wait(GUARD)
-        down = until("the alert is raised", lambda: self.prometheus.firing("NvcapDown"))
-        assert [a["instance"] for a in down] == [f"host-c:{PORT}"], down
-        self.panels.ask()
+        self.gone_at = time.time()
+        down = lambda: [a["instance"] for a in self.prometheus.firing("NvcapDown")]  # noqa: E731
+        # Of this host alone: another one that was scraped too late on a busy machine is up again.
+        until(lambda: f"the alert is raised: {down()}", lambda: down() == [f"host-c:{PORT}"])
+        self.panels.ask("NvcapDown")
         assert self.prometheus.ask(f'{{__name__=~"nvcap_.*", instance="host-c:{PORT}"}}') == []
         assert not self.prometheus.firing("NvcapWorkStuck")
         for name in ("host-a", "host-b"):
@@ -413,17 +434,17 @@ class Fleet:
     def restarted_nvcap_says_how_long(self):
         """The next nvcap counts on, and says for how long there was none."""
         host = self.hosts["host-c"]
-        least = time.time() - self.killed_at
+        # When the one before said so for the last time; the next one says so at once.
+        alive, self.back_at = int((host.folder / "alive").read_text()), time.time()
         host.serve(self.nvcap)
-        most = time.time() - self.killed_at
+        least, most = self.back_at - alive, time.time() - alive
         own = f'instance="host-c:{PORT}"'
         until("it is up again", lambda: self.prometheus.number(f"up{{{own}}}") == 1 and not self.prometheus.firing("NvcapDown"))
         series = f'nvcap_blind_seconds_total{{{own}, reason="not_running"}}'
         blind = until("it was blind", lambda: self.prometheus.number(series))
-        # It writes every ten seconds that it is alive, in whole seconds; on a busy machine later.
-        assert least - 1 <= blind <= most + 60, f"blind for {blind} s, gone for {least:.1f} s to {most:.1f} s"
-        until("the alert is raised", lambda: self.prometheus.firing("NvcapBlind"))
-        self.panels.ask()
+        assert least - 0.01 <= blind <= most + 0.01, f"blind for {blind} s, gone for {least:.2f} s to {most:.2f} s"
+        until("the alert is raised", lambda: f"host-c:{PORT}" in [a["instance"] for a in self.prometheus.firing("NvcapBlind")])
+        self.panels.ask("NvcapBlind")
         _, out = host.submit(self.softgpu, 4, 1, LATER, 3600_000)
         host.submitted(out, LATER)
         until(f"{LATER} are counted", lambda: self.counted("host-c") == LATER)
@@ -445,7 +466,9 @@ class Fleet:
         host = self.hosts["host-c"]
         expected = {name: self.hosts[name].truth for name in HOSTS} | {"host-c": host.truth + LATER}
         assert seen == expected, f"{seen}, not {expected}"
-        down = [t for _, values in self.prometheus.samples(f'up{{instance="host-c:{PORT}"}}') for t, up in values if up == 0]
+        # Not where it was scraped too late before and after. Prometheus may round its times up by some milliseconds.
+        ups = self.prometheus.samples(f'up{{instance="host-c:{PORT}"}}')
+        down = [t for _, values in ups for t, up in values if up == 0 and self.gone_at + 0.1 <= t <= self.back_at]
         assert down, "it was never down"
         for _, values in self.prometheus.samples(f'nvcap_submissions_total{{instance="host-c:{PORT}"}}'):
             within = [v for t, v in values if down[0] <= t <= down[-1]]

@@ -24,7 +24,8 @@ sys.dont_write_bytecode = True
 from collector import Collector, openssl, points  # noqa: E402
 from prometheus import GUARD, until  # noqa: E402
 
-SUBMISSIONS = 20
+# What each submits, and how much of it before it waits for all to be found.
+SUBMISSIONS, BEFORE = 20, 2
 # docs/counts.md: as many processes have series of their own.
 MOST = 1000
 # Of a process in one metric: two stages of what is pending, three states of channels; kinds and paths of copies have a bound of their own.
@@ -60,7 +61,7 @@ class Many:
         )  # fmt: skip
         self.collector = Collector(folder)
         self.said = folder / "serve.out"
-        words = ["serve", "--listen=127.0.0.1:0", "--interval=1", "--budget=80%", "--by-process", "--sample=5%", "--otlp-interval=2s"]
+        words = ["serve", "--listen=127.0.0.1:0", "--interval=1", "--budget=80%", "--by-process", "--sample=40%", "--otlp-interval=2s"]
         words += [f"--otlp=https://localhost:{self.collector.port}", f"--otlp-ca={folder / 'tls.crt'}"]
         with open(self.said, "w") as out:
             self.server = subprocess.Popen([args.nvcap, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
@@ -91,17 +92,28 @@ class Many:
         sums, _ = self.metrics()
         return sums["nvcap_submissions_total"] + sums["nvcap_ended_submissions_total"]
 
+    def sampled(self):
+        """How many submissions were sampled, or told to be lost for samples; of those without series, too."""
+        lines = until("nvcap answers", self.text).splitlines()
+        of = re.compile(r'nvcap_(?:lost|sampled)_submissions_total{|nvcap_ended_counters_total{.*metric="nvcap_(?:lost|sampled)_submissions"')
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if of.match(line))
+
+    def wait_for_sampled(self, truth):
+        until(lambda: f"{truth} are sampled, or told to be lost for samples, not {self.sampled():.0f}", lambda: self.sampled() == truth)
+
     def wave(self):
         """So many processes; when all are found they go on, at once, so that samples are taken; all that they submit is counted."""
         began = time.monotonic()
         own = ["--files", "--gpus=1", "--channels=1", f"--submissions={SUBMISSIONS}", "--linger-ms=3600000"]
-        own += ["--wait-stdin", "--before-wait=2"]
+        own += ["--wait-stdin", f"--before-wait={BEFORE}"]
         for _ in range(self.args.processes):
             seed = len(self.processes) + self.truth
             self.processes.append(subprocess.Popen([self.args.softgpu, *own, f"--seed={seed}"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         found = lambda: self.metrics()[0]["nvcap_channels"]  # noqa: E731
         until(lambda: f"{self.args.processes} are found, not {found():.0f}", lambda: found() == self.args.processes)
         self.times.append(time.monotonic() - began)
+        # What is there before the first sample is not sampled.
+        self.wait_for_sampled(self.truth + BEFORE * self.args.processes)
         for process in self.processes:
             process.stdin.write(b"x")
             process.stdin.close()
@@ -109,6 +121,8 @@ class Many:
         self.truth += SUBMISSIONS * self.args.processes
         until(lambda: f"{self.truth} are counted, not {self.counted():.0f}", lambda: self.counted() == self.truth)
         self.times.append(time.monotonic() - began)
+        # What samples keep is in the memory that is compared: all of it, however slow the machine is.
+        self.wait_for_sampled(self.truth)
         status = Path(f"/proc/{self.server.pid}/status").read_text()
         for name, all_of_them in (("VmRSS", self.memory), ("VmHWM", self.most)):
             all_of_them.append(1024 * int(re.search(rf"{name}:\s*(\d+)", status)[1]))

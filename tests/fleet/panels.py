@@ -9,6 +9,8 @@ import re
 import time
 from pathlib import Path
 
+from prometheus import until
+
 PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 
 # What a query has in place of a value; the times are this fleet's, which is scraped each second and lives for a minute.
@@ -21,8 +23,6 @@ WITHOUT = {
     "panel": {
         "nvcap_channel_errors_total": NO_XID,
         "nvcap_graph_launches_total": "the software GPU's graphs are launched kernel by kernel",
-        "nvcap_ended_counters_total": "what ended keeps its series for ten minutes",
-        "nvcap_ended_submissions_total": "what ended keeps its series for ten minutes",
     },
     "alert": {
         "NvcapChannelError": NO_XID,
@@ -31,8 +31,9 @@ WITHOUT = {
     "variable": {},
 }
 WITHOUT_PODS = {"namespace": NO_POD, "pod": NO_POD}
-# These may have an answer: how much CPU time nvcap takes is the machine's business.
-MAY = {"NvcapOverBudget"}
+# These may have an answer: how much CPU time nvcap takes is the machine's business, and so is whether the tests take the ten minutes for which what
+# ended keeps its series. Alerts by name, panels by a metric of the query.
+MAY = ["NvcapOverBudget", "nvcap_ended_counters_total", "nvcap_ended_submissions_total"]
 
 
 def filled(query):
@@ -51,8 +52,9 @@ class Panels:
         self.dashboard = json.loads((PACKAGING / "grafana/nvcap.json").read_text())
         self.answered, self.asked = set(), {}
 
-    def ask(self):
-        """Asks all of them once, as Grafana and Prometheus do: a graph's as a range, others for now."""
+    def ask(self, alert=None):
+        """Asks all of them once, as Grafana and Prometheus do: a graph's as a range, others for now. `alert` is raised: its own question until it is
+        answered, for a scrape that comes too late on a busy machine leaves out what there is."""
         for panel in self.dashboard["panels"]:
             for target in panel.get("targets", []):
                 query = filled(target["expr"])
@@ -60,7 +62,9 @@ class Panels:
         for group in self.prometheus.get("/api/v1/rules")["groups"]:
             for rule in group["rules"]:
                 assert rule["health"] in ("ok", "unknown"), f"{rule['name']}: {rule.get('lastError')}"
-                self.took(("alert", rule["name"], rule["query"]), self.prometheus.ask(rule["query"]))
+                asked = lambda query=rule["query"]: self.prometheus.ask(query)  # noqa: E731
+                said = until(f"{alert} has an answer", asked) if rule["name"] == alert else asked()
+                self.took(("alert", rule["name"], rule["query"]), said)
         for variable in self.dashboard["templating"]["list"]:
             if variable["type"] == "query":
                 series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"]).groups()
@@ -86,7 +90,8 @@ class Panels:
         faults = []
         for which in self.asked:
             why, has = self.reason(which), which in self.answered
-            if which[1] not in MAY and has == bool(why):
+            may = any(word == which[1] or word in which[2] for word in MAY)
+            if not may and has == bool(why):
                 faults.append(f"{' '.join(which)}: " + (f"it has an answer, though {why}" if why else "it never had an answer"))
         assert not faults, "\n".join(faults)
         kinds = [which[0] for which in self.asked]

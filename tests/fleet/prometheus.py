@@ -53,8 +53,8 @@ class Prometheus:
         assert len(answers) < 2, f"{query}: {answers}"
         return answers[0][1] if answers else None
 
-    def samples(self, series, seconds=600):
-        """What was scraped of the series, each as it came: the values by their labels."""
+    def samples(self, series, seconds=86_400):
+        """What was scraped of the series within a day, each as it came: the values by their labels."""
         found = self.get("/api/v1/query", query=f"{series}[{seconds}s]")["result"]
         return [(one["metric"], [(float(t), float(v)) for t, v in one["values"]]) for one in found]
 

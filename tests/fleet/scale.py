@@ -13,9 +13,12 @@ not run, and `N passed, N failed, N skipped`.
 
 import argparse
 import asyncio
+import fcntl
 import os
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -34,6 +37,8 @@ TESTS = [
 ]  # fmt: skip
 # The two ways to serve, as tests are named and as nvcap is told.
 WAYS = {"plain": [], "sampled": ["--sample=0.5%"]}
+# In a network namespace of this test: nobody else takes them.
+PORTS, PROMETHEUS_PORT = {"plain": 9837, "sampled": 9838}, 9090
 # Series that Prometheus adds to each target: up, and four about the scrape.
 OF_TARGET = 5
 # What the figures are wanted for, and how often hosts are scraped then.
@@ -51,19 +56,17 @@ ENGINES = ["any", "compute", "copy"]
 OF_PROGRAM, OF_SERIES, SERVE_MEMORY = 150 << 20, 10 << 10, 64 << 20
 
 
-def free_port():
-    import socket
-
+def loopback_up():
+    """In a new network namespace it is down."""
+    set_flags, is_up = 0x8914, 1
     with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+        fcntl.ioctl(one, set_flags, struct.pack("16sH22x", b"lo", is_up))
 
 
 class Served:
     """`nvcap serve` beside processes of the software GPU: its answer, and what it cost."""
 
-    def __init__(self, nvcap, options):
-        port = free_port()
+    def __init__(self, nvcap, port, options):
         self.url = f"http://127.0.0.1:{port}/metrics"
         self.process = subprocess.Popen([nvcap, "serve", f"--listen=127.0.0.1:{port}", *options], **QUIET)
 
@@ -71,10 +74,14 @@ class Served:
         """Before and after the time; what is run with both together waits for it."""
         began, before = time.monotonic(), self.value("nvcap_cpu_seconds_total")
         yield
-        self.text = self.ask()
+        self.text = self.answer()
         self.seconds = time.monotonic() - began
         self.cpu = (self.value("nvcap_cpu_seconds_total") - before) / self.seconds
         self.memory = resident(self.process.pid)
+
+    def answer(self):
+        """As soon as there is one: a busy nvcap may have none within ten seconds (503)."""
+        return until("nvcap answers", self.ask)
 
     def ask(self):
         try:
@@ -86,7 +93,7 @@ class Served:
 
     def value(self, begin):
         """The sum of the values of series that begin so."""
-        return sum(float(line.rsplit(" ", 1)[1]) for line in self.ask().splitlines() if line.startswith(begin))
+        return sum(float(line.rsplit(" ", 1)[1]) for line in self.answer().splitlines() if line.startswith(begin))
 
 
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -94,7 +101,7 @@ QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": su
 
 def serving(nvcap, softgpu, seconds):
     """Both ways to serve, at once, of the same processes."""
-    served = {way: Served(nvcap, options) for way, options in WAYS.items()}
+    served = {way: Served(nvcap, PORTS[way], options) for way, options in WAYS.items()}
     started = [one.process for one in served.values()]
     try:
         for one in served.values():
@@ -109,7 +116,7 @@ def serving(nvcap, softgpu, seconds):
         sampled = served["sampled"]
         until("samples are taken", lambda: sampled.value("nvcap_sampled_submissions_total{") > 0)
         # What had work within a minute is shown.
-        busy = lambda: re.findall(r'^nvcap_gpu_busy_ratio{.*?engine="(\w+)"', sampled.ask(), re.M)  # noqa: E731
+        busy = lambda: re.findall(r'^nvcap_gpu_busy_ratio{.*?engine="(\w+)"', sampled.answer(), re.M)  # noqa: E731
         until(lambda: f"all engines are seen at work, not only {busy()}", lambda: sorted(busy()) == ENGINES)
         # Finding them is over.
         time.sleep(3)
@@ -177,7 +184,6 @@ class Hosts:
     def __init__(self, texts, kind, gpus):
         self.texts, self.kind, self.gpus = texts, kind, gpus
         self.asked = [0] * len(texts)
-        self.port = free_port()
         self.loop = asyncio.new_event_loop()
         ready = threading.Event()
         threading.Thread(target=self.run, args=(ready,), daemon=True).start()
@@ -185,7 +191,8 @@ class Hosts:
 
     def run(self, ready):
         asyncio.set_event_loop(self.loop)
-        self.loop.run_until_complete(asyncio.start_server(self.answer, "127.0.0.1", self.port))
+        server = self.loop.run_until_complete(asyncio.start_server(self.answer, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
         ready.set()
         self.loop.run_forever()
 
@@ -224,7 +231,7 @@ class Measured:
         self.bytes = len((texts[0] % ((123456789,) * args.gpus)).encode())
         self.series = sum(not line.startswith("#") for line in texts[0].splitlines())
         self.channels = sum(float(line.rsplit(" ", 1)[1]) for line in texts[0].splitlines() if line.startswith("nvcap_channels{"))
-        self.prometheus = Prometheus(args.prometheus, folder, configuration(folder, self.hosts.port, args.hosts, args.interval), free_port())
+        self.prometheus = Prometheus(args.prometheus, folder, configuration(folder, self.hosts.port, args.hosts, args.interval), PROMETHEUS_PORT)
         try:
             until("every host was scraped", lambda: self.prometheus.number("sum(up)") == args.hosts)
             self.measure(args)
@@ -241,21 +248,33 @@ class Measured:
         self.cpu = grown("process_cpu_seconds_total")
         self.memory = after["process_resident_memory_bytes"]
         self.heap = after["go_memstats_heap_inuse_bytes"]
-        self.head = after["prometheus_tsdb_head_series"]
 
     def answers(self):
         ask, wanted = self.prometheus.number, self.args.hosts * self.series
-        counted = lambda: ask('count({__name__=~"nvcap_.+"})')  # noqa: E731
-        # A scrape that came too late on a busy machine leaves its host out until the next one.
-        until("every host is up, with its series", lambda: ask("sum(up)") == self.args.hosts and counted() >= wanted)
-        self.counted = counted()
-        self.sum_of_channels = ask("sum(nvcap_channels)")
-        self.gpus_seen = ask("count(count by (UUID) (nvcap_submissions_total))")
+        questions = {
+            "up": "sum(up)",
+            "series": 'count({__name__=~"nvcap_.+"})',
+            "channels": "sum(nvcap_channels)",
+            "gpus": "count(count by (UUID) (nvcap_submissions_total))",
+        }
+        # In one query: a scrape that comes too late on a busy machine leaves its host out of all of them.
+        together = " or ".join(f'label_replace({query}, "what", "{what}", "", "")' for what, query in questions.items())
+        at_once = lambda: {labels["what"]: number for labels, number in self.prometheus.ask(together)}  # noqa: E731
+        whole = lambda: (all_of := at_once()).get("up") == self.args.hosts and all_of.get("series", 0) >= wanted and all_of  # noqa: E731
+        found = until(lambda: f"every host is up, with its series: {at_once()}", whole)
+        self.counted, self.sum_of_channels, self.gpus_seen = found["series"], found["channels"], found["gpus"]
+        self.head = until("the series in the head", self.head_without_alerts)
         self.mean_scrape, self.slowest = ask("avg(scrape_duration_seconds)"), ask(f"max(max_over_time(scrape_duration_seconds[{int(self.seconds)}s]))")
         self.rules = max(v for _, v in self.prometheus.ask("prometheus_rule_group_last_duration_seconds") or [({}, 0)]) or None
         began = time.monotonic()
         ask("sum(rate(nvcap_submissions_total[1m]))")
         self.query = time.monotonic() - began
+
+    def head_without_alerts(self):
+        """The series in the head but for those that Prometheus makes of alerts: NvcapDown's, where a scrape came too late. None while there come some."""
+        of_alerts = lambda: self.prometheus.number('count(count_over_time({__name__=~"ALERTS|ALERTS_FOR_STATE"}[1d]))') or 0  # noqa: E731
+        before, head = of_alerts(), self.prometheus.own()["prometheus_tsdb_head_series"]
+        return head - before if of_alerts() == before else None
 
     # The tests.
 
@@ -363,9 +382,10 @@ def main():
     args = parser.parse_args()
     os.environ["NVCAP_DEVICES_BY_NAME"] = "1"
     if args.inside:
+        loopback_up()
         return measured(args)
-    # A PID namespace: nvcap sees this test's processes alone, and all end with it.
-    own = ["unshare", "--pid", "--mount", "--fork", "--mount-proc", "--kill-child"]
+    # A PID namespace: nvcap sees this test's processes alone, and all end with it. A network namespace: its ports are its own.
+    own = ["unshare", "--pid", "--net", "--mount", "--fork", "--mount-proc", "--kill-child"]
     why = None
     if os.geteuid() != 0:
         why = "only root makes namespaces and looks into other processes"

@@ -63,7 +63,7 @@ fn enough(program: &Path) -> Result<()> {
 
 /// A process that uses the software GPU, and has work that waits for ever.
 fn hung(softgpu: &Path) -> Result<Child> {
-    let cmd = Cmd::new(softgpu).args(["--files", "--hang", "wait", "--linger-ms", "60000"]);
+    let cmd = Cmd::new(softgpu).args(["--files", "--hang", "wait", "--linger-ms", "3600000"]);
     let mut child = cmd
         .command()
         .stdin(Stdio::piped())

@@ -47,7 +47,7 @@ fn read(cmd: &Cmd) -> Result<String> {
 fn zsh(share: &Path) -> Result<()> {
     let script = paths::root().join("tests/packaging/complete.zsh");
     for (typed, wanted) in TYPED {
-        let cmd = Cmd::new("timeout").args(["60", "zsh", "-f"]).arg(&script);
+        let cmd = Cmd::new("timeout").args(["600", "zsh", "-f"]).arg(&script);
         let line = read(&cmd.arg(share.join("zsh/vendor-completions")).arg(typed))?;
         ensure!(
             line.split_whitespace().next_back() == Some(wanted),
