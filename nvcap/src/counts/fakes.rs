@@ -344,9 +344,9 @@ impl System for Fakes {
         (self.now, 0)
     }
 
-    fn clock(&self) -> impl FnMut() -> u64 + Send + 'static {
+    fn lent_clocks(&self) -> impl FnMut() -> (u64, u64) + Send + 'static {
         let now = self.now;
-        move || now
+        move || (now, 0)
     }
 
     fn unix_ns(&mut self) -> u64 {

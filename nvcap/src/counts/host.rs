@@ -332,18 +332,18 @@ impl<S: System> Host<S> {
         if let Some(share) = self.options.sample
             && self.sampling.may_read(now, share)
         {
-            let (_, cpu) = self.system.clocks();
-            let mut clock = self.system.clock();
-            let sampled = watched.lend(move |memory, channels, detail| {
-                if let Some(detail) = detail {
-                    detail.blocks(memory, channels);
-                    detail.look(channels, (now, clock()));
-                }
+            let mut clocks = self.system.lent_clocks();
+            let spent = watched.lend(move |memory, channels, detail| {
+                let (_, cpu) = clocks();
+                let Some(detail) = detail else { return 0 };
+                detail.blocks(memory, channels);
+                let (ended, after) = clocks();
+                detail.look(channels, (now, ended));
+                after.saturating_sub(cpu)
             });
-            let (_, after) = self.system.clocks();
-            self.sampling.spent(after.saturating_sub(cpu));
-            if sampled.is_none() {
-                return false;
+            match spent {
+                Some(spent) => self.sampling.spent(spent),
+                None => return false,
             }
         }
         watched.keep_samples(&mut self.kept);
@@ -506,23 +506,25 @@ impl<S: System> Host<S> {
     /// Takes a moment, if samples are asked for: looks what each GPU does. Returns how long to wait until the next moment.
     pub(crate) fn moment(&mut self) -> Option<Duration> {
         let share = self.options.sample?;
-        let (_, cpu) = self.system.clocks();
         let all = self.processes.values_mut().filter(|p| p.shares.is_none());
-        let mut busy = BTreeSet::new();
+        let (mut busy, mut spent) = (BTreeSet::new(), 0);
         for p in all.filter(|p| p.detail.is_some()) {
-            let mut clock = self.system.clock();
+            let mut clocks = self.system.lent_clocks();
             let its = p.lend(move |memory, channels, detail| {
                 let mut busy = BTreeSet::new();
+                let (_, cpu) = clocks();
                 if let Some(detail) = detail {
-                    detail.moment(memory, channels, &mut clock, &mut busy);
+                    detail.moment(memory, channels, &mut || clocks().0, &mut busy);
                 }
-                busy
+                (busy, clocks().1.saturating_sub(cpu))
             });
-            busy.extend(its.unwrap_or_default());
+            let (its, cpu) = its.unwrap_or_default();
+            busy.extend(its);
+            spent += cpu;
         }
-        let (now, after) = self.system.clocks();
+        let (now, _) = self.system.clocks();
         self.busy.take(now, &busy);
-        Some(self.sampling.next(after.saturating_sub(cpu), share))
+        Some(self.sampling.next(spent, share))
     }
 
     /// What the samples of a process come to.

@@ -9,14 +9,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::source::Lends;
-use crate::procfs::mem::Peek;
+use crate::procfs::{mem::Peek, stat::Stat};
 
 /// Time that a read of a process's memory may last.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
@@ -34,6 +34,8 @@ struct State {
     is: AtomicU8,
     /// Reads that have begun, and those that have ended: odd while one lasts.
     reads: AtomicU64,
+    /// The thread that reads.
+    tid: AtomicU32,
 }
 
 impl State {
@@ -58,6 +60,11 @@ struct Inner {
     thread: Mutex<Option<Sender<Work>>>,
     /// Processes that were opened, by id: when they began, and what became of the last read.
     opened: Mutex<BTreeMap<u32, (u64, Arc<State>)>>,
+}
+
+/// A thread of this process waits for nothing but a processor.
+fn wants_processor(tid: u32) -> bool {
+    Stat::of_thread(std::process::id(), tid).is_ok_and(|stat| stat.state == 'R')
 }
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -181,6 +188,9 @@ impl Readers {
         state.is.store(ASKED, Ordering::Release);
         let its = Arc::clone(state);
         let given = self.give(Box::new(move || {
+            // SAFETY: reads an id.
+            its.tid
+                .store(unsafe { libc::gettid() } as u32, Ordering::Release);
             let answer = work();
             // Before the state is another: whoever sees that finds the answer.
             let _ = to.send(answer);
@@ -223,7 +233,7 @@ impl Readers {
                 answer => return answer,
             }
             let now = reads();
-            if now % 2 == 0 || now != known {
+            if now % 2 == 0 || now != known || wants_processor(state.tid.load(Ordering::Acquire)) {
                 (known, since) = (now, Instant::now());
             } else if since.elapsed() >= self.0.patience {
                 return Err(RecvTimeoutError::Timeout);

@@ -68,8 +68,8 @@ pub(crate) trait System {
     fn has_ended(&mut self, pid: u32) -> bool;
     /// The clock, ns, and the CPU time that nvcap has used, ns.
     fn clocks(&mut self) -> (u64, u64);
-    /// The clock, ns, for work that is lent a process's memory.
-    fn clock(&self) -> impl FnMut() -> u64 + Send + 'static;
+    /// The clock, ns, and the CPU time that the calling thread has used, ns: for work that is lent a process's memory.
+    fn lent_clocks(&self) -> impl FnMut() -> (u64, u64) + Send + 'static;
     /// The time since the epoch, ns.
     fn unix_ns(&mut self) -> u64;
 }

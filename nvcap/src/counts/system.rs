@@ -289,8 +289,11 @@ impl System for Machine {
         (clock::now(), cpu)
     }
 
-    fn clock(&self) -> impl FnMut() -> u64 + Send + 'static {
-        clock::now
+    fn lent_clocks(&self) -> impl FnMut() -> (u64, u64) + Send + 'static {
+        || {
+            let cpu = clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
+            (clock::now(), cpu)
+        }
     }
 
     fn unix_ns(&mut self) -> u64 {

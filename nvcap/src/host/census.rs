@@ -280,10 +280,13 @@ impl Census {
         changes
     }
 
-    /// A last look at those that are young, when the trace ends.
+    /// A last look when the trace ends: at those that are young, and at all where a file of the driver's may have been opened.
     pub(crate) fn last(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         self.look_at_young(Instant::now(), &mut changes);
+        if self.opened {
+            self.sweep(false, &mut changes);
+        }
         changes
     }
 

@@ -97,14 +97,16 @@ impl Arrivals {
                 while let Some(left) = next.checked_duration_since(Instant::now()) {
                     let is_last = is_over.load(Ordering::SeqCst);
                     let now = Instant::now();
-                    let changes = match &mut told {
+                    let mut changes = match &mut told {
                         Some(told) => {
                             let mapped = told.take();
                             census.told(&mapped.by, mapped.lost, now)
                         }
-                        None if is_last => census.last(),
                         None => census.births(now),
                     };
+                    if is_last {
+                        changes.extend(census.last());
+                    }
                     if !changes.is_empty() && to.send(changes).is_err() || is_last {
                         return;
                     }
@@ -129,8 +131,8 @@ impl Arrivals {
         self.first.iter().any(|c| matches!(c, Change::Came(_)))
     }
 
-    /// Looks a last time when the trace ends. `to` gets what is missing; who comes now is not followed any more.
-    pub(crate) fn end(mut self, to: &mut Vec<Record>) {
+    /// Looks a last time when the trace ends: nvcap may have been stopped for long before. `to` gets what is missing.
+    pub(crate) fn end(mut self, to: &mut Vec<Record>) -> Vec<Came> {
         self.is_over.store(true, Ordering::SeqCst);
         let begun = Instant::now();
         while let Some(left) = LAST.checked_sub(begun.elapsed()) {
@@ -139,10 +141,7 @@ impl Arrivals {
                 Err(_) => break,
             }
         }
-        let came = self.take(to);
-        if !came.is_empty() {
-            log::debug!("{} processes came as the trace ended", came.len());
-        }
+        self.take(to)
     }
 
     /// Those that have come since the last call. `to` gets who they are, and which may not be looked into.

@@ -17,7 +17,7 @@ use std::{
 };
 
 use super::{
-    arrivals::{Arrivals, Everyone},
+    arrivals::{Arrivals, Came, Everyone},
     command::{Command, Launch},
     confine,
     error::{Error, Result, no_thread},
@@ -278,6 +278,14 @@ pub(crate) fn ended_early(e: &Error) -> Record {
     })
 }
 
+/// Takes on processes that have come; `to` gets which of them could not be followed.
+fn take_on(source: &mut impl Source, came: &[Came], to: &mut Vec<Record>) {
+    to.extend(came.iter().filter_map(|came| {
+        let taken = source.take_on(came.pid, came.was_there);
+        came.refused(&taken.err()?)
+    }));
+}
+
 struct Reader<E> {
     to: mpsc::Sender<Message<E>>,
     queued: Arc<AtomicUsize>,
@@ -337,10 +345,7 @@ impl<E> Reader<E> {
             let wait = match &mut arrivals {
                 Some(arrivals) => {
                     let came = arrivals.take(&mut batch);
-                    batch.extend(came.iter().filter_map(|came| {
-                        let taken = source.take_on(came.pid, came.was_there);
-                        came.refused(&taken.err()?)
-                    }));
+                    take_on(&mut source, &came, &mut batch);
                     wait.min(LOOKS_FOR_ARRIVALS)
                 }
                 None => wait,
@@ -408,7 +413,11 @@ impl<E> Reader<E> {
         }
         let mut last = Vec::new();
         if let Some(arrivals) = arrivals {
-            arrivals.end(&mut last);
+            let came = arrivals.end(&mut last);
+            if failed.is_none() && !came.is_empty() {
+                take_on(&mut source, &came, &mut last);
+                failed = source.step(Duration::ZERO, &mut last).err();
+            }
         }
         let alive = source.is_alive();
         let end = source.finish(&mut last);

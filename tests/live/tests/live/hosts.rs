@@ -154,6 +154,31 @@ pub fn come_and_go() -> Result<()> {
     Ok(())
 }
 
+/// One that comes while nvcap stands (stopped, or kept off every processor) until the trace ends: it is found by the last look.
+pub fn came_while_stopped() -> Result<()> {
+    let folder = Folder::new()?;
+    let program = named(&folder, "hosts-stopped")?;
+    let mut nvcap = all(&["--how", "observe", "--comm", "hosts-st*"])?;
+    nvcap.wait_until("waiting for processes", LIMIT, |r| {
+        r.stderr().contains("waiting for those to come")
+    })?;
+    nvcap.signal(libc::SIGSTOP)?;
+    let stay = Until::new(&folder, "stay")?;
+    let plan = small(304);
+    let mut gpu = Running::start(&program, args_of(&plan, &[&stay.stay()]))?;
+    let pid = gpu.pid();
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    nvcap.signal(libc::SIGINT)?;
+    nvcap.signal(libc::SIGCONT)?;
+    let ended = nvcap.end(LIMIT)?;
+    stay.release()?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    ended.expect_code(0)?;
+    let shown = submissions(&ended.stdout, pid)?;
+    ensure!(shown == 200, "{shown} of 200: {}", ended.stderr);
+    Ok(())
+}
+
 /// Two that run already, by the trap.
 pub fn trapped() -> Result<()> {
     need_tracing()?;
