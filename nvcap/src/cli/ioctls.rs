@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::process::ExitCode;
 
+use crate::driver::newer_release;
 use crate::output::ioctls::{IoctlOptions, Ioctls, Totals};
 use crate::output::message::tell;
 use crate::output::plural::plural;
@@ -102,6 +103,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let flushed = pipeline.flush();
     traced?;
     flushed?;
+    if let Some(newer) = pipeline.model().version().and_then(newer_release) {
+        tell(newer);
+    }
     let ledger = pipeline.finish()?;
     tell(format_args!("{}", sums(sink.totals())));
     if let Some(missing) = crate::output::ledger::missing(&ledger) {

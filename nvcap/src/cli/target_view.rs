@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::driver::Version;
+use crate::driver::{Version, newer_release};
 use crate::ledger::Ledger;
 use crate::output::message::tell;
 use crate::output::model_view::ModelView;
@@ -58,6 +58,9 @@ pub(super) fn view(args: &Args) -> anyhow::Result<TargetView> {
     let mut model = ModelView::new(opened.is_trace());
     let mut pipeline = feed(&mut model, version);
     opened.records(true, |record| pipeline.record(record), || Ok(()))?;
+    if let Some(newer) = pipeline.model().version().and_then(newer_release) {
+        tell(newer);
+    }
     let ledger = pipeline.finish()?;
     Ok(TargetView {
         model,

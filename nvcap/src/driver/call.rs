@@ -59,6 +59,8 @@ pub enum Family {
 pub struct Structure<'a> {
     /// Its layout, where the tables have one.
     pub layout: Option<Layout>,
+    /// The layout is that of an older release: the driver's may have moved fields, and nothing in the call says so.
+    pub is_guess: bool,
     /// Before the call.
     pub input: &'a Bytes,
     /// After the call.
@@ -70,8 +72,7 @@ impl Structure<'_> {
     #[must_use]
     pub fn get(&self, field: &str) -> Option<u64> {
         let f = self.layout?.field(field)?;
-        number(&self.output.data, f.offset, f.size)
-            .or_else(|| number(&self.input.data, f.offset, f.size))
+        self.number_at(f.offset, f.size)
     }
 
     /// A field of at most 8 bytes before the call.
@@ -87,9 +88,12 @@ impl Structure<'_> {
 
     /// A number at an offset that is the same in all releases.
     pub(crate) fn u32_at(&self, offset: usize) -> Option<u32> {
-        number(&self.output.data, offset, 4)
-            .or_else(|| number(&self.input.data, offset, 4))
-            .map(low)
+        self.number_at(offset, 4).map(low)
+    }
+
+    /// A number of so many bytes at an offset, after the call or before it.
+    pub(crate) fn number_at(&self, offset: usize, size: usize) -> Option<u64> {
+        number(&self.output.data, offset, size).or_else(|| number(&self.input.data, offset, size))
     }
 
     /// Bytes of a field after the call.
@@ -180,6 +184,7 @@ impl<'a> Call<'a> {
             nr,
             arg: Structure {
                 layout: None,
+                is_guess: false,
                 input: &ioctl.input,
                 output: &ioctl.output,
             },
@@ -221,13 +226,38 @@ impl<'a> Call<'a> {
             }
             _ => Subject::None,
         };
+        // Where an allocation names no size, as libcuda's do not, its parameters were read as far as any release's may go.
+        let is_class = matches!(call.subject, Subject::Class(_));
+        let names_size = !is_class || call.arg.get_input("paramsSize").is_some_and(|s| s != 0);
         call.nested = nested.map(|n| Structure {
-            layout: nested_layout(call.subject, n.input.full_len, version),
+            layout: call.nested_layout((n.input.full_len, names_size), version),
+            is_guess: !names_size && version.is_some_and(|v| v > facts::releases().1),
             input: &n.input,
             output: &n.output,
         });
         call.status = call.read_status(structure, version);
         call
+    }
+
+    /// The layout of the nested parameters of an allocation or a control.
+    fn nested_layout(
+        &self,
+        (len, names_size): (u64, bool),
+        version: Option<Version>,
+    ) -> Option<Layout> {
+        let size = usize::try_from(len).ok();
+        match self.subject {
+            Subject::Control(command) => {
+                let named = facts::control(command, version)?;
+                facts::layout(named.structure, version, size)
+            }
+            Subject::Class(class) => {
+                let structure = facts::allocation(class, version)?;
+                let layout = |size| facts::layout(structure, version, size);
+                layout(size).or_else(|| (!names_size).then(|| layout(None))?)
+            }
+            Subject::None => None,
+        }
     }
 
     /// NV_STATUS, whose place moved twice in NVOS21 and NVOS64 without a change of size.
@@ -263,19 +293,6 @@ impl<'a> Call<'a> {
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.ioctl.result.is_none_or(|r| r >= 0) && self.status.is_none_or(|s| s == 0)
-    }
-}
-
-/// The layout of the nested parameters of an allocation or a control.
-fn nested_layout(subject: Subject, len: u64, version: Option<Version>) -> Option<Layout> {
-    let size = usize::try_from(len).ok();
-    match subject {
-        Subject::Control(command) => {
-            let named = facts::control(command, version)?;
-            facts::layout(named.structure, version, size)
-        }
-        Subject::Class(class) => facts::layout(facts::allocation(class, version)?, version, size),
-        Subject::None => None,
     }
 }
 

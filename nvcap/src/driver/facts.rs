@@ -40,6 +40,18 @@ pub fn releases() -> (Version, Version) {
     )
 }
 
+/// What is said of a release that is newer than all in the tables; nothing of another one.
+#[must_use]
+pub fn newer_release(version: Version) -> Option<String> {
+    let (first, last) = releases();
+    (version > last).then(|| {
+        format!(
+            "the driver's release {version} is newer than those that nvcap knows ({first} to {last}): structures of its calls whose size is \
+             another are shown raw, and those that grew without saying so are read by evidence or may be misread"
+        )
+    })
+}
+
 /// First and last release tag in which a row was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -233,7 +245,8 @@ pub fn layouts(name: &str) -> impl Iterator<Item = Layout> + use<'_> {
 
 /// The layout of a structure of `size` bytes (where the size is known) under `version` (where it is known).
 ///
-/// A size that a layout has decides before the version does: the driver checks sizes, and a version may be a guess.
+/// A size that a layout has decides before the version does: the driver checks sizes, and a version may be a guess. A structure of a size that
+/// none has is one of a release that nobody knows, whose fields may be anywhere; under a version of the tables the driver reads its own.
 #[must_use]
 pub fn layout(name: &str, version: Option<Version>, size: Option<usize>) -> Option<Layout> {
     let by_version = |of_size: Option<usize>| {
@@ -244,8 +257,9 @@ pub fn layout(name: &str, version: Option<Version>, size: Option<usize>) -> Opti
             version,
         )
     };
-    size.and_then(|s| by_version(Some(s)))
-        .or_else(|| by_version(None))
+    let (first, last) = releases();
+    let is_known = size.is_none() || version.is_some_and(|v| (first..=last).contains(&v));
+    by_version(size).or_else(|| is_known.then(|| by_version(None))?)
 }
 
 #[cfg(test)]
@@ -301,16 +315,26 @@ mod tests {
         assert_eq!(size("NVOS46_PARAMETERS", v(580, 65, 6), None), Some(64));
         assert_eq!(size("NVOS46_PARAMETERS", v(515, 43, 4), Some(64)), Some(64));
         assert_eq!(size("NVOS46_PARAMETERS", None, None), Some(64));
-        // A size no release has: the version decides.
+        // A size no release has: the version decides, where it is known.
         assert_eq!(
             size("NVOS46_PARAMETERS", v(550, 54, 14), Some(99)),
             Some(56)
         );
+        assert_eq!(size("NVOS46_PARAMETERS", v(610, 43, 2), Some(99)), None);
+        assert_eq!(size("NVOS46_PARAMETERS", None, Some(99)), None);
         // Newer than every table.
         assert_eq!(
             size("NV_CHANNEL_ALLOC_PARAMS", v(900, 1, 1), None),
             Some(368)
         );
         assert!(layout("NO_SUCH_STRUCTURE", None, None).is_none());
+        assert!(newer_release(Version::new(595, 45, 4)).is_none());
+        let said = newer_release(Version::new(610, 43, 2)).unwrap();
+        assert!(
+            said.contains(
+                "610.43.02 is newer than those that nvcap knows (515.43.04 to 595.45.04)"
+            ),
+            "{said}"
+        );
     }
 }

@@ -301,6 +301,7 @@ mod tests {
         let (input, output) = (bytes(vec![0; 128]), bytes(data));
         let structure = Structure {
             layout: facts::layout("NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS", None, None),
+            is_guess: false,
             input: &input,
             output: &output,
         };
@@ -320,6 +321,7 @@ mod tests {
         let input = bytes(data);
         let structure = Structure {
             layout: facts::layout(HEAP, None, Some(184)),
+            is_guess: false,
             input: &input,
             output: &input,
         };
@@ -334,6 +336,7 @@ mod tests {
         let input = bytes(vec![1; 64]);
         let structure = Structure {
             layout: facts::layout("UVM_MAP_EXTERNAL_ALLOCATION_PARAMS", None, None),
+            is_guess: false,
             input: &input,
             output: &input,
         };

@@ -58,7 +58,7 @@ mod view;
 pub use call::{Call, Family, Structure, Subject, allocation_size, rm_request};
 pub(crate) use call::{number, uvm_argument_size, uvm_argument_sizes};
 
-pub use facts::{Field, Layout, Named, Range, layout, layouts, releases};
+pub use facts::{Field, Layout, Named, Range, layout, layouts, newer_release, releases};
 pub use gpu::Gpu;
 #[cfg(test)]
 pub(crate) use model::MADE;

@@ -1,7 +1,7 @@
 //! Effects of RM ioctls on the model: objects are allocated, duplicated and freed.
 
 use super::{
-    call::{Call, Subject, esc, number},
+    call::{Call, Structure, Subject, esc, number},
     class::{self, aperture_of_class, is_channel, is_memory, is_usermode},
     model::{Change, MAX_CHANNELS, MAX_CLIENTS, MAX_OBJECTS, Model},
     object::{
@@ -19,6 +19,9 @@ const INDEX_GPU_DEVICE: u32 = 3;
 /// The notifier record that holds the token, unless the client chooses another
 /// (NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN).
 const TOKEN_INDEX: u32 = 1;
+
+/// Bytes by which a structure of a newer release may have grown before a field that is looked for.
+const MOST_GROWN: usize = 32;
 
 impl Model {
     pub(crate) fn rm(&mut self, call: &Call<'_>) {
@@ -284,11 +287,12 @@ impl Model {
                 .and_then(|p| p.u32(name))
                 .filter(|h| *h != 0)
         };
+        let grown = self.grown_before_userd(params.as_ref(), at.client);
         // hUserdMemory and userdOffset are arrays with one element per subdevice: the first is at their start.
         let first = |name: &str, size: usize| {
             let p = params.as_ref()?;
-            let offset = p.layout?.field(name)?.offset;
-            number(&p.output.data, offset, size).or_else(|| number(&p.input.data, offset, size))
+            let grown = grown.next_multiple_of(size);
+            p.number_at(p.layout?.field(name)?.offset + grown, size)
         };
         let userd_at = first("hUserdMemory", 4)
             .and_then(|h| u32::try_from(h).ok())
@@ -302,7 +306,8 @@ impl Model {
             .filter(|o| matches!(o.kind, Kind::Tsg { .. }))
             .map(|_| parent);
         let context_share = handle("hContextShare");
-        let engine = handle("engineType").or_else(|| {
+        // It lies behind them.
+        let engine = handle("engineType").filter(|_| grown == 0).or_else(|| {
             let group = ObjectRef {
                 client: at.client,
                 handle: tsg?,
@@ -339,6 +344,26 @@ impl Model {
             gp_put: None,
             named: false,
         });
+    }
+
+    /// Bytes that a release newer than the tables has more before hUserdMemory, which no size tells: RM takes a channel's parameters whatever
+    /// size the call names. That handle is one of memory, of this client; 0 where it is where the tables have it, or nowhere near.
+    fn grown_before_userd(&self, params: Option<&Structure<'_>>, client: u32) -> usize {
+        let offset = params.and_then(|p| Some(p.layout?.field("hUserdMemory")?.offset));
+        let (Some(params), Some(offset)) = (params, offset) else {
+            return 0;
+        };
+        if !params.is_guess {
+            return 0;
+        }
+        let is_memory = |grown: &usize| {
+            let handle = params.u32_at(offset + grown).unwrap_or(0);
+            let at = ObjectRef { client, handle };
+            let object = self.object(at).filter(|_| handle != 0);
+            object.is_some_and(|o| matches!(o.kind, Kind::Memory(_)))
+        };
+        let grown = (0..=MOST_GROWN).step_by(4).find(is_memory);
+        grown.unwrap_or(0)
     }
 
     /// The address space of a channel: its own, its context share's, its group's, or its device's default one.

@@ -234,14 +234,8 @@ pub(crate) fn of(pid: u32) -> Vec<Image> {
 
 /// True for private memory that libcuda may have allocated, and for its pushbuffers.
 fn is_searched(area: &Area) -> bool {
-    if !area.read || !area.write {
-        return false;
-    }
-    match area.device() {
-        Some(Device::Control) => true,
-        Some(_) => false,
-        None => !area.shared && (area.path.is_empty() || area.path == "[heap]"),
-    }
+    let is_pushbuffer = area.read && area.write && area.device() == Some(Device::Control);
+    is_pushbuffer || area.is_own_memory()
 }
 
 impl Pass {

@@ -297,3 +297,48 @@ fn addresses_are_resolved_to_objects_and_places() {
     assert_eq!(rings.channels.len(), 20);
     assert_eq!(rings.device, Device::Gpu(0));
 }
+
+/// A driver newer than the tables has a handle more in a channel's parameters, and no call names their size: the memory of GP_GET and GP_PUT is
+/// found where it is, by its handle.
+#[test]
+fn a_channel_of_a_newer_release_is_placed_by_evidence() {
+    let Some(mut log) = log(None) else { return };
+    let grown = |bytes: &mut Vec<u8>| {
+        bytes.splice(64..64, [0; 4]);
+        bytes.splice(32..32, [0; 4]);
+    };
+    let mut channels = 0;
+    for record in &mut log.records {
+        let Record::Ioctl(ioctl) = record else {
+            continue;
+        };
+        let is_channel = Call::read(ioctl, None).subject == Subject::Class(0xc86f);
+        let nested = ioctl.nested.as_mut().filter(|_| is_channel);
+        for bytes in nested
+            .into_iter()
+            .flat_map(|n| [&mut n.input, &mut n.output])
+        {
+            grown(&mut bytes.data);
+            channels += 1;
+        }
+    }
+    assert_eq!(channels, 2 * 20);
+    // Without the release that the log's own calls tell.
+    log.records.retain(|record| match record {
+        Record::Ioctl(ioctl) => {
+            let told = |bytes: &[u8]| bytes.windows(10).any(|w| w == b"580.159.04");
+            let nested = ioctl.nested.as_ref();
+            !told(&ioctl.output.data) && !nested.is_some_and(|n| told(&n.output.data))
+        }
+        _ => true,
+    });
+    let userds = |version| {
+        let options = ModelOptions {
+            driver_version: Some(version),
+        };
+        let (model, _) = run(&log, options);
+        model.channels().filter(|c| c.userd.is_some()).count()
+    };
+    assert_eq!(userds(Version::new(610, 43, 2)), 20);
+    assert_eq!(userds(Version::new(595, 45, 4)), 0, "misread");
+}

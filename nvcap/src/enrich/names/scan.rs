@@ -97,14 +97,7 @@ impl Space for Ordinary {
 /// Those of reading `/proc/PID/maps`.
 pub(crate) fn areas(pid: u32) -> io::Result<Vec<Run>> {
     let mut areas = maps::areas(pid)?;
-    areas.retain(|a| {
-        a.read
-            && a.write
-            && !a.shared
-            && a.device().is_none()
-            && a.end - a.start <= MOST_AREA
-            && (a.path.is_empty() || a.path == "[heap]" || a.path.starts_with("[anon"))
-    });
+    areas.retain(|a| a.is_own_memory() && a.end - a.start <= MOST_AREA);
     areas.sort_by_key(|a| a.end - a.start);
     let run = |a: &maps::Area| Run {
         start: a.start,

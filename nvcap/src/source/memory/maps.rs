@@ -63,6 +63,17 @@ impl Area {
         self.device
     }
 
+    /// Private memory of the program's own, that may be read and written: its heap, and what it maps without a file, huge pages too.
+    pub(crate) fn is_own_memory(&self) -> bool {
+        let is_own = |path: &str| {
+            path.is_empty()
+                || path == "[heap]"
+                || path.starts_with("[anon")
+                || path.starts_with("/anon_hugepage")
+        };
+        self.read && self.write && !self.shared && self.device().is_none() && is_own(&self.path)
+    }
+
     /// The GPU whose device file is mapped here, by its minor number.
     pub fn gpu(&self) -> Option<u32> {
         match self.device()? {
@@ -302,6 +313,20 @@ mod tests {
         assert!(files.known.is_empty());
         let other = text.replace("00:2d", "00:2e");
         assert!(files.of_line(&Line::parse(&other).unwrap()).is_some());
+    }
+
+    #[test]
+    fn what_a_program_allocates_is_its_own() {
+        let own = |line: &str| parse(line).unwrap().is_own_memory();
+        assert!(own("7f00-7f10 rw-p 0 00:00 0 "));
+        assert!(own("7f00-7f10 rw-p 0 00:05 0 [heap]"));
+        assert!(own("7f00-7f10 rw-p 0 00:00 0 [anon:glibc: malloc arena]"));
+        assert!(own("7f00-7f10 rw-p 0 00:0f 4711 /anon_hugepage (deleted)"));
+        assert!(!own("7f00-7f10 rw-s 0 00:0f 4711 /anon_hugepage (deleted)"));
+        assert!(!own("7f00-7f10 r--p 0 00:00 0 "));
+        assert!(!own("7f00-7f10 rw-p 0 00:00 0 [stack]"));
+        assert!(!own("7f00-7f10 rw-p 0 00:05 1 /usr/lib/libcuda.so.1"));
+        assert!(!own("7f00-7f10 rw-p 0 00:05 1 /dev/nvidiactl"));
     }
 
     #[test]
