@@ -75,6 +75,9 @@ macro_rules! named {
                 }
             }
 
+            /// The names of all values.
+            pub const NAMES: &[&str] = &[$($name),*];
+
             /// The value with this name.
             #[must_use]
             pub fn from_name(name: &str) -> Option<Self> {

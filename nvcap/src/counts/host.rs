@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::channel::{Doubt, From};
+use super::channel::From;
 use super::decoding::Shared;
 use super::detail::busy::Busy;
 use super::detail::{Detail, Samples};
@@ -15,12 +15,13 @@ use super::followed::Followed;
 use super::kept::Kept;
 use super::pace::{Pace, Sampling};
 use super::process::{Channels, Outcome};
-use super::source::{Lends, Opened, System};
-use super::view::{
-    ChannelView, Clocks, GpuView, Key, LastSeen, Named, Owner, ProcessView, Refused, View,
-};
+use super::source::{Opened, System};
+use super::view::{ChannelView, Clocks, GpuView, Key, LastSeen, Named, ProcessView, Refused, View};
 
 mod look;
+mod watched;
+
+use watched::Watched;
 
 const SECOND: u64 = 1_000_000_000;
 /// Whose memory cannot be read is tried again after this time.
@@ -29,45 +30,6 @@ const RETRY: u64 = 30 * SECOND;
 const MOST_DEPARTED: usize = 256;
 /// Once in so many readings, a forked process is checked: does it still have its parent's memory?
 const HEIR_EACH: u64 = 5;
-
-/// A process that is counted.
-struct Watched<M> {
-    memory: M,
-    name: String,
-    owner: Owner,
-    container_id: String,
-    /// By GPU, the instance in MIG mode that it uses.
-    instances: BTreeMap<u32, u32>,
-    named: Option<Named>,
-    image: Vec<u8>,
-    detail: Option<Detail>,
-    from: From,
-    began_unix_ns: u64,
-    since_unix_ns: u64,
-    channels: Channels,
-    /// It has the channels of this other process, which counts them.
-    shares: Option<u32>,
-    pages: u64,
-    opened: u64,
-    first_found: Option<u64>,
-    searched: u64,
-    search_cost: u64,
-    /// The mappings of GPUs' memory at the last search.
-    of_gpus: Vec<(u64, u64)>,
-    glanced: u64,
-    glance_cost: u64,
-    /// Searches in a row that may have missed a channel.
-    doubtful: u32,
-    /// There may be other channels than those that are known.
-    wants_search: bool,
-    /// Its size is another than at the last search: it may have other mappings.
-    has_grown: bool,
-    /// Known channels are gone, or are not what they were.
-    is_lost: bool,
-    /// A reading was given up, and its channels with it.
-    is_given_up: bool,
-    read_ns: u64,
-}
 
 /// A process that was found and cannot be opened.
 struct Shut {
@@ -549,89 +511,5 @@ impl<S: System> Host<S> {
             },
         };
         channels.map(view).collect()
-    }
-}
-
-impl<M: Lends> Watched<M> {
-    /// Does what reads its memory. None where that was given up: of its channels the sums are left.
-    fn lend<T, W>(&mut self, work: W) -> Option<T>
-    where
-        T: Send + 'static,
-        W: FnOnce(&M::Lent, &mut Channels, Option<&mut Detail>) -> T + Send + 'static,
-    {
-        let left = self.channels.sums_alone();
-        let mut channels = std::mem::take(&mut self.channels);
-        let mut detail = self.detail.take();
-        let lent = self.memory.lend(move |memory| {
-            let done = work(memory, &mut channels, detail.as_mut());
-            (channels, detail, done)
-        });
-        match lent {
-            Ok((channels, detail, done)) => {
-                (self.channels, self.detail) = (channels, detail);
-                Some(done)
-            }
-            Err(_) => {
-                self.channels = left;
-                (self.is_given_up, self.wants_search) = (true, true);
-                None
-            }
-        }
-    }
-}
-
-impl<M> Watched<M> {
-    /// The key under which its submissions to a GPU are summed up.
-    fn key(&self, gpu: Option<u32>) -> Key {
-        Key {
-            owner: self.owner.clone(),
-            process: self.named.clone(),
-            gpu,
-            instance: gpu.and_then(|gpu| self.instances.get(&gpu).copied()),
-        }
-    }
-
-    /// Keeps what samples told since the last call.
-    fn keep_samples(&mut self, kept: &mut Kept) {
-        let new = self.detail.as_mut().map(Detail::take);
-        for (gpu, sampled) in new.unwrap_or_default() {
-            kept.sampled(self.key(gpu), &sampled);
-        }
-    }
-
-    fn gpus(&self, clocks: &Clocks) -> BTreeMap<Option<u32>, GpuView> {
-        let mut gpus: BTreeMap<Option<u32>, GpuView> = BTreeMap::new();
-        for (gpu, sums) in self.channels.sums() {
-            gpus.entry(gpu).or_default().sums = sums;
-        }
-        for channel in self.channels.iter() {
-            let of = gpus.entry(channel.gpu).or_default();
-            let first = of.states == [0; 3];
-            of.join(&clocks.channel(channel), first);
-        }
-        for (gpu, why) in self.channels.doubts() {
-            gpus.entry(*gpu).or_default().doubts.extend(why);
-        }
-        if self.may_have_others() {
-            // Of which GPU they are is not known.
-            for of in gpus.values_mut() {
-                of.doubts.insert(Doubt::Search);
-            }
-        }
-        gpus
-    }
-
-    /// There may be channels that were not looked for yet.
-    fn may_have_others(&self) -> bool {
-        self.wants_search || self.has_grown
-    }
-
-    /// The state in which it is seen for the last time.
-    fn last_seen(&self) -> LastSeen {
-        match () {
-            () if self.channels.is_busy() => LastSeen::Busy,
-            () if self.may_have_others() => LastSeen::Searched,
-            () => LastSeen::Idle,
-        }
     }
 }

@@ -27,6 +27,8 @@ mod exact_tests;
 pub(crate) mod fakes;
 mod find;
 mod followed;
+#[cfg(test)]
+mod given_up_tests;
 pub(crate) mod host;
 mod kept;
 pub(crate) mod pace;

@@ -223,7 +223,7 @@ impl Field {
                 "video",
                 "host",
             ],
-            Self::How => &["trapped", "observed", "recorded"],
+            Self::How => crate::record::How::NAMES,
             Self::Direction => &["h2d", "d2h", "d2d", "h2h", "p2p"],
             Self::Content => &["data", "code", "constant_bank", "qmd", "unknown"],
             Self::Kind => &[

@@ -289,6 +289,9 @@ mod tests {
             ("op=launch && !(phase=vadd || phase!=vad)", Some("vad")),
             ("phase=vadd,cold", Some("cold")),
             ("phase~cold*", Some("cold*")),
+            ("phase~warm", None),
+            ("phase~arm?up", Some("arm?up")),
+            ("phase~add", None),
             ("thread=cold", None),
         ] {
             let filter = Filter::parse(text).unwrap();
@@ -299,6 +302,15 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn each_way_that_a_submission_is_seen_can_be_asked_for() {
+        for how in crate::record::How::NAMES {
+            let text = format!("how={how}");
+            assert!(Filter::parse(&text).is_ok(), "{text}");
+        }
+        assert!(Filter::parse("how=guessed").is_err());
     }
 
     #[test]

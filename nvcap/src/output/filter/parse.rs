@@ -226,7 +226,11 @@ impl Parser<'_> {
         let name = field.name();
         let (start, first) = self.value()?;
         if matches!(op, Compare::Like | Compare::NotLike) {
-            return Ok(Wanted::Pattern(first));
+            // As grep has it: what has no sign of a pattern may stand anywhere.
+            return Ok(Wanted::Pattern(match first.contains(['*', '?']) {
+                true => first,
+                false => format!("*{first}*"),
+            }));
         }
         let mut values = vec![(start, first)];
         while self.eat(",") {

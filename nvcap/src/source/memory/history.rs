@@ -128,6 +128,21 @@ fn submitted_since(memory: &impl Peek, found: &Found, put: u32) -> Vec<u64> {
     ring::entries(memory, on, put, put + u64::from(count)).unwrap_or_default()
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The time that a test has stopped at.
+    pub(super) static STOPPED: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
+}
+
+/// The clock by which a pause between two reads is long.
+fn now() -> Instant {
+    #[cfg(test)]
+    if let Some(at) = STOPPED.get() {
+        return at;
+    }
+    Instant::now()
+}
+
 /// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
 /// read.
 fn read_entries(
@@ -144,7 +159,7 @@ fn read_entries(
     // after each piece it is asked how far the process has come.
     let mut at = 0;
     while at < want {
-        let begin = Instant::now();
+        let begin = now();
         let index = (put + entries - want + at) % entries;
         let run = PIECE.min(want - at).min(entries - index);
         let Some(piece) = raw.get_mut(at as usize * 8..(at + run) as usize * 8) else {
@@ -155,7 +170,7 @@ fn read_entries(
         let (_, later) = scan::get_put(memory, found.userd)?;
         let moved = (later % entries + entries - last) % entries;
         // Positions are known modulo the ring: in a pause this long it may have gone round.
-        let slow = begin.elapsed() > Duration::from_nanos(FASTEST_NS) * entries;
+        let slow = now() - begin > Duration::from_nanos(FASTEST_NS) * entries;
         written += if moved != 0 && slow { entries } else { moved };
         last = later % entries;
         let lost = (want + written).saturating_sub(entries - 1);

@@ -1,0 +1,133 @@
+//! A process that is counted: what is known of it, and what is read of its memory.
+
+use std::collections::BTreeMap;
+
+use super::super::channel::{Doubt, From};
+use super::super::detail::Detail;
+use super::super::kept::Kept;
+use super::super::process::Channels;
+use super::super::source::Lends;
+use super::super::view::{Clocks, GpuView, Key, LastSeen, Named, Owner};
+
+/// A process that is counted.
+pub(super) struct Watched<M> {
+    pub memory: M,
+    pub name: String,
+    pub owner: Owner,
+    pub container_id: String,
+    /// By GPU, the instance in MIG mode that it uses.
+    pub instances: BTreeMap<u32, u32>,
+    pub named: Option<Named>,
+    pub image: Vec<u8>,
+    pub detail: Option<Detail>,
+    pub from: From,
+    pub began_unix_ns: u64,
+    pub since_unix_ns: u64,
+    pub channels: Channels,
+    /// It has the channels of this other process, which counts them.
+    pub shares: Option<u32>,
+    pub pages: u64,
+    pub opened: u64,
+    pub first_found: Option<u64>,
+    pub searched: u64,
+    pub search_cost: u64,
+    /// The mappings of GPUs' memory at the last search.
+    pub of_gpus: Vec<(u64, u64)>,
+    pub glanced: u64,
+    pub glance_cost: u64,
+    /// Searches in a row that may have missed a channel.
+    pub doubtful: u32,
+    /// There may be other channels than those that are known.
+    pub wants_search: bool,
+    /// Its size is another than at the last search: it may have other mappings.
+    pub has_grown: bool,
+    /// Known channels are gone, or are not what they were.
+    pub is_lost: bool,
+    /// A reading was given up, and its channels with it.
+    pub is_given_up: bool,
+    pub read_ns: u64,
+}
+
+impl<M: Lends> Watched<M> {
+    /// Does what reads its memory. None where that was given up: of its channels the sums are left.
+    pub(super) fn lend<T, W>(&mut self, work: W) -> Option<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(&M::Lent, &mut Channels, Option<&mut Detail>) -> T + Send + 'static,
+    {
+        let left = self.channels.sums_alone();
+        let mut channels = std::mem::take(&mut self.channels);
+        let mut detail = self.detail.take();
+        let lent = self.memory.lend(move |memory| {
+            let done = work(memory, &mut channels, detail.as_mut());
+            (channels, detail, done)
+        });
+        match lent {
+            Ok((channels, detail, done)) => {
+                (self.channels, self.detail) = (channels, detail);
+                Some(done)
+            }
+            Err(_) => {
+                self.channels = left;
+                (self.is_given_up, self.wants_search) = (true, true);
+                None
+            }
+        }
+    }
+}
+
+impl<M> Watched<M> {
+    /// The key under which its submissions to a GPU are summed up.
+    pub(super) fn key(&self, gpu: Option<u32>) -> Key {
+        Key {
+            owner: self.owner.clone(),
+            process: self.named.clone(),
+            gpu,
+            instance: gpu.and_then(|gpu| self.instances.get(&gpu).copied()),
+        }
+    }
+
+    /// Keeps what samples told since the last call.
+    pub(super) fn keep_samples(&mut self, kept: &mut Kept) {
+        let new = self.detail.as_mut().map(Detail::take);
+        for (gpu, sampled) in new.unwrap_or_default() {
+            kept.sampled(self.key(gpu), &sampled);
+        }
+    }
+
+    pub(super) fn gpus(&self, clocks: &Clocks) -> BTreeMap<Option<u32>, GpuView> {
+        let mut gpus: BTreeMap<Option<u32>, GpuView> = BTreeMap::new();
+        for (gpu, sums) in self.channels.sums() {
+            gpus.entry(gpu).or_default().sums = sums;
+        }
+        for channel in self.channels.iter() {
+            let of = gpus.entry(channel.gpu).or_default();
+            let first = of.states == [0; 3];
+            of.join(&clocks.channel(channel), first);
+        }
+        for (gpu, why) in self.channels.doubts() {
+            gpus.entry(*gpu).or_default().doubts.extend(why);
+        }
+        if self.may_have_others() {
+            // Of which GPU they are is not known.
+            for of in gpus.values_mut() {
+                of.doubts.insert(Doubt::Search);
+            }
+        }
+        gpus
+    }
+
+    /// There may be channels that were not looked for yet.
+    pub(super) fn may_have_others(&self) -> bool {
+        self.wants_search || self.has_grown
+    }
+
+    /// The state in which it is seen for the last time.
+    pub(super) fn last_seen(&self) -> LastSeen {
+        match () {
+            () if self.channels.is_busy() => LastSeen::Busy,
+            () if self.may_have_others() => LastSeen::Searched,
+            () => LastSeen::Idle,
+        }
+    }
+}
