@@ -145,8 +145,8 @@ fn since(
     let mine: Vec<&ChannelState> = channels.iter().filter(|c| c.pid == pid).collect();
     let recent = all.iter().filter(|xid| xid.time_ns >= began.earliest);
     let found: Vec<Xid> = recent.filter_map(|xid| about(xid, pid, &mine)).collect();
-    let doubtful = found.iter().filter(|xid| xid.time_ns < began.latest);
-    let note = doubtful.last().map(|xid| {
+    let mut doubtful = found.iter().filter(|xid| xid.time_ns < began.latest);
+    let note = doubtful.next_back().map(|xid| {
         format!(
             "Xid messages until {:.1} s of the kernel log may be from before the process began: the log's clock drifts, and stands \
              still while the machine sleeps",
