@@ -183,7 +183,13 @@ pub fn look(pids: &[u32], options: &DumpOptions) -> Look {
         look.processes.iter_mut().for_each(stacks::add);
     }
     let xids = match xids::Xids::open() {
-        Ok(mut log) => log.take(),
+        Ok(mut log) => {
+            let all = log.take();
+            if let Some(process) = look.processes.last_mut() {
+                process.notes.extend(log.unread());
+            }
+            all
+        }
         Err(why) => {
             // Once is enough.
             if let Some(process) = look.processes.last_mut() {
@@ -193,7 +199,9 @@ pub fn look(pids: &[u32], options: &DumpOptions) -> Look {
         }
     };
     for process in &mut look.processes {
-        process.xids = xids::of_process(&xids, process.pid, &look.rings.channels);
+        let (xids, note) = xids::of_process(&xids, process.pid, &look.rings.channels);
+        process.xids = xids;
+        process.notes.extend(note);
     }
     look.took_ns = start.elapsed().as_nanos() as u64;
     seen

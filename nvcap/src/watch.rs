@@ -12,6 +12,7 @@ use crate::dump::{self, DumpOptions, Refused, xids::Xids};
 use crate::hang::{self, Progress, Report, State};
 use crate::host::{choice::Whom, gpu_processes};
 use crate::procfs::{self, mem::Memory, mem::Peek};
+use crate::record::Xid;
 
 /// Where GP_GET and GP_PUT are in USERD.
 const GP_GET: u64 = 0x88;
@@ -36,6 +37,8 @@ pub(crate) struct Finding {
     pub pid: u32,
     /// Why.
     pub cause: Cause,
+    /// The first of the messages that are new.
+    pub xid: Option<Xid>,
     /// The look at it.
     pub report: Report,
     /// What moved since the look before, where there was one.
@@ -231,13 +234,14 @@ impl Watch {
         let mut findings = Vec::new();
         for (pid, watched) in &mut self.processes {
             let report = dump::look(&[*pid], &self.options).report;
-            let about = report.processes.iter().flat_map(|p| &p.xids);
+            let mut about = report.processes.iter().flat_map(|p| &p.xids);
             let newest = new.iter().map(|x| x.time_ns).min().unwrap_or(u64::MAX);
-            if about.clone().any(|x| x.time_ns >= newest) {
+            if let Some(xid) = about.find(|x| x.time_ns >= newest) {
                 watched.told = true;
                 findings.push(Finding {
                     pid: *pid,
                     cause: Cause::Xid,
+                    xid: Some(xid.clone()),
                     report,
                     moved: None,
                 });
@@ -287,6 +291,7 @@ impl Watch {
         watched.told.then_some(Finding {
             pid,
             cause: Cause::Hang,
+            xid: None,
             report,
             moved: Some(moved),
         })

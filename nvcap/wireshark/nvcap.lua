@@ -156,7 +156,8 @@ local schema = {
     },
     Xid = {
         { 1, "time_ns", "n" }, { 2, "pci", "t" }, { 3, "gpu", "n" }, { 4, "code", "n" }, { 5, "pid", "n" }, { 6, "name", "t" },
-        { 7, "hardware_channel", "n" }, { 8, "channels", "n" }, { 9, "text", "t" },
+        { 7, "hardware_channel", "n" }, { 8, "channels", "n" }, { 9, "text", "t" }, { 10, "gpu_instance", "n" },
+        { 11, "compute_instance", "n" },
     },
     Look = {
         { 1, "at", "At" }, { 2, "took_ns", "n" }, { 3, "finding_ns", "n" }, { 4, "reading_ns", "n" }, { 5, "rank", "n" },

@@ -108,6 +108,8 @@ fn xid(x: Xid) -> r::Xid {
         pid: x.pid,
         name: x.name,
         hardware_channel: x.hardware_channel,
+        gpu_instance: x.gpu_instance,
+        compute_instance: x.compute_instance,
         channels: x.channels.into_iter().map(ChannelId).collect(),
         text: x.text,
     }

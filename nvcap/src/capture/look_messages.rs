@@ -149,6 +149,10 @@ pub(super) struct Xid {
     pub channels: Vec<u32>,
     #[prost(string, tag = "9")]
     pub text: String,
+    #[prost(uint32, optional, tag = "10")]
+    pub gpu_instance: Option<u32>,
+    #[prost(uint32, optional, tag = "11")]
+    pub compute_instance: Option<u32>,
 }
 
 impl From<&r::Look> for Look {
@@ -250,6 +254,8 @@ impl From<&r::Xid> for Xid {
             pid: x.pid,
             name: x.name.clone(),
             hardware_channel: x.hardware_channel,
+            gpu_instance: x.gpu_instance,
+            compute_instance: x.compute_instance,
             channels: x.channels.iter().map(|c| c.0).collect(),
             text: x.text.clone(),
         }

@@ -158,7 +158,7 @@ impl Live {
     /// Counts the Xids in those messages of the driver that are new.
     fn take_errors(&self, xids: &mut Xids) {
         for xid in xids.take() {
-            let key = self.key_of(xid.pid, xid.gpu);
+            let key = self.key_of(xid.process(), xid.gpu);
             let Some(errors) = &self.errors else {
                 continue;
             };
@@ -172,6 +172,9 @@ impl Live {
                     },
                 };
             *errors.entry((key, xid.code)).or_default() += 1;
+        }
+        for line in xids.unread() {
+            tell(format_args!("note: {}", Plain(&line)));
         }
     }
 }

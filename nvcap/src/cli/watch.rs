@@ -195,12 +195,15 @@ fn report(
         Cause::Xid => ("error", Status::Stopped),
     };
     let name = finding.report.processes.first().map_or("?", |p| &p.name);
-    let head = format!(
+    let mut head = format!(
         "process {} {}: {}",
         finding.pid,
         Plain(name),
         word.to_uppercase()
     );
+    if let Some(xid) = &finding.xid {
+        head += &format!(": Xid {}, {}", xid.code, xid.meaning());
+    }
     let paths = match written {
         Ok(paths) => {
             let line = format!("{head}: dumped to {} and .json\n", paths.0.display());

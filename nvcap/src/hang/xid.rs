@@ -3,21 +3,42 @@
 //! NVIDIA documents them in "XID Errors" and its Xid catalog (docs.nvidia.com/deploy/xid-errors). The words changed over the
 //! years; what is read here is what all have: the PCI address, the number, and, where they are there, the process and the channel's number in hardware.
 
+mod catalogue;
+
 use crate::record::Xid;
+
+/// Bits of a work-submit token that are the channel's number in hardware.
+const NUMBER: u32 = 0xfff;
+/// Bits of a runlist's number in a token, where it begins at bit 16.
+const RUNLIST: u32 = 0x7f;
+/// What is said of a number that the catalogue does not have.
+pub(crate) const UNKNOWN: &str = "see the driver's log (dmesg)";
 
 impl Xid {
     /// Reads a message of the kernel log, which begins with `NVRM: Xid (`; `None` for any other.
     #[must_use]
     pub fn parse(message: &str) -> Option<Self> {
         let rest = message.trim().strip_prefix("NVRM: Xid (")?;
-        let (pci, rest) = rest.split_once("): ")?;
-        let pci = pci.strip_prefix("PCI:").unwrap_or(pci);
+        let (place, rest) = rest.split_once("): ")?;
         let (code, rest) = rest.split_once(',').unwrap_or((rest, ""));
         let mut xid = Self {
-            pci: pci.to_owned(),
             code: code.trim().parse().ok()?,
             ..Self::default()
         };
+        // The address, then what of the GPU it is, if the GPU is divided (MIG); a word that is not known stays in the text.
+        let mut words = place.split_whitespace();
+        let pci = words.next().unwrap_or_default();
+        pci.strip_prefix("PCI:")
+            .unwrap_or(pci)
+            .clone_into(&mut xid.pci);
+        for word in words {
+            let number = |lead: &str| word.strip_prefix(lead)?.parse().ok();
+            match (number("GPU-I:"), number("GPU-CI:")) {
+                (Some(instance), _) => xid.gpu_instance = Some(instance),
+                (_, Some(instance)) => xid.compute_instance = Some(instance),
+                (None, None) => xid.text += &format!("({word}) "),
+            }
+        }
         // `pid=` and `name=` lead what follows, if they are there; a name may have a comma in it.
         let mut rest = rest.trim_start();
         if let Some(after) = rest.strip_prefix("pid=") {
@@ -30,20 +51,51 @@ impl Xid {
             xid.name = Some(name.to_owned()).filter(|n| n != "<unknown>" && !n.is_empty());
             rest = after.trim_start();
         }
-        xid.hardware_channel = channel(rest);
-        rest.clone_into(&mut xid.text);
+        xid.hardware_channel = channel(rest).filter(|_| {
+            // Those of the whole GPU speak of channels of its memory.
+            catalogue::find(xid.code).is_none_or(|row| !row.whole_gpu)
+        });
+        xid.text += rest;
         Some(xid)
     }
 
-    /// What its number means, for usual ones.
+    /// What its number means.
     #[must_use]
     pub fn meaning(&self) -> &'static str {
         meaning(self.code)
     }
+
+    /// NVIDIA's name for its number.
+    pub(crate) fn symbol(&self) -> Option<&'static str> {
+        Some(catalogue::find(self.code)?.symbol)
+    }
+
+    /// It is about the GPU and so about every process that uses it: the process in the message, if there is one, is that for
+    /// which the driver worked when it found the error. Of a number that the catalogue does not have, what the message names decides.
+    pub(crate) fn is_of_whole_gpu(&self) -> bool {
+        match catalogue::find(self.code) {
+            Some(row) => row.whole_gpu,
+            None => self.pid.is_none() && self.hardware_channel.is_none(),
+        }
+    }
+
+    /// The process that it is about, where it is about one and the message names it.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.pid.filter(|_| !self.is_of_whole_gpu())
+    }
+
+    /// The channel may be that with this work-submit token of the GPU. A runlist of 0 may also be none: then the number decides.
+    pub(crate) fn may_be_of(&self, token: u32) -> bool {
+        self.hardware_channel.is_some_and(|channel| {
+            let runlist = channel >> 24 & RUNLIST;
+            let same = runlist == 0 || runlist == token >> 16 & RUNLIST;
+            same && channel & NUMBER == token & NUMBER
+        })
+    }
 }
 
 /// The channel in a message: `Ch 00000010`, `channel 0x0000001a`, `Channel 00000020`, `Channel ID 00000005`, `ChID 0007`; all
-/// hexadecimal.
+/// hexadecimal. (`CE User Channel (0x9)` of a contained error is none: the number is an engine's, `NV2080_ENGINE_TYPE_COPY0`.)
 fn channel(text: &str) -> Option<u32> {
     let mut words = text.split([' ', ',', ':']);
     while let Some(word) = words.next() {
@@ -65,29 +117,9 @@ fn channel(text: &str) -> Option<u32> {
     None
 }
 
-/// What an Xid's number means, for usual ones (the descriptions of NVIDIA's Xid catalog, in other words).
+/// What an Xid's number means.
 pub(crate) fn meaning(code: u32) -> &'static str {
-    match code {
-        8 => "the channel stopped (idle timeout)",
-        13 => "an exception of the graphics engine",
-        31 => "a fault of the memory management unit",
-        11 | 32 => "an invalid pushbuffer",
-        38 => "a firmware error",
-        43 => "a reset by the driver",
-        45 => "removed because of another channel's error",
-        48 => "a memory error that could not be corrected (double bit)",
-        62 => "an internal halt of the microcontroller",
-        63 | 64 => "retirement or remapping of a memory page or row",
-        69 => "a class error of the graphics engine",
-        74 | 144..=150 => "an NVLink error",
-        79 => "the GPU has fallen off the bus",
-        94 => "a memory error, contained to this program",
-        95 => "a memory error that was not contained",
-        109 => "a context switch timeout",
-        154 => "the GPU needs another way to recover than before",
-        119 | 120 => "the GPU's system processor (GSP) does not answer or has failed",
-        _ => "see the driver's log (dmesg)",
-    }
+    catalogue::find(code).map_or(UNKNOWN, |row| row.meaning)
 }
 
 #[cfg(test)]
@@ -225,5 +257,131 @@ mod tests {
                 .hardware_channel,
             Some(3)
         );
+    }
+
+    /// A GPU that is divided (MIG), and contained errors: the forms of the driver's source (kernel_rc.c,
+    /// kern_gpu_error_cont_ga100.c).
+    #[test]
+    fn parts_of_a_gpu() {
+        for (line, wanted) in [
+            (
+                "(PCI:0000:35:00 GPU-I:01 GPU-CI:02): 31, pid=7, name=x, Ch 0100000a, intr 0",
+                (
+                    Some(1),
+                    Some(2),
+                    Some(7),
+                    Some(0x100_000a),
+                    "Ch 0100000a, intr 0",
+                ),
+            ),
+            (
+                "(PCI:0000:35:00 GPU-I:05): 94, pid=7194, name=x, Contained: CE User Channel (0x9). RST: No, D-RST: No",
+                (
+                    Some(5),
+                    None,
+                    Some(7194),
+                    None,
+                    "Contained: CE User Channel (0x9). RST: No, D-RST: No",
+                ),
+            ),
+            (
+                "(PCI:0000:35:00): 95, pid=7062, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No",
+                (
+                    None,
+                    None,
+                    Some(7062),
+                    None,
+                    "Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No",
+                ),
+            ),
+            (
+                "(PCI:0000:35:00 GPU-I:x NEW:3): 13, a",
+                (None, None, None, None, "(GPU-I:x) (NEW:3) a"),
+            ),
+        ] {
+            let xid = Xid::parse(&format!("NVRM: Xid {line}")).unwrap();
+            let parts = (
+                xid.gpu_instance,
+                xid.compute_instance,
+                xid.pid,
+                xid.hardware_channel,
+            );
+            assert_eq!(xid.pci, "0000:35:00", "{line}");
+            assert_eq!(parts, (wanted.0, wanted.1, wanted.2, wanted.3), "{line}");
+            assert_eq!(xid.text, wanted.4, "{line}");
+        }
+    }
+
+    #[test]
+    fn runlist_and_number_of_the_channel() {
+        let of = |channel: u32, token: u32| {
+            let line = format!("NVRM: Xid (PCI:0000:35:00): 31, Ch {channel:08x}, intr 0");
+            Xid::parse(&line).unwrap().may_be_of(token)
+        };
+        assert!(of(0x0100_0012, 0x1_0012) && !of(0x0100_0012, 0x2_0012));
+        assert!(!of(0x0100_0012, 0x1_0013) && !of(0x0100_0012, 0x12));
+        // The eighth bit is none of the runlist's.
+        assert!(of(0x8100_0012, 0x1_0012));
+        // Older drivers do not tell the runlist.
+        assert!(of(0x12, 0x12) && of(0x12, 0x1_0012) && !of(0x12, 0x13));
+    }
+
+    #[test]
+    fn whole_gpus() {
+        let of = |rest: &str| Xid::parse(&format!("NVRM: Xid (PCI:0000:35:00): {rest}")).unwrap();
+        for rest in [
+            "79, pid=7, name=x, GPU has fallen off the bus.",
+            "119, pid=8, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU0 GSP!",
+            "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+            "160, HBM Channel 00000003",
+            "999, of a driver to come",
+        ] {
+            let xid = of(rest);
+            let whom = (xid.is_of_whole_gpu(), xid.process(), xid.hardware_channel);
+            assert_eq!(whom, (true, None, None), "{rest}");
+        }
+        assert_eq!(of("31, pid=7, name=x, Ch 8").process(), Some(7));
+        assert_eq!(of("999, pid=7, name=x, a").process(), Some(7));
+        assert!(!of("13, Graphics Exception").is_of_whole_gpu());
+        assert!(!of("999, Ch 00000008").is_of_whole_gpu());
+    }
+
+    #[test]
+    fn every_number_has_a_name_and_a_sentence() {
+        let numbers: Vec<u32> = catalogue::ROWS.iter().map(|row| row.code).collect();
+        assert_eq!(numbers, Vec::from_iter(1..=176));
+        for row in catalogue::ROWS {
+            let upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            assert!(
+                !row.symbol.is_empty() && row.symbol.chars().all(upper),
+                "{row:?}"
+            );
+            assert!(row.meaning.len() > 10 && row.meaning.len() < 120, "{row:?}");
+            assert_eq!(meaning(row.code), row.meaning);
+        }
+        assert_eq!((meaning(0), meaning(177)), (UNKNOWN, UNKNOWN));
+        let xid = Xid::parse("NVRM: Xid (PCI:0000:01:00): 79").unwrap();
+        assert_eq!(xid.symbol(), Some("GPU_HAS_FALLEN_OFF_THE_BUS"));
+    }
+
+    /// Lines cut anywhere, and with other bytes anywhere: read or left, without a panic.
+    #[test]
+    fn any_bytes() {
+        let line = "NVRM: Xid (PCI:0000:35:00 GPU-I:01 GPU-CI:02): 31, pid=7, name=\u{e4}, b, Channel ID 0x0100000a, intr 0";
+        for at in 0..line.len() {
+            let bytes = line.as_bytes();
+            for cut in [&bytes[..at], &bytes[at..]] {
+                let _ = Xid::parse(&String::from_utf8_lossy(cut));
+            }
+            for other in [0, b' ', b',', b':', b')', b'=', b'9', 0xc3, 0xff] {
+                let mut bytes = bytes.to_vec();
+                bytes[at] = other;
+                let _ = Xid::parse(&String::from_utf8_lossy(&bytes));
+            }
+        }
+        let long = "9".repeat(5000);
+        assert_eq!(Xid::parse(&format!("NVRM: Xid (): {long}")), None);
+        let xid = Xid::parse(&format!("NVRM: Xid (): 31, pid={long}, Ch {long}")).unwrap();
+        assert_eq!((xid.pid, xid.hardware_channel), (None, None));
     }
 }

@@ -87,15 +87,39 @@ impl KernelLog {
 /// Reads a record: `priority,sequence,microseconds,flags;text`, and further lines that begin with a space. One that a
 /// program has written (its facility is not 0) is none of the kernel's.
 fn parse(record: &[u8]) -> Option<Message> {
-    let record = String::from_utf8_lossy(record);
-    let (head, text) = record.split_once(';')?;
+    let end = record.iter().position(|b| *b == b';')?;
+    let (head, text) = (&record[..end], &record[end + 1..]);
+    let head = std::str::from_utf8(head).ok()?;
+    let text = text.split(|b| *b == b'\n').next().unwrap_or_default();
     let mut fields = head.split(',');
     let priority: u32 = fields.next()?.parse().ok()?;
     let micros: u64 = fields.nth(1)?.parse().ok()?;
     (priority >> 3 == 0).then(|| Message {
         time_ns: micros.saturating_mul(1000),
-        text: text.lines().next().unwrap_or_default().to_owned(),
+        text: String::from_utf8_lossy(&unescaped(text)).into_owned(),
     })
+}
+
+/// The text as it was logged: the kernel gives bytes that are not printable ASCII, and the backslash, as `\xHH`.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let digit = |b: Option<&u8>| Some((*b? as char).to_digit(16)? as u8);
+    let mut all = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let escape = (after.first() == Some(&b'x') && *first == b'\\')
+            .then(|| Some(digit(after.get(1))? << 4 | digit(after.get(2))?));
+        match escape.flatten() {
+            Some(byte) => {
+                all.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                all.push(*first);
+                rest = after;
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -113,6 +137,13 @@ mod tests {
         assert_eq!(
             parse(b"12,1205,66043211,-;NVRM: Xid (PCI:0000:01:00): 13\n"),
             None
+        );
+        // A name with an ä, a tab, a backslash and what only looks like an escape.
+        let escaped = parse(b"3,1,2,-;name=\\xc3\\xa4\\x09\\x5cx41\\xg1\\x4\n DEVICE=x\n").unwrap();
+        assert_eq!(escaped.text, "name=\u{e4}\t\\x41\\xg1\\x4");
+        assert_eq!(
+            parse(b"3,1,2,-;\xff\\xff").unwrap().text,
+            "\u{fffd}\u{fffd}"
         );
         for bad in [&b""[..], b"3,1204", b"x,1,2,-;a", b"3,1,y,-;a"] {
             assert_eq!(parse(bad), None);

@@ -183,9 +183,13 @@ pub struct Xid {
     pub pid: Option<u32>,
     /// The process's name, where the message has one.
     pub name: Option<String>,
-    /// The channel's number in hardware: the lowest 12 bits of its work-submit token.
+    /// The channel as the message has it: its number in hardware, and from bit 24 on its runlist, which older drivers leave out.
     pub hardware_channel: Option<u32>,
-    /// The channels of the look that this may be: of several runlists of one GPU the numbers are alike.
+    /// The GPU instance (MIG), where the message has one.
+    pub gpu_instance: Option<u32>,
+    /// The compute instance (MIG), where the message has one.
+    pub compute_instance: Option<u32>,
+    /// The channels of the look that this may be: without the runlist, several of one GPU may have the number.
     pub channels: Vec<ChannelId>,
     /// The rest of the message.
     pub text: String,

@@ -108,7 +108,9 @@ fn an_error_comes_first_and_equal_ones_are_one() {
     let all = merged(vec![look(0, false), error, same, look(2, true)]);
     assert_eq!(all.groups[0].state.xids, [31].into());
     assert_eq!(all.groups[0].members.len(), 2);
-    assert!(text(&all).contains("the kernel log has Xid 31"));
+    assert!(
+        text(&all).contains("the kernel log has Xid 31, a fault of the memory management unit")
+    );
     let one = merged(vec![look(0, true), look(1, true)]);
     assert_eq!(one.groups.len(), 1);
     assert!(!one.groups[0].odd);

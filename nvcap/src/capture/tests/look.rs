@@ -64,7 +64,9 @@ pub(super) fn look() -> Look {
         state: 'R',
         ..Thread::default()
     };
-    let mut xid = Xid::parse("NVRM: Xid (PCI:0000:c1:00): 31, pid=7, name=x, Ch 0000000a").unwrap();
+    let mut xid =
+        Xid::parse("NVRM: Xid (PCI:0000:c1:00 GPU-I:01 GPU-CI:02): 31, pid=7, name=x, Ch 0100000a")
+            .unwrap();
     xid.channels = vec![ChannelId(1), ChannelId(2)];
     Look {
         at: at(15),

@@ -34,7 +34,7 @@ struct Process<'a> {
     name: Option<&'a str>,
     rank: Option<u32>,
     python: Option<&'a str>,
-    xids: &'a [Xid],
+    xids: Vec<XidJson<'a>>,
     verdict: &'static str,
     says: Vec<String>,
     channels: Vec<ChannelJson<'a>>,
@@ -43,6 +43,14 @@ struct Process<'a> {
     notes: &'a [String],
     finding_ns: u64,
     reading_ns: u64,
+}
+
+#[derive(Serialize)]
+struct XidJson<'a> {
+    #[serde(flatten)]
+    xid: &'a Xid,
+    symbol: Option<&'static str>,
+    meaning: &'static str,
 }
 
 #[derive(Serialize)]
@@ -130,7 +138,13 @@ fn process<'a>(shown: &Shown<'a>, p: &'a ProcessReport, options: &'a ReportOptio
         name: known_name(&p.name),
         rank: p.rank,
         python: p.python.as_deref(),
-        xids: &p.xids,
+        xids: { p.xids.iter() }
+            .map(|xid| XidJson {
+                xid,
+                symbol: xid.symbol(),
+                meaning: xid.meaning(),
+            })
+            .collect(),
         verdict: verdict.word.name(),
         says: std::iter::once(verdict.head).chain(verdict.lines).collect(),
         channels: shown

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::status::Status;
 use super::verdict::Word;
+use crate::hang::xid::{UNKNOWN, meaning};
 use crate::output::json::write;
 use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Formatter, Plain, Role};
@@ -368,7 +369,8 @@ pub fn merged_text(out: &mut Vec<u8>, merged: &Merged, color: bool) {
             f.end();
         };
         for code in &group.state.xids {
-            line(format_args!("the kernel log has Xid {code}"));
+            let meaning = u32::try_from(*code).map_or(UNKNOWN, meaning);
+            line(format_args!("the kernel log has Xid {code}, {meaning}"));
         }
         for work in &group.state.running {
             line(format_args!("has not ended: {}", Plain(work)));

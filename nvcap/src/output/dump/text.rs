@@ -85,6 +85,14 @@ fn head(
             xid.code,
             xid.meaning()
         ));
+        for (word, instance) in [
+            ("GPU instance", xid.gpu_instance),
+            ("compute instance", xid.compute_instance),
+        ] {
+            if let Some(number) = instance {
+                f.text(format_args!("; {word} {number}"));
+            }
+        }
         let channels = xid.channels.iter().map(|id| name(shown.report, *id));
         let channels: Vec<String> = channels.collect();
         if !channels.is_empty() {
