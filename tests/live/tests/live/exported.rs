@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use live::harness::not_run;
-use live::programs::{Folder, Running, nvcap, softgpu};
-use softgpu::layout::channels_file;
+use live::programs::Folder;
 
-use crate::setup::{LIMIT, need_tracing};
+use crate::setup::need_tracing;
+use crate::time_from_stamps::{Way, run_with};
 
 /// How many submissions there are.
 pub const SUBMISSIONS: u64 = 600;
@@ -41,36 +41,19 @@ impl Exported {
     }
 }
 
-/// Runs the software GPU under `nvcap export FORMAT`, into a file of this name.
+/// Runs the software GPU under `nvcap export FORMAT`, into a file of this name. It goes on as far as nvcap has read: else nothing would be timed
+/// where nvcap gets no processor while it runs.
 pub fn export(format: &str, file: &str) -> Result<Exported> {
     need_tracing()?;
     let folder = Folder::new()?;
-    let (file, truth) = (folder.file(file), folder.file("truth.json"));
-    let channels = folder.file("channels.txt");
-    std::fs::write(&channels, channels_file(1))?;
-    let mut args: Vec<OsString> = ["export", format, "--channels"]
-        .map(OsString::from)
-        .to_vec();
-    args.extend([channels.into(), "-o".into(), file.clone().into()]);
-    args.extend(["--".into(), softgpu()?.into()]);
-    args.extend(
-        [
-            "--timed",
-            "--files",
-            "--gpus=1",
-            "--threads=1",
-            "--linger-ms=300",
-        ]
-        .map(OsString::from),
-    );
-    args.push(format!("--submissions={SUBMISSIONS}").into());
-    args.push(format!("--timed-truth={}", truth.display()).into());
-    Running::start(&nvcap()?, args)?
-        .end(LIMIT)?
-        .expect_code(0)?;
+    let file = folder.file(file);
+    let mut args = ["export", format, "-o"].map(OsString::from).to_vec();
+    args.push(file.clone().into());
+    let gpu = [format!("--submissions={SUBMISSIONS}")];
+    run_with(Way::Start, &gpu, &folder, args)?;
     Ok(Exported {
         file,
-        truth: std::fs::read_to_string(&truth)?,
+        truth: std::fs::read_to_string(folder.file("truth.json"))?,
         _folder: folder,
     })
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::exported::{SUBMISSIONS, export, python};
 
 /// The software GPU under nvcap, in a GPU's time: every submission has its doorbell and an arrow, every kernel and copy that ran is
-/// drawn once, and the trace is one of Perfetto's. How much of it is timed depends on the processors that are free.
+/// drawn once, and the trace is one of Perfetto's.
 pub fn live_trace() -> Result<()> {
     let python = python("perfetto", "Perfetto's bindings")?;
     let exported = export("perfetto", "run.pftrace")?;

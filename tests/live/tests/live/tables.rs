@@ -7,8 +7,7 @@ use anyhow::{Result, ensure};
 
 use crate::exported::{SUBMISSIONS, export, python};
 
-/// The software GPU under nvcap, in a GPU's time: every submission, kernel and copy that ran has its row. How much of it is timed depends
-/// on the processors that are free.
+/// The software GPU under nvcap, in a GPU's time: every submission, kernel and copy that ran has its row, and there are times.
 pub fn live_trace() -> Result<()> {
     let python = python("tables", "DuckDB")?;
     let exported = export("parquet", "run.tables")?;
