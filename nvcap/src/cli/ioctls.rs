@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::process::ExitCode;
 
-use crate::driver::newer_release;
 use crate::output::ioctls::{IoctlOptions, Ioctls, Totals};
 use crate::output::message::tell;
 use crate::output::plural::plural;
@@ -13,7 +12,7 @@ use crate::record::{Lost, Record};
 use clap::ArgAction;
 
 use super::output_args::When;
-use super::target::{Show, Target, usage};
+use super::target::{Show, Target, tell_of_newer, usage};
 use super::values::{OUTPUT, SHOWN};
 
 const EXAMPLES: &str = "\
@@ -103,9 +102,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let flushed = pipeline.flush();
     traced?;
     flushed?;
-    if let Some(newer) = pipeline.model().version().and_then(newer_release) {
-        tell(newer);
-    }
+    tell_of_newer(pipeline.model().version());
     let ledger = pipeline.finish()?;
     tell(format_args!("{}", sums(sink.totals())));
     if let Some(missing) = crate::output::ledger::missing(&ledger) {

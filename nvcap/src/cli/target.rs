@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::capture;
-use crate::driver::Version;
+use crate::driver::{Version, newer_release};
 use crate::output::file::is_same;
 use crate::output::message::tell;
 use crate::output::style::plain_lines;
@@ -257,6 +257,13 @@ pub(super) fn running_driver() -> Option<Version> {
     std::fs::read_to_string("/sys/module/nvidia/version")
         .ok()
         .and_then(|text| text.trim().parse().ok())
+}
+
+/// Tells of a driver after all that the tables have.
+pub(super) fn tell_of_newer(version: Option<Version>) {
+    if let Some(newer) = version.and_then(newer_release) {
+        tell(newer);
+    }
 }
 
 impl Target {

@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use crate::driver::{Version, newer_release};
+use crate::driver::Version;
 use crate::ledger::Ledger;
 use crate::output::message::tell;
 use crate::output::model_view::ModelView;
 use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::source::memory::probe;
 
-use super::target::{Show, Target};
+use super::target::{Show, Target, tell_of_newer};
 
 /// What to look at and where it goes.
 #[derive(clap::Args, Debug)]
@@ -58,9 +58,7 @@ pub(super) fn view(args: &Args) -> anyhow::Result<TargetView> {
     let mut model = ModelView::new(opened.is_trace());
     let mut pipeline = feed(&mut model, version);
     opened.records(true, |record| pipeline.record(record), || Ok(()))?;
-    if let Some(newer) = pipeline.model().version().and_then(newer_release) {
-        tell(newer);
-    }
+    tell_of_newer(pipeline.model().version());
     let ledger = pipeline.finish()?;
     Ok(TargetView {
         model,

@@ -370,10 +370,8 @@ pub(super) fn run_into<'a>(
     args.filters.check(args.all, args.output.filter.as_ref())?;
     // As strace does: on standard error, so that output stays what was asked for.
     let quiet = args.output.quiet && !args.recording.alone;
-    if let Some(newer) = super::target::running_driver().and_then(crate::driver::newer_release)
-        && !quiet
-    {
-        tell(newer);
+    if !quiet {
+        super::target::tell_of_newer(super::target::running_driver());
     }
     let target = if args.all {
         let mut everyone = args.filters.everyone(args.user.clone());

@@ -229,11 +229,14 @@ impl<'a> Call<'a> {
         // Where an allocation names no size, as libcuda's do not, its parameters were read as far as any release's may go.
         let is_class = matches!(call.subject, Subject::Class(_));
         let names_size = !is_class || call.arg.get_input("paramsSize").is_some_and(|s| s != 0);
-        call.nested = nested.map(|n| Structure {
-            layout: call.nested_layout((n.input.full_len, names_size), version),
-            is_guess: !names_size && version.is_some_and(|v| v > facts::releases().1),
-            input: &n.input,
-            output: &n.output,
+        call.nested = nested.map(|n| {
+            let layout = call.nested_layout((n.input.full_len, names_size), version);
+            Structure {
+                layout,
+                is_guess: layout.is_some() && !names_size && version.is_some_and(facts::is_newer),
+                input: &n.input,
+                output: &n.output,
+            }
         });
         call.status = call.read_status(structure, version);
         call

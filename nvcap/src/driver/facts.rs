@@ -40,11 +40,16 @@ pub fn releases() -> (Version, Version) {
     )
 }
 
-/// What is said of a release that is newer than all in the tables; nothing of another one.
+/// True for a release after all in the tables.
+pub(crate) fn is_newer(version: Version) -> bool {
+    version > releases().1
+}
+
+/// Words to the user about a release after all in the tables; none about another one.
 #[must_use]
 pub fn newer_release(version: Version) -> Option<String> {
-    let (first, last) = releases();
-    (version > last).then(|| {
+    is_newer(version).then(|| {
+        let (first, last) = releases();
         format!(
             "the driver's release {version} is newer than those that nvcap knows ({first} to {last}): structures of its calls whose size is \
              another are shown raw, and those that grew without saying so are read by evidence or may be misread"
@@ -257,9 +262,16 @@ pub fn layout(name: &str, version: Option<Version>, size: Option<usize>) -> Opti
             version,
         )
     };
-    let (first, last) = releases();
-    let is_known = size.is_none() || version.is_some_and(|v| (first..=last).contains(&v));
-    by_version(size).or_else(|| is_known.then(|| by_version(None))?)
+    let in_tables = |v: Version| {
+        let (first, last) = releases();
+        (first..=last).contains(&v)
+    };
+    match size {
+        None => by_version(None),
+        Some(_) => {
+            by_version(size).or_else(|| by_version(None).filter(|_| version.is_some_and(in_tables)))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -287,7 +287,8 @@ impl Model {
                 .and_then(|p| p.u32(name))
                 .filter(|h| *h != 0)
         };
-        let grown = self.grown_before_userd(params.as_ref(), at.client);
+        let grown = { params.as_ref() }.and_then(|p| self.grown_before_userd(p, at.client));
+        let grown = grown.unwrap_or(0);
         // hUserdMemory and userdOffset are arrays with one element per subdevice: the first is at their start.
         let first = |name: &str, size: usize| {
             let p = params.as_ref()?;
@@ -347,23 +348,17 @@ impl Model {
     }
 
     /// Bytes that a release newer than the tables has more before hUserdMemory, which no size tells: RM takes a channel's parameters whatever
-    /// size the call names. That handle is one of memory, of this client; 0 where it is where the tables have it, or nowhere near.
-    fn grown_before_userd(&self, params: Option<&Structure<'_>>, client: u32) -> usize {
-        let offset = params.and_then(|p| Some(p.layout?.field("hUserdMemory")?.offset));
-        let (Some(params), Some(offset)) = (params, offset) else {
-            return 0;
-        };
-        if !params.is_guess {
-            return 0;
-        }
+    /// size the call names. That handle is one of memory, of this client: none is near where nothing is told.
+    fn grown_before_userd(&self, params: &Structure<'_>, client: u32) -> Option<usize> {
+        let layout = params.layout.filter(|_| params.is_guess)?;
+        let offset = layout.field("hUserdMemory")?.offset;
         let is_memory = |grown: &usize| {
             let handle = params.u32_at(offset + grown).unwrap_or(0);
             let at = ObjectRef { client, handle };
             let object = self.object(at).filter(|_| handle != 0);
             object.is_some_and(|o| matches!(o.kind, Kind::Memory(_)))
         };
-        let grown = (0..=MOST_GROWN).step_by(4).find(is_memory);
-        grown.unwrap_or(0)
+        (0..=MOST_GROWN).step_by(4).find(is_memory)
     }
 
     /// The address space of a channel: its own, its context share's, its group's, or its device's default one.

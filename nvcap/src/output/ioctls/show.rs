@@ -99,14 +99,14 @@ impl Shown<'_> {
                 parts.push(format!("{{{}}}", self.named(call, &card)));
             }
         }
-        let is_guess = structure.is_guess && structure.layout.is_some();
-        if is_guess {
+        if structure.is_guess {
             parts.push(format!(
                 "as release {} has them",
                 crate::driver::releases().1
             ));
         }
-        if structure.layout.is_none() && parts.is_empty() || self.options.raw || is_guess {
+        if structure.layout.is_none() && parts.is_empty() || self.options.raw || structure.is_guess
+        {
             let (input, output) = (hex(structure.input), hex(structure.output));
             match (input.is_empty(), output.is_empty(), input == output) {
                 (true, true, _) => {}
