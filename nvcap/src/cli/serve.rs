@@ -230,7 +230,7 @@ impl Answers for Counting {
                 "process {pid} is none that uses a GPU; nvcap counts -a lists them"
             )));
         }
-        let begun = thread_cpu();
+        let begun = clock::thread_cpu();
         let options = DumpOptions {
             last: 20,
             effort: Effort::Usual,
@@ -242,7 +242,7 @@ impl Answers for Counting {
         };
         let look = crate::dump::look(&[pid], &options);
         // The CPU time of a dump that somebody asked for does not count in the budget of counting.
-        locked(&self.0.host).forgive(thread_cpu().saturating_sub(begun));
+        locked(&self.0.host).forgive(clock::thread_cpu().saturating_sub(begun));
         match look.refused.first() {
             Some((_, Refused::NoGpu)) => {
                 return Err(NoDump::NotThere("it uses no GPU any more".to_owned()));
@@ -270,10 +270,6 @@ impl Answers for Counting {
         }
         Ok(out)
     }
-}
-
-fn thread_cpu() -> u64 {
-    clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
 /// Reads the token; a file that others may read is no secret.

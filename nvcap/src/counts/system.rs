@@ -285,15 +285,11 @@ impl System for Machine {
     }
 
     fn clocks(&mut self) -> (u64, u64) {
-        let cpu = clock::read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0);
-        (clock::now(), cpu)
+        (clock::now(), clock::own_cpu())
     }
 
     fn lent_clocks(&self) -> impl FnMut() -> (u64, u64) + Send + 'static {
-        || {
-            let cpu = clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
-            (clock::now(), cpu)
-        }
+        || (clock::now(), clock::thread_cpu())
     }
 
     fn unix_ns(&mut self) -> u64 {

@@ -119,7 +119,7 @@ impl Was {
 
 /// CPU time of this thread.
 fn cpu() -> Duration {
-    Duration::from_nanos(clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0))
+    Duration::from_nanos(clock::thread_cpu())
 }
 
 /// See the module.

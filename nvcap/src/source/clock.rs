@@ -7,6 +7,16 @@ pub(crate) fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
+/// CPU time that this program has used, all its threads, ns.
+pub(crate) fn own_cpu() -> u64 {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+}
+
+/// CPU time that this thread has used, ns.
+pub(crate) fn thread_cpu() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
 /// Any clock, ns; none where it is not there: the process whose time it counts has ended.
 pub(crate) fn read(id: libc::clockid_t) -> Option<u64> {
     let mut t = libc::timespec {

@@ -20,7 +20,7 @@ use crate::procfs::{
     self,
     mem::{Ordinary, Peek},
 };
-use crate::source::memory::maps;
+use crate::source::{clock, memory::maps};
 use crate::wire::words::u64s;
 
 /// Bytes read at once: they stay in a core's cache while they are searched.
@@ -448,14 +448,7 @@ impl Cpu {
 
 /// Processor time of this thread.
 pub(super) fn thread_cpu() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: room for a time.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+    Duration::from_nanos(clock::thread_cpu())
 }
 
 /// Keeps [`MOST_PLACES`] of each program.

@@ -248,9 +248,8 @@ mod tests {
 
     /// Runs for some CPU time.
     fn run(ns: u64) {
-        let cpu = || clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
-        let end = cpu() + ns;
-        while cpu() < end {}
+        let end = clock::thread_cpu() + ns;
+        while clock::thread_cpu() < end {}
     }
 
     /// Of a child that sleeps, and runs when it is told to.

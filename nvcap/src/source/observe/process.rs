@@ -14,18 +14,8 @@ use super::super::{
     run::Target,
 };
 use crate::procfs::{self, mem::Memory, unfit};
-pub(crate) use crate::source::clock::now;
+pub(crate) use crate::source::clock::{now, own_cpu, thread_cpu};
 use crate::source::{clock, memory::maps};
-
-/// CPU time of this program, all its threads, ns.
-pub(crate) fn own_cpu() -> u64 {
-    clock::read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
-}
-
-/// CPU time of this thread, ns.
-pub(crate) fn thread_cpu() -> u64 {
-    clock::read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
-}
 
 thread_local! {
     /// CPU time of this thread that went into what was [`left_out`], ns.
