@@ -16,13 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 # Nothing is written beside the sources.
 sys.dont_write_bytecode = True
-from collector import Collector, openssl, points  # noqa: E402
-from prometheus import GUARD, until  # noqa: E402
+from collector import Collector, answer, openssl, points  # noqa: E402
+from prometheus import until  # noqa: E402
 
 # What each submits, and how much of it before it waits for all to be found.
 SUBMISSIONS, BEFORE = 20, 2
@@ -69,16 +68,9 @@ class Many:
         self.url = serving[1]
         self.processes, self.truth, self.memory, self.most, self.times = [], 0, [], [], []
 
-    def text(self):
-        try:
-            with urllib.request.urlopen(self.url, timeout=GUARD) as answer:
-                return answer.read().decode()
-        except OSError:
-            return None
-
     def metrics(self):
         """The sums and the numbers of series by the metrics' names."""
-        text = until("nvcap answers", self.text)
+        text = until("nvcap answers", lambda: answer(self.url))
         self.bytes = len(text)
         sums, series = collections.Counter(), collections.Counter()
         for line in text.splitlines():
@@ -94,7 +86,7 @@ class Many:
 
     def sampled(self):
         """How many submissions were sampled, or told to be lost for samples; of those without series, too."""
-        lines = until("nvcap answers", self.text).splitlines()
+        lines = until("nvcap answers", lambda: answer(self.url)).splitlines()
         of = re.compile(r'nvcap_(?:lost|sampled)_submissions_total{|nvcap_ended_counters_total{.*metric="nvcap_(?:lost|sampled)_submissions"')
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if of.match(line))
 

@@ -162,10 +162,9 @@ impl<S: System> Host<S> {
             self.end(pid, now);
             return;
         };
-        let is_given_up = self.processes.get(&pid).is_some_and(|p| p.is_given_up);
         match self.processes.get_mut(&pid) {
             // It has answered at last. Its channels were counted from another beginning.
-            Some(_) if is_given_up => {
+            Some(same) if same.is_given_up => {
                 self.end(pid, now);
                 self.insert(pid, opened, From::Now, now);
             }
@@ -278,11 +277,7 @@ impl<S: System> Host<S> {
         let Some(watched) = self.processes.get_mut(&pid) else {
             return true;
         };
-        let read = match watched.is_given_up {
-            true => None,
-            false => watched.lend(move |memory, channels, _| channels.read(memory, now)),
-        };
-        match read {
+        match watched.lend(move |memory, channels, _| channels.read(memory, now)) {
             None | Some(Outcome::Gone) => return false,
             Some(Outcome::Search) => {
                 (watched.wants_search, watched.is_lost) = (true, true);

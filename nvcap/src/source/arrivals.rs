@@ -102,6 +102,8 @@ impl Arrivals {
                             let mapped = told.take();
                             census.told(&mapped.by, mapped.lost, now)
                         }
+                        // The last look is at those that were born, too.
+                        None if is_last => Vec::new(),
                         None => census.births(now),
                     };
                     if is_last {

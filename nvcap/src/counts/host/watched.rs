@@ -49,12 +49,15 @@ pub(super) struct Watched<M> {
 }
 
 impl<M: Lends> Watched<M> {
-    /// Does what reads its memory. None where that was given up: of its channels the sums are left.
+    /// Does what reads its memory. None where that is given up, or was before: of its channels the sums are left.
     pub(super) fn lend<T, W>(&mut self, work: W) -> Option<T>
     where
         T: Send + 'static,
         W: FnOnce(&M::Lent, &mut Channels, Option<&mut Detail>) -> T + Send + 'static,
     {
+        if self.is_given_up {
+            return None;
+        }
         let left = self.channels.sums_alone();
         let mut channels = std::mem::take(&mut self.channels);
         let mut detail = self.detail.take();
