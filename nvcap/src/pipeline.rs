@@ -71,9 +71,11 @@
 
 mod finished;
 mod lives;
+mod loads;
 mod order;
 mod places;
 mod stacks;
+mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -83,7 +85,7 @@ use std::sync::Arc;
 
 use crate::blocked_write;
 use crate::decode::defaults::Chip;
-use crate::decode::event::{Body, ChipBy, Context, Engine, Event};
+use crate::decode::event::{Body, ChipBy, Context, Engine, Event, Load, Operation};
 use crate::decode::{self, Decoder, Wants};
 use crate::driver::{Model, ModelOptions, Version};
 use crate::gpu_time::GpuTimes;
@@ -97,6 +99,7 @@ use crate::wire::hash::NumberMap;
 pub(crate) use finished::Finished;
 pub use finished::Matched;
 use lives::Lives;
+use loads::{Loads, Parts, Taken};
 use order::Order;
 pub use order::{GPU_TIME_WINDOW_NS, WINDOW_NS};
 use places::{ByModel, engine_by_stream};
@@ -155,6 +158,8 @@ pub struct Pipeline<'a> {
     matched: Matched,
     /// Records that wait to be put in order.
     order: Option<Order>,
+    /// Which submissions are of contexts that are made and modules that are loaded, where operations are shown.
+    loads: Option<Loads>,
     /// When the GPU worked on what, where that is asked for.
     times: Option<GpuTimes>,
 }
@@ -171,6 +176,8 @@ impl<'a> Pipeline<'a> {
         let all = sinks.iter().any(|s| s.sees_all() || s.shows_summary());
         let filter = options.filter.as_ref();
         let wanted = |kind| all || filter.is_none_or(|f| f.may_match(kind));
+        let deaf = detail.is_none() && !options.strict;
+        let operations = detail.is_some() && wanted("operation");
         Self {
             ledger: Ledger::new(),
             model: Model::new(ModelOptions {
@@ -180,14 +187,15 @@ impl<'a> Pipeline<'a> {
                 wants: Wants {
                     entries: detail >= Some(Detail::Words),
                     methods: detail >= Some(Detail::Methods) && wanted("method"),
-                    operations: detail.is_some() && wanted("operation"),
+                    operations,
                 },
                 chip: options.chip,
                 ..decode::DecodeOptions::default()
             }),
-            deaf: detail.is_none() && !options.strict,
+            deaf,
             shows_memory: sinks.iter().any(|s| s.shows_memory()),
             order: None,
+            loads: (!deaf && operations).then(Loads::default),
             times: None,
             options,
             sinks,
@@ -274,40 +282,13 @@ impl<'a> Pipeline<'a> {
         &self.model
     }
 
-    /// Takes the next record.
-    ///
-    /// # Errors
-    /// When a sink can take no more; of kind `BrokenPipe` when the sink's reader went away, which is no error of the trace:
-    /// the caller stops and ends quietly. Of kind `InvalidData` where [`PipelineOptions::strict`] is set and something is
-    /// not whole.
-    pub fn record(&mut self, record: Record) -> io::Result<()> {
-        self.ledger.record(&record);
-        for sink in &mut self.sinks {
-            sink.arrived(&record)?;
-        }
-        if let Some(times) = &mut self.times {
-            times.note(&record);
-        }
-        let Some(order) = &mut self.order else {
-            return self.take(record);
-        };
-        order.put(record);
-        while let Some(record) = self.order.as_mut().and_then(Order::take) {
-            self.take(record)?;
-        }
-        Ok(())
-    }
-
-    /// Takes the records that have waited long enough.
-    fn take_waiting(&mut self) -> io::Result<()> {
-        while let Some(record) = self.order.as_mut().and_then(Order::take_all) {
-            self.take(record)?;
-        }
-        Ok(())
-    }
-
     /// Decodes and shows a record whose turn it is.
-    fn take(&mut self, record: Record) -> io::Result<()> {
+    fn take(&mut self, taken: Taken) -> io::Result<()> {
+        let Taken {
+            record,
+            parts,
+            load,
+        } = taken;
         if matches!(record, Record::Submission(_)) && !self.deaf && blocked_write::is_over() {
             self.ledger.add_unshown(1);
             return Ok(());
@@ -347,7 +328,7 @@ impl<'a> Pipeline<'a> {
             sink.record(&record, &self.model)?;
         }
         match &record {
-            Record::Submission(s) => self.submission(s),
+            Record::Submission(s) => self.submission(s, parts, load),
             Record::Loss(loss) if self.options.strict => {
                 let what = match &loss.what {
                     Lost::Untraced { why } => why.clone(),
@@ -385,7 +366,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    fn context(&mut self, s: &Submission) -> Context {
+    fn context(&mut self, s: &Submission, parts: Parts) -> Context {
         let thread = s
             .thread
             .clone()
@@ -415,6 +396,7 @@ impl<'a> Pipeline<'a> {
                 .cloned(),
             stack: self.stacks.of(s),
             gpu_time: gpu_time.map(Arc::from),
+            parts,
             identity: self.lives.identity(s.at.pid),
         }
     }
@@ -430,12 +412,12 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    fn submission(&mut self, s: &Submission) -> io::Result<()> {
+    fn submission(&mut self, s: &Submission, parts: Parts, load: Option<Load>) -> io::Result<()> {
         self.search_engine(s);
         if self.deaf {
             return Ok(());
         }
-        let context = self.context(s);
+        let context = self.context(s, parts);
         let mut outcome = Ok(());
         let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
         let matched = &mut self.matched;
@@ -462,6 +444,16 @@ impl<'a> Pipeline<'a> {
                 outcome = Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
         });
+        if let (Some(load), Ok(())) = (load, &outcome) {
+            let entry = s.segments.len().saturating_sub(1) as u32;
+            let event = Event {
+                context: &context,
+                entry,
+                body: Body::Operation(&Operation::Load(load)),
+            };
+            let matches = matched.count(filter.is_none_or(|f| f.matches(&event)));
+            outcome = emit(sinks, &event, matches);
+        }
         outcome
     }
 
@@ -504,17 +496,6 @@ impl<'a> Pipeline<'a> {
         outcome
     }
 
-    /// Takes the waiting records, emits waiting replays, and writes out the sinks' buffers: for a live trace that is idle
-    /// for a while.
-    ///
-    /// # Errors
-    /// As [`Pipeline::record`].
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.take_waiting()?;
-        self.emit_replays(None)?;
-        self.sinks.iter_mut().try_for_each(|s| s.flush())
-    }
-
     /// The end: every sink shows the ledger, which is returned.
     ///
     /// # Errors
@@ -528,7 +509,7 @@ impl<'a> Pipeline<'a> {
     /// # Errors
     /// As there.
     pub(crate) fn finish_counted(mut self) -> io::Result<Finished> {
-        self.take_waiting()?;
+        self.take_waiting(true)?;
         self.emit_replays(Some(None))?;
         // Writing the buffers may fail (a full disk), and the ledger must know before it is shown.
         self.flush()?;

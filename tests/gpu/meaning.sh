@@ -60,7 +60,7 @@ for name in "$@"; do case $name in cpp | cpp-stripped | cpp-shared) build "$name
 wait
 { date -u; uname -sr; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$NVCAP" --version; } | tee "$OUT/machine.txt"
 : >"$OUT/meaning.txt"
-FILTER='op=launch&&kind!=companion||op=graph||op=copy||content=data'
+FILTER='part_of=none&&(op=launch&&kind!=companion||op=graph||op=copy||content=data)'
 
 # command NAME: how a workload is started.
 command_of() {

@@ -256,7 +256,7 @@ impl Recording<'_> {
             _ => played,
         };
         self.reading.end();
-        let Err(error) = played else {
+        let Err(error) = played.and_then(|()| pipeline.settle()) else {
             return Ok(match whole {
                 true => Played::ToTheEnd,
                 false => Played::Interrupted,

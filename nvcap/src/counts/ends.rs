@@ -5,7 +5,7 @@
 //! writes the number before to it.
 
 use super::find::{self, Readable};
-use crate::decode::event::{LaunchKind, Operation};
+use crate::decode::event::{InlineContent, LaunchKind, Operation};
 use crate::procfs::mem::Peek;
 use crate::wire::GpuVa;
 
@@ -35,7 +35,9 @@ impl Ends {
             {
                 self.replays = true;
             }
-            Operation::Inline(i) if i.bytes == 4 && i.content.is_none() => {
+            Operation::Inline(i)
+                if i.bytes == 4 && matches!(i.content, None | Some(InlineContent::Semaphore)) =>
+            {
                 if let Ok(number) = <[u8; 4]>::try_from(i.head.as_slice()) {
                     let next = u32::from_le_bytes(number).wrapping_add(1);
                     self.written.push((i.dst, next));

@@ -4,6 +4,7 @@ use super::{
     chips::{Chips, Examined},
     class_dispatch::Plans,
     defaults::Chip,
+    driver_writes::DriverWrites,
     event::{Body, ChipBy, Context, Engine, EntryHead, Event, Operation, Stop, SubmissionHead},
     graph::Graphs,
     kernels::Kernels,
@@ -60,6 +61,8 @@ pub struct Decoder {
     graphs: Graphs,
     /// QMDs known from the process's memory that were not overwritten since.
     images: NumberSet<(Space, u64)>,
+    /// QMDs and the words that they release.
+    driver_writes: DriverWrites,
     kernels: Kernels,
     counts: Counts,
 }
@@ -75,6 +78,7 @@ impl Decoder {
             plans: Plans::default(),
             graphs: Graphs::default(),
             images: NumberSet::default(),
+            driver_writes: DriverWrites::default(),
             kernels: Kernels::default(),
             counts: Counts::default(),
         }
@@ -135,6 +139,7 @@ impl Decoder {
             self.shadow.write(pid, address, bytes);
             if bytes.len() >= 256 {
                 self.images.insert((pid, address.0));
+                self.driver_writes.qmd(pid, 0, address.0, bytes);
             }
         }
     }
@@ -194,6 +199,7 @@ impl Decoder {
         self.chips.forget_space(pid);
         self.graphs.forget(pid);
         self.images.retain(|i| i.0 != pid);
+        self.driver_writes.forget(pid);
         self.kernels.forget(pid, time_ns);
         self.shadow.forget(pid);
     }
@@ -216,6 +222,7 @@ impl Decoder {
             phase: None,
             stack: None,
             gpu_time: None,
+            parts: None,
             identity: None,
         }
     }
@@ -287,6 +294,7 @@ impl Decoder {
             chips,
             graphs,
             images,
+            driver_writes,
             kernels,
             counts,
         } = self;
@@ -323,6 +331,7 @@ impl Decoder {
             chips,
             graphs,
             images,
+            driver_writes,
             kernels,
             shadow,
             places,

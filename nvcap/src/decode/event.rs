@@ -7,11 +7,15 @@
 use crate::wire::engine::Feeds;
 mod context;
 mod gpu_time;
+mod inline;
 mod launch;
+mod load;
 
 pub use context::Context;
 pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy};
+pub use inline::{Inline, InlineContent, InlineData};
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
+pub use load::{Load, PartOf};
 
 mod words;
 
@@ -231,6 +235,8 @@ pub enum Operation {
     Copy(Box<Copy>),
     /// Data carried in the pushbuffer and written to memory.
     Inline(Inline),
+    /// A context that was made or a module that was loaded: what its submissions did.
+    Load(Load),
     /// A semaphore release, acquire or reduction.
     Semaphore(Semaphore),
     /// Waits and cache operations.
@@ -371,51 +377,6 @@ pub struct SemaphoreWrite {
     pub payload: u64,
     /// A timestamp is written beside it.
     pub timestamp: bool,
-}
-
-/// The content of inline data, where known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize),
-    serde(rename_all = "snake_case")
-)]
-#[non_exhaustive]
-pub enum InlineContent {
-    /// The program's data (a small copy or set).
-    Data,
-    /// Machine code.
-    Code,
-    /// A constant bank (launch geometry, arguments).
-    ConstantBank,
-    /// A QMD.
-    Qmd,
-}
-
-/// Data carried in the pushbuffer.
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Inline {
-    /// Destination address.
-    pub dst: GpuVa,
-    /// Bytes written.
-    pub bytes: u64,
-    /// Bytes of a line and lines.
-    pub line_bytes: u32,
-    /// Lines.
-    pub lines: u32,
-    /// Its content, if known at the time of the write.
-    pub content: Option<InlineContent>,
-    /// The word that is repeated, if a macro of the driver makes the data: a memset.
-    pub fill: Option<u32>,
-    /// Always host to device.
-    pub direction: Direction,
-    /// The first bytes (at most 64).
-    #[cfg_attr(feature = "serde", serde(serialize_with = "hex"))]
-    pub head: Vec<u8>,
-    /// The memory at the destination, where known.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
-    pub dst_memory: Option<Memory>,
 }
 
 /// Which unit handles a semaphore.

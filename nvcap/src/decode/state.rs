@@ -110,6 +110,10 @@ pub(super) struct Inline {
     pub head: Vec<u8>,
     /// The word that a macro repeats.
     pub fill: Option<u32>,
+    /// Address that a macro fetches the data from.
+    pub fetched: Option<u64>,
+    /// A macro was called for the data.
+    pub by_macro: bool,
     /// LAUNCH_DMA's data word.
     pub launch: u32,
 }

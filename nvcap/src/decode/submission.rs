@@ -1,33 +1,23 @@
 //! From runs of words to methods and operations, for one submission of one channel.
 
 use crate::decode::event::CopyMode;
-use crate::wire::{
-    method::FIRST_OF_ENGINE,
-    words::{u32_at, u32s},
-};
+use crate::wire::{method::FIRST_OF_ENGINE, words::u32s};
 
 use super::{
     chips::Chips,
     class_dispatch::{Action, Bits, Plans, Reg},
-    classes::Family,
     defaults::Chip,
-    event::{
-        Bind, Body, Context, Copy, Engine, Event, Evidence, InlineContent, MethodWrite, Operation,
-        Place,
-    },
+    driver_writes::DriverWrites,
+    event::{Bind, Body, Context, Copy, Engine, Event, Evidence, MethodWrite, Operation, Place},
     graph::{Graphs, Named},
     kernels::Kernels,
-    ops::{copy, inline, launch, other, semaphore},
+    ops::{copy, launch, other, semaphore},
     shadow::{Shadow, Space},
     state::Sub,
     wants::{Counts, Places, Wants},
 };
 use crate::wire::GpuVa;
-use crate::wire::{
-    hash::NumberSet,
-    header::{Header, Step},
-    stream::Run,
-};
+use crate::wire::{hash::NumberSet, header::Step, stream::Run};
 
 /// The longest copy that is carried out in the shadow.
 const MAX_FOLLOWED: u64 = 1 << 20;
@@ -42,6 +32,7 @@ pub(super) struct SubmissionDecoder<'a> {
     pub chips: &'a mut Chips,
     pub graphs: &'a mut Graphs,
     pub images: &'a mut NumberSet<(Space, u64)>,
+    pub driver_writes: &'a mut DriverWrites,
     pub kernels: &'a mut Kernels,
     pub shadow: &'a mut Shadow,
     pub places: &'a dyn Places,
@@ -365,8 +356,19 @@ impl SubmissionDecoder<'_> {
                 self.only_inline = false;
                 return self.launch(launch);
             }
-            Action::ReportSemaphore => Operation::Semaphore(semaphore::report(sub, data)),
-            Action::ReportExecute => Operation::Semaphore(semaphore::report_execute(sub, data)),
+            Action::ReportSemaphore | Action::ReportExecute => {
+                // An unknown macro has made the data.
+                if sub.inline.as_ref().is_some_and(|i| i.by_macro) {
+                    self.finish_inline(subchannel, None, false);
+                }
+                let Some(sub) = self.subs.get(usize::from(subchannel)) else {
+                    return;
+                };
+                Operation::Semaphore(match action {
+                    Action::ReportSemaphore => semaphore::report(sub, data),
+                    _ => semaphore::report_execute(sub, data),
+                })
+            }
             Action::FalconSemaphore => Operation::Semaphore(semaphore::falcon(sub, data)),
             Action::Barrier => other::barrier(sub, address, data),
             Action::Draw => other::draw(sub, address, data),
@@ -381,106 +383,6 @@ impl SubmissionDecoder<'_> {
         };
         self.only_inline &= matches!(operation, Operation::Semaphore(_));
         self.operation(&operation);
-    }
-
-    fn inline_launch(&mut self, subchannel: u8, data: u32) {
-        // A transfer whose data never came in full is emitted with the data that came.
-        self.finish_inline(subchannel, None, false);
-        let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
-            return;
-        };
-        let begun = inline::begin(sub, data);
-        let empty = begun.complete();
-        sub.inline = Some(begun);
-        if empty {
-            self.finish_inline(subchannel, None, false);
-        }
-    }
-
-    fn inline_data(&mut self, subchannel: u8, offset: u32, data: &[u8]) {
-        let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
-            return;
-        };
-        let Some(inline) = &mut sub.inline else {
-            return;
-        };
-        let whole = inline.taken == 0;
-        inline.take(data, self.shadow, self.space);
-        if inline.complete() {
-            let next = (offset as usize).saturating_add(data.len());
-            let alone = self.only_inline && self.semaphore_or_end(subchannel, next);
-            self.finish_inline(subchannel, whole.then_some(data), alone);
-        }
-    }
-
-    /// Data of a macro: only the driver's memset and QMDs are understood (docs/decoding.md).
-    fn macro_data(&mut self, subchannel: u8, address: u16, offset: u32, data: u32) {
-        let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
-            return;
-        };
-        // CALL_MME_MACRO(i) lies before CALL_MME_DATA(i).
-        let count = sub.at(address.wrapping_sub(4));
-        if let Some(inline) = &mut sub.inline {
-            if inline.fill(count, data, self.shadow, self.space) {
-                let alone =
-                    self.only_inline && self.semaphore_or_end(subchannel, offset as usize + 4);
-                self.finish_inline(subchannel, None, alone);
-            }
-            return;
-        }
-        if let Some(launch) = launch::by_macro(sub, data, self.shadow, self.space) {
-            self.only_inline = false;
-            self.launch(launch);
-        }
-    }
-
-    /// Whether a semaphore release follows at byte `at` of the segment, or nothing.
-    fn semaphore_or_end(&self, subchannel: u8, at: usize) -> bool {
-        let Some(word) = u32_at(self.segment, at) else {
-            return true;
-        };
-        let release = self
-            .subs
-            .get(usize::from(subchannel))
-            .map_or(u16::MAX, |s| s.plan.reg(Reg::ReportUpper));
-        match Header::read(word) {
-            Header::Method { address, .. } => address == release,
-            _ => false,
-        }
-    }
-
-    fn finish_inline(&mut self, subchannel: u8, whole: Option<&[u8]>, alone: bool) {
-        let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
-            return;
-        };
-        let Some(inline) = sub.inline.take() else {
-            return;
-        };
-        let launch = inline.launch;
-        let mut operation = inline.finish(sub, whole, alone, self.shadow, self.space);
-        operation.dst_memory = self.places.memory(self.space, operation.dst);
-        if operation.content == Some(InlineContent::Qmd) {
-            self.written.insert(operation.dst.0);
-            self.images.remove(&(self.space, operation.dst.0));
-        }
-        let released = match sub.plan.family {
-            Family::MemoryToMemory => None,
-            _ => semaphore::inline(sub, launch),
-        };
-        self.operation(&Operation::Inline(operation));
-        if let Some(semaphore) = released {
-            self.operation(&Operation::Semaphore(semaphore));
-        }
-    }
-
-    fn constants(&mut self, subchannel: u8, data: &[u8]) {
-        let Some(sub) = self.subs.get_mut(usize::from(subchannel)) else {
-            return;
-        };
-        let mut operation = inline::constants(sub, data, self.shadow, self.space);
-        operation.dst_memory = self.places.memory(self.space, operation.dst);
-        self.only_inline = false;
-        self.operation(&Operation::Inline(operation));
     }
 
     fn inline_qmd(&mut self, subchannel: u8, address: u16) {

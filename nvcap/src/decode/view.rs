@@ -157,6 +157,14 @@ struct Release {
     payload: Pair,
 }
 
+impl Release {
+    fn is_enabled(&self, qmd: &[u8]) -> bool {
+        self.enable.width != 0
+            && self.address.low.width != 0
+            && self.enable.at(qmd, self.element) != 0
+    }
+}
+
 #[derive(Default)]
 struct QmdFields {
     kind: Slot,
@@ -391,6 +399,15 @@ pub(super) fn plausible(class: u32, qmd: &[u8]) -> bool {
     (1..=1024).contains(&threads) && (qmd.len() == qmd::MAX_BYTES || runs())
 }
 
+/// Addresses of the words that `qmd` releases, as [`View::of`] has them. Cheaper.
+pub(super) fn releases(class: u32, qmd: &[u8]) -> impl Iterator<Item = GpuVa> {
+    let plan = qmd::version_of(class, qmd).and_then(plan);
+    let all = plan.map_or(&[][..], |p| &p.releases);
+    all.iter()
+        .filter(|r| r.is_enabled(qmd))
+        .map(|r| GpuVa(r.address.at(qmd, 0)))
+}
+
 impl Needs {
     /// What `qmd` needs for `class`; `None` where [`View::of`] has none.
     pub(super) fn of(class: u32, qmd: &[u8]) -> Option<Self> {
@@ -463,7 +480,7 @@ impl View {
             }
         }
         for r in &p.releases {
-            if r.enable.width != 0 && r.address.low.width != 0 && r.enable.at(qmd, r.element) != 0 {
+            if r.is_enabled(qmd) {
                 view.releases.push(QmdRelease {
                     address: GpuVa(r.address.at(qmd, 0)),
                     payload: r.payload.at(qmd, 0),

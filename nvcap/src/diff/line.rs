@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::decode::event::{
-    Copy, Graph, Inline, InlineContent, Launch, LaunchKind, Operation, Semaphore, SemaphoreAction,
-    SemaphoreUnit, SubmissionHead,
+    Copy, Graph, Inline, InlineContent, InlineData, Launch, LaunchKind, Operation, Semaphore,
+    SemaphoreAction, SemaphoreUnit, SubmissionHead,
 };
 use crate::output::method::class_name;
 use crate::output::names::direction;
@@ -57,6 +57,7 @@ pub(super) fn operation(pid: u32, op: &Operation) -> (String, Vec<Address>) {
         }));
     };
     let text = match op {
+        Operation::Load(l) => format!("load of a {}", l.part_of.name()),
         Operation::Launch(l) => {
             if let Some(moves) = &l.moves {
                 data(moves.src);
@@ -207,9 +208,20 @@ fn inline(i: &Inline) -> String {
         Some(InlineContent::Code) => " code",
         Some(InlineContent::ConstantBank) => " constants",
         Some(InlineContent::Qmd) => " qmd",
+        Some(InlineContent::QmdPart) => " part of a qmd",
+        Some(InlineContent::Semaphore) => " semaphore",
         None => "",
     };
-    let mut text = format!("inline {} {} B{content}", direction(i.direction), i.bytes);
+    let data = match i.data {
+        InlineData::Fetched => ", fetched",
+        InlineData::Macro => ", by an unknown macro",
+        _ => "",
+    };
+    let mut text = format!(
+        "inline {} {} B{content}{data}",
+        direction(i.direction),
+        i.bytes
+    );
     if i.lines > 1 {
         let _ = write!(text, " {} lines of {} B", i.lines, i.line_bytes);
     }

@@ -308,6 +308,7 @@ mod tests {
             phase: None,
             stack: None,
             gpu_time: None,
+            parts: None,
             identity: None,
         }
     }

@@ -54,6 +54,7 @@ pub(crate) fn context(channel: u32, serial: u64, time_ns: u64) -> Context {
         phase: None,
         stack: None,
         gpu_time: None,
+        parts: None,
         identity: None,
     }
 }

@@ -2,15 +2,17 @@
 
 use crate::decode::event::Reduction;
 use crate::decode::event::{
-    Barrier, Context, Copy, Draw, Graph, HostOp, Inline, InlineContent, Launch, LaunchHow,
-    LaunchKind, Memory, Operation, Place, QmdFrom, Semaphore, SemaphoreAction, SemaphoreUnit,
-    Video,
+    Barrier, Context, Copy, Draw, Graph, HostOp, Inline, InlineContent, InlineData, Launch,
+    LaunchHow, LaunchKind, Load, Memory, Operation, PartOf, Place, QmdFrom, Semaphore,
+    SemaphoreAction, SemaphoreUnit, Video,
 };
 use crate::wire::GpuVa;
 
+use super::channels::size;
 use super::kernels;
 use super::method::class_name;
 use super::names::direction;
+use super::plural::plural;
 use super::redact::Redactor;
 use super::style::{Formatter, Role};
 
@@ -32,6 +34,7 @@ pub(super) fn describe(
         Operation::Graph(g) => graph(f, g),
         Operation::Copy(c) => copy(f, c, redact),
         Operation::Inline(i) => inline(f, i, redact),
+        Operation::Load(l) => load(f, l),
         Operation::Semaphore(s) => semaphore(f, s),
         Operation::Barrier(b) => barrier(f, b),
         Operation::Bind(b) => {
@@ -50,6 +53,26 @@ pub(super) fn describe(
     }
     if context.late {
         f.role(Role::Dim, format_args!(" (late)"));
+    }
+}
+
+/// A context that was made or a module that was loaded.
+pub(super) fn load(f: &mut Formatter<'_>, l: &Load) {
+    let what = match l.part_of {
+        PartOf::Context => "context created",
+        PartOf::Module => "module loaded",
+    };
+    f.role(Role::Operation, format_args!("{what}"));
+    let mut separator = ": ";
+    for (bytes, writes, kind) in [
+        (l.code_bytes, l.code_writes, "code"),
+        (l.data_bytes, l.data_writes, "variables and constants"),
+    ] {
+        if writes > 0 {
+            let (size, times) = (size(bytes), plural(writes, "write"));
+            f.text(format_args!("{separator}{size} of {kind} in {times}"));
+            separator = ", ";
+        }
     }
 }
 
@@ -349,7 +372,14 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
         Some(InlineContent::Code) => f.text(format_args!(" code")),
         Some(InlineContent::ConstantBank) => f.text(format_args!(" constants")),
         Some(InlineContent::Qmd) => f.text(format_args!(" qmd")),
+        Some(InlineContent::QmdPart) => f.text(format_args!(" part of a qmd")),
+        Some(InlineContent::Semaphore) => f.text(format_args!(" semaphore")),
         None => {}
+    }
+    data_of(f, i);
+    if let Some(src) = i.src {
+        f.text(format_args!(" from "));
+        f.role(Role::Address, format_args!("{src:#x}"));
     }
     if i.lines > 1 {
         f.text(format_args!(" {} lines of {} B", i.lines, i.line_bytes));
@@ -357,11 +387,20 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
     first_bytes(f, i, redact);
 }
 
+/// Tells that the data of an inline write is not in the pushbuffer.
+pub(super) fn data_of(f: &mut Formatter<'_>, i: &Inline) {
+    match i.data {
+        InlineData::Fetched => f.text(format_args!(", fetched")),
+        InlineData::Macro => f.text(format_args!(", by an unknown macro")),
+        InlineData::Stream | InlineData::Fill => {}
+    }
+}
+
 /// The first bytes of the program's data.
 pub(super) fn first_bytes(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
     if let Some(redact) = redact {
         f.text(format_args!(" {}", redact.hide(&i.head)));
-    } else if i.content == Some(InlineContent::Data) && !i.head.is_empty() {
+    } else if matches!(i.content, None | Some(InlineContent::Data)) && !i.head.is_empty() {
         f.text(format_args!(" "));
         for b in i.head.iter().take(16) {
             f.text(format_args!("{b:02x}"));

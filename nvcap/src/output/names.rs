@@ -24,6 +24,7 @@ pub(crate) fn operation_name(op: &Operation) -> &'static str {
         Operation::Graph(_) => "graph",
         Operation::Copy(_) => "copy",
         Operation::Inline(_) => "inline",
+        Operation::Load(_) => "load",
         Operation::Semaphore(_) => "semaphore",
         Operation::Barrier(_) => "barrier",
         Operation::Bind(_) => "bind",

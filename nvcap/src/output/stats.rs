@@ -5,7 +5,9 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use crate::decode::event::{Body, Context, Engine, Event, LaunchKind, Operation, SemaphoreAction};
+use crate::decode::event::{
+    Body, Context, Engine, Event, LaunchKind, Operation, PartOf, SemaphoreAction,
+};
 use crate::driver::Model;
 use crate::ledger::Ledger;
 use crate::record::{ChannelId, Record};
@@ -387,6 +389,10 @@ pub(crate) fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
             (_, Some(d)) => ("copy", direction(d), c.bytes),
             (_, None) => ("copy", "", c.bytes),
         },
+        Operation::Load(l) => match l.part_of {
+            PartOf::Context => ("load", "of a context", 0),
+            PartOf::Module => ("load", "of a module", 0),
+        },
         Operation::Inline(i) => {
             let content = match i.content {
                 Some(crate::decode::event::InlineContent::Data) if i.fill.is_some() => "memset",
@@ -394,6 +400,8 @@ pub(crate) fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
                 Some(crate::decode::event::InlineContent::Code) => "code",
                 Some(crate::decode::event::InlineContent::ConstantBank) => "constants",
                 Some(crate::decode::event::InlineContent::Qmd) => "qmd",
+                Some(crate::decode::event::InlineContent::QmdPart) => "part of a qmd",
+                Some(crate::decode::event::InlineContent::Semaphore) => "semaphore",
                 None => "",
             };
             ("inline", content, i.bytes)
@@ -471,6 +479,11 @@ impl Sink for Stats {
             }
             Body::Operation(op) => {
                 let (name, of, bytes) = class_of(op);
+                let (name, of) = match (op, c.part_of(event.entry)) {
+                    (Operation::Load(_), _) | (_, None) => (name, of),
+                    (_, Some(PartOf::Context)) => ("of a context", name),
+                    (_, Some(PartOf::Module)) => ("of a module", name),
+                };
                 if let Operation::Launch(launch) = op {
                     self.kernels.add(c.at, launch);
                 }

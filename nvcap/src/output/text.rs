@@ -238,7 +238,7 @@ impl Text {
         }
         let all = verbose || self.options.filtered || self.options.detail >= Detail::Methods;
         if !all {
-            if is_mechanics(c, op, &self.releases) {
+            if is_mechanics(c, entry, op, &self.releases) {
                 self.left_out += 1;
                 return Ok(());
             }

@@ -360,7 +360,8 @@ impl<E> Reader<E> {
                 quiet = quiet.min(7);
             } else if batch.is_empty() {
                 quiet = quiet.saturating_add(1);
-                if quiet == 8 {
+                // The second time, what waits for more is shown as it is.
+                if matches!(quiet, 8 | 64) {
                     let _ = self.to.send(Message::Idle);
                 }
             } else {

@@ -6,7 +6,8 @@ use nvcap::{
         Places,
         encode::{Pushbuffer, Qmd},
         event::{
-            Direction, Draw, Evidence, InlineContent, LaunchHow, LaunchKind, Operation, Place,
+            Direction, Draw, Evidence, InlineContent, InlineData, LaunchHow, LaunchKind, Operation,
+            Place,
         },
         pcas::PcasAction,
         view::View,
@@ -611,7 +612,62 @@ fn the_memset_macro() {
         (&inline.head[..], inline.fill),
         (&[0x11; 10][..], Some(0x1111_1111))
     );
-    // Another count is another macro: no data is made up.
+    // Another count is another macro: no data is made up, and the write is told.
     b.words(|p| form(p, 4));
-    assert!(matches!(&b.told()[..], [Operation::Semaphore(_)]));
+    let told = b.told();
+    let [Operation::Inline(inline), Operation::Semaphore(_)] = &told[..] else {
+        panic!("{told:#?}")
+    };
+    assert_eq!(
+        (inline.bytes, inline.content, inline.data, inline.fill),
+        (10, None, InlineData::Macro, None)
+    );
+    assert!(inline.head.is_empty());
+}
+
+#[test]
+fn the_macro_that_fetches() {
+    let mut b = Bench::new();
+    b.words(|p| {
+        p.bind(1, 0xcbc0);
+    });
+    b.told();
+    let mut run = |words: u32, upper: u32| {
+        b.words(|p| {
+            p.named(1, 0xcbc0, "LINE_LENGTH_IN", &[63, 1])
+                .expect("named");
+            p.named(1, 0xcbc0, "OFFSET_OUT_UPPER", &[0, 0x4000])
+                .expect("named");
+            p.named(1, 0xcbc0, "LAUNCH_DMA", &[0x41]).expect("named");
+            p.method(Step::Once, 1, 0x3808, &[upper, 0x73e0_0000])
+                .method(Step::Same, 1, 0x380c, &[words]);
+            p.release(1, 0xcbc0, GpuVa(0x2000), 1).expect("a semaphore");
+        });
+        let told = b.told();
+        let [Operation::Inline(inline), Operation::Semaphore(_)] = &told[..] else {
+            panic!("{told:#?}")
+        };
+        inline.clone()
+    };
+    // An upper half that is the number of words, too: the second macro is no memset.
+    for upper in [0x7f33, 16] {
+        let inline = run(16, upper);
+        assert_eq!(
+            (inline.bytes, inline.content, inline.data, inline.fill),
+            (63, Some(InlineContent::Data), InlineData::Fetched, None)
+        );
+        assert_eq!(
+            (inline.dst, inline.src),
+            (
+                GpuVa(0x4000),
+                Some(GpuVa(u64::from(upper) << 32 | 0x73e0_0000))
+            )
+        );
+        assert!(inline.head.is_empty(), "its bytes are not in the stream");
+    }
+    let other = run(17, 0x7f33);
+    assert_eq!(
+        (other.bytes, other.data, other.src),
+        (63, InlineData::Macro, None)
+    );
 }

@@ -132,7 +132,7 @@ fn the_page_walks_a_launch_as_it_was() {
                 let content = match content.as_deref() {
                     Some("ConstantBank") => "`constant_bank`",
                     Some("Qmd") => "`qmd`",
-                    None => "inline:",
+                    None | Some("Semaphore") => "inline:",
                     other => panic!("{other:?}"),
                 };
                 assert!(said.contains(content), "{row:?} {op:?}");

@@ -68,6 +68,7 @@ fn submit(sink: &mut Streams, tid: u32, serial: u64, get: Option<u32>, wait: boo
         phase: None,
         stack: None,
         gpu_time: None,
+        parts: None,
         identity: None,
     };
     let put = u32::try_from(serial).unwrap();

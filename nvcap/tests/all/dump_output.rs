@@ -3,8 +3,8 @@
 
 use crate::common::schema::Schema;
 use nvcap::decode::event::{
-    Copy, Inline, InlineContent, Launch, LaunchHow, LaunchKind, Operation, QmdFrom, Semaphore,
-    SemaphoreAction, SemaphoreUnit, Stop,
+    Copy, Inline, InlineContent, InlineData, Launch, LaunchHow, LaunchKind, Operation, QmdFrom,
+    Semaphore, SemaphoreAction, SemaphoreUnit, Stop,
 };
 use nvcap::decode::event::{CopyEngine, CopyMode};
 use nvcap::decode::pcas::PcasAction;
@@ -99,9 +99,12 @@ fn inline() -> Operation {
         line_bytes: 384,
         lines: 1,
         content: Some(InlineContent::Qmd),
+        data: InlineData::Stream,
         fill: None,
+        src: None,
         direction: nvcap::decode::event::Direction::HostToDevice,
         head: vec![1; 64],
+        src_memory: None,
         dst_memory: None,
     })
 }

@@ -15,6 +15,7 @@ mod cli_driver;
 mod cli_export;
 mod cli_files;
 mod cli_formats;
+mod cli_loads;
 mod cli_recording;
 mod cli_recordings;
 mod cli_report;

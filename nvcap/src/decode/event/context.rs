@@ -1,6 +1,6 @@
 //! Where an event comes from.
 
-use super::{Engine, GpuTime};
+use super::{Engine, GpuTime, PartOf};
 use crate::record::{At, Calls, ChannelId, How, Identity};
 
 /// The source of a submission and its channel: the same for every event of the submission.
@@ -32,11 +32,19 @@ pub struct Context {
     pub stack: Option<std::sync::Arc<Calls>>,
     /// When the GPU worked on each of its entries, as far as it was seen (`--gpu-time`).
     pub gpu_time: Option<std::sync::Arc<[GpuTime]>>,
+    /// What each of its entries is a part of, where one is of work that the driver submits on its own account.
+    pub parts: Option<std::sync::Arc<[Option<PartOf>]>>,
     /// Who the process is, where that was told (`-a`).
     pub identity: Option<std::sync::Arc<Identity>>,
 }
 
 impl Context {
+    /// What an entry is a part of, by its index in the submission; `None` for the program's own.
+    #[must_use]
+    pub fn part_of(&self, entry: u32) -> Option<PartOf> {
+        *self.parts.as_ref()?.get(entry as usize)?
+    }
+
     /// Index of the last entry of which times are known, 0 where none are: a graph is launched by the last one.
     pub(crate) fn last_entry(&self) -> u32 {
         let entries = self.gpu_time.as_ref().map_or(0, |t| t.len());

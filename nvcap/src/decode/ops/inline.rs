@@ -3,7 +3,7 @@
 use crate::decode::{
     class_dispatch::{Bits, Reg},
     classes::Family,
-    event::{self, Direction, InlineContent},
+    event::{self, Direction, InlineContent, InlineData},
     qmd,
     shadow::{Shadow, Space},
     state::{Inline, Sub},
@@ -37,8 +37,16 @@ pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
         missing: 0,
         head: Vec::new(),
         fill: None,
+        fetched: None,
+        by_macro: false,
         launch: data,
     }
+}
+
+/// Whether CALL_MME_DATA at `address` is of the macro that fetches data, as libcuda loads it: CALL_MME_DATA(1).
+pub(in crate::decode) const fn fetches(address: u16) -> bool {
+    // CALL_MME_MACRO(0) lies at 0x3800, and each pair of methods has 8 bytes.
+    address >> 3 & 0xff == 1
 }
 
 impl Inline {
@@ -117,6 +125,41 @@ impl Inline {
         true
     }
 
+    /// The driver's macro that fetches data: CALL_MME_MACRO gave the upper half of an address, CALL_MME_DATA the lower half
+    /// and now the number of words, which the macro reads there and sends to LOAD_INLINE_DATA. True if this transfer waits
+    /// for that.
+    pub(in crate::decode) fn fetch(
+        &mut self,
+        upper: u32,
+        lower: u32,
+        count: u32,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> bool {
+        if self.taken != 0 || self.words != u64::from(count) || count == 0 {
+            return false;
+        }
+        let source = u64::from(upper & 0x1ff_ffff) << 32 | u64::from(lower);
+        self.fetched = Some(source);
+        self.taken = self.words;
+        let len = self.line_bytes as usize;
+        if self.linear
+            && self.lines == 1
+            && len <= MAX_LOOK
+            && shadow.known(space, GpuVa(source), len) == len
+        {
+            let mut bytes = vec![0; len];
+            if shadow.read(space, GpuVa(source), &mut bytes) {
+                shadow.write(space, GpuVa(self.dst), &bytes);
+                return true;
+            }
+        }
+        let rows = u64::from(self.lines.saturating_sub(1)).saturating_mul(u64::from(self.pitch));
+        let extent = rows.saturating_add(u64::from(self.line_bytes));
+        shadow.forget_range(space, self.dst, extent);
+        true
+    }
+
     /// `words` data words could not be read.
     pub(in crate::decode) fn skip(&mut self, words: u32) {
         self.missing += u64::from(words);
@@ -128,9 +171,19 @@ impl Inline {
         self.taken >= self.words
     }
 
+    /// Way that the data comes to the engine.
+    const fn data(&self) -> InlineData {
+        match (self.fill, self.fetched) {
+            (Some(_), _) => InlineData::Fill,
+            (None, Some(_)) => InlineData::Fetched,
+            (None, None) if self.by_macro && self.taken == 0 => InlineData::Macro,
+            (None, None) => InlineData::Stream,
+        }
+    }
+
     /// Bytes that were written, the missing ones included.
     fn bytes(&self) -> u64 {
-        if self.complete() {
+        if self.complete() || self.data() == InlineData::Macro {
             u64::from(self.line_bytes) * u64::from(self.lines)
         } else {
             self.taken * 4
@@ -146,9 +199,15 @@ impl Inline {
         shadow: &mut Shadow,
         space: Space,
     ) -> event::Inline {
-        let bytes = self.bytes();
+        let (bytes, data) = (self.bytes(), self.data());
         let mut content = None;
-        if self.linear && self.lines == 1 && self.missing == 0 && self.complete() {
+        if data == InlineData::Macro {
+            let rows = u64::from(self.lines.saturating_sub(1)) * u64::from(self.pitch);
+            shadow.forget_range(space, self.dst, rows + u64::from(self.line_bytes));
+        } else if data == InlineData::Fetched {
+            // libcuda fetches the bytes of small copies alone.
+            content = Some(InlineContent::Data);
+        } else if self.linear && self.lines == 1 && self.missing == 0 && self.complete() {
             let len = self.line_bytes as usize;
             content = match whole {
                 Some(data) => classify(sub, self.dst, data.get(..len).unwrap_or(data), alone),
@@ -170,9 +229,12 @@ impl Inline {
             line_bytes: self.line_bytes,
             lines: self.lines,
             content,
+            data,
             fill: self.fill,
+            src: self.fetched.map(GpuVa),
             direction: Direction::HostToDevice,
             head: self.head,
+            src_memory: None,
             dst_memory: None,
         }
     }
@@ -250,9 +312,12 @@ pub(in crate::decode) fn constants(
         line_bytes: len,
         lines: 1,
         content: Some(InlineContent::ConstantBank),
+        data: InlineData::Stream,
         fill: None,
+        src: None,
         direction: Direction::HostToDevice,
         head: data.get(..HEAD).unwrap_or(data).to_vec(),
+        src_memory: None,
         dst_memory: None,
     }
 }

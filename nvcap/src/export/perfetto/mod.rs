@@ -276,7 +276,7 @@ impl Perfetto {
             .and_then(|s| self.releases.channel(c, s.address))
             .filter(|of| *of != c.channel);
         self.releases.note(c, op);
-        let is_mechanics = is_mechanics(c, op, &self.releases);
+        let is_mechanics = is_mechanics(c, entry, op, &self.releases);
         let when = c
             .gpu_time_of(entry)
             .map_or_else(When::default, |t| When::of(c, t));

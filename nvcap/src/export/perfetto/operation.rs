@@ -3,7 +3,7 @@
 use super::packets::{Notes, Value};
 use crate::decode::event::{
     Barrier, Bind, Copy, Draw, Graph, HostOp, Inline, InlineContent, Launch, LaunchKind, Operation,
-    Semaphore, SemaphoreAction, Video,
+    PartOf, Semaphore, SemaphoreAction, Video,
 };
 use crate::output::kernels;
 use crate::output::names::{direction, launch_kind, operation_name};
@@ -38,6 +38,14 @@ pub(super) fn describe(
         Operation::Graph(g) => graph(&mut notes, g),
         Operation::Copy(c) => copy(&mut notes, c, redact),
         Operation::Inline(i) => inline(&mut notes, i, redact),
+        Operation::Load(l) => {
+            number(&mut notes, "code_bytes", Some(l.code_bytes));
+            number(&mut notes, "data_bytes", Some(l.data_bytes));
+            match l.part_of {
+                PartOf::Context => "context created".to_owned(),
+                PartOf::Module => "module loaded".to_owned(),
+            }
+        }
         Operation::Semaphore(s) => semaphore(&mut notes, s, waits_for),
         Operation::Barrier(Barrier { what, data, .. }) => {
             number(&mut notes, "data", Some(u64::from(*data)));
@@ -195,16 +203,20 @@ fn copy(notes: &mut Notes, c: &Copy, redact: Option<&Redactor>) -> String {
 
 fn inline(notes: &mut Notes, i: &Inline, redact: Option<&Redactor>) -> String {
     number(notes, "bytes", Some(i.bytes));
+    address(notes, "src", i.src);
     address(notes, "dst", Some(i.dst));
     if let (Some(fill), None) = (i.fill, redact) {
         notes.push(("pattern", Value::Text(format!("{fill:#x}"))));
     }
     let name = match i.content {
         Some(InlineContent::Data) if i.fill.is_some() => "memset by inline data",
+        Some(InlineContent::Data) if i.src.is_some() => "copy by inline data, fetched",
         Some(InlineContent::Data) => "copy h2d by inline data",
         Some(InlineContent::Code) => "upload of code",
         Some(InlineContent::ConstantBank) => "upload of constants",
         Some(InlineContent::Qmd) => "upload of a QMD",
+        Some(InlineContent::QmdPart) => "change of a QMD",
+        Some(InlineContent::Semaphore) => "semaphore's first value",
         None => "upload",
     };
     name.to_owned()

@@ -251,7 +251,7 @@ impl Report {
             self.kernels.add(c.at, launch);
         }
         self.releases.note(c, op);
-        let is_mechanics = is_mechanics(c, op, &self.releases);
+        let is_mechanics = is_mechanics(c, entry, op, &self.releases);
         if !is_mechanics {
             self.counts.moved = self.counts.moved.saturating_add(bytes_of(op));
         }

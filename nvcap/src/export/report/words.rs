@@ -1,7 +1,9 @@
 //! An operation in the words of the page: its kind, a name that all of its kind share, and what it is made of. None of it is users' data:
 //! no arguments of kernels, no patterns, no bytes.
 
-use crate::decode::event::{Copy, InlineContent, Launch, LaunchKind, Operation, SemaphoreAction};
+use crate::decode::event::{
+    Copy, InlineContent, Launch, LaunchKind, Operation, PartOf, SemaphoreAction,
+};
 use crate::output::kernels;
 use crate::output::names::direction;
 use crate::output::plural::plural;
@@ -51,15 +53,27 @@ pub(super) fn of(op: &Operation) -> Words {
             (Kind::Graph, "graph replay".to_owned())
         }
         Operation::Copy(c) => copy(&mut parts, c),
+        Operation::Load(l) => {
+            let name = match l.part_of {
+                PartOf::Context => "context created",
+                PartOf::Module => "module loaded",
+            };
+            (Kind::Inline, name.to_owned())
+        }
         Operation::Inline(i) => {
             let (kind, name) = match i.content {
                 Some(InlineContent::Data) if i.fill.is_some() => {
                     (Kind::Fill, "memset by inline data")
                 }
+                Some(InlineContent::Data) if i.src.is_some() => {
+                    (Kind::Copy, "copy by inline data, fetched")
+                }
                 Some(InlineContent::Data) => (Kind::Copy, "copy h2d by inline data"),
                 Some(InlineContent::Code) => (Kind::Inline, "upload of code"),
                 Some(InlineContent::ConstantBank) => (Kind::Inline, "upload of constants"),
                 Some(InlineContent::Qmd) => (Kind::Inline, "upload of a QMD"),
+                Some(InlineContent::QmdPart) => (Kind::Inline, "change of a QMD"),
+                Some(InlineContent::Semaphore) => (Kind::Inline, "semaphore's first value"),
                 None => (Kind::Inline, "upload"),
             };
             (kind, name.to_owned())

@@ -3,8 +3,8 @@
 
 use crate::decode::event::{
     Barrier, Copy, Direction, Draw, Evidence, GpuDuration, GpuMoment, GpuTime, Graph, Inline,
-    InlineContent, Launch, Memory, Operation, Place, QmdFrom, QueuedBy, Semaphore, SemaphoreAction,
-    SemaphoreUnit, StartBy,
+    InlineContent, Launch, Memory, Operation, PartOf, Place, QmdFrom, QueuedBy, Semaphore,
+    SemaphoreAction, SemaphoreUnit, StartBy,
 };
 use crate::driver::{Subject, names as driver_names};
 use crate::output::ioctls::device_name;
@@ -70,7 +70,7 @@ pub(super) const GPU_TIME: &[Column] = column_list!(Event(e) {
 
 /// Operations.
 pub(super) const OPERATION: &[Column] = column_list!(Event(e) {
-    op: Text required "" Stream, "launch, graph, copy, inline, semaphore, barrier, bind, draw, video or host" => e.operation.map(operation_name);
+    op: Text required "" Stream, "launch, graph, copy, inline, load, semaphore, barrier, bind, draw, video or host" => e.operation.map(operation_name);
     kind: Text optional "" Qmd, "of a launch: user, companion, driver_memset, driver_copy, driver_graph, driver or unresolved" => launch(e).map(|l| launch_kind(l.kind));
     kernel: Text optional "" Names, "of a launch: the kernel's name, demangled" => e.name.as_ref().map(|n| n.full.as_str());
     bytes: Int optional "bytes" Stream, "bytes that a copy, fill, inline write, or a memset or copy kernel of the driver writes; pushbuffer bytes of a replay" => bytes(e);
@@ -79,7 +79,8 @@ pub(super) const OPERATION: &[Column] = column_list!(Event(e) {
     direction: Text optional "" Driver, "h2d, d2h, d2d, h2h or p2p" => way(e).map(direction);
     direction_from: Text optional "" Driver, "what told the direction: mappings, habit or stated" => copy(e).and_then(|c| c.direction_from).map(evidence);
     mode: Text optional "" Stream, "of a copy: linear, pitch, fill, ..." => copy(e).map(|c| c.mode.name());
-    content: Text optional "" Stream, "of an inline write: data, code, constant_bank or qmd" => inline(e).and_then(|i| i.content).map(content);
+    content: Text optional "" Stream, "of an inline write: data, code, constant_bank, qmd, qmd_part or semaphore" => inline(e).and_then(|i| i.content).map(content);
+    part_of: Text optional "" Stream, "of what the driver does on its own account: context that is made, or module that is loaded" => e.context.part_of(e.entry).map(PartOf::name);
     line_bytes: Int optional "bytes" Stream, "of a copy or inline write: bytes of a line" => copy(e).map(|c| c.line_bytes).or_else(|| Some(inline(e)?.line_bytes));
     lines: Int optional "" Stream, "of a copy or inline write: lines" => copy(e).map(|c| c.lines).or_else(|| Some(inline(e)?.lines));
     src_place: Text optional "" Driver, "of a copy: where the source lies: host, device or peer" => copy(e).and_then(|c| place(c.src_memory.as_ref()));
@@ -294,6 +295,8 @@ const fn content(content: InlineContent) -> &'static str {
         InlineContent::Code => "code",
         InlineContent::ConstantBank => "constant_bank",
         InlineContent::Qmd => "qmd",
+        InlineContent::QmdPart => "qmd_part",
+        InlineContent::Semaphore => "semaphore",
     }
 }
 

@@ -229,7 +229,13 @@ fn matters(op: &Operation) -> bool {
     match op {
         Operation::Inline(i) => !matches!(
             i.content,
-            Some(InlineContent::ConstantBank | InlineContent::Qmd | InlineContent::Code)
+            Some(
+                InlineContent::ConstantBank
+                    | InlineContent::Qmd
+                    | InlineContent::QmdPart
+                    | InlineContent::Code
+                    | InlineContent::Semaphore
+            )
         ),
         Operation::Launch(l) => l.kind != LaunchKind::Companion,
         Operation::Barrier(_) | Operation::Bind(_) => false,
@@ -363,6 +369,7 @@ fn context(c: &ChannelState) -> Context {
         phase: None,
         stack: None,
         gpu_time: None,
+        parts: None,
         identity: None,
     }
 }

@@ -1,7 +1,7 @@
 //! The fields an expression may name, what they may be compared with, and how each is read from an event.
 
 use crate::decode::event::{
-    Body, Context, Copy, Event, InlineContent, Operation, SemaphoreAction, SemaphoreUnit,
+    Body, Context, Copy, Event, InlineContent, Operation, PartOf, SemaphoreAction, SemaphoreUnit,
 };
 use crate::output::Detail;
 use crate::output::kernels::{self, Name};
@@ -76,6 +76,7 @@ fields! {
     "mode" Mode Text "mode of a copy: linear, pitch, fill, ..."
     "direction" Direction Choice "which way a copy or inline write goes"
     "content" Content Choice "what an inline write is"
+    "part_of" PartOf Choice "what it is a part of that the driver does on its own account"
     "kind" Kind Choice "whose launch it is"
     "grid" Grid Number "blocks of a launch, all dimensions multiplied"
     "grid.x" GridX Number "blocks in x"
@@ -216,6 +217,7 @@ impl Field {
                 "graph",
                 "copy",
                 "inline",
+                "load",
                 "semaphore",
                 "barrier",
                 "bind",
@@ -225,7 +227,16 @@ impl Field {
             ],
             Self::How => crate::record::How::NAMES,
             Self::Direction => &["h2d", "d2h", "d2d", "h2h", "p2p"],
-            Self::Content => &["data", "code", "constant_bank", "qmd", "unknown"],
+            Self::Content => &[
+                "data",
+                "code",
+                "constant_bank",
+                "qmd",
+                "qmd_part",
+                "semaphore",
+                "unknown",
+            ],
+            Self::PartOf => &["none", "context", "module"],
             Self::Kind => &[
                 "user",
                 "companion",
@@ -325,6 +336,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
         Field::GpuTime | Field::Queued | Field::GpuStart => gpu_time(field, event),
         Field::Late => number(c.late),
         Field::How => word(c.how.name()),
+        Field::PartOf => word(c.part_of(event.entry).map_or("none", PartOf::name)),
         _ => match &event.body {
             Body::Operation(op) => operation(field, op),
             Body::Method(m) => match field {
@@ -439,8 +451,10 @@ fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
             _ => None,
         },
         Operation::Copy(c) => copy(field, c),
+        Operation::Load(_) => None,
         Operation::Inline(i) => match field {
             Field::Bytes => number(i.bytes),
+            Field::Src => i.src.and_then(number),
             Field::Dst => number(i.dst),
             Field::Lines => number(i.lines),
             Field::Direction => word(direction(i.direction)),
@@ -449,6 +463,8 @@ fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
                 Some(InlineContent::Code) => "code",
                 Some(InlineContent::ConstantBank) => "constant_bank",
                 Some(InlineContent::Qmd) => "qmd",
+                Some(InlineContent::QmdPart) => "qmd_part",
+                Some(InlineContent::Semaphore) => "semaphore",
                 None => "unknown",
             }),
             _ => None,

@@ -368,6 +368,7 @@ mod tests {
             phase: None,
             stack: None,
             gpu_time: Some(Arc::from([time])),
+            parts: None,
             identity: None,
         }
     }

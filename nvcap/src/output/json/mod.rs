@@ -309,6 +309,9 @@ impl Json {
             out[at] = b',';
             out.pop();
         }
+        if let Some(part) = c.part_of(entry) {
+            text(out, "part_of", part.name());
+        }
         if is_timed(op) {
             gpu_time::of_work(out, c, entry);
         }

@@ -151,10 +151,21 @@ fn inline(out: &mut Vec<u8>, i: &Inline) {
     member(out, "lines", u64::from(i.lines));
     key(out, "content");
     to_vec(out, &i.content);
+    if !i.data.is_in_stream() {
+        key(out, "data");
+        to_vec(out, &i.data);
+    }
     optional_member(out, "fill", i.fill);
+    if let Some(src) = i.src {
+        member(out, "src", src.0);
+    }
     key(out, "direction");
     to_vec(out, &i.direction);
     hex_member(out, "head", &i.head);
+    if let Some(memory) = &i.src_memory {
+        key(out, "src_memory");
+        to_vec(out, memory);
+    }
     if let Some(memory) = &i.dst_memory {
         key(out, "dst_memory");
         to_vec(out, memory);
@@ -198,6 +209,7 @@ fn hidden(op: &Operation, redact: &Redactor) -> serde_json::Value {
             replace("pattern", &bytes);
         }
         Operation::Graph(_)
+        | Operation::Load(_)
         | Operation::Semaphore(_)
         | Operation::Barrier(_)
         | Operation::Bind(_)

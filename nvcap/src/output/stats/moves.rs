@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::decode::event::{Context, CopyMode, Direction, InlineContent, LaunchKind, Operation};
+use crate::decode::event::{
+    Context, CopyMode, Direction, InlineContent, LaunchKind, Operation, PartOf,
+};
 use crate::output::names::direction;
 use crate::record::ChannelId;
 
@@ -27,6 +29,8 @@ pub(super) enum How {
     Inline,
     /// Carried in the pushbuffer, as several lines.
     InlineLines,
+    /// Read from memory by a macro of the driver, and written inline.
+    Fetched,
     /// By a copy engine, from and to the addresses of the data.
     Engine,
     /// By a copy engine, through staging memory.
@@ -35,6 +39,8 @@ pub(super) enum How {
     Mode(&'static str),
     /// By a kernel of the driver's.
     Kernel,
+    /// By the driver on its own account, whichever way.
+    For(PartOf),
 }
 
 impl std::fmt::Display for How {
@@ -42,10 +48,13 @@ impl std::fmt::Display for How {
         match self {
             Self::Inline => f.write_str("inline"),
             Self::InlineLines => f.write_str("inline, several lines"),
+            Self::Fetched => f.write_str("inline, fetched"),
             Self::Engine => f.write_str("copy engine"),
             Self::Staged => f.write_str("copy engine, staged"),
             Self::Mode(mode) => write!(f, "copy engine, {mode}"),
             Self::Kernel => f.write_str("kernel"),
+            Self::For(PartOf::Context) => f.write_str("the driver, for a context"),
+            Self::For(PartOf::Module) => f.write_str("the driver, for a module"),
         }
     }
 }
@@ -152,7 +161,10 @@ fn series_of(phase: &str) -> &str {
 }
 
 impl Moves {
-    pub(super) fn add(&mut self, c: &Context, op: &Operation) {
+    pub(super) fn add(&mut self, c: &Context, entry: u32, op: &Operation) {
+        if let Some(part) = c.part_of(entry) {
+            return self.part(c, part, op);
+        }
         match op {
             Operation::Copy(copy) if copy.dst.is_some() && copy.bytes > 0 => match copy.src {
                 None => self.row(c, MEMSET, How::Engine).add(Some(copy.bytes)),
@@ -189,9 +201,10 @@ impl Moves {
                     Some(_) => MEMSET,
                     None => direction(i.direction),
                 };
-                let how = match i.lines {
-                    0 | 1 => How::Inline,
-                    _ => How::InlineLines,
+                let how = match (i.src, i.lines) {
+                    (Some(_), _) => How::Fetched,
+                    (None, 0 | 1) => How::Inline,
+                    (None, _) => How::InlineLines,
                 };
                 self.row(c, what, how).add(Some(i.bytes));
             }
@@ -206,6 +219,22 @@ impl Moves {
             }
             _ => {}
         }
+    }
+
+    /// Bytes that the driver moves on its own account.
+    fn part(&mut self, c: &Context, part: PartOf, op: &Operation) {
+        let (what, bytes) = match op {
+            Operation::Copy(copy) if copy.dst.is_some() && copy.bytes > 0 => match copy.src {
+                None => (MEMSET, copy.bytes),
+                Some(_) => (copy.direction.map_or(COPY, direction), copy.bytes),
+            },
+            Operation::Inline(i) => match i.fill {
+                Some(_) => (MEMSET, i.bytes),
+                None => (direction(i.direction), i.bytes),
+            },
+            _ => return,
+        };
+        self.row(c, what, How::For(part)).add(Some(bytes));
     }
 
     fn row(&mut self, c: &Context, what: &'static str, how: How) -> &mut Tally {

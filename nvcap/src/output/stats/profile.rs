@@ -112,7 +112,7 @@ impl Profile {
     }
 
     fn operation(&mut self, c: &Context, entry: u32, op: &Operation) {
-        self.moves.add(c, op);
+        self.moves.add(c, entry, op);
         self.graphs.operation(c.serial, op);
         if crate::output::names::is_timed(op)
             && self.timed.replace((c.serial, entry)) != Some((c.serial, entry))

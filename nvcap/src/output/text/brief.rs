@@ -25,13 +25,16 @@ const ARGUMENTS: usize = 6;
 const SHORTEST_KERNEL: usize = 24;
 
 /// Whether an operation is part of the driver's mechanics: how the driver does what the program asked for. Such are uploads
-/// of QMDs, constants and code, the driver's own launches, barriers, releases, and waits for the channel's own releases.
-pub(crate) fn is_mechanics(c: &Context, op: &Operation, releases: &Releases) -> bool {
+/// of QMDs, constants and code, the driver's own launches, barriers, releases, waits for the channel's own releases, and all that
+/// makes a context or loads a module. `entry`: the entry of the submission that it is of.
+pub(crate) fn is_mechanics(c: &Context, entry: u32, op: &Operation, releases: &Releases) -> bool {
     match op {
+        Operation::Load(_) => false,
+        _ if c.part_of(entry).is_some() => true,
         // The line of the replay sums up its nodes.
         Operation::Launch(l) => l.replay.is_some() || !is_asked_for(l.kind),
         Operation::Copy(copy) => copy.dst.is_none(),
-        Operation::Inline(i) => i.content != Some(InlineContent::Data),
+        Operation::Inline(i) => !matches!(i.content, None | Some(InlineContent::Data)),
         Operation::Semaphore(s) => {
             !is_wait(s.action) || releases.channel(c, s.address) == Some(c.channel)
         }
@@ -71,7 +74,7 @@ pub(in crate::output) fn brief(
             line(f);
             copy(f, c, redact);
         }
-        Operation::Inline(i) if i.content == Some(InlineContent::Data) => {
+        Operation::Inline(i) if matches!(i.content, None | Some(InlineContent::Data)) => {
             line(f);
             inline(f, i, redact);
         }
@@ -82,6 +85,10 @@ pub(in crate::output) fn brief(
         Operation::Semaphore(s) if is_wait(s.action) && waits_for != Some(context.channel) => {
             line(f);
             wait(f, s, waits_for);
+        }
+        Operation::Load(l) => {
+            line(f);
+            describe::load(f, l);
         }
         // `describe` adds the mark of late submissions by itself.
         _ => return describe(f, prefix, context, op, redact),
@@ -236,13 +243,16 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
             addresses(f, None, Some(i.dst));
         }
         None => {
-            f.role(Role::Operation, format_args!("copy"));
+            let known = i.content == Some(InlineContent::Data);
+            let what = if known { "copy" } else { "write" };
+            f.role(Role::Operation, format_args!("{what}"));
             f.text(format_args!(
                 " {} {} inline",
                 direction(i.direction),
                 size(i.bytes)
             ));
-            addresses(f, None, Some(i.dst));
+            describe::data_of(f, i);
+            addresses(f, i.src, Some(i.dst));
             describe::first_bytes(f, i, redact);
         }
     }

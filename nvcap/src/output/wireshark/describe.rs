@@ -155,7 +155,7 @@ impl Describer {
 
     fn operation(&mut self, c: &Context, entry: u32, op: &event::Operation) {
         self.releases.note(c, op);
-        if is_mechanics(c, op, &self.releases) || self.asked.len() >= MOST_NAMED {
+        if is_mechanics(c, entry, op, &self.releases) || self.asked.len() >= MOST_NAMED {
             self.others += 1;
         } else {
             let waits_for = match op {

@@ -194,6 +194,7 @@ fn submit(tally: &mut Tally, serial: u64, at_ns: u64, later: u64, ns: u64) {
         phase: None,
         stack: None,
         gpu_time: Some(Arc::from([time])),
+        parts: None,
         identity: None,
     };
     let head = SubmissionHead {

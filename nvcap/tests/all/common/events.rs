@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use nvcap::decode::event::{
     Barrier, Bind, Body, ChipBy, ChipSettled, ConstantBank, Context, Copy, Direction, Engine,
-    EntryHead, Event, Evidence, Graph, HostOp, Inline, InlineContent, Launch, LaunchHow,
-    LaunchKind, Memory, MethodWrite, Moves, Operation, Place, QmdFrom, QmdRelease, Semaphore,
-    SemaphoreAction, SemaphoreUnit, SemaphoreWrite, Stop, SubmissionHead,
+    EntryHead, Event, Evidence, Graph, HostOp, Inline, InlineContent, InlineData, Launch,
+    LaunchHow, LaunchKind, Memory, MethodWrite, Moves, Operation, Place, QmdFrom, QmdRelease,
+    Semaphore, SemaphoreAction, SemaphoreUnit, SemaphoreWrite, Stop, SubmissionHead,
 };
 use nvcap::decode::pcas::PcasAction;
 use nvcap::output::writer::Output;
@@ -61,6 +61,7 @@ pub fn context(serial: u64) -> Context {
         phase: Some("warm up".into()),
         stack: None,
         gpu_time: None,
+        parts: None,
         identity: None,
     }
 }
@@ -247,9 +248,12 @@ pub fn inline() -> Operation {
         line_bytes: 5,
         lines: 1,
         content: Some(InlineContent::Data),
+        data: InlineData::Stream,
         fill: None,
+        src: None,
         direction: Direction::HostToDevice,
         head: b"hello".to_vec(),
+        src_memory: None,
         dst_memory: None,
     })
 }
@@ -260,6 +264,7 @@ pub fn inline_fill() -> Operation {
         unreachable!()
     };
     i.fill = Some(0xfeed_face);
+    i.data = InlineData::Fill;
     i.head = vec![0xce, 0xfa, 0xed, 0xfe, 0xce];
     Operation::Inline(i)
 }

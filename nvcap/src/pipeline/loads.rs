@@ -1,0 +1,401 @@
+//! Which submissions are the driver's own: those that make a context and those that load a module.
+//!
+//! libcuda writes a module by entries that look like small copies and memsets of the program: each variable and constant
+//! bank is an inline write (a fill or copy by a copy engine, where it is large) with a semaphore release behind it. The last
+//! write is a table of the variables' addresses, and an invalidation of the constants' cache closes it; code is closed by
+//! one of the instructions' cache. So the records from the first entry that can belong to a load wait until it is known whether
+//! one closes it, at most [`HOLD_NS`] of their time. docs/decoding.md, "Module loads", has the evidence.
+//!
+//! A context's entries are those from the first on its channels to a table that is written in one entry with an invalidation.
+
+mod form;
+mod held;
+mod members;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::decode::event::{Load, PartOf};
+use crate::record::{ChannelId, Life, Record, Submission};
+use crate::wire::hash::NumberMap;
+use form::{Form, chunk};
+use held::{Decide, Item, Waiting};
+pub(super) use held::{Parts, Taken};
+use members::{Members, count, load};
+
+/// Longest time, of the records, that a load is waited for.
+const HOLD_NS: u64 = 20_000_000;
+/// The same for a context: it is made once, in 30 to 60 ms under the trap.
+const HOLD_CONTEXT_NS: u64 = 1_000_000_000;
+/// Longest time without a record within a load: 10 ms were seen.
+const IDLE_NS: u64 = 60_000_000;
+/// How often, in time of the records, it is looked for what has waited too long.
+const LOOK_NS: u64 = 1_000_000;
+/// The most records that wait.
+const MOST_HELD: usize = 1 << 14;
+/// The most entries of a channel that wait for a decision.
+const MOST_ITEMS: usize = 1 << 13;
+/// The entries of one channel that wait for a decision.
+#[derive(Debug, Default)]
+struct Pending {
+    items: VecDeque<Item>,
+    /// The load that goes on: its last entry waits for what comes next.
+    load: Option<(Load, u64, u32)>,
+}
+
+/// Channels of which a context is made.
+#[derive(Debug)]
+struct Making {
+    channels: Vec<ChannelId>,
+    items: Vec<(u64, u32)>,
+    since: u64,
+    load: Load,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    pending: BTreeMap<ChannelId, Pending>,
+    /// Channels that were announced, and have submitted nothing yet.
+    announced: Vec<ChannelId>,
+    making: Vec<Making>,
+    /// Memory with code.
+    code: BTreeSet<u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    waiting: VecDeque<Waiting>,
+    /// Number of the first that waits.
+    first: u64,
+    processes: NumberMap<u32, Process>,
+    /// Time of the newest record, and the one at which it was looked for what has waited too long.
+    newest: u64,
+    looked: u64,
+    /// No record has come since it was said that none comes.
+    is_idle: bool,
+}
+
+impl Loads {
+    /// Takes in the next record, in the order of the times.
+    pub(super) fn put(&mut self, record: Record) {
+        let number = self.first + self.waiting.len() as u64;
+        self.is_idle = false;
+        if let Some(time) = record.at().time() {
+            if self.newest > 0 && time.saturating_sub(self.newest) > IDLE_NS {
+                self.give_up_all();
+            }
+            self.newest = self.newest.max(time);
+        }
+        let entries = match &record {
+            Record::Submission(s) => s.segments.len(),
+            _ => 0,
+        };
+        let forms: Vec<Form> = match &record {
+            Record::Submission(s) => s.segments.iter().map(Form::of).collect(),
+            _ => Vec::new(),
+        };
+        match &record {
+            Record::Channel(c) => {
+                let process = self.processes.entry(c.at.pid).or_default();
+                if !process.announced.contains(&c.id) && !process.pending.contains_key(&c.id) {
+                    process.announced.push(c.id);
+                }
+            }
+            Record::Process(p)
+                if matches!(p.life, Life::Exit { process: true } | Life::Exec { .. }) =>
+            {
+                self.give_up(p.at.pid);
+                self.processes.remove(&p.at.pid);
+            }
+            _ => {}
+        }
+        let place = match &record {
+            Record::Submission(s) => Some(Place::of(s)),
+            _ => None,
+        };
+        self.waiting.push_back(Waiting::new(record, entries));
+        if let Some(place) = place {
+            for (entry, form) in forms.into_iter().enumerate() {
+                self.entry(&place, number, entry as u32, form);
+            }
+        }
+        self.expire();
+    }
+
+    /// Whether submissions wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The next record whose turn it is.
+    pub(super) fn take(&mut self) -> Option<Taken> {
+        if self.waiting.front()?.undecided > 0 {
+            return None;
+        }
+        let Waiting {
+            record,
+            parts,
+            load,
+            ..
+        } = self.waiting.pop_front()?;
+        self.first += 1;
+        let parts = parts.iter().any(Option::is_some).then(|| parts.into());
+        Some(Taken {
+            record,
+            parts,
+            load,
+        })
+    }
+
+    /// No record has come for a while. The second time in a row, and at the end, nothing is waited for any more.
+    pub(super) fn idle(&mut self, is_end: bool) {
+        if self.is_idle || is_end {
+            self.give_up_all();
+        }
+        self.is_idle = true;
+    }
+
+    fn give_up_all(&mut self) {
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        pids.into_iter().for_each(|pid| self.give_up(pid));
+    }
+
+    /// One entry of a submission.
+    fn entry(&mut self, place: &Place, record: u64, entry: u32, form: Form) {
+        let Self {
+            waiting,
+            first,
+            processes,
+            ..
+        } = self;
+        let mut decide = Decide::new(waiting, *first);
+        let process = processes.entry(place.pid).or_default();
+        if place.position == 0 && entry == 0 && process.announced.contains(&place.channel) {
+            process.making.push(Making {
+                channels: std::mem::take(&mut process.announced),
+                items: Vec::new(),
+                since: place.time,
+                load: load(PartOf::Context),
+            });
+        }
+        let is_of = |m: &Making| m.channels.contains(&place.channel);
+        if let Some(at) = process.making.iter().position(is_of) {
+            if process.making_entry(at, &mut decide, record, entry, &form) {
+                return;
+            }
+        }
+        let item = Item {
+            record,
+            entry,
+            time: place.time,
+            form,
+        };
+        process.entry(place.channel, &mut decide, item);
+    }
+
+    /// What has waited too long is the program's.
+    fn expire(&mut self) {
+        let full = self.waiting.len() > MOST_HELD;
+        if !full && self.newest.saturating_sub(self.looked) < LOOK_NS {
+            return;
+        }
+        self.looked = self.newest;
+        let Self {
+            waiting,
+            first,
+            processes,
+            newest,
+            ..
+        } = self;
+        let mut decide = Decide::new(waiting, *first);
+        let old = |time: u64, hold: u64| full || time.saturating_add(hold) < *newest;
+        for process in processes.values_mut() {
+            for pending in process.pending.values_mut() {
+                while let Some(item) = pending.items.front().filter(|i| old(i.time, HOLD_NS)) {
+                    decide.settle(item.record, item.entry, None);
+                    pending.items.pop_front();
+                }
+                if pending.load.as_ref().is_some_and(|(_, at, _)| {
+                    decide.time(*at).is_none_or(|time| old(time, HOLD_NS))
+                }) {
+                    pending.end(&mut decide);
+                }
+            }
+            process.making.retain_mut(|making| {
+                let over = old(making.since, HOLD_CONTEXT_NS) || making.items.len() > MOST_ITEMS;
+                if over {
+                    making.give_up(&mut decide);
+                }
+                !over
+            });
+        }
+    }
+
+    /// All that waits of a process is decided.
+    fn give_up(&mut self, pid: u32) {
+        let Self {
+            waiting,
+            first,
+            processes,
+            ..
+        } = self;
+        let mut decide = Decide::new(waiting, *first);
+        let Some(process) = processes.get_mut(&pid) else {
+            return;
+        };
+        for pending in process.pending.values_mut() {
+            pending.give_up(&mut decide);
+            pending.end(&mut decide);
+        }
+        for mut making in process.making.drain(..) {
+            making.give_up(&mut decide);
+        }
+    }
+}
+
+/// Where a submission was made.
+struct Place {
+    pid: u32,
+    channel: ChannelId,
+    position: u64,
+    time: u64,
+}
+
+impl Place {
+    fn of(s: &Submission) -> Self {
+        Self {
+            pid: s.at.pid,
+            channel: s.channel,
+            position: s.position,
+            time: s.at.time_ns,
+        }
+    }
+}
+
+impl Making {
+    fn give_up(&mut self, decide: &mut Decide<'_>) {
+        for (record, entry) in self.items.drain(..) {
+            decide.settle(record, entry, None);
+        }
+    }
+}
+
+impl Pending {
+    /// All entries that wait are the program's.
+    fn give_up(&mut self, decide: &mut Decide<'_>) {
+        for item in self.items.drain(..) {
+            decide.settle(item.record, item.entry, None);
+        }
+    }
+
+    /// The load that goes on has ended with its last entry.
+    fn end(&mut self, decide: &mut Decide<'_>) {
+        if let Some((load, record, entry)) = self.load.take() {
+            decide.settle(record, entry, Some(load.part_of));
+            decide.ended(record, load);
+        }
+    }
+}
+
+impl Process {
+    /// An entry of channels of which a context is made; false if it is none of that.
+    fn making_entry(
+        &mut self,
+        at: usize,
+        decide: &mut Decide<'_>,
+        record: u64,
+        entry: u32,
+        form: &Form,
+    ) -> bool {
+        let Some(making) = self.making.get_mut(at) else {
+            return false;
+        };
+        if form.other && decide.launches(record, entry) {
+            making.give_up(decide);
+            self.making.remove(at);
+            return false;
+        }
+        count(&mut making.load, form, true);
+        self.code.extend(form.code());
+        if let Some((dst, _, true)) = form.copy {
+            self.code.insert(chunk(dst));
+        }
+        decide.hold(record);
+        making.items.push((record, entry));
+        if form.writes.len() > 1 && form.constant {
+            let making = self.making.remove(at);
+            for (record, entry) in making.items {
+                decide.settle(record, entry, Some(PartOf::Context));
+            }
+            decide.ended(record, making.load);
+            for channel in making.channels {
+                self.pending.entry(channel).or_default();
+            }
+        }
+        true
+    }
+
+    fn entry(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
+        let pending = self.pending.entry(channel).or_default();
+        if item.form.other {
+            pending.give_up(decide);
+            return pending.end(decide);
+        }
+        if !item.form.closes() {
+            if item.form.is_idle() && pending.load.is_none() && pending.items.is_empty() {
+                return;
+            }
+            self.code.extend(item.form.code());
+            decide.hold(item.record);
+            pending.items.push_back(item);
+            if pending.items.len() > MOST_ITEMS
+                && let Some(oldest) = pending.items.pop_front()
+            {
+                decide.settle(oldest.record, oldest.entry, None);
+            }
+            return;
+        }
+        self.close(channel, decide, item);
+    }
+
+    /// An entry invalidates caches: it closes a load.
+    fn close(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
+        let Self { pending, code, .. } = self;
+        let Some(mut own) = pending.remove(&channel) else {
+            return;
+        };
+        let before = own.load.take();
+        let so_far = before.as_ref().map(|b| b.0.clone());
+        let mut members = Members::new(so_far, &item.form, code);
+        let mut items: Vec<Item> = own.items.drain(..).collect();
+        // The closing entry writes the table itself, or the last write before it is one.
+        members.list(&item.form);
+        if item.form.constant
+            && item.form.writes.is_empty()
+            && let Some(last) = items.iter().rposition(|i| !i.form.writes.is_empty())
+        {
+            let table = items.remove(last);
+            members.list(&table.form);
+            members.take(&table, decide);
+        }
+        members.writes(items, decide);
+        // What copy engines did for it: variables and code that are large.
+        for other in pending.values_mut() {
+            let items = std::mem::take(&mut other.items);
+            other.items = members.copies(items, decide);
+        }
+        count(&mut members.load, &item.form, true);
+        let load = members.load;
+        if let Some((_, record, entry)) = before {
+            decide.settle(record, entry, Some(PartOf::Module));
+        }
+        if load.code_writes + load.data_writes > 0 {
+            decide.hold(item.record);
+            own.load = Some((load, item.record, item.entry));
+        }
+        pending.insert(channel, own);
+    }
+}

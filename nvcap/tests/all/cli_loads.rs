@@ -1,0 +1,87 @@
+//! Recordings of an H100: modules that are loaded, a context that is made, and copies that the front end fetches.
+#![cfg(feature = "cli")]
+
+use serde_json::Value;
+
+use crate::common::cli::{argument, nvcap, text};
+use crate::common::files::xz_fixture;
+
+/// The operations of a recording, and its text without `-v`.
+fn shown(name: &str) -> (Vec<Value>, String) {
+    let file = argument(xz_fixture(name).expect("a fixture"));
+    let out = nvcap(&["decode", "--json", &file]);
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let lines = text(&out.stdout);
+    let objects = lines
+        .lines()
+        .map(|l| serde_json::from_str(l).expect("an object"));
+    let operations = objects.filter(|o: &Value| o["type"] == "operation");
+    let brief = nvcap(&["decode", &file]);
+    (operations.collect(), text(&brief.stdout).to_string())
+}
+
+/// The copies and memsets of the program itself: bytes, and the means.
+fn moved(operations: &[Value]) -> Vec<(&str, u64)> {
+    let of_program = operations.iter().filter(|o| o["part_of"].is_null());
+    of_program
+        .filter_map(|o| {
+            let bytes = o["bytes"].as_u64()?;
+            match o["op"].as_str()? {
+                "copy" if !o["dst"].is_null() && bytes > 0 => Some(("copy", bytes)),
+                "inline" if o["content"] == "data" => {
+                    Some((o["data"].as_str().unwrap_or("stream"), bytes))
+                }
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+/// `modules mod.cubin 5`: five times, the program loads a module of 12 functions, 2 variables and 2 constants, copies 4,096 B to the GPU and
+/// launches one kernel. CUPTI counts 5 kernels, 5 copies, no memset.
+#[test]
+fn modules_are_loaded() {
+    let (operations, brief) = shown("h100-modules.pcapng.xz");
+    assert_eq!(moved(&operations), [("stream", 4096); 5]);
+    let loads: Vec<_> = operations.iter().filter(|o| o["op"] == "load").collect();
+    let of = |part: &str| loads.iter().filter(|l| l["part_of"] == part).count();
+    assert_eq!((of("context"), of("module")), (1, 5));
+    for module in loads.iter().filter(|l| l["part_of"] == "module") {
+        assert_eq!(module["code_bytes"], 896);
+        assert_eq!(module["data_bytes"], 4000 + 28 + 412 + 16);
+    }
+    let lines = |word: &str| brief.lines().filter(|l| l.contains(word)).count();
+    assert_eq!(lines("module loaded: 896 B of code"), 5, "{brief}");
+    assert_eq!(lines("context created"), 1, "{brief}");
+    assert_eq!(
+        (lines("copy"), lines("fill"), lines("memset")),
+        (5, 0, 0),
+        "{brief}"
+    );
+    assert_eq!(lines("launch f3"), 5, "{brief}");
+}
+
+/// `macro_copy` (tests/gpu/macro_copy.cu): 18 times one copy device to host, one within the device, two host to device, and two to symbols.
+#[test]
+fn copies_are_fetched() {
+    let (operations, brief) = shown("h100-fetched.pcapng.xz");
+    let moved = moved(&operations);
+    let of = |what: &str| {
+        let of: Vec<u64> = moved.iter().filter(|m| m.0 == what).map(|m| m.1).collect();
+        of
+    };
+    let mut fetched = of("fetched");
+    fetched.sort_unstable();
+    let sizes = [1, 4, 63, 256, 1000];
+    let mut wanted: Vec<u64> = sizes.iter().flat_map(|n| [*n; 4]).collect();
+    wanted.extend([1024; 2]);
+    assert_eq!(fetched, wanted);
+    // 18 to the host, and those of 4,096 B and more to the device.
+    assert_eq!(of("copy").len(), 18 + 16);
+    assert!(
+        of("stream").is_empty() && of("fill").is_empty(),
+        "{moved:?}"
+    );
+    let lines = brief.lines().filter(|l| l.contains("inline, fetched 0x"));
+    assert_eq!(lines.count(), 22, "{brief}");
+}
