@@ -262,7 +262,7 @@ impl Recording<'_> {
                 false => Played::Interrupted,
             });
         };
-        pipeline.flush()?;
+        pipeline.cut()?;
         let damaged = error.kind() == ErrorKind::InvalidData;
         Err(anyhow::Error::new(error).context(if damaged {
             format!("{name} is not whole (--strict)")

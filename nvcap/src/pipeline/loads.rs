@@ -325,7 +325,7 @@ impl Process {
         }
         decide.hold(record);
         making.items.push((record, entry));
-        if form.writes.len() > 1 && form.constant {
+        if form.is_table() && form.constant {
             let making = self.making.remove(at);
             for (record, entry) in making.items {
                 decide.settle(record, entry, Some(PartOf::Context));

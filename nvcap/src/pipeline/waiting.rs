@@ -82,6 +82,16 @@ impl Pipeline<'_> {
         self.sinks.iter_mut().try_for_each(|s| s.flush())
     }
 
+    /// Ends at an error ([`super::PipelineOptions::strict`]): what waits is not shown any more.
+    ///
+    /// # Errors
+    /// When a sink can take no more.
+    pub(crate) fn cut(&mut self) -> io::Result<()> {
+        self.order = None;
+        self.loads = None;
+        self.sinks.iter_mut().try_for_each(|s| s.flush())
+    }
+
     /// Takes all that waits, as nothing more comes.
     ///
     /// # Errors

@@ -54,9 +54,20 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// It invalidates caches behind code or constants that were written.
+    /// It invalidates caches behind code or constants that were written. An entry that writes something itself, as the upload of a
+    /// graph does, closes a load only by the driver's table.
     pub(super) fn closes(&self) -> bool {
-        !self.other && (self.instruction || self.constant)
+        !self.other
+            && (self.instruction || self.constant)
+            && (self.writes.is_empty() || self.is_table())
+    }
+
+    /// It writes the table of a context: a header of 24 B, and 32 B behind its begin what it points to.
+    pub(super) fn is_table(&self) -> bool {
+        match &*self.writes {
+            [header, entries] => header.bytes == 24 && entries.dst == header.dst.wrapping_add(32),
+            _ => false,
+        }
     }
 
     /// Semaphores alone.
@@ -101,6 +112,7 @@ impl Form {
                 }
             }
         }
+        form.other |= form.writes.len() > 1 && !form.is_table();
         form
     }
 

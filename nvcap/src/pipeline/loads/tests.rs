@@ -193,6 +193,25 @@ fn large_variables_are_filled_by_a_copy_engine() {
 }
 
 #[test]
+fn the_upload_of_a_graph_is_no_load() {
+    let mut b = Bench::new();
+    b.put(0, |p| {
+        write(p, BANK, &[1; 528]);
+        write(p, BANK + 528, &[2; 24]);
+        write(p, 0x2_04c0_0000, &[3; 384]);
+        p.method(Step::Increment, 1, 0x1698, &[CONSTANT]);
+        release(p);
+    });
+    b.put(0, |p| {
+        write(p, BANK + 528, &[2; 24]);
+        p.method(Step::Increment, 1, 0x1698, &[CONSTANT]);
+        release(p);
+    });
+    assert_eq!(b.parts(), "..");
+    assert!(b.ended().is_empty());
+}
+
+#[test]
 fn what_no_load_closes_is_the_program_s() {
     let mut b = Bench::new();
     b.write(OF_PROGRAM, &[3; 64]);
