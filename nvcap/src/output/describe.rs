@@ -58,15 +58,15 @@ pub(super) fn describe(
 
 /// A context that was made or a module that was loaded.
 pub(super) fn load(f: &mut Formatter<'_>, l: &Load) {
-    let what = match l.part_of {
-        PartOf::Context => "context created",
-        PartOf::Module => "module loaded",
+    let (what, data) = match l.part_of {
+        PartOf::Context => ("context created", "other memory"),
+        PartOf::Module => ("module loaded", "variables and constants"),
     };
     f.role(Role::Operation, format_args!("{what}"));
     let mut separator = ": ";
     for (bytes, writes, kind) in [
         (l.code_bytes, l.code_writes, "code"),
-        (l.data_bytes, l.data_writes, "variables and constants"),
+        (l.data_bytes, l.data_writes, data),
     ] {
         if writes > 0 {
             let (size, times) = (size(bytes), plural(writes, "write"));

@@ -481,8 +481,8 @@ impl Sink for Stats {
                 let (name, of, bytes) = class_of(op);
                 let (name, of) = match (op, c.part_of(event.entry)) {
                     (Operation::Load(_), _) | (_, None) => (name, of),
-                    (_, Some(PartOf::Context)) => ("of a context", name),
-                    (_, Some(PartOf::Module)) => ("of a module", name),
+                    (_, Some(PartOf::Context)) => ("for a context:", name),
+                    (_, Some(PartOf::Module)) => ("for a module:", name),
                 };
                 if let Operation::Launch(launch) = op {
                     self.kernels.add(c.at, launch);

@@ -174,12 +174,17 @@ impl Loads {
         let mut decide = Decide::new(waiting, *first);
         let process = processes.entry(place.pid).or_default();
         if place.position == 0 && entry == 0 && process.announced.contains(&place.channel) {
-            process.making.push(Making {
-                channels: std::mem::take(&mut process.announced),
-                items: Vec::new(),
-                since: place.time,
-                load: load(PartOf::Context),
-            });
+            let announced = std::mem::take(&mut process.announced);
+            // A source may announce each channel at its first submission.
+            match process.making.last_mut() {
+                Some(making) => making.channels.extend(announced),
+                None => process.making.push(Making {
+                    channels: announced,
+                    items: Vec::new(),
+                    since: place.time,
+                    load: load(PartOf::Context),
+                }),
+            }
         }
         let is_of = |m: &Making| m.channels.contains(&place.channel);
         if let Some(at) = process.making.iter().position(is_of) {
