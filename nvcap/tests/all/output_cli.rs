@@ -979,6 +979,41 @@ fn a_filter_that_nothing_matches_is_told() {
 }
 
 #[test]
+fn a_filter_shows_the_channels_and_processes_of_what_it_lets_through_alone() {
+    let Some(capture) = capture("h200-mixed.orc.xz") else {
+        return;
+    };
+    let of = |args: &[&str]| {
+        let base = ["decode", "--from", "orc", &capture, "-e", "serial=7"];
+        let out = nvcap(&[&base[..], args].concat());
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        text(&out.stdout)
+    };
+    let types: Vec<(String, Option<u64>)> = of(&["--json"])
+        .lines()
+        .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap())
+        .map(|o| {
+            let kind = o["type"].as_str().unwrap_or_default();
+            (kind.to_owned(), o["channel"].as_u64())
+        })
+        .collect();
+    let expected = [
+        ("channel", Some(7)),
+        ("submission", Some(7)),
+        ("operation", Some(7)),
+        ("operation", Some(7)),
+        ("ledger", None),
+    ];
+    assert_eq!(types, expected.map(|(t, c)| (t.to_owned(), c)));
+    let shown = of(&["-v"]);
+    let channels: Vec<&str> = shown
+        .lines()
+        .filter_map(|l| l.split_once("  channel ").map(|(_, of)| of))
+        .collect();
+    assert_eq!(channels, ["7 token 0x30019"]);
+}
+
+#[test]
 fn a_phase_that_is_not_there_is_an_error() {
     let folder = Folder::new("no-such-phase");
     let (capture, phases) = (folder.path("small.orc"), folder.path("phases"));
