@@ -185,7 +185,23 @@ fn a_decoder_has_given_up_what_it_does_not_need() {
 fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
     for (args, status, says) in [
         #[cfg(feature = "trap")]
-        (vec![], 2, "nothing to trace"),
+        (
+            vec![],
+            2,
+            "nothing to trace: give a command after -- (nvcap -- ./vadd)",
+        ),
+        (
+            vec!["record"],
+            2,
+            "(nvcap record -- ./vadd), a process (nvcap record -p PID)",
+        ),
+        (vec!["time"], 2, "(nvcap time -- ./vadd)"),
+        (vec!["stacks"], 2, "(nvcap stacks -- ./vadd)"),
+        (
+            vec!["export", "perfetto"],
+            2,
+            "(nvcap export perfetto -- ./vadd)",
+        ),
         (
             vec!["decode", "--from", "orc", "/nonexistent/x"],
             1,
