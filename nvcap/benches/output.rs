@@ -37,7 +37,7 @@ fn main() {
         let options = json::JsonOptions {
             detail,
             quiet,
-            redact: None,
+            ..json::JsonOptions::default()
         };
         vec![Box::new(json::Json::new(null(), options))]
     };

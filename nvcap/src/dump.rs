@@ -8,7 +8,6 @@ pub(crate) mod xids;
 use crate::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use crate::procfs;
 use crate::record::CpuVa;
-use crate::wire::engine::{EngineEvidence, Feeds};
 use std::{
     collections::{BTreeMap, HashMap},
     io,
@@ -31,11 +30,10 @@ use crate::record::{Channel, ChannelId, Device, Image, Kernel, Record, Submissio
 use crate::source::clock;
 use crate::source::memory::{
     captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
-    chip, maps, scan,
+    chip, feeds, maps, scan,
     snapshot::{self, Snapshot},
 };
 use crate::wire::GpuVa;
-use crate::wire::stream::{Item, Stream};
 
 /// The most semaphores whose values are read: bounds the time of a look.
 const MOST_SEMAPHORES: usize = 65_536;
@@ -386,30 +384,8 @@ fn decoded_with_images(
     (decoded(decoder, pid, channels, places), Some(images))
 }
 
-/// The engine of a channel: by the classes it binds, otherwise by the subchannels it uses.
 fn engine(seen: &Seen<'_>) -> Engine {
-    let mut evidence = EngineEvidence::default();
-    for s in seen.first.iter().chain(seen.newest) {
-        for segment in s.segments.iter().filter(|s| s.holes.is_empty()) {
-            let mut stream = Stream::default();
-            let len = segment.bytes.len() as u32;
-            for item in stream.runs(&segment.bytes, len, &[]) {
-                if let Item::Run(run) = item {
-                    evidence.take(&run);
-                }
-            }
-        }
-        // No later class can contradict this.
-        let graphics = Some(Feeds::Graphics);
-        let by_class = evidence.by_class();
-        if by_class == graphics || by_class.is_none() && evidence.by_subchannel(None) == graphics {
-            break;
-        }
-    }
-    evidence
-        .by_class()
-        .or(evidence.by_subchannel(None))
-        .map_or(Engine::Unknown, Engine::from)
+    feeds::engine(seen.first.iter().chain(seen.newest))
 }
 
 fn thread(task: Task) -> hang::Thread {

@@ -15,7 +15,7 @@ use crate::procfs;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  nvcap bench                            all of it: 29 sizes from 4 B to 1 GiB, 17 s on an H200
+  nvcap bench                            all of it: 29 sizes from 4 B to 1 GiB, 17 s on an H100
   nvcap bench --sizes 4,24K,1M,1G        these sizes alone
   nvcap bench --plots bench.svg          time and bandwidth over size, as a drawing
   nvcap bench --json -o bench.json       every figure

@@ -16,8 +16,8 @@ Examples:
   nvcap channels run.log.gz                   those that a log tells of
 
 One look neither stops nor slows the process and needs no BPF; what only the allocation tells
-(class, engine, TSG) is unknown then and shown as ?. Tokens are known where libcuda's order of
-channels and error notifiers tells them, as in nvcap dump.
+(class, TSG) is unknown then and shown as ?. Tokens are known where libcuda's order of channels
+and error notifiers tells them, engines by the methods in the rings, as in nvcap dump.
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
 /// Runs `nvcap channels`: prints the channels of the target as a table or as JSON.

@@ -410,6 +410,7 @@ fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
                 "kernel_mangled": c.function.name,
                 "image": c.image.at,
                 "sm": c.image.sm,
+                "target": c.image.target(),
                 "bytes": c.function.code.end - c.function.code.start,
                 "registers": c.function.registers,
             })
@@ -420,7 +421,7 @@ fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
         to.push(b'\n');
     } else {
         let mut text = format!(
-            "{:>18} {:>6} {:>8} {:>4}  KERNEL\n",
+            "{:>18} {:>7} {:>8} {:>4}  KERNEL\n",
             "IMAGE", "SM", "BYTES", "REGS"
         );
         for c in choices {
@@ -431,9 +432,9 @@ fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
                 .map_or_else(|| "-".to_owned(), |r| r.to_string());
             let _ = writeln!(
                 text,
-                "{:>#18x} {:>6} {bytes:>8} {registers:>4}  {}",
+                "{:>#18x} {:>7} {bytes:>8} {registers:>4}  {}",
                 c.image.at,
-                format!("sm_{}", c.image.sm),
+                c.image.target(),
                 demangled(&c.function.name)
             );
         }

@@ -10,8 +10,8 @@ use crate::decode::event::Event;
 use crate::driver::Model;
 use crate::dump::recorded::Recorded;
 use crate::hang::Report;
-use crate::ledger::Ledger;
-use crate::output::dump::{self, LastEntries, ReportOptions, Shown};
+use crate::ledger::{Ledger, STATUS_LOST};
+use crate::output::dump::{self, LastEntries, ReportOptions, Shown, Status};
 use crate::output::{Detail, Sink};
 use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::record::Record;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     if let Some(pid) = meant_process(file) {
         bail!("there is no file {pid}; for the process of that number type: nvcap dump -p {pid}");
     }
-    let report = report(args, file)?;
+    let (report, recording) = report(args, file)?;
     let output = &args.output;
     let mut out = target::open(output.output.as_deref(), false, &[file])?;
     let shown = Shown {
@@ -40,7 +40,9 @@ pub(super) fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
         ..args.shown()
     };
     write(&mut out, output.json, shown, &options)?;
-    Ok(ExitCode::from(dump::status(&shown).code()))
+    Ok(ExitCode::from(
+        status(dump::status(&shown), &recording).code(),
+    ))
 }
 
 /// The process id that the user gave in the place of a file: a number that is the name of no file.
@@ -49,7 +51,16 @@ fn meant_process(file: &Path) -> Option<u32> {
     (!file.exists()).then_some(number)
 }
 
-fn report(args: &Args, file: &Path) -> anyhow::Result<Report> {
+/// The status of a look or a trace: what was seen counts for the whole of it only where the recording lacks nothing.
+fn status(seen: Status, recording: &Ledger) -> Status {
+    match seen {
+        Status::Idle if recording.exit_status() == STATUS_LOST => Status::Unread,
+        seen => seen,
+    }
+}
+
+/// The report, and the account of the recording.
+fn report(args: &Args, file: &Path) -> anyhow::Result<(Report, Ledger)> {
     let recording = RecordingArgs::of(file);
     let mut recording = recording.open()?.quiet_until_the_end(None);
     let is_look = recording.trace().is_some_and(|t| t.how == "dump");
@@ -73,25 +84,25 @@ fn report(args: &Args, file: &Path) -> anyhow::Result<Report> {
                  nvcap decode {name} shows the entries"
             );
         };
-        if ledger.exit_status() == 3
+        if ledger.exit_status() == STATUS_LOST
             && let Some(process) = report.processes.last_mut()
         {
             let verdict = crate::output::ledger::verdict(&ledger);
             process.notes.push(format!("the recording: {verdict}"));
         }
-        return Ok(report);
+        return Ok((report, ledger));
     }
     let mut last = LastEntries::new(args.last, args.at);
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut last)]);
     recording.play(&mut pipeline)?;
-    pipeline.finish()?;
+    let ledger = pipeline.finish()?;
     let report = last.report();
     if report.processes.is_empty() {
         bail!(
             "{name} has no submission: there is no state to show; nvcap decode {name} says what it has"
         );
     }
-    Ok(report)
+    Ok((report, ledger))
 }
 
 /// A sink that gathers the records of a recorded look. It can keep all of them: a look has no more than the rings held.
@@ -124,6 +135,22 @@ impl Sink for Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_recording_lacks_is_not_hidden_by_status_0() {
+        let (whole, mut cut) = (Ledger::new(), Ledger::new());
+        cut.add_unshown(1);
+        let all = [
+            (Status::Idle, Status::Unread),
+            (Status::Busy, Status::Busy),
+            (Status::Unknown, Status::Unknown),
+            (Status::Hang, Status::Hang),
+        ];
+        for (seen, expected) in all {
+            assert_eq!(status(seen, &whole), seen);
+            assert_eq!(status(seen, &cut), expected);
+        }
+    }
 
     #[test]
     fn a_number_that_is_no_file_is_a_process() {

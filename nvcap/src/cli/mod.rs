@@ -243,10 +243,19 @@ impl Cli {
     }
 }
 
-/// An error with its causes, each once: some say their cause's words themselves.
-fn said(e: &anyhow::Error) -> String {
+/// An error with its causes, each once: some say their cause's words themselves. A remedy names no option that the command lacks.
+fn said(e: &anyhow::Error, has: &impl Fn(&str) -> bool) -> String {
+    let words = |cause: &(dyn std::error::Error + 'static)| {
+        #[cfg(feature = "trap")]
+        if let Some(error) = cause.downcast_ref::<crate::source::error::Error>() {
+            return error.for_command(has);
+        }
+        #[cfg(not(feature = "trap"))]
+        let _ = has;
+        cause.to_string()
+    };
     let mut text = String::new();
-    for cause in e.chain().map(ToString::to_string) {
+    for cause in e.chain().map(words) {
         if text.is_empty() {
             text = cause;
         } else if !text.ends_with(&cause) {
@@ -254,6 +263,43 @@ fn said(e: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// The command that was typed, and the options that are no way out for it although it has them.
+#[derive(Debug)]
+struct Typed {
+    command: clap::Command,
+    /// Stacks are taken in the trap alone.
+    needs_trap: bool,
+}
+
+impl Typed {
+    fn of(mut command: clap::Command, given: &clap::ArgMatches) -> Self {
+        let mut given = given;
+        while let Some((name, below)) = given.subcommand() {
+            let Some(found) = command.find_subcommand(name).cloned() else {
+                break;
+            };
+            (command, given) = (found, below);
+        }
+        let asked = |id| {
+            matches!(given.try_contains_id(id), Ok(true))
+                && given.value_source(id) == Some(clap::parser::ValueSource::CommandLine)
+        };
+        Self {
+            needs_trap: command.get_name() == "stacks" || asked("stacks"),
+            command,
+        }
+    }
+
+    /// True for an option (its name without dashes) that this command can be given.
+    fn has(&self, option: &str) -> bool {
+        if option == "how" && self.needs_trap {
+            return false;
+        }
+        let mut all = self.command.get_arguments();
+        all.any(|a| a.get_long() == Some(option) && !a.is_hide_set())
+    }
 }
 
 /// Whether an error is that the reader of our output went away, which ends a command quietly.
@@ -290,7 +336,9 @@ pub fn main() -> ExitCode {
     logger::init();
     let mut command = command_line();
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let mut typed = None;
     let parsed = parsed.and_then(|mut given| {
+        typed = Some(Typed::of(command_line(), &given));
         let options = way_options::WAY_OPTIONS.iter().filter(|option| {
             given.value_source(option.id) == Some(clap::parser::ValueSource::CommandLine)
         });
@@ -370,7 +418,9 @@ pub fn main() -> ExitCode {
         Ok(status) => status,
         Err(e) if reader_went_away(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            tell(said(&e));
+            tell(said(&e, &|option| {
+                typed.as_ref().is_none_or(|t| t.has(option))
+            }));
             ExitCode::from(failed)
         }
     }
@@ -383,6 +433,70 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    /// Calls `visit` with each command and its name with those above it.
+    fn each_command(
+        of: &str,
+        command: &clap::Command,
+        visit: &mut impl FnMut(&str, &clap::Command),
+    ) {
+        let name = format!("{of} {}", command.get_name());
+        visit(&name, command);
+        for below in command.get_subcommands() {
+            each_command(&name, below, visit);
+        }
+    }
+
+    #[test]
+    fn ways_out_are_options_of_the_command_that_was_typed() {
+        let has = |line: &str| {
+            let args = ["nvcap"].into_iter().chain(line.split_whitespace());
+            let given = super::command_line().try_get_matches_from(args);
+            let given = given.unwrap_or_else(|e| panic!("{line}: {e}"));
+            let typed = super::Typed::of(super::command_line(), &given);
+            ["how", "channels"].map(|option| typed.has(option))
+        };
+        for (line, expected) in [
+            ("-p 7", [true, true]),
+            ("--stacks -p 7", [false, true]),
+            ("record -p 7", [true, true]),
+            ("record --stacks -p 7", [false, true]),
+            ("time -p 7", [true, true]),
+            ("stacks -p 7", [false, true]),
+            ("ioctls -p 7", [false, false]),
+            ("channels -p 7", [false, false]),
+            ("maps -p 7", [false, false]),
+            ("export perfetto -p 7", [true, true]),
+        ] {
+            assert_eq!(has(line), expected, "{line}");
+        }
+    }
+
+    /// A heading of a group of options must not hold for those that are declared behind it.
+    #[test]
+    fn options_stand_under_their_own_heading() {
+        let whom = [
+            "user",
+            "cgroup",
+            "comm",
+            "gpu",
+            "container",
+            "pod",
+            "host_root",
+        ];
+        each_command("", &super::command_line(), &mut |name, command| {
+            for arg in command.get_arguments().filter(|a| !a.is_hide_set()) {
+                let (id, heading) = (arg.get_id().as_str(), arg.get_help_heading());
+                if heading == Some(super::values::WHOM) {
+                    assert!(whom.contains(&id), "{name}: {id} is under {heading:?}");
+                }
+                if arg.is_positional() {
+                    let own = [None, Some("Target")];
+                    assert!(own.contains(&heading), "{name}: {id} is under {heading:?}");
+                }
+            }
+        });
     }
 
     /// Text that is wrapped by hand must fit the width of the help: clap would wrap a longer line once more.

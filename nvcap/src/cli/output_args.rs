@@ -221,6 +221,7 @@ impl OutputArgs {
                 json::JsonOptions {
                     detail: self.detail(),
                     quiet: self.quiet,
+                    needed_only: self.filter.is_some(),
                     redact,
                 },
             )),
@@ -230,6 +231,7 @@ impl OutputArgs {
                     detail: self.detail(),
                     verbose: self.verbose > 0,
                     filtered: self.filter.as_ref().is_some_and(Filter::asks_for_kind),
+                    needed_only: self.filter.is_some(),
                     width: None,
                     quiet: self.quiet,
                     color: self.color(),

@@ -77,6 +77,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if trace.record.is_some() {
         bail!("nvcap record writes one file: name it with -o");
     }
+    trace.typed = "nvcap record".to_owned();
     trace.output.quiet = true;
     trace.recording.alone = true;
     trace.recording.tells = true;

@@ -188,7 +188,7 @@ impl RecordingArgs {
                 Kind::IoctlLog.seems().replace("FILE", &name.to_string())
             ),
             (None, Kind::Program | Kind::Text | Kind::Other(_)) => bail!(
-                "{name} is no capture: it is {}; --from orc reads it as one all the same",
+                "{name} is no capture: it is {}; nvcap decode --from orc {name} reads it as one all the same",
                 kind.seems()
             ),
         }

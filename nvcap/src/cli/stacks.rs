@@ -46,16 +46,16 @@ pub(super) struct Args {
         value_name = "WHAT",
         value_enum,
         default_value_t,
-        help_heading = "Output"
+        help_heading = values::SHOWN
     )]
     pub by: By,
 
     /// End each stack with the operation (a copy, a launch with the kernel's name, ...), and count operations
-    #[arg(long, help_heading = "Output")]
+    #[arg(long, help_heading = values::SHOWN)]
     pub leaf: bool,
 
     /// A recording with stacks, or JSON output of nvcap --stacks, to read instead of a live process; - is standard input
-    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Tracing")]
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub file: Option<PathBuf>,
 
     /// What is traced.
@@ -233,6 +233,7 @@ fn live(_args: Args, _folder: Folder) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "trap")]
 fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     let mut trace = args.trace;
+    trace.typed = "nvcap stacks".to_owned();
     trace.stacks = trace.stacks.or(Some(1));
     if trace.how == HowArg::Observe {
         bail!(

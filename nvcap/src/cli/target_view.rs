@@ -71,7 +71,7 @@ fn one_look(pids: &[u32], version: Option<Version>) -> anyhow::Result<TargetView
     let mut model = ModelView::new(false);
     let mut pipeline = feed(&mut model, version);
     let (mut unused, mut next) = (0, 0);
-    let mut positions = Vec::new();
+    let (mut positions, mut engines) = (Vec::new(), Vec::new());
     for pid in pids {
         let seen = probe::probe(*pid, next).map_err(|e| cannot_look(*pid, &e))?;
         for record in seen.records {
@@ -81,11 +81,15 @@ fn one_look(pids: &[u32], version: Option<Version>) -> anyhow::Result<TargetView
             positions.push((channel, get, put));
             next = channel.0 + 1;
         }
+        engines.extend(seen.engines);
         unused += seen.unused;
     }
     pipeline.finish()?;
     for (channel, get, put) in positions {
         model.positions(channel, get, put);
+    }
+    for (channel, engine) in engines {
+        model.engine(channel, engine);
     }
     Ok(TargetView {
         model,

@@ -113,6 +113,7 @@ fn live(_trace: trace::Args) -> anyhow::Result<ExitCode> {
 
 #[cfg(feature = "trap")]
 fn live(mut trace: trace::Args) -> anyhow::Result<ExitCode> {
+    trace.typed = "nvcap time".to_owned();
     trace.gpu_time = true;
     let mut output = trace.output.clone();
     output.has_gpu_time = true;

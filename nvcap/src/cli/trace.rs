@@ -41,6 +41,10 @@ pub(super) struct Args {
     #[arg(skip)]
     pub given: Vec<&'static WayOption>,
 
+    /// The command that traces, as it is typed.
+    #[arg(skip = "nvcap")]
+    pub typed: String,
+
     /// What is shown does not wait long for names.
     #[arg(skip)]
     pub is_soon: bool,
@@ -318,9 +322,10 @@ pub(super) fn run_into<'a>(
     use crate::stacks::{queue::StackQueue, resolve::Resolver};
 
     if args.command.is_empty() && args.pid.is_empty() && !args.all {
+        let typed = &args.typed;
         tell(format_args!(
-            "nothing to trace: give a command after -- (nvcap -- ./vadd), a process (nvcap -p PID), or all that use a GPU \
-             (nvcap -a); nvcap --help has more"
+            "nothing to trace: give a command after -- ({typed} -- ./vadd), a process ({typed} -p PID), or all that use a GPU \
+             ({typed} -a); {typed} --help has more"
         ));
         return Ok(ExitCode::from(crate::ledger::STATUS_USAGE));
     }

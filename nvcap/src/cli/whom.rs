@@ -11,36 +11,35 @@ use crate::output::filter::Filter;
 use crate::output::message::tell;
 use crate::procfs::{mem::Memory, unfit};
 
-/// The filters of `-a`.
+/// The filters of `-a`. Each names its heading: one of the whole group would hold for what follows it, too.
 #[derive(clap::Args, Debug, Clone, Default)]
-#[command(next_help_heading = WHOM)]
 #[group(skip)]
 pub(super) struct Filters {
     /// Only processes whose control group's path fits PATTERN, such as '/system.slice/*'
     ///
     /// In all these patterns `*` stands for any text and `?` for one character; case does not matter. If an option is given several times,
     /// one of its patterns must match; different options must all match.
-    #[arg(long, value_name = "PATTERN", requires = "all")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN", requires = "all")]
     pub cgroup: Vec<String>,
 
     /// Only processes with this command name, such as 'python*'
-    #[arg(long, value_name = "PATTERN", requires = "all")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN", requires = "all")]
     pub comm: Vec<String>,
 
     /// Only processes that use this GPU, N of /dev/nvidiaN or its UUID
-    #[arg(long, value_name = "PATTERN", requires = "all")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN", requires = "all")]
     pub gpu: Vec<String>,
 
     /// Only processes in this container, by its name in the pod or the beginning of its id
-    #[arg(long, value_name = "PATTERN", requires = "all")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN", requires = "all")]
     pub container: Vec<String>,
 
     /// Only processes of this pod: its name, NAMESPACE/NAME or UID
-    #[arg(long, value_name = "PATTERN", requires = "all")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN", requires = "all")]
     pub pod: Vec<String>,
 
     /// Find the host's files below FOLDER. For nvcap in a container with the host's /proc (hostPID), /etc and /var/log mounted there
-    #[arg(long, value_name = "FOLDER", default_value = "/", requires = "all")]
+    #[arg(long, help_heading = WHOM, value_name = "FOLDER", default_value = "/", requires = "all")]
     pub host_root: PathBuf,
 }
 
@@ -133,34 +132,33 @@ pub(super) fn cannot_look(pid: u32, refused: &Refused) -> anyhow::Error {
 /// The filters of a command that is for all processes of a host (`serve`).
 #[cfg(feature = "serve")]
 #[derive(clap::Args, Debug, Clone, Default)]
-#[command(next_help_heading = WHOM)]
 #[group(skip)]
 pub(super) struct HostFilters {
     /// Only processes of USER, a name, a number or a pattern
     ///
     /// In all these patterns `*` stands for any text and `?` for one character; case does not matter. If an option is given several times,
     /// one of its patterns must match; different options must all match.
-    #[arg(long, value_name = "USER")]
+    #[arg(long, help_heading = WHOM, value_name = "USER")]
     user: Vec<String>,
 
     /// Only processes whose control group's path fits PATTERN, such as '/system.slice/*'
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN")]
     cgroup: Vec<String>,
 
     /// Only processes with this command name, such as 'python*'
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN")]
     comm: Vec<String>,
 
     /// Only processes that use this GPU, N of /dev/nvidiaN or its UUID. All that they submit is counted, to other GPUs too
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN")]
     gpu: Vec<String>,
 
     /// Only processes in this container, by its name in the pod or the beginning of its id
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN")]
     container: Vec<String>,
 
     /// Only processes of this pod: its name, NAMESPACE/NAME or UID
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, help_heading = WHOM, value_name = "PATTERN")]
     pod: Vec<String>,
 }
 

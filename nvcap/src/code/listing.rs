@@ -64,7 +64,7 @@ impl Listing<'_> {
             if full != function.name {
                 let _ = writeln!(out, "  {}", function.name);
             }
-            let _ = write!(out, "  sm_{}, {} bytes", image.sm, self.code.len());
+            let _ = write!(out, "  {}, {} bytes", image.target(), self.code.len());
             if let Some(registers) = function.registers {
                 let _ = write!(out, ", {registers} registers");
             }
@@ -116,6 +116,7 @@ impl Listing<'_> {
             object["kernel"] = json!(demangled(&function.name));
             object["kernel_mangled"] = json!(function.name);
             object["image"] = json!(image.at);
+            object["target"] = json!(image.target());
             object["offset"] = json!(function.code.start);
             object["registers"] = json!(function.registers);
             let params = function.params.iter();

@@ -5,6 +5,10 @@
 
 use crate::wire::words::u32_at;
 
+/// The value is the byte that follows.
+const BVAL: u8 = 2;
+/// For this architecture alone, of `.nv.compat`.
+const ACCELERATED: u8 = 9;
 /// A value follows, of the given length.
 const SVAL: u8 = 4;
 /// Where a kernel's parameters lie in constant bank 0.
@@ -64,6 +68,22 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
             return Some((*number, value));
         }
     })
+}
+
+/// True where the section `.nv.compat` says that the code is for one architecture alone: attributes as those of `.nv.info`, number 9 a
+/// byte.
+pub(super) fn is_accelerated(mut bytes: &[u8]) -> bool {
+    while let [format, number, low, high, rest @ ..] = bytes {
+        bytes = match *format {
+            BVAL if *number == ACCELERATED => return *low != 0,
+            SVAL => {
+                let len = usize::from(u16::from_le_bytes([*low, *high]));
+                rest.get(len.next_multiple_of(4)..).unwrap_or_default()
+            }
+            _ => rest,
+        };
+    }
+    false
 }
 
 /// Registers by the number of a function's symbol.

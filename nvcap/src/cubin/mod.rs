@@ -5,7 +5,7 @@
 //! wants it, by a [`Function`]'s range. Any bytes are accepted: what makes no sense is left out.
 //!
 //! Sources of the facts: the identification and the flags are those of LLVM's `BinaryFormat/ELF.h` (`EM_CUDA`,
-//! `EF_CUDA_*`); the formats and numbers of attributes (`EIFMT_*`, `EIATTR_*`) are those that `cuobjdump -elf` prints and CuAssembler,
+//! `EF_CUDA_*`), and what ptxas 12.9.86, 13.0.88 and 13.5.37 wrote for sm_90 to sm_121f; the formats and numbers of attributes (`EIFMT_*`, `EIATTR_*`) are those that `cuobjdump -elf` prints and CuAssembler,
 //! cudaparsers and denvdis list; `KPARAM_INFO_V2`'s layout was published with an experiment of nvcc 12.9
 //! on a kernel with a parameter of 0x1520 bytes.
 //!
@@ -16,7 +16,7 @@
 use std::{collections::HashMap, ops::Range};
 
 use crate::wire::peek::Peek;
-use crate::wire::words::u64s;
+use crate::wire::words::{u32_at, u64_at, u64s};
 
 pub mod compare;
 pub(crate) mod control;
@@ -31,9 +31,9 @@ pub use info::{Bank, Param};
 
 /// The most relocations that are kept of one image.
 const MOST_RELOCATIONS: usize = 1 << 20;
-/// Section type: relocations with addends, 24 bytes each.
+/// Section type: relocations with addends, three words each.
 const RELA: u32 = 4;
-/// Section type: relocations, 16 bytes each.
+/// Section type: relocations, two words each.
 const REL: u32 = 9;
 
 /// An image, as its headers and attributes describe it.
@@ -45,6 +45,8 @@ pub struct Image {
     pub len: u64,
     /// The GPU architecture, as in `sm_90`.
     pub sm: u32,
+    /// It runs on this very architecture alone (`sm_90a`). Code for a family (`sm_100f`) has no mark of its own: it is as for `sm_100`.
+    pub accelerated: bool,
     /// It is for linking with others (`nvcc -dc`); otherwise it can be loaded.
     pub relocatable: bool,
     /// Its functions, in the order of their sections: kernels, and device functions that have sections of their own.
@@ -108,6 +110,10 @@ impl Image {
         let mut relocations = 0;
         // Mostly in the order of their places, so that each part of the image is read once.
         for section in &sections {
+            if section.name == ".nv.compat" {
+                elf.accelerated |= info::is_accelerated(&elf.bytes(section));
+                continue;
+            }
             if section.name == ".nv.info" {
                 for (symbol, count) in info::registers(&elf.bytes(section)) {
                     let index = by_symbol.get(&symbol).and_then(|s| by_section.get(s));
@@ -131,10 +137,14 @@ impl Image {
             } else if (section.kind == REL && of(".rel.text."))
                 || (section.kind == RELA && of(".rela.text."))
             {
-                let each = if section.kind == REL { 16 } else { 24 };
+                let word = if elf.wide { 8 } else { 4 };
+                let each = if section.kind == REL { 2 } else { 3 } * word;
                 let bytes = elf.bytes(section);
                 let places = bytes.chunks_exact(each);
-                let places = places.filter_map(|r| Some(u64::from_le_bytes(*r.first_chunk()?)));
+                let places = places.filter_map(|r| match word {
+                    8 => u64_at(r, 0),
+                    _ => u32_at(r, 0).map(u64::from),
+                });
                 let len = function.code.end - function.code.start;
                 let before = function.relocations.len();
                 let left = MOST_RELOCATIONS.saturating_sub(relocations);
@@ -152,9 +162,17 @@ impl Image {
             at,
             len: elf.len(&sections),
             sm: elf.sm,
+            accelerated: elf.accelerated,
             relocatable: elf.relocatable,
             functions,
         })
+    }
+
+    /// The architecture as toolkits name it: `sm_90`, `sm_100a`.
+    #[must_use]
+    pub fn target(&self) -> String {
+        let only = if self.accelerated { "a" } else { "" };
+        format!("sm_{}{only}", self.sm)
     }
 
     /// The function with this mangled name.
@@ -164,9 +182,13 @@ impl Image {
     }
 }
 
-/// The first 8 bytes of a CUDA ELF image, as a little-endian word: magic, 64 bits, little-endian, version 1, and the number of
-/// either ABI.
-pub(crate) const HEADS: [u64; 2] = [0x3301_0102_464c_457f, 0x4101_0102_464c_457f];
+/// The first 8 bytes of a CUDA ELF image, as a little-endian word: magic, 64 or 32 bits, little-endian, version 1, and the number of
+/// the ABI, of which the newer one has 64 bits alone.
+pub(crate) const HEADS: [u64; 3] = [
+    0x3301_0102_464c_457f,
+    0x4101_0102_464c_457f,
+    0x3301_0101_464c_457f,
+];
 
 /// Where images may begin in bytes that lie at an address divisible by 8: each at such an address, too, as allocators and
 /// the sections of files place them. [`Image::read`] says whether there is one.

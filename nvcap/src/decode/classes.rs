@@ -244,7 +244,24 @@ impl Class {
 
     fn spread(self) -> Box<[u16]> {
         let mut map = vec![0u16; SLOTS].into_boxed_slice();
-        let ids: Vec<u16> = IDS.run(self.row.methods()).map(IdRow::method).collect();
+        let mut ids: Vec<u16> = IDS.run(self.row.methods()).map(IdRow::method).collect();
+        // A header that was cut has some methods with a part of their fields and values alone: those are the parent's.
+        if let Some(parent) = self.parent().filter(|p| p.relation == "partial")
+            && let Some(parent) = self::class(parent.class)
+        {
+            ids.retain(|id| {
+                let row = METHODS.row((*id).into());
+                let address = row.address();
+                let own = Method {
+                    class: self.number(),
+                    row,
+                    address,
+                };
+                !parent
+                    .method(address)
+                    .is_some_and(|m| m.says_more_than(own))
+            });
+        }
         let mut put = |address: u32, id: u16| {
             if let Some(slot @ 0) = map.get_mut((address >> 2) as usize) {
                 *slot = id + 1;
@@ -349,6 +366,27 @@ impl Method {
     /// which of them apply.
     pub fn fields(self) -> impl Iterator<Item = Field> {
         FIELDS.run(self.row.fields()).map(|row| Field { row })
+    }
+
+    /// True where this has all that `other`, of the same name and place, has, and more fields or values.
+    fn says_more_than(self, other: Self) -> bool {
+        let is_same = |f: Field| {
+            let mine = self.field(f.name());
+            mine.filter(|m| (m.high(), m.low()) == (f.high(), f.low()))
+        };
+        let has = |f: Field| {
+            is_same(f).is_some_and(|m| {
+                f.names()
+                    .iter()
+                    .all(|(name, value)| m.names().name_of(value) == Some(name))
+            })
+        };
+        let amount = |m: Self| -> usize { m.fields().map(|f| 1 + f.names().iter().count()).sum() };
+        (self.name(), self.base()) == (other.name(), other.base())
+            && self.array().is_none()
+            && other.array().is_none()
+            && other.fields().all(has)
+            && amount(self) > amount(other)
     }
 
     /// The field with this name.
@@ -534,6 +572,13 @@ mod tests {
     fn inherited() {
         // A stub: the whole table is the parent's.
         assert_eq!(method(0xcd40, 0x1b0).expect("a140's").class(), 0xa140);
+        // SEM_EXECUTE is in ca6f's header with two of its eight fields, and two of seven operations.
+        let execute = method(0xca6f, 0x6c).expect("c96f's");
+        assert_eq!((execute.class(), execute.fields().count()), (0xc96f, 8));
+        let operation = execute.field("OPERATION").expect("a field");
+        assert_eq!(operation.names().iter().count(), 7);
+        // A whole header has its own.
+        assert_eq!(method(0xc96f, 0x6c).expect("its own").class(), 0xc96f);
         // Partial: WFI is not in ca6f's header.
         assert_eq!(method(0xca6f, 0x78).expect("c96f's").name(), "WFI");
         // Optical flow: only the methods that all Falcon classes share.

@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
+    decode::event::Engine,
     driver::{Aperture, Caching, ChannelView, Gpu, MappingView, MappingWhat, Model, names, report},
     record::{ChannelId, Device},
 };
 
-use super::names::{known_name, known_pid, pid_name};
+use super::names::{known_engine, known_name, known_pid, pid_name};
 use super::plural::plural;
 use super::style::Plain;
 
@@ -24,6 +25,8 @@ pub struct Live {
     pub submissions: Option<u64>,
     /// Ring entries of these submissions.
     pub entries: Option<u64>,
+    /// The engine by the methods in its ring.
+    pub engine: Engine,
 }
 
 /// What a channel is used for as a rule, by its engine and what is bound to it (docs/driver-model.md). The two
@@ -74,6 +77,24 @@ pub(crate) fn likely_use(model: &Model, channel: &ChannelView) -> &'static str {
         return "optical flow";
     }
     "?"
+}
+
+/// The engines that a channel feeds: those that it was allocated for, else by the methods in its ring.
+fn engines(c: &ChannelView, live: Live) -> Vec<String> {
+    let told = c.engines();
+    match known_engine(live.engine) {
+        Some(name) if told.is_empty() => vec![name],
+        _ => told,
+    }
+}
+
+/// As [`likely_use`], else by the methods in its ring.
+fn use_by(model: &Model, c: &ChannelView, live: Live) -> &'static str {
+    match (likely_use(model, c), live.engine) {
+        ("?", Engine::Graphics) => "graphics or compute",
+        ("?", Engine::Copy(_)) => "copy",
+        (told, _) => told,
+    }
 }
 
 /// The table of channels, with a heading for each process; an empty text if there is no channel.
@@ -139,7 +160,7 @@ fn row(model: &Model, c: &ChannelView, live: Live) -> Vec<String> {
         number(c.gpu.map(u64::from)),
         number(c.chid().map(u64::from)),
         number(c.runlist().map(u64::from)),
-        or_dash(c.engines().join("+")),
+        or_dash(engines(c, live).join("+")),
         hex(c.tsg.map(u64::from)),
         hex(c.class.map(u64::from)),
         hex(c.ring.map(|r| r.0)),
@@ -151,7 +172,7 @@ fn row(model: &Model, c: &ChannelView, live: Live) -> Vec<String> {
             number(live.gp_put.or(c.gp_put).map(u64::from))
         ),
         number(live.submissions),
-        likely_use(model, c).into(),
+        use_by(model, c, live).into(),
     ]
 }
 
@@ -239,7 +260,7 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
     put("handle", c.object.map(|o| o.handle).into());
     put("tsg", c.tsg.into());
     put("context_share", c.context_share.into());
-    put("engines", c.engines().into());
+    put("engines", engines(c, live).into());
     put("objects", bound.into());
     put("ring", c.ring.map(|r| r.0).into());
     put("ring_gpu", c.ring_gpu.map(|r| r.0).into());
@@ -251,7 +272,7 @@ fn channel_json(model: &Model, c: &ChannelView, live: Live) -> Json {
     put("submissions", live.submissions.into());
     put(
         "use",
-        Some(likely_use(model, c)).filter(|u| *u != "?").into(),
+        Some(use_by(model, c, live)).filter(|u| *u != "?").into(),
     );
     put("origin", c.origin.name().into());
     object.into()

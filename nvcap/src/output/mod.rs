@@ -28,6 +28,7 @@ pub(crate) mod message;
 pub(crate) mod method;
 pub mod model_view;
 pub(crate) mod names;
+mod needed;
 pub mod phases;
 pub(crate) mod plural;
 #[cfg(feature = "capture")]

@@ -11,7 +11,7 @@ use super::channels::{self, Live};
 use super::names::pid_name;
 use super::{Detail, Sink};
 use crate::{
-    decode::event::Event,
+    decode::event::{Engine, Event},
     driver::{Model, ObjectRef, number},
     ledger::Ledger,
     record::{ChannelId, Ioctl, Life, Record, Submission},
@@ -52,6 +52,11 @@ impl ModelView {
         let live = self.live.entry(channel).or_default();
         live.gp_get = Some(get);
         live.gp_put = Some(put);
+    }
+
+    /// The engine of a channel by the methods in its ring.
+    pub fn engine(&mut self, channel: ChannelId, engine: Engine) {
+        self.live.entry(channel).or_default().engine = engine;
     }
 
     fn submission(&mut self, s: &Submission) {

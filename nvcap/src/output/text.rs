@@ -9,7 +9,7 @@ use std::io;
 
 use crate::decode::engine_of;
 use crate::decode::event::{
-    Body, ChipBy, ChipSettled, Context, Event, MethodWrite, Operation, Stop, SubmissionHead,
+    Body, ChipBy, ChipSettled, Context, Event, Operation, Stop, SubmissionHead,
 };
 use crate::driver::Model;
 use crate::ledger::Ledger;
@@ -24,6 +24,7 @@ use super::kernels;
 use super::ledger::Fit;
 use super::method::Explainer;
 use super::names::{EngineName, known_name, known_pid};
+use super::needed::Needed;
 use super::plural::{plural, plural_of};
 use super::redact::Redactor;
 use super::releases::Releases;
@@ -33,6 +34,7 @@ use super::{Detail, Sink};
 
 mod brief;
 mod columns;
+mod data_run;
 mod gpu_time;
 mod passed;
 mod repeats;
@@ -42,6 +44,7 @@ pub(super) use brief::brief;
 pub(crate) use brief::is_mechanics;
 pub use columns::Clock;
 use columns::Columns;
+use data_run::DataRun;
 use repeats::Repeats;
 pub(crate) use waits::is_wait;
 
@@ -58,6 +61,8 @@ pub struct TextOptions {
     pub verbose: bool,
     /// A filter chooses the operations: all that it lets through are shown, the driver's own too.
     pub filtered: bool,
+    /// Of processes and channels those alone are shown that the shown events need: a filter chooses the events.
+    pub needed_only: bool,
     /// Short lines are cut to this many columns; by default to the terminal's width, if the output is a terminal.
     pub width: Option<usize>,
     /// Only the ledger is shown.
@@ -91,39 +96,7 @@ pub struct Text {
     stack_of: Option<u64>,
     /// Programs that were shown by their address.
     nameless: HashSet<(u32, GpuVa)>,
-}
-
-/// Consecutive data words to one method.
-#[derive(Default)]
-struct DataRun {
-    serial: u64,
-    first: Option<MethodWrite>,
-    data: Vec<u8>,
-}
-
-impl DataRun {
-    /// Whether a method write continues the run.
-    fn takes(&self, c: &Context, m: &MethodWrite) -> bool {
-        /// A run is kept in memory until it ends, so a run of one MiB becomes a line and a new one begins.
-        const MOST: usize = 1 << 20;
-        self.data.len() < MOST
-            && self.serial == c.serial
-            && self.first.is_some_and(|f| {
-                (f.class, f.method, f.subchannel, f.masked)
-                    == (m.class, m.method, m.subchannel, m.masked)
-                    && f.entry == m.entry
-                    && m.offset == f.offset.wrapping_add(self.data.len() as u32)
-            })
-    }
-
-    fn take(&mut self, c: &Context, m: &MethodWrite) {
-        if self.first.is_none() {
-            self.first = Some(*m);
-            self.serial = c.serial;
-            self.data.clear();
-        }
-        self.data.extend_from_slice(&m.data.to_le_bytes());
-    }
+    needed: Needed,
 }
 
 impl Text {
@@ -144,6 +117,7 @@ impl Text {
             holes: Holes::default(),
             stack_of: None,
             nameless: HashSet::new(),
+            needed: Needed::default(),
         }
     }
 
@@ -201,6 +175,7 @@ impl Text {
             return Ok(());
         }
         self.end_repeats()?;
+        self.needed_by(c)?;
         let prefix = self.columns.submission(c);
         let mut f = Formatter::new(self.out.object(), self.color);
         f.line(
@@ -248,6 +223,7 @@ impl Text {
             self.end_repeats()?;
             self.repeats.begin(c, op);
         }
+        self.needed_by(c)?;
         if let Operation::Launch(l) = op
             && let (None, Some(program)) = (&l.kernel, l.program)
             && self.nameless.len() < MOST_NAMELESS
@@ -300,6 +276,7 @@ impl Text {
             return Ok(());
         }
         self.end_repeats()?;
+        self.needed_by(c)?;
         let prefix = self.columns.submission(c);
         let mut f = Formatter::new(self.out.object(), self.color);
         f.line(prefix, 0, Some(Role::Dim));
@@ -331,6 +308,7 @@ impl Text {
 
     fn stop(&mut self, c: &Context, s: &Stop) -> io::Result<()> {
         self.end_repeats()?;
+        self.needed_by(c)?;
         let prefix = self.columns.submission(c);
         let mut f = Formatter::new(self.out.object(), self.color);
         f.line(prefix, 0, Some(Role::Alarm));
@@ -377,6 +355,26 @@ impl Text {
             _ => return Ok(()),
         };
         self.note(at, Role::Dim, format_args!("{text}"))
+    }
+
+    /// The lines of records that this submission needs and that were held back.
+    fn needed_by(&mut self, c: &Context) -> io::Result<()> {
+        for record in self.needed.of_submission(c) {
+            self.show(&record)?;
+        }
+        Ok(())
+    }
+
+    /// The line of a record that has one.
+    fn show(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Loss(l) => self.loss(l),
+            Record::Passed(p) => self.passed(p),
+            Record::Process(p) => self.life(p.at, &p.life),
+            Record::Channel(c) if self.options.verbose => self.channel(c),
+            Record::Kernel(k) => self.named(k),
+            _ => Ok(()),
+        }
     }
 
     fn loss(&mut self, l: &Loss) -> io::Result<()> {
@@ -440,6 +438,7 @@ impl Sink for Text {
         {
             if !self.run.takes(c, m) {
                 self.end_run()?;
+                self.needed_by(c)?;
                 self.columns.submission(c);
             }
             self.run.take(c, m);
@@ -455,6 +454,7 @@ impl Sink for Text {
             Body::Operation(op) => return self.operation(c, event.entry, op),
             Body::Entry(_) | Body::Method(_) => {}
         }
+        self.needed_by(c)?;
         let prefix = self.columns.submission(c);
         let mut f = Formatter::new(self.out.object(), self.color);
         let redact = self.options.redact.as_ref();
@@ -514,15 +514,14 @@ impl Sink for Text {
         {
             self.holes.note(s);
         }
-        match record {
-            // With `-q` the ledger alone tells losses.
-            Record::Loss(l) if !self.options.quiet => self.loss(l),
-            Record::Passed(p) if !self.options.quiet => self.passed(p),
-            Record::Process(p) if !self.options.quiet => self.life(p.at, &p.life),
-            Record::Channel(c) if !self.options.quiet && self.options.verbose => self.channel(c),
-            Record::Kernel(k) if !self.options.quiet => self.named(k),
-            _ => Ok(()),
+        // With `-q` the ledger alone tells losses.
+        if self.options.quiet || self.options.needed_only && self.needed.hold(record) {
+            return Ok(());
         }
+        for needed in self.needed.of_record(record) {
+            self.show(&needed)?;
+        }
+        self.show(record)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -11,6 +11,8 @@ pub struct Error {
     what: String,
     why: String,
     next: String,
+    /// Ways out that an option of the command line is, each with the option's name; a command may lack it.
+    options: Vec<(&'static str, &'static str)>,
 }
 
 impl Error {
@@ -20,9 +22,37 @@ impl Error {
             what: what.into(),
             why: why.to_string(),
             next: next.into(),
+            options: Vec::new(),
         }
     }
+
+    /// Adds another way out: an option of the command line (its name without dashes), and the words that tell to use it.
+    pub(crate) fn or(mut self, option: &'static str, words: &'static str) -> Self {
+        self.options.push((option, words));
+        self
+    }
+
+    /// Adds [`OBSERVE`] as another way out.
+    pub(crate) fn or_observe(self) -> Self {
+        self.or("how", OBSERVE)
+    }
+
+    /// The text for a command that has these options alone.
+    pub(crate) fn for_command(&self, has: impl Fn(&str) -> bool) -> String {
+        let Self {
+            what, why, next, ..
+        } = self;
+        let mut text = format!("{what}: {why}; {next}");
+        for (_, words) in self.options.iter().filter(|(option, _)| has(option)) {
+            text += ", or ";
+            text += words;
+        }
+        text
+    }
 }
+
+/// The way out of whatever a breakpoint or BPF is refused by.
+pub(crate) const OBSERVE: &str = "use --how observe";
 
 impl Error {
     /// The failure of `doing` something with a process that cannot be looked into.
@@ -38,8 +68,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, why, next } = self;
-        write!(f, "{what}: {why}; {next}")
+        f.write_str(&self.for_command(|_| true))
     }
 }
 
@@ -69,7 +98,7 @@ pub(crate) fn remedy_for_refusal(e: &io::Error) -> &'static str {
         }
         Some(libc::ESRCH | libc::ENOENT) => "check the process id",
         Some(libc::ENOSPC) => {
-            "another tool (a debugger, perf) holds the thread's debug registers: end it, or try `--how observe`"
+            "another tool (a debugger, perf) holds the thread's debug registers: end it"
         }
         _ => ASK_DOCTOR,
     }
@@ -90,6 +119,21 @@ pub(crate) fn without_doctor(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_remedy_names_no_option_that_the_command_lacks() {
+        let error = Error::new("tracing", "refused", "load it")
+            .or_observe()
+            .or("channels", "name --channels");
+        let said = |of: &[&str]| error.for_command(|o| of.contains(&o));
+        assert_eq!(said(&[]), "tracing: refused; load it");
+        assert_eq!(
+            said(&["channels"]),
+            "tracing: refused; load it, or name --channels"
+        );
+        let all = "tracing: refused; load it, or use --how observe, or name --channels";
+        assert_eq!(error.to_string(), all);
+    }
 
     #[test]
     fn doctor_does_not_send_to_doctor() {

@@ -30,7 +30,7 @@ macro_rules! filter {
 /// The text of the remedy for a trap whose calls are refused.
 macro_rules! remedy {
     () => {
-        "use --how observe, run nvcap outside, or have the filter let it pass (docker run --security-opt seccomp=unconfined; a pod's \
+        "run nvcap outside, or have the filter let it pass (docker run --security-opt seccomp=unconfined; a pod's \
          seccompProfile Unconfined; a service's SystemCallFilter=)"
     };
 }

@@ -217,7 +217,6 @@ impl Live {
     fn process(&self, process: &ProcessView, gpu: Option<u32>, of: &GpuView) -> Row {
         let id = process_id(process.pid, gpu);
         let who = self.now.who.get(&process.pid).cloned().unwrap_or_default();
-        let pid = f64::from(process.pid);
         let state = match (process.shares, of.channels()) {
             (Some(parent), _) => Cell::text(&format!("with {parent}")),
             (None, 0) => Cell::text("no channel yet"),
@@ -229,7 +228,7 @@ impl Live {
             Cell::count(of.pending),
         ];
         let mut cells = vec![
-            Cell::shown(process.pid, pid),
+            Cell::pid(process.pid),
             Cell::text(&who.user),
             Cell::text(&process.name),
             gpu_cell(gpu),
@@ -284,7 +283,7 @@ impl Live {
         let (id, of) = (channel_id(process.pid, channel), &channel.view);
         let mut cells = vec![
             Cell::shown(format!("{:#x}", channel.ring), channel.ring as f64),
-            Cell::shown(process.pid, f64::from(process.pid)),
+            Cell::pid(process.pid),
             gpu_cell(channel.gpu),
             Cell::rate(self.rate(id, of.sums.submitted)),
             Cell::count(of.pending),

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use crate::output::names::pid_name;
 use crate::output::style::Plain;
 use crate::output::units::{Bytes, Nanoseconds};
 
@@ -51,6 +52,11 @@ impl Cell {
             text: text.to_string(),
             rank: Rank::Number(rank),
         }
+    }
+
+    /// A process.
+    pub(crate) fn pid(pid: u32) -> Self {
+        Self::shown(pid_name(pid), f64::from(pid))
     }
 
     /// A count.

@@ -321,7 +321,8 @@ impl Tally {
     }
 
     fn number(&mut self, pid: u32, what: What, text: String) -> u32 {
-        let key = match self.works.len() < MOST_WORKS {
+        let has_room = self.works.len() < MOST_WORKS;
+        let key = match has_room {
             true => (pid, what),
             false => (0, What::Unknown),
         };
@@ -329,7 +330,7 @@ impl Tally {
             return *number;
         }
         let number = self.works.len() as u32;
-        self.works.push(match key.0 == pid {
+        self.works.push(match has_room {
             true => Work {
                 pid,
                 text,

@@ -8,6 +8,7 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 
 use super::state::{SECOND, Screen, State};
 use super::table::{Column, Row, Table};
+use crate::output::names::pid_name;
 use crate::output::style::Plain;
 
 /// What is drawn beside the table.
@@ -71,7 +72,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &mut State, table: &Table, arou
 fn about_text(state: &State, more: &str) -> String {
     let mut text = state.screen.word().to_owned();
     if let Some((pid, name)) = &state.of {
-        text += &format!(" of process {pid} {}", Plain(name));
+        text += &format!(" of process {} {}", pid_name(*pid), Plain(name));
     }
     if !more.is_empty() {
         text += &format!("; {}", Plain(more));

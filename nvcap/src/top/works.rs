@@ -111,7 +111,7 @@ fn processes(tally: &Tally, sums: &Step, span: (u64, u64)) -> Table {
             id: (u64::from(pid), 0),
             pid,
             cells: vec![
-                Cell::shown(pid, f64::from(pid)),
+                Cell::pid(pid),
                 Cell::text(&process.user),
                 Cell::text(&process.name),
                 Cell::text(&gpus.join(",")),
@@ -168,7 +168,7 @@ fn channel_row(
         pid: channel.pid,
         cells: vec![
             Cell::shown(shown, f64::from(id.0)),
-            Cell::shown(channel.pid, f64::from(channel.pid)),
+            Cell::pid(channel.pid),
             Cell::known(gpu),
             Cell::text(&EngineName(channel.engine).to_string()),
             rate(flow.submissions, span),
@@ -242,7 +242,7 @@ fn kernel_cells(work: &Work, spent: &Spent, all_ns: u64) -> Vec<Cell> {
         }),
         Cell::count(spent.count),
         mean(spent),
-        Cell::shown(work.pid, f64::from(work.pid)),
+        Cell::pid(work.pid),
         Cell::text(&work.text),
     ]
 }
@@ -257,7 +257,7 @@ fn copy_cells(work: &Work, spent: &Spent) -> Vec<Cell> {
             Cell::shown(format!("{speed:.1}"), speed)
         }),
         mean(spent),
-        Cell::shown(work.pid, f64::from(work.pid)),
+        Cell::pid(work.pid),
         Cell::text(&work.text),
     ]
 }

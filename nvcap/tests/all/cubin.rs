@@ -139,6 +139,105 @@ fn elf(abi: u8, flags: u32, sections: &[Section<'_>]) -> Vec<u8> {
     out
 }
 
+/// What ptxas 12.9.86, 13.0.88 and 13.5.37 wrote as ABI, flags and the beginning of `.nv.compat` for each target.
+#[test]
+fn architectures_are_told_apart() {
+    let (base, only) = (
+        &[2u8, 9, 0, 0, 2, 2, 1, 0][..],
+        &[2u8, 9, 1, 0, 2, 2, 1, 0][..],
+    );
+    // Number 9 within a value, and behind it.
+    let behind = &[4u8, 11, 4, 0, 2, 9, 1, 0, 2, 9, 0, 0][..];
+    for (abi, flags, compat, target) in [
+        (0x33, 0x5a_055a, &[][..], "sm_90"),
+        (0x33, 0x5a_0d5a, &[], "sm_90a"),
+        (0x41, 0x600_6402, &[2, 2, 1, 0], "sm_100"),
+        (0x41, 0x600_640a, &[2, 2, 1, 0], "sm_100a"),
+        (0x41, 0x600_670a, &[2, 2, 1, 0], "sm_103a"),
+        (0x41, 0x600_790a, &[2, 2, 1, 0], "sm_121a"),
+        (0x41, 0x600_5a04, base, "sm_90"),
+        (0x41, 0x600_5a04, only, "sm_90a"),
+        (0x41, 0x600_6402, base, "sm_100"),
+        (0x41, 0x600_6402, only, "sm_100a"),
+        (0x41, 0x600_6702, only, "sm_103a"),
+        (0x41, 0x600_7902, base, "sm_121"),
+        (0x41, 0x600_7902, only, "sm_121a"),
+        (0x41, 0x600_7902, behind, "sm_121"),
+    ] {
+        let bytes = elf(abi, flags, &[(".nv.compat", 0x7000_0086, 0, compat)]);
+        let image = Image::read(bytes.as_slice(), 0).expect("an image");
+        assert_eq!(image.target(), target, "{abi:#x} {flags:#x} {compat:?}");
+    }
+}
+
+/// The same image with the headers and relocations of 32-bit ELF.
+fn narrow(wide: &[u8]) -> Vec<u8> {
+    let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let half = |bytes: &[u8], at: usize| u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap());
+    let (table, count) = (word(wide, 40) as usize, usize::from(half(wide, 60)));
+    let mut out = vec![0u8; 64];
+    let mut headers = Vec::new();
+    for header in wide[table..table + count * 64].chunks(64) {
+        let (at, size) = (word(header, 24) as usize, word(header, 32) as usize);
+        let kind = u32::from_le_bytes(header[4..8].try_into().unwrap());
+        let bytes = &wide[at..at + size];
+        let bytes: Vec<u8> = match kind {
+            // Relocations: each word is half as long.
+            4 | 9 => { bytes.chunks(8) }
+                .flat_map(|w| w[..4].iter().copied())
+                .collect(),
+            _ => bytes.to_vec(),
+        };
+        let mut narrow = [0u8; 40];
+        narrow[..8].copy_from_slice(&header[..8]);
+        narrow[16..20].copy_from_slice(&(out.len() as u32).to_le_bytes());
+        narrow[20..24].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+        narrow[28..32].copy_from_slice(&header[44..48]);
+        headers.extend(narrow);
+        out.extend(bytes);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+    out[..16].copy_from_slice(&wide[..16]);
+    out[4] = 1;
+    out[16..20].copy_from_slice(&wide[16..20]);
+    let table = out.len() as u32;
+    out[32..36].copy_from_slice(&table.to_le_bytes());
+    out[36..40].copy_from_slice(&wide[48..52]);
+    out[46..48].copy_from_slice(&40u16.to_le_bytes());
+    out[48..52].copy_from_slice(&wide[60..64]);
+    out.extend(headers);
+    out
+}
+
+/// Toolkits before CUDA 9 wrote 32-bit images for 32-bit programs.
+#[test]
+fn an_image_of_32_bits_is_read_as_one_of_64() {
+    let mut wide = older();
+    wide[16] = 2;
+    let wide_image = Image::read(wide.as_slice(), 0).expect("an image");
+    let bytes = narrow(&wide);
+    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    assert_eq!(image.len, bytes.len() as u64);
+    assert_eq!((image.sm, image.relocatable), (wide_image.sm, false));
+    assert_eq!(image.functions.len(), wide_image.functions.len());
+    assert!(!image.functions.is_empty());
+    for (narrow, wide_function) in image.functions.iter().zip(&wide_image.functions) {
+        let code = |bytes: &[u8], f: &CodeFunction| {
+            bytes[f.code.start as usize..f.code.end as usize].to_vec()
+        };
+        assert_eq!(code(&bytes, narrow), code(&wide, wide_function));
+        assert_eq!(narrow.name, wide_function.name);
+        assert_eq!(narrow.params, wide_function.params);
+        assert_eq!(narrow.relocations, wide_function.relocations);
+    }
+    assert!({ image.functions.iter() }.any(|f| !f.relocations.is_empty()));
+    assert_eq!(beginnings(&bytes).next(), Some(0));
+    // Cut anywhere, it is read or refused.
+    for len in 0..bytes.len() {
+        let _ = Image::read(&bytes[..len], 0);
+    }
+}
+
 fn rela(offset: u64) -> Vec<u8> {
     let mut bytes = offset.to_le_bytes().to_vec();
     bytes.extend([0; 16]);

@@ -120,6 +120,7 @@ fn the_table_and_the_json_say_the_same() {
             gp_put: Some(974),
             submissions: Some(12),
             entries: None,
+            ..channels::Live::default()
         },
     );
     let table = channels::table(&model, Some(PID), &live);

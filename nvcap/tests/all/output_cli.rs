@@ -185,7 +185,23 @@ fn a_decoder_has_given_up_what_it_does_not_need() {
 fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
     for (args, status, says) in [
         #[cfg(feature = "trap")]
-        (vec![], 2, "nothing to trace"),
+        (
+            vec![],
+            2,
+            "nothing to trace: give a command after -- (nvcap -- ./vadd)",
+        ),
+        (
+            vec!["record"],
+            2,
+            "(nvcap record -- ./vadd), a process (nvcap record -p PID)",
+        ),
+        (vec!["time"], 2, "(nvcap time -- ./vadd)"),
+        (vec!["stacks"], 2, "(nvcap stacks -- ./vadd)"),
+        (
+            vec!["export", "perfetto"],
+            2,
+            "(nvcap export perfetto -- ./vadd)",
+        ),
         (
             vec!["decode", "--from", "orc", "/nonexistent/x"],
             1,
@@ -976,6 +992,41 @@ fn a_filter_that_nothing_matches_is_told() {
     assert!(!of("token=0x10012").contains("matched"));
     let told = of("channel=0x10012");
     assert!(told.contains("token the work-submit token"), "{told}");
+}
+
+#[test]
+fn a_filter_shows_the_channels_and_processes_of_what_it_lets_through_alone() {
+    let Some(capture) = capture("h200-mixed.orc.xz") else {
+        return;
+    };
+    let of = |args: &[&str]| {
+        let base = ["decode", "--from", "orc", &capture, "-e", "serial=7"];
+        let out = nvcap(&[&base[..], args].concat());
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        text(&out.stdout)
+    };
+    let types: Vec<(String, Option<u64>)> = of(&["--json"])
+        .lines()
+        .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap())
+        .map(|o| {
+            let kind = o["type"].as_str().unwrap_or_default();
+            (kind.to_owned(), o["channel"].as_u64())
+        })
+        .collect();
+    let expected = [
+        ("channel", Some(7)),
+        ("submission", Some(7)),
+        ("operation", Some(7)),
+        ("operation", Some(7)),
+        ("ledger", None),
+    ];
+    assert_eq!(types, expected.map(|(t, c)| (t.to_owned(), c)));
+    let shown = of(&["-v"]);
+    let channels: Vec<&str> = shown
+        .lines()
+        .filter_map(|l| l.split_once("  channel ").map(|(_, of)| of))
+        .collect();
+    assert_eq!(channels, ["7 token 0x30019"]);
 }
 
 #[test]

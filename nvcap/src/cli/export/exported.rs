@@ -196,6 +196,7 @@ fn live(export: &impl Export, _trace: trace::Args) -> anyhow::Result<ExitCode> {
 
 #[cfg(feature = "trap")]
 fn live(export: &impl Export, mut trace: trace::Args) -> anyhow::Result<ExitCode> {
+    trace.typed = format!("nvcap export {}", export.names().0);
     trace.gpu_time = true;
     trace.output.has_gpu_time = true;
     trace.output.has_stacks = trace.stacks.is_some() && trace.how != HowArg::Observe;

@@ -97,6 +97,40 @@ fn pcas(p: &mut Pushbuffer, i: u64, action: u32) {
         .expect("named");
 }
 
+/// The banks of a QMD of libcuda's: the program's, and libcuda's own.
+fn libcudas_banks(own: u64) -> Vec<ConstantBank> {
+    let bank = |index, address, size| ConstantBank {
+        index,
+        address: GpuVa(address),
+        size,
+    };
+    vec![bank(0, own, 0x300), bank(7, 0x7f4f_2000_0000, 0x1_0000)]
+}
+
+/// A client without CUDA may reserve no shared memory: its kernels are the program's, whatever their arguments look like.
+#[test]
+fn a_kernel_without_libcuda_s_bank_is_the_program_s() {
+    let bank = 0x7f4f_4800_0000;
+    let kinds = |banks: Vec<ConstantBank>, class: u32| {
+        let copies: [u64; 2] = [0x7f00_1000_0000, 0x7f00_2000_0000];
+        let args = copies.map(u64::to_le_bytes);
+        let view = View {
+            block: [256, 1, 1],
+            shared_bytes: 0,
+            constant_banks: banks,
+            ..kernel(0, &[])
+        };
+        let of = |args: &[u8]| crate::decode::ops::driver_kernels::kind(class, &view, args).0;
+        [of(args.as_flattened()), of(&[])]
+    };
+    use LaunchKind::{Driver, DriverCopy, User};
+    let libcudas = || libcudas_banks(bank);
+    assert_eq!(kinds(libcudas(), CLASS), [DriverCopy, Driver]);
+    assert_eq!(kinds(libcudas()[..1].to_vec(), CLASS), [User, User]);
+    assert_eq!(kinds(Vec::new(), CLASS), [User, User]);
+    assert_eq!(kinds(libcudas(), 0xc5c0), [User, User]);
+}
+
 /// The driver's kernel that leads a graph on, as QMD `i`, by entry `index` of a table.
 fn leads_on(p: &mut Pushbuffer, i: u64, index: u32, table: u64, edges: u64) {
     let bank = 0x7f4f_4800_0000 + i * 0x1000;
@@ -107,11 +141,7 @@ fn leads_on(p: &mut Pushbuffer, i: u64, index: u32, table: u64, edges: u64) {
         grid: [1; 3],
         block: [32, 1, 1],
         shared_bytes: 0,
-        constant_banks: vec![ConstantBank {
-            index: 0,
-            address: GpuVa(bank),
-            size: 0x300,
-        }],
+        constant_banks: libcudas_banks(bank),
         ..node(i, &[])
     };
     write(p, i, &view);
@@ -400,6 +430,7 @@ fn a_table_that_does_not_name_the_kernel_is_none() {
     let ran: Vec<_> = told.ran().iter().map(|r| r.0).collect();
     assert_eq!(ran, [1, 2, 4, 3, 5]);
     let kinds: Vec<_> = told.launches.iter().map(|l| l.kind).collect();
+    // libcuda's, by its bank, and not the program's: it reserves nothing.
     assert_eq!(kinds[2], LaunchKind::Driver);
     assert_eq!(kinds[4], LaunchKind::DriverGraph);
 }

@@ -1,9 +1,10 @@
 //! The driver's own kernels, recognised by their form: memsets, copies within the device, and kernels that lead a CUDA
 //! graph on.
 //!
-//! Measured with CUDA 13.0 and driver 580 on Hopper against CUPTI (docs/decoding.md has the evidence). A kernel without any
+//! Measured with CUDA 13.0 and driver 580 on Hopper against CUPTI (docs/decoding.md has the evidence). A QMD of libcuda's without any
 //! shared memory is the driver's: every kernel that is compiled for Ampere and later has at least the 1 KiB that is
-//! reserved for the system. Arguments, block and grid together show what a driver's kernel does.
+//! reserved for the system. A client without CUDA may leave that out, and its kernels are the program's: libcuda's QMDs are told by a
+//! constant bank of its own. Arguments, block and grid together show what a driver's kernel does.
 
 use crate::decode::{
     event::{LaunchKind, Moves},
@@ -18,6 +19,8 @@ use crate::wire::{
 
 /// First compute class whose kernels all have shared memory.
 const RESERVES_SHARED: u32 = 0xc6c0;
+/// The constant bank with tables of libcuda's own (64 KiB), which each of its QMDs with a program has, its own kernels' and the program's.
+const LIBCUDA_BANK: u32 = 7;
 /// Shared memory of a block that the system reserves since Ampere (CUDA: reservedSharedMemPerBlock), bytes.
 const RESERVED: u32 = 1024;
 
@@ -34,7 +37,8 @@ pub(in crate::decode) fn kind(class: u32, view: &View, args: &[u8]) -> (LaunchKi
     if view.null || view.grid.contains(&0) {
         return (LaunchKind::Companion, None);
     }
-    if class < RESERVES_SHARED || view.shared_bytes != 0 {
+    let is_libcudas = { view.constant_banks.iter() }.any(|bank| bank.index == LIBCUDA_BANK);
+    if class < RESERVES_SHARED || view.shared_bytes != 0 || !is_libcudas {
         return (LaunchKind::User, None);
     }
     let words = Words(args);

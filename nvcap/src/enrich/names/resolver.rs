@@ -5,7 +5,7 @@
 //! leads to its image: the pointer to the name points into it.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
     sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
@@ -14,6 +14,7 @@ use std::{
 mod by_code;
 mod in_files;
 mod known;
+mod learning;
 mod look;
 mod noted;
 
@@ -98,6 +99,11 @@ pub(crate) struct Resolver {
     /// How many programs must be known before the layout is looked for again, now and when this search began.
     next_try: usize,
     first_try: usize,
+    /// How many images were known when the layout was last looked for, and when [`Resolver::tell_again`] last looked.
+    images_learnt: usize,
+    images_told: usize,
+    /// Programs whose names are from text alone: an image may tell them again.
+    by_text: BTreeMap<u64, Ask>,
     /// How many programs were known when launches were last found to contradict the layout.
     contradicted_at: usize,
     /// Programs that were not found: they are looked for again with the next ones.
@@ -150,6 +156,9 @@ impl Resolver {
             layout: None,
             next_try: 0,
             first_try: 0,
+            images_learnt: 0,
+            images_told: 0,
+            by_text: BTreeMap::new(),
             contradicted_at: 0,
             left: Vec::new(),
             ambiguous: HashSet::new(),
@@ -248,6 +257,7 @@ impl Resolver {
             };
             self.places.remove(&program.address);
             self.ambiguous.remove(&ask.program.0);
+            self.by_text.remove(&ask.program.0);
             self.programs.retain(|p| p.address != program.address);
             self.programs.push(program);
         }
@@ -370,7 +380,7 @@ impl Resolver {
     /// Takes the programs that new places lead to.
     fn take_places(&mut self, mut from: Vec<u64>, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         self.conclude(wanted, found, false);
-        if !wanted.is_empty() || self.layout.is_none() {
+        if !wanted.is_empty() || self.is_without_images() {
             if self.layout.is_none() {
                 // More may be known than after the part of memory before.
                 self.next_try = self.first_try;
@@ -380,60 +390,8 @@ impl Resolver {
             }
             self.conclude(wanted, found, false);
         }
+        self.tell_again(found);
         self.follow_links(from);
-    }
-
-    /// Learns the layout again where launches contradict it: the registers of records that are there are not theirs.
-    fn learn_again(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
-        let Some(layout) = self.layout.clone().filter(|l| l.registers.is_some()) else {
-            return;
-        };
-        let any = Layout {
-            registers: None,
-            ..layout
-        };
-        let is_there = |resolver: &mut Self, ask: &Ask| {
-            let places = resolver.places.get(&ask.program.0).cloned();
-            let mut places = places.unwrap_or_default().into_iter();
-            places.any(|at| resolver.name_at(&any, at, ask.registers).is_some())
-        };
-        if self.programs.len() > self.contradicted_at && wanted.iter().any(|a| is_there(self, a)) {
-            self.contradicted_at = self.programs.len();
-            self.next_try = 0;
-            if self.learn() {
-                self.conclude(wanted, found, true);
-            }
-        }
-    }
-
-    /// Learns the layout, unless it holds for more programs already; whether it is another now.
-    fn learn(&mut self) -> bool {
-        // What failed for as many programs fails again for a few more: a process without records must not be read for ever.
-        if self.programs.len() < self.next_try {
-            return false;
-        }
-        let learnt = Layout::learn(&*self.space, &mut self.images, &self.programs, &self.places);
-        let Some(learnt) = learnt else {
-            self.next_try = self.programs.len() * 2;
-            return false;
-        };
-        // Once many agree, a few programs more change nothing.
-        self.next_try = match learnt.agree {
-            0..SETTLED => 0,
-            _ => self.programs.len() * 2,
-        };
-        // Of two that hold for as many, the newer one was learnt from all of them.
-        let better = self
-            .layout
-            .as_ref()
-            .is_none_or(|l| learnt.agree >= l.agree && learnt != *l);
-        if better {
-            if self.layout.as_ref().is_some_and(|l| l.name != learnt.name) {
-                self.records.clear();
-            }
-            self.layout = Some(learnt);
-        }
-        better
     }
 
     /// Finds the records of the modules of which one of these places is a record.
@@ -469,6 +427,7 @@ impl Resolver {
                 let told = kernel.certain || !known;
                 if told {
                     self.ambiguous.remove(&ask.program.0);
+                    self.note_told(ask, &layout);
                     found.push(kernel);
                 }
                 !told

@@ -9,6 +9,7 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 mod changing;
+mod order;
 
 use super::one_of;
 use super::resolver::{Ask, Listing, Resolver};

@@ -434,14 +434,12 @@ impl Sink for Report {
                     self.processes.insert(p.at.pid, name.to_string());
                 }
             }
-            Record::Loss(loss) => {
-                // Without a time of its own it stands where it was noticed.
-                let noticed = self.now.max(self.origin.unwrap_or_default());
-                let time = self.since(loss.at.time().unwrap_or(noticed));
-                self.losses.add(loss, time);
-            }
             _ => {}
         }
+        // A loss without a time of its own stands where it was noticed.
+        let noticed = self.now.max(self.origin.unwrap_or_default());
+        let time = self.since(record.at().time().unwrap_or(noticed));
+        self.losses.record(record, time);
         Ok(())
     }
 

@@ -38,6 +38,11 @@ impl Durations {
         }
     }
 
+    /// A figure of these durations; none where there are none.
+    pub(in crate::output) fn known<T>(&self, figure: T) -> Option<T> {
+        (self.count > 0).then_some(figure)
+    }
+
     /// The estimated sum of `of` durations, of which these are a sample, and its error at 95 % confidence, ns.
     pub(in crate::output) fn estimate_ns(&self, of: u64) -> (u64, u64) {
         if of <= self.count {

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::intervals::Intervals;
 use super::report::verdict;
-use super::{Account, Row, What, Whose};
-use crate::output::names::EngineName;
+use super::{Account, Durations, Row, What, Whose};
+use crate::output::names::{EngineName, known_pid};
 
 impl Account {
     /// One object of type `gpu_time`.
@@ -14,8 +14,9 @@ impl Account {
             let d = &row.durations;
             let (total, error) = d.estimate_ns(row.count);
             json!({
-                "timed": d.count, "timed_ns": d.sum_ns, "total_ns": total, "total_error_ns": error, "mean_ns": d.mean_ns(), "least_ns": d.least_ns, "most_ns": d.most_ns,
-                "p50_ns": d.quantile_ns(0.5), "p90_ns": d.quantile_ns(0.9), "p99_ns": d.quantile_ns(0.99),
+                "timed": d.count, "timed_ns": d.sum_ns, "total_ns": d.known(total), "total_error_ns": d.known(error), "mean_ns": d.known(d.mean_ns()),
+                "least_ns": d.known(d.least_ns), "most_ns": d.known(d.most_ns), "p50_ns": d.known(d.quantile_ns(0.5)),
+                "p90_ns": d.known(d.quantile_ns(0.9)), "p99_ns": d.known(d.quantile_ns(0.99)),
             })
         };
         let kernels: Vec<Value> = self
@@ -41,7 +42,7 @@ impl Account {
             .into_iter()
             .map(|(what, row)| {
                 let rate = row.bytes as f64 / row.durations.sum_ns.max(1) as f64;
-                json!({"copies": row.text, "count": row.count, "works": what.works(), "bytes": row.bytes, "gb_per_s": rate, "gpu": durations(row)})
+                json!({"copies": row.text, "count": row.count, "works": what.works(), "bytes": row.bytes, "gb_per_s": row.durations.known(rate), "gpu": durations(row)})
             })
             .collect();
         let sample = self.coverage.sample();
@@ -66,7 +67,7 @@ impl Account {
                     .collect();
                 let (gpu, pid) = match whose {
                     Whose::Gpu(gpu) => (Some(gpu), None),
-                    Whose::Process(pid) => (None, Some(pid)),
+                    Whose::Process(pid) => (None, known_pid(*pid)),
                 };
                 json!({"gpu": gpu, "pid": pid, "work": work(w), "verdict": verdict(w), "gaps": gaps})
             })
@@ -79,16 +80,17 @@ impl Account {
         let processes: Vec<Value> = self
             .processes
             .iter()
-            .map(|(pid, w)| json!({"pid": pid, "work": work(w)}))
+            .map(|(pid, w)| json!({"pid": known_pid(*pid), "work": work(w)}))
             .collect();
+        let half = |d: &Durations| d.known(d.quantile_ns(0.5));
         let channels: Vec<Value> = self
             .channels
             .iter()
             .map(|(id, c)| {
                 json!({
-                    "channel": id.0, "pid": c.pid, "gpu": c.gpu, "engine": EngineName(c.engine).to_string(),
-                    "work": work(&c.work), "queued_p50_ns": c.queued.quantile_ns(0.5), "queued_ns": c.queued.sum_ns,
-                    "queued_least_p50_ns": c.queued_least.quantile_ns(0.5), "queued_most_p50_ns": c.queued_most.quantile_ns(0.5),
+                    "channel": id.0, "pid": known_pid(c.pid), "gpu": c.gpu, "engine": EngineName(c.engine).to_string(),
+                    "work": work(&c.work), "queued_p50_ns": half(&c.queued), "queued_ns": c.queued.sum_ns,
+                    "queued_least_p50_ns": half(&c.queued_least), "queued_most_p50_ns": half(&c.queued_most),
                     "waited_ns": c.waited_ns, "depth": c.depth(),
                 })
             })

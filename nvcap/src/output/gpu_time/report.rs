@@ -22,11 +22,14 @@ fn share(part: u64, of: u64) -> f64 {
 }
 
 /// What limits the program: the GPU, if it was nearly always busy; else waits for semaphores or missing submissions, if one of them
-/// fills half of the GPU's idle time.
-pub(super) fn verdict(work: &Intervals) -> &'static str {
+/// fills half of the GPU's idle time. `None` where no time is known.
+pub(super) fn verdict(work: &Intervals) -> Option<&'static str> {
+    if work.known_ns() == 0 {
+        return None;
+    }
     let busy = work.busy_ns as f64 / work.known_ns().max(1) as f64;
     let half = work.idle.ns as f64 / 2.0;
-    if busy >= GPU_BOUND {
+    Some(if busy >= GPU_BOUND {
         "GPU-bound"
     } else if work.idle.waited_ns as f64 >= half {
         "bound by waits for semaphores"
@@ -34,7 +37,7 @@ pub(super) fn verdict(work: &Intervals) -> &'static str {
         "launch-bound"
     } else {
         "bound by waits between submissions"
-    }
+    })
 }
 
 /// Per cent from a least to a greatest value.
@@ -48,6 +51,9 @@ fn range(least: f64, most: f64) -> String {
 /// Shares of the time, per cent: with work, waiting for a semaphore, and nothing submitted.
 fn shares(work: &Intervals) -> [String; 3] {
     let of = work.known_ns();
+    if of == 0 {
+        return ["?", "?", "?"].map(str::to_owned);
+    }
     let (least, most) = work.idle.empty_ns;
     [
         format!("{:.1}", share(work.busy_ns, of)),
@@ -59,6 +65,10 @@ fn shares(work: &Intervals) -> [String; 3] {
 /// `sample`: the share of the time in which stamps were read, where it is not all.
 fn sentence(work: &Intervals, sample: Option<f64>) -> String {
     let known = work.known_ns();
+    let Some(verdict) = verdict(work) else {
+        let unknown = Nanoseconds(work.unknown_ns);
+        return format!("how busy it was is not known ({unknown})");
+    };
     let busy = share(work.busy_ns, known);
     let span = Nanoseconds(known);
     let worked = match (sample, work.share_error()) {
@@ -69,7 +79,7 @@ fn sentence(work: &Intervals, sample: Option<f64>) -> String {
             100.0 * error
         ),
     };
-    let mut text = format!("{}; work ran in {worked}", verdict(work));
+    let mut text = format!("{verdict}; work ran in {worked}");
     if work.idle.ns > 0 {
         let of = |ns| share(ns, work.idle.ns);
         let (least, most) = work.idle.empty_ns;
@@ -89,7 +99,7 @@ impl std::fmt::Display for Whose {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Gpu(gpu) => write!(f, "GPU {gpu}"),
-            Self::Process(pid) => write!(f, "the GPU of process {pid}"),
+            Self::Process(pid) => write!(f, "the GPU of process {}", pid_name(*pid)),
         }
     }
 }
@@ -132,7 +142,10 @@ impl ChannelTime {
 
     /// The median time from doorbell to start: at least and at most.
     fn queued(&self) -> String {
-        let of = |all: &Durations| Nanoseconds(all.quantile_ns(0.5)).to_string();
+        let of = |all: &Durations| match all.count {
+            0 => "?".to_owned(),
+            _ => Nanoseconds(all.quantile_ns(0.5)).to_string(),
+        };
         match (of(&self.queued_least), of(&self.queued_most)) {
             (least, most) if least == most => least,
             (least, most) => format!("{least}..{most}"),
@@ -183,11 +196,14 @@ impl Account {
         f.line("", 0, None);
         f.end();
         f.line("", 0, None);
-        f.text(format_args!(
-            "start known of {:.1} %, duration of {:.1} % of {entries} with work",
-            share(known.starts, known.entries),
-            share(known.durations, known.entries),
-        ));
+        match known.entries {
+            0 => f.text(format_args!("{entries} with work")),
+            all => f.text(format_args!(
+                "start known of {:.1} %, duration of {:.1} % of {entries} with work",
+                share(known.starts, all),
+                share(known.durations, all),
+            )),
+        }
         f.end();
         let reads = self.stamps;
         let sampled = sample.map_or_else(String::new, |(bursts, share)| {
@@ -257,8 +273,8 @@ impl Account {
             line(
                 None,
                 format_args!(
-                    "{:>5.1} {total:>8}{}  {}",
-                    share(row.total_ns(), all),
+                    "{:>5} {total:>8}{}  {}",
+                    row.timed(|_| format!("{:.1}", share(row.total_ns(), all))),
                     columns(cells),
                     Plain(&row.text)
                 ),
@@ -477,12 +493,64 @@ mod tests {
         for (work, expected) in cases {
             assert_eq!(sentence(&work, None), expected);
         }
+        let mut none = work(0, 0, (0, 0), 0);
+        none.unknown_ns = 7_000;
+        assert_eq!(
+            sentence(&none, None),
+            "how busy it was is not known (7.00 us)"
+        );
         let mut unknown = work(2_000, 0, (0, 0), 0);
         unknown.unknown_ns = 7_000;
         assert_eq!(
             sentence(&unknown, Some(0.05)),
             "GPU-bound; work ran in 100.0 % of the 2.00 us that were looked at; 7.00 us more are not known"
         );
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero() {
+        let mut account = Account::default();
+        for (name, ns) in [("timed", Some(500)), ("untimed", None)] {
+            let row = account.rows.entry(What::Kernel(name.to_owned()));
+            let row = row.or_default();
+            row.text = name.to_owned();
+            row.count = 2;
+            ns.into_iter().for_each(|ns| row.durations.add(ns));
+        }
+        let mut work = work(0, 0, (0, 0), 0);
+        work.unknown_ns = 7_000;
+        let channel = ChannelTime {
+            work: work.clone(),
+            ..ChannelTime::default()
+        };
+        account.gpus.insert(Whose::Process(0), work);
+        account
+            .channels
+            .insert(crate::record::ChannelId(3), channel);
+        let mut out = Vec::new();
+        account.text(&mut out, false, None);
+        let text = String::from_utf8(out).expect("text");
+        let line = |of: &str| {
+            let line = text.lines().find(|l| l.ends_with(of));
+            let line = line.unwrap_or_else(|| panic!("{of}: {text}"));
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(line("  timed")[..2], ["100.0", "~1.00"]);
+        assert_eq!(line("  untimed")[..2], ["?", "?"]);
+        assert_eq!(line("channel 3 (?), process ?")[..3], ["?", "?", "?"]);
+        assert!(text.starts_with("the GPU of process ?: how busy it was is not known"));
+        assert!(!line("channel 3 (?), process ?").contains(&"ns".to_owned()));
+        let json = account.json();
+        let untimed = &json["kernels"][1];
+        assert_eq!(untimed["kernel"], "untimed");
+        for member in ["total_ns", "mean_ns", "least_ns", "p50_ns", "most_ns"] {
+            assert!(untimed["gpu"][member].is_null(), "{member}: {untimed}");
+        }
+        assert!(json["gpus"][0]["pid"].is_null() && json["gpus"][0]["verdict"].is_null());
+        assert!(json["channels"][0]["pid"].is_null());
+        assert!(json["channels"][0]["queued_p50_ns"].is_null());
     }
 
     /// At 80 columns a kernel's name has room, and every line fits.

@@ -18,6 +18,7 @@ use super::holes::{Holes, Part};
 use super::identity;
 use super::method::Explainer;
 use super::names::{Latest, chip_by, is_timed, known_engine, known_name};
+use super::needed::Needed;
 use super::redact::Redactor;
 use super::stack;
 use super::writer::Output;
@@ -61,6 +62,8 @@ pub struct JsonOptions {
     pub detail: Detail,
     /// The ledger alone.
     pub quiet: bool,
+    /// Of processes, channels and GPUs those alone are shown that the shown events need: a filter chooses the events.
+    pub needed_only: bool,
     /// Hide users' data.
     pub redact: Option<Redactor>,
 }
@@ -82,6 +85,7 @@ pub struct Json {
     position: u64,
     /// The missing bytes of the current submission's entries.
     holes: Holes,
+    needed: Needed,
 }
 
 /// The members that every object begins with, from `"time_ns"` on.
@@ -115,6 +119,7 @@ impl Json {
             latest: Latest::default(),
             position: 0,
             holes: Holes::default(),
+            needed: Needed::default(),
         }
     }
 
@@ -460,6 +465,26 @@ impl Json {
         })
     }
 
+    /// The object of a record that has one.
+    fn show(&mut self, record: &Record) -> io::Result<()> {
+        match record {
+            Record::Process(p) => self.process(p.at, &p.life),
+            Record::Channel(c) => self.channel(c),
+            Record::Loss(l) => self.loss(l),
+            Record::Passed(p) => self.passed(p),
+            Record::Gpu(g) => self.gpu(g),
+            Record::Submission(_)
+            | Record::Ioctl(_)
+            | Record::Mapping(_)
+            | Record::Unmapping(_)
+            | Record::Image(_)
+            | Record::Kernel(_)
+            | Record::Stamps(_)
+            | Record::Look(_)
+            | Record::Stack(_) => Ok(()),
+        }
+    }
+
     fn passed(&mut self, p: &Passed) -> io::Result<()> {
         self.note("passed", p.at, None, |out| {
             member(out, "channel", u64::from(p.channel.0));
@@ -482,6 +507,9 @@ impl Sink for Json {
         if self.options.quiet {
             return Ok(());
         }
+        for record in self.needed.of_submission(event.context) {
+            self.show(&record)?;
+        }
         self.share(event.context);
         match &event.body {
             Body::Submission(s) => self.submission(event.context, s),
@@ -498,27 +526,18 @@ impl Sink for Json {
         if self.options.quiet {
             return Ok(());
         }
-        match record {
-            Record::Process(p) => self.process(p.at, &p.life),
-            Record::Channel(c) => self.channel(c),
-            Record::Loss(l) => self.loss(l),
-            Record::Passed(p) => self.passed(p),
-            Record::Submission(s) => {
-                if self.options.detail >= Detail::Words {
-                    self.holes.note(s);
-                }
-                Ok(())
-            }
-            Record::Gpu(g) => self.gpu(g),
-            Record::Ioctl(_)
-            | Record::Mapping(_)
-            | Record::Unmapping(_)
-            | Record::Image(_)
-            | Record::Kernel(_)
-            | Record::Stamps(_)
-            | Record::Look(_)
-            | Record::Stack(_) => Ok(()),
+        if let Record::Submission(s) = record
+            && self.options.detail >= Detail::Words
+        {
+            self.holes.note(s);
         }
+        if self.options.needed_only && self.needed.hold(record) {
+            return Ok(());
+        }
+        for needed in self.needed.of_record(record) {
+            self.show(&needed)?;
+        }
+        self.show(record)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -3,7 +3,8 @@
 //! - [`maps`], [`devices`], [`places`]: its mappings, and which of them are the driver's.
 //! - [`scan`]: finding its rings; [`ring`]: reading their entries and bytes.
 //! - [`snapshot`], [`captured`], `channel_snapshot`, `history`: one look at all its channels, as far back as their rings go.
-//! - [`probe`]: one look at its mappings and positions alone.
+//! - [`feeds`]: the engine that a channel feeds, by what is in its ring.
+//! - [`probe`]: one look at its mappings, channels and positions.
 //! - [`notifier`], [`tokens`]: error notifiers, and the work-submit tokens in them.
 //! - [`va_inference`]: pushbuffers that the process has at other addresses than the GPU.
 //! - [`chip`]: which GPUs this machine has.
@@ -14,6 +15,7 @@ pub(crate) mod chip;
 pub(crate) mod devices;
 #[cfg(test)]
 mod fake_memory;
+pub(crate) mod feeds;
 mod history;
 pub(crate) mod maps;
 pub(crate) mod notifier;

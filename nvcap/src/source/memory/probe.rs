@@ -1,11 +1,18 @@
 //! One look at a running process: its mappings of the driver's files and the rings in them, as records. Stops
 //! nothing and changes nothing in it.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, time::Duration};
 
-use super::{maps, scan, snapshot};
+use super::{
+    captured::{ChannelSnapshot, SnapshotOptions},
+    channel_snapshot::Reader,
+    feeds,
+    history::resolve,
+    maps, scan, snapshot,
+};
+use crate::decode::event::Engine;
 use crate::procfs;
-use crate::procfs::mem::Memory;
+use crate::procfs::mem::{Memory, Peek};
 use crate::record::{At, ChannelId, CpuVa, Life, Process, Record};
 
 /// What was seen.
@@ -15,6 +22,8 @@ pub(crate) struct Probe {
     pub records: Vec<Record>,
     /// GP_GET and GP_PUT of each channel.
     pub positions: Vec<(ChannelId, u32, u32)>,
+    /// The engine of each channel, as far as what is in its ring tells it.
+    pub engines: Vec<(ChannelId, Engine)>,
     /// Slots behind the last used ring that are all zero: channels that were never used, or nothing.
     pub unused: usize,
 }
@@ -59,6 +68,7 @@ pub(crate) fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     // As `nvcap dump` knows them.
     let tokens = snapshot::tokens_found(&memory, &areas, scan::Effort::Usual);
     let tokens: BTreeMap<CpuVa, u32> = tokens.iter().map(|t| (t.ring, t.token)).collect();
+    probe.engines = engines(&memory, &areas, at, &found, first);
     for (f, number) in found.iter().zip(first..) {
         let id = ChannelId(number);
         probe.positions.push((id, f.get, f.put));
@@ -69,4 +79,66 @@ pub(crate) fn probe(pid: u32, first: u32) -> io::Result<Probe> {
         probe.records.push(Record::Channel(Box::new(channel)));
     }
     Ok(probe)
+}
+
+/// Newest entries that are read to tell a channel's engine; those at the beginning of its ring are read besides.
+const LAST: u32 = 4;
+
+/// What used channels feed, as `nvcap dump` knows it.
+fn engines(
+    memory: &impl Peek,
+    areas: &[maps::Area],
+    at: At,
+    found: &[scan::Found],
+    first: u32,
+) -> Vec<(ChannelId, Engine)> {
+    let places = scan::Places::new(areas);
+    let reader = Reader {
+        memory,
+        places: &places,
+        at,
+        options: SnapshotOptions {
+            last: LAST,
+            before: 0,
+            effort: scan::Effort::Usual,
+            known_rings: &[],
+            patience: Duration::ZERO,
+        },
+    };
+    let mut patience = Duration::ZERO;
+    let mut seen: Vec<_> = { found.iter().zip(first..) }
+        .filter(|(f, _)| f.used)
+        .map(|(f, number)| reader.see(ChannelId(number), *f, &mut patience))
+        .collect();
+    resolve(memory, &places, &mut seen);
+    let engine = |s: &ChannelSnapshot| feeds::engine(s.first.iter().chain(&s.submissions));
+    seen.iter().map(|s| (s.channel.id, engine(s))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::memory::fake_memory::{FakeMemory, Ring};
+
+    #[test]
+    fn an_engine_is_told_by_what_is_in_the_ring() {
+        let mut memory = FakeMemory::cuda();
+        // Classes that are bound at the beginning of the ring, with many entries behind; a subchannel alone; nothing of an engine.
+        memory.submit(Ring::slot(0), 0, &[0x2001_2000, 0xcbc0], 0);
+        for n in 1..40 {
+            memory.submit(Ring::slot(0), n, &[0x2001_0017, n as u32], 0);
+        }
+        memory.submit(Ring::slot(1), 0, &[0x2001_80c0, 0x182], 0);
+        memory.submit(Ring::slot(2), 0, &[0x2001_0017, 7], 0);
+        let areas = memory.areas().to_vec();
+        let found = scan::search(&memory, &areas, scan::Effort::Usual).found;
+        let at = At::of_process(1, 7);
+        let engines = engines(&memory, &areas, at, &found, 5);
+        let expected = [
+            (ChannelId(5), Engine::Graphics),
+            (ChannelId(6), Engine::Copy(None)),
+            (ChannelId(7), Engine::Unknown),
+        ];
+        assert_eq!(engines[..3], expected);
+    }
 }

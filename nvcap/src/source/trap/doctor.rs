@@ -6,7 +6,7 @@ use std::{fs, os::fd::AsFd as _};
 use super::{
     btf::Btf,
     discover::{self, WAYS},
-    error::{Error, without_doctor},
+    error::{Error, OBSERVE, without_doctor},
     load::{LoadOptions, Loaded, majors},
     perf::{self, Life},
     program::BpfPrograms,
@@ -164,7 +164,7 @@ fn rights() -> Finding {
     };
     if super::precheck::may_load(effective) {
         if let Some(why) = filtered::trap_refused() {
-            let text = format!("{why}; {}", filtered::REMEDY);
+            let text = format!("{why}; {}, or {OBSERVE}", filtered::REMEDY);
             return finding("rights", CheckOutcome::Missing, text);
         }
         let lack = if rights::SYS_PTRACE.is_in(effective) {

@@ -29,22 +29,24 @@ pub(crate) fn rights() -> Result<()> {
         return Err(Error::new(
             "tracing",
             "this user may not load BPF programs",
-            concat!(
-                rights::remedy!(),
-                "; --how observe needs neither for your own processes"
-            ),
+            rights::remedy!(),
+        )
+        .or(
+            "how",
+            "use --how observe, which needs neither for your own processes",
         ));
     }
     if let Some(why) = filtered::trap_refused() {
-        return Err(Error::new("tracing", why, filtered::REMEDY));
+        return Err(Error::new("tracing", why, filtered::REMEDY).or_observe());
     }
     let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
     if lockdown.contains("[confidentiality]") {
         return Err(Error::new(
             "tracing",
             "kernel lockdown (confidentiality): BPF programs may not read memory",
-            "boot without lockdown=confidentiality, or use --how observe",
-        ));
+            "boot without lockdown=confidentiality",
+        )
+        .or_observe());
     }
     Ok(())
 }
@@ -75,8 +77,12 @@ pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
         return Err(Error::new(
             "tracing",
             "the NVIDIA driver is not loaded (no nvidia in /proc/devices)",
-            "load it (modprobe nvidia), use --how observe, which needs no driver of nvcap's own to be there, or name --channels for a program \
-             that submits without it",
+            "load it (modprobe nvidia)",
+        )
+        .or("how", "use --how observe, which looks for no driver")
+        .or(
+            "channels",
+            "name --channels for a program that submits without it",
         ));
     }
     Ok(())
@@ -102,8 +108,9 @@ fn kernel() -> Result<()> {
     Err(Error::new(
         "tracing",
         format!("this kernel is Linux {release}, and nvcap needs 5.15 or later (or RHEL 9's 5.14)"),
-        "start a newer kernel (distributions of that age have one in their backports), or use --how observe",
-    ))
+        "start a newer kernel (distributions of that age have one in their backports)",
+    )
+    .or_observe())
 }
 
 /// The inode number of the machine's initial PID namespace, the same in every Linux.
@@ -119,8 +126,9 @@ pub(crate) fn namespace() -> Result<()> {
         Ok(m) if m.ino() != INITIAL_PID_NAMESPACE => Err(Error::new(
             "tracing",
             "nvcap runs in a container (a PID namespace), and the kernel tells it process ids of the host",
-            "run nvcap on the host, where `-p` takes the host's process id, start the container with --pid=host, or use --how observe",
-        )),
+            "run nvcap on the host, where `-p` takes the host's process id, or start the container with --pid=host",
+        )
+        .or_observe()),
         _ => Ok(()),
     }
 }

@@ -49,8 +49,9 @@ pub(crate) fn check(program: BorrowedFd<'_>) -> Result<()> {
         Ok(false) => Err(Error::new(
             what,
             "this kernel does not step over a breakpoint that has a BPF program: a traced thread would stand still at its first doorbell",
-            "start Linux 6.6 or later, or a stable kernel with its commit d11a69873d9a, or use --how observe",
-        )),
+            "start Linux 6.6 or later, or a stable kernel with its commit d11a69873d9a",
+        )
+        .or_observe()),
         Err(e) => Err(Error::new(what, &e, remedy_for_refusal(&e))),
     }
 }

@@ -111,6 +111,33 @@ fn a_recording_on_the_screen() {
     );
 }
 
+/// A capture that names no process.
+#[test]
+fn a_process_that_is_not_known_is_no_zero() {
+    let (tally, _) = capture();
+    let mut state = State::new(Some(tally.length_ns()), SECOND);
+    let (span, mut whose) = ((0, u64::MAX), None);
+    for screen in [
+        Screen::Processes,
+        Screen::Channels,
+        Screen::Kernels,
+        Screen::Copies,
+    ] {
+        state.screen = screen;
+        let table = works::table(&tally, screen, whose, span);
+        let column = table.columns.iter().position(|c| c.name == "PID").unwrap();
+        assert!(!table.rows.is_empty(), "{screen:?}");
+        for row in &table.rows {
+            assert_eq!(row.cells[column].text, "?", "{screen:?}");
+        }
+        let row = &table.rows[0];
+        whose = Some(row.pid);
+        state.of = Some((row.pid, String::new()));
+        let lines = shown(&mut state, &table);
+        assert!(lines[1].contains(" of process ?"), "{lines:#?}");
+    }
+}
+
 #[test]
 fn to_and_fro_in_time() {
     let none = Table::default();

@@ -39,9 +39,9 @@ fn args_of(plan: &Plan, more: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Starts `nvcap -a` and these options.
+/// Starts `nvcap -a` and these options, without a filter: it would keep the identities of processes until they submit.
 fn all(options: &[&str]) -> Result<Running> {
-    let mut args = vec!["-a", "--json", "-e", "type=submission"];
+    let mut args = vec!["-a", "--json"];
     args.extend(options);
     Running::start(&nvcap()?, args)
 }

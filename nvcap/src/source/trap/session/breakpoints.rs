@@ -50,8 +50,9 @@ impl WatchError {
             Self::NoRegister => Error::new(
                 what,
                 "no debug register is left in one of its threads (there are 4)",
-                "end the debugger or tracer that holds them, or observe without a breakpoint (--how observe)",
-            ),
+                "end the debugger or tracer that holds them",
+            )
+            .or_observe(),
             Self::ProcessGone => Error::new(what, "the process is gone", "check the process id"),
             Self::Refused(e) => Error::new(what, &e, remedy_for_refusal(&e)),
         }
