@@ -1,6 +1,11 @@
-//! Memory that the driver writes inline on its own account: QMDs, and the words that QMDs release.
+//! Memory that the driver writes inline on its own account: QMDs, and the words that QMDs release. And programs that a profiler
+//! puts into QMDs.
 
-use super::{event::InlineContent, shadow::Space, view};
+use super::{
+    event::{InlineContent, Launch},
+    shadow::Space,
+    view,
+};
 use crate::wire::hash::NumberSet;
 
 /// The most addresses of a kind that are kept; libcuda takes both from pools and uses them again.
@@ -13,6 +18,8 @@ const ALIGN: u64 = 256;
 pub(super) struct DriverWrites {
     qmds: NumberSet<(Space, u64)>,
     releases: NumberSet<(Space, u64)>,
+    /// Programs that a profiler has put in the place of others.
+    stand_ins: NumberSet<(Space, u64)>,
 }
 
 impl DriverWrites {
@@ -27,6 +34,21 @@ impl DriverWrites {
                 self.releases.clear();
             }
             self.releases.insert((space, word.0));
+        }
+    }
+
+    /// Takes in a launch: where another kernel of the process was seen to be run through its program, it is known to be a stand-in
+    /// for a program that is not known.
+    pub(super) fn launch(&mut self, space: Space, launch: &mut Launch) {
+        match (launch.stand_in, launch.program) {
+            (Some(stand_in), _) => {
+                self.stand_ins.insert((space, stand_in.0));
+            }
+            (None, Some(program)) if self.stand_ins.contains(&(space, program.0)) => {
+                launch.stand_in = Some(program);
+                launch.kernel = None;
+            }
+            _ => {}
         }
     }
 
@@ -47,5 +69,6 @@ impl DriverWrites {
     pub(super) fn forget(&mut self, space: Space) {
         self.qmds.retain(|a| a.0 != space);
         self.releases.retain(|a| a.0 != space);
+        self.stand_ins.retain(|a| a.0 != space);
     }
 }

@@ -71,6 +71,7 @@ impl SubmissionDecoder<'_> {
     pub(super) fn launch(&mut self, mut launch: Launch) {
         self.kernels
             .name(self.context.at.pid, &mut launch, self.context.at.time_ns);
+        self.driver_writes.launch(self.space, &mut launch);
         let image = launch
             .qmd
             .is_some_and(|q| self.images.contains(&(self.space, q.0)));

@@ -38,6 +38,9 @@ pub struct View {
     pub barriers: u32,
     /// GPU address of the program.
     pub program: GpuVa,
+    /// GPU address of the code to fetch beforehand, without its lowest 8 bits; 0 where the layout does not have it. libcuda names the
+    /// program there.
+    pub prefetch: GpuVa,
     /// `program` is an offset from SET_PROGRAM_REGION (layouts before 02_02).
     pub program_relative: bool,
     /// The valid constant banks.
@@ -178,6 +181,7 @@ struct QmdFields {
     local: Slot,
     barriers: Slot,
     program: Pair,
+    prefetch: Pair,
     program_relative: bool,
     bank_valid: Slot,
     bank_address: Pair,
@@ -353,6 +357,10 @@ impl QmdFields {
             } else {
                 program
             },
+            prefetch: Pair {
+                low: field(&["PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED"]),
+                high: field(&["PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED"]),
+            },
             program_relative: relative,
             bank_valid: bank("VALID"),
             bank_address: Pair {
@@ -467,6 +475,7 @@ impl View {
             local_bytes: p.local.get(qmd) as u32,
             barriers: p.barriers.get(qmd) as u32,
             program: GpuVa(p.program.at(qmd, 0)),
+            prefetch: GpuVa(p.prefetch.at(qmd, 0) << 8),
             program_relative: p.program_relative,
             ..Self::default()
         };

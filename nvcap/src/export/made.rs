@@ -103,6 +103,7 @@ pub(crate) fn launch() -> Launch {
         barriers: None,
         program: Some(GpuVa(0x7f00)),
         program_bytes: None,
+        stand_in: None,
         kernel: None,
         moves: None,
         args: Some(vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]),

@@ -78,6 +78,9 @@ pub(super) fn load(f: &mut Formatter<'_>, l: &Load) {
 
 /// The kernel of a launch, as every line shows it; none where it is not known.
 pub(super) fn kernel(l: &Launch, full: bool) -> Option<String> {
+    if l.stand_in.is_some() && l.stand_in == l.program {
+        return Some("(profiler's stand-in)".to_owned());
+    }
     match &l.kernel {
         Some(kernel) => Some(kernels::text(kernel, full)),
         None => l.program.map(|program| format!("prog {program:#x}")),

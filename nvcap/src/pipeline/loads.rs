@@ -187,10 +187,10 @@ impl Loads {
             }
         }
         let is_of = |m: &Making| m.channels.contains(&place.channel);
-        if let Some(at) = process.making.iter().position(is_of) {
-            if process.making_entry(at, &mut decide, record, entry, &form) {
-                return;
-            }
+        if let Some(at) = process.making.iter().position(is_of)
+            && process.making_entry(at, &mut decide, record, entry, &form)
+        {
+            return;
         }
         let item = Item {
             record,

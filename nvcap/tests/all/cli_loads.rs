@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::common::cli::{argument, nvcap, text};
-use crate::common::files::xz_fixture;
+use crate::common::files::{capture, xz_fixture};
 
 /// The operations of a recording, and its text without `-v`.
 fn shown(name: &str) -> (Vec<Value>, String) {
@@ -84,4 +84,33 @@ fn copies_are_fetched() {
     );
     let lines = brief.lines().filter(|l| l.contains("inline, fetched 0x"));
     assert_eq!(lines.count(), 22, "{brief}");
+}
+
+/// A process of graphs under CUPTI, attached to: each kernel is launched through one program of CUPTI's.
+#[test]
+fn kernels_are_told_under_a_profiler() {
+    let Some(file) = capture("h200-graphs-cupti.orc.xz") else {
+        panic!("a capture");
+    };
+    let out = nvcap(&[
+        "decode",
+        "--json",
+        "-e",
+        "op=launch&&kind=user",
+        &argument(file),
+    ]);
+    let lines = text(&out.stdout);
+    let launches: Vec<Value> = lines
+        .lines()
+        .map(|l| serde_json::from_str(l).expect("an object"))
+        .filter(|o: &Value| o["op"] == "launch")
+        .collect();
+    assert_eq!(launches.len(), 2569);
+    let stand_in = 0x7f31_7f7a_0000_u64;
+    assert!(launches.iter().all(|l| l["stand_in"] == stand_in));
+    let unknown = launches.iter().filter(|l| l["program"] == stand_in).count();
+    assert_eq!(unknown, 91);
+    let programs: std::collections::BTreeSet<_> =
+        launches.iter().map(|l| l["program"].as_u64()).collect();
+    assert!(programs.len() > 8, "{programs:x?}");
 }

@@ -60,6 +60,7 @@ fn launch() -> Operation {
         barriers: Some(1),
         program: Some(GpuVa(0x7f4f_4f7a_0a00)),
         program_bytes: Some(640),
+        stand_in: None,
         kernel: None,
         arg_memory: Vec::new(),
         moves: None,

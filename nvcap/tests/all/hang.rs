@@ -62,6 +62,7 @@ fn kernel(grid: u32, releases: Vec<QmdRelease>) -> Operation {
         barriers: None,
         program: Some(GpuVa(0x7f00_0000 + u64::from(grid))),
         program_bytes: None,
+        stand_in: None,
         kernel: None,
         arg_memory: Vec::new(),
         moves: None,

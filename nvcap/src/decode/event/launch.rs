@@ -147,6 +147,10 @@ pub struct Launch {
     pub barriers: Option<u32>,
     /// GPU address of the program.
     pub program: Option<GpuVa>,
+    /// GPU address of the program that a profiler has put in the place of `program`, and that goes on to it; the same as `program` where it
+    /// is not known which it stands in for.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub stand_in: Option<GpuVa>,
     /// Bytes of the program, if its upload was seen.
     pub program_bytes: Option<u64>,
     /// The kernel that the program is, where its name is known.

@@ -56,6 +56,7 @@ pub(in crate::decode) fn unresolved(how: LaunchHow, address: Option<u64>) -> Lau
         barriers: None,
         program: None,
         program_bytes: None,
+        stand_in: None,
         kernel: None,
         moves: None,
         args: None,
@@ -139,6 +140,27 @@ impl Reader {
     ) -> Option<Vec<u8>> {
         let bank = view.constant_banks.iter().find(|b| b.index == 0)?;
         arguments(self.class, bank.address.0, bank.size, shadow, space)
+    }
+}
+
+impl Reader {
+    /// The program that another, `named`, stands in for.
+    fn own_program(
+        self,
+        view: &View,
+        named: u64,
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> Option<u64> {
+        let fetched = view.prefetch.0;
+        if fetched == 0 || fetched == named & !0xff {
+            return None;
+        }
+        let bank = view.constant_banks.iter().find(|b| b.index == 0)?;
+        let mut constants = vec![0; arguments_at(self.class) as usize];
+        let known = shadow.read(space, bank.address, &mut constants);
+        let words = constants.chunks_exact(8).filter_map(|w| u64_at(w, 0));
+        known.then_some(words)?.find(|w| w & !0xff == fetched)
     }
 }
 
@@ -250,7 +272,14 @@ fn of_view(
     } else {
         0
     };
-    let program = region.wrapping_add(view.program.0);
+    let named = region.wrapping_add(view.program.0);
+    // Under CUPTI the program of every QMD is one of CUPTI's. The kernel's own is fetched beforehand, and its address lies in the
+    // driver's part of the constants, where CUPTI's program finds it.
+    let own = reader.own_program(&view, named, shadow, space);
+    let (program, stand_in) = match own {
+        Some(own) => (own, Some(GpuVa(named))),
+        None => (named, None),
+    };
     let args = reader.arguments(&view, shadow, space);
     let known = args.as_deref().unwrap_or(&[]);
     let (mut kind, moves) = driver_kernels::kind(reader.class, &view, known);
@@ -274,6 +303,7 @@ fn of_view(
         local_bytes: Some(view.local_bytes),
         barriers: Some(view.barriers),
         program: Some(GpuVa(program)),
+        stand_in,
         program_bytes: program_bytes(program, shadow, space),
         moves,
         args,

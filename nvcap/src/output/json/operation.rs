@@ -69,6 +69,9 @@ fn launch(out: &mut Vec<u8>, l: &Launch) {
     optional_member(out, "local_bytes", l.local_bytes);
     optional_member(out, "barriers", l.barriers);
     optional_member(out, "program", l.program);
+    if let Some(stand_in) = l.stand_in {
+        member(out, "stand_in", stand_in.0);
+    }
     optional_member(out, "program_bytes", l.program_bytes);
     kernel(out, l);
     key(out, "moves");

@@ -87,6 +87,7 @@ pub fn launch() -> Operation {
         barriers: Some(0),
         program: Some(GpuVa(0x7f00_0000_1000)),
         program_bytes: Some(640),
+        stand_in: None,
         kernel: None,
         arg_memory: Vec::new(),
         moves: None,
