@@ -38,17 +38,17 @@ fn names_that_fit() {
     assert_eq!(
         lines,
         [
-            "             IMAGE     SM    BYTES REGS  KERNEL",
-            "               0x0  sm_90      896   12  with_both(float*, int)",
-            "               0x0  sm_90      768   12  with_dynamic(float*, int)",
-            "               0x0  sm_90      512   10  with_static(float*, float)",
+            "             IMAGE      SM    BYTES REGS  KERNEL",
+            "               0x0   sm_90      896   12  with_both(float*, int)",
+            "               0x0   sm_90      768   12  with_dynamic(float*, int)",
+            "               0x0   sm_90      512   10  with_static(float*, float)",
         ]
     );
     let (shown, _, _) = code("", &["*cluster*", &file, "--json"]);
     let all: Value = serde_json::from_str(&shown).unwrap();
     let first = json!({
         "kernel": "free_cluster(float*)", "kernel_mangled": "_Z12free_clusterPf",
-        "image": 0, "sm": 90, "bytes": 640, "registers": 8,
+        "image": 0, "sm": 90, "target": "sm_90", "bytes": 640, "registers": 8,
     });
     assert_eq!((all.as_array().unwrap().len(), &all[0]), (2, &first));
 }
@@ -279,8 +279,8 @@ fn of_fat_binaries() {
         said.contains(&format!("{both}: --sm NUMBER shows")),
         "{said}"
     );
-    let architectures: Vec<_> = shown.lines().skip(1).map(|l| &l[19..25]).collect();
-    assert_eq!(architectures, [" sm_80", " sm_90"], "{shown}");
+    let architectures: Vec<_> = shown.lines().skip(1).map(|l| &l[19..26]).collect();
+    assert_eq!(architectures, ["  sm_80", "  sm_90"], "{shown}");
     let (_, said, status) = code("", &["add", &app, "-o", &to]);
     assert!(status == 1 && said.contains(&format!("{both}; -o takes one: --sm NUMBER")));
     for (sm, image) in [("80", &older), ("90", &bytes)] {
