@@ -10,7 +10,9 @@ mod gpu_time;
 mod launch;
 
 pub use context::Context;
-pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy};
+pub use gpu_time::{
+    DurationBy, GpuDuration, GpuExec, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy,
+};
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
 
 mod words;

@@ -97,6 +97,8 @@ pub(crate) struct Account {
     entries: Entries,
     /// Whether some submission came with GPU times, known or not.
     asked: bool,
+    /// Kernels are timed from their first instruction (`--exec-time`).
+    exec_time: bool,
     /// How often time stamps were read, and when.
     stamps: StampReads,
     coverage: Coverage,
@@ -150,6 +152,7 @@ impl Account {
             self.span = Some((first.min(ns), last.max(ns)));
         }
         for time in times.iter() {
+            self.exec_time |= time.is_by_exec();
             self.entry(c, time);
         }
     }

@@ -109,7 +109,7 @@ impl Account {
             "entries": self.known.entries, "starts": self.known.starts, "durations": self.known.durations,
             "stamp_reads": self.stamps.reads, "stamp_read_ns": self.stamps.ns, "stamps": self.stamps.stamps,
             "stamp_read_share": sample.map_or(1.0, |s| s.1), "stamp_read_bursts": sample.map(|s| s.0),
-            "clock_steps": self.stamps.steps, "kernels": kernels, "copies": copies, "gpus": gpus, "engines": engines, "processes": processes, "channels": channels,
+            "clock_steps": self.stamps.steps, "exec_time": self.exec_time, "kernels": kernels, "copies": copies, "gpus": gpus, "engines": engines, "processes": processes, "channels": channels,
             "waits": waits,
         })
     }

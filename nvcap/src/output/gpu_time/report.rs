@@ -182,6 +182,13 @@ impl Account {
         let entries = plural_of(known.entries, "entry", "entries");
         f.line("", 0, None);
         f.end();
+        if self.exec_time {
+            f.line("", 0, None);
+            f.text(format_args!(
+                "kernels are timed from their first instruction (--exec-time)"
+            ));
+            f.end();
+        }
         f.line("", 0, None);
         f.text(format_args!(
             "start known of {:.1} %, duration of {:.1} % of {entries} with work",
