@@ -76,6 +76,8 @@ mod lives;
 mod order;
 mod places;
 mod stacks;
+#[cfg(test)]
+mod starved;
 mod times;
 
 #[cfg(test)]

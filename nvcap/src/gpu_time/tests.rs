@@ -10,17 +10,17 @@ use crate::record::{
 };
 use crate::wire::GpuVa;
 
-pub(super) const PID: u32 = 7;
-pub(super) const CLASS: u32 = 0xcbc0;
+pub(crate) const PID: u32 = 7;
+pub(crate) const CLASS: u32 = 0xcbc0;
 pub(super) const KERNELS: ChannelId = ChannelId(0);
 pub(super) const COPIES: ChannelId = ChannelId(1);
 pub(super) const KERNEL_STAMP: u64 = 0x2_0460_fff0;
 pub(super) const COPY_STAMP: u64 = 0x2_0460_ffe0;
 const ENDS: u64 = 0x2_0463_7000;
 /// Host less GPU, ns.
-pub(super) const OFFSET: u64 = 600_000;
+pub(crate) const OFFSET: u64 = 600_000;
 /// From a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
-pub(super) const FETCH: u64 = 2_500;
+pub(crate) const FETCH: u64 = 2_500;
 /// From a kernel's end to the stamp of the next, ns.
 const NEXT: u64 = 900;
 
@@ -86,7 +86,7 @@ pub(super) fn copy(n: u32) -> Pushbuffer {
     p
 }
 
-pub(super) fn submission(
+pub(crate) fn submission(
     channel: ChannelId,
     position: u64,
     time_ns: u64,

@@ -496,6 +496,7 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
         start,
         start_by: start.map(|_| by),
         duration,
+        ended: seen.moment(stamp, 0),
         queued: start.and_then(|s| queued(own, s, rules)),
         queued_by: start.and(own.queued_by()),
         ready_gpu_ns: ready,

@@ -149,6 +149,9 @@ pub struct GpuTime {
     pub wait: Option<GpuWait>,
     /// How many launches and copies the entry has; a graph's replay is one. The times are of all of them together.
     pub works: u32,
+    /// When the work had ended, where that is told without its begin.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) ended: Option<GpuMoment>,
     /// The times from the stamp, where those above are the execution's ([`Self::by_exec`]).
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) by_stamp: Option<ByStamp>,
@@ -246,10 +249,10 @@ impl GpuTime {
     /// Whether nothing is known.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
-        let works = self.works;
         *self
             == Self {
-                works,
+                works: self.works,
+                ended: self.ended,
                 ..Self::default()
             }
     }
