@@ -70,18 +70,22 @@
 //! ```
 
 mod finished;
+#[cfg(test)]
+mod kept;
 mod lives;
 mod loads;
 mod order;
 mod places;
 mod stacks;
+#[cfg(test)]
+mod starved;
+mod times;
 mod waiting;
 
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::sync::Arc;
 
 use crate::blocked_write;
 use crate::decode::defaults::Chip;
@@ -119,6 +123,8 @@ pub struct PipelineOptions {
     /// The first loss or undecodable entry ends the trace with an error ([`Pipeline::record`]). Without it everything whole
     /// is shown, and the rest is reported.
     pub strict: bool,
+    /// Kernels are timed from their first instruction (`--exec-time`), not from the stamp of their launch as CUPTI and nsys do.
+    pub exec_time: bool,
 }
 
 /// Facts on a channel from outside its stream.
@@ -230,7 +236,7 @@ impl<'a> Pipeline<'a> {
 
     fn wanted_order(&self) -> Option<Order> {
         let window = match self.times {
-            Some(_) => gpu_time_window_ns(),
+            Some(_) => times::window_ns(),
             None => WINDOW_NS,
         };
         let is_wanted = !self.deaf || self.sinks.iter().any(|s| s.keeps_order());
@@ -375,7 +381,8 @@ impl<'a> Pipeline<'a> {
         known.token = known.token.or(s.token);
         let serial = self.serial;
         self.serial += 1;
-        let gpu_time = self.times.as_mut().map(|t| t.take(s));
+        let exec_time = self.options.exec_time;
+        let gpu_time = self.times.as_mut().map(|t| times::of(t, s, exec_time));
         Context {
             at: s.at,
             thread,
@@ -395,7 +402,7 @@ impl<'a> Pipeline<'a> {
                 .and_then(|(p, time)| p.at(time))
                 .cloned(),
             stack: self.stacks.of(s),
-            gpu_time: gpu_time.map(Arc::from),
+            gpu_time,
             parts,
             identity: self.lives.identity(s.at.pid),
         }
@@ -522,7 +529,7 @@ impl<'a> Pipeline<'a> {
             stamps: self
                 .times
                 .as_ref()
-                .map_or_else(StampReads::default, stamp_reads),
+                .map_or_else(StampReads::default, times::reads),
         };
         // What a recording could not take at its very end is in the verdict that the others show: there is one verdict.
         self.sinks.sort_by_key(|s| !s.ends_first());
@@ -547,25 +554,6 @@ impl<'a> Pipeline<'a> {
             matched: self.matched,
             is_shown,
         })
-    }
-}
-
-/// How long a record waits for the GPU's times; a program in step with nvcap may take longer.
-fn gpu_time_window_ns() -> u64 {
-    #[cfg(all(feature = "in-step", target_os = "linux"))]
-    if crate::in_step::is_on() {
-        return crate::in_step::PATIENCE_NS;
-    }
-    GPU_TIME_WINDOW_NS
-}
-
-fn stamp_reads(times: &GpuTimes) -> StampReads {
-    let (reads, ns, stamps, steps) = times.coverage();
-    StampReads {
-        reads,
-        ns,
-        stamps,
-        steps,
     }
 }
 

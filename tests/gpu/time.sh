@@ -113,7 +113,7 @@ judge_truths() {
 section_cupti() {
     [ -n "$cupti" ] || { row "NOT RUN" cupti "no CUPTI here"; return; }
     CUDA_INJECTION64_PATH=$cupti CUPTI_LOG=$WORK/truth.cupti "$WORK/truth" -o "$WORK/cupti.truth" queue sync pause write load >"$WORK/cupti.said" 2>&1
-    python3 "$HERE/time/time.py" cupti "$WORK/cupti.truth" "$WORK"/truth.cupti.* "$WORK/cupti.beyond" >"$WORK/cupti.rows" 2>&1
+    python3 "$HERE/time/time.py" cupti "$WORK/cupti.truth" "$WORK"/truth.cupti.* >"$WORK/cupti.rows" 2>&1
     judge "$WORK/cupti.rows"
     local way
     for way in start attached observed; do
@@ -191,7 +191,7 @@ trained() {
         [ "$way" != observed ] || how=observe
         "$NVCAP" --how $how --gpu-time --json -e "$FILTER" -o "$WORK/$name-$way.json" -- "$@" >"$WORK/$name-$way.out" 2>"$WORK/$name-$way.trace"
         status_of $? "$name, $way: nvcap" "$WORK/$name-$way.trace"
-        { CUPTI_BEYOND_NS=$(cat "$WORK/cupti.beyond" 2>/dev/null) python3 "$HERE/time/time.py" sums "$name, $way" "$WORK/$name-$way.json" "$WORK/$name.cupti" >"$WORK/$name-$way.rows" 2>&1; } &
+        python3 "$HERE/time/time.py" sums "$name, $way" "$WORK/$name-$way.json" "$WORK/$name.cupti" >"$WORK/$name-$way.rows" 2>&1 &
     done
     wait
     judge "$WORK/$name-equal.rows"
@@ -201,7 +201,6 @@ section_train() {
     local checksums
     python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" train "no Python package torch here"; return; }
     [ -n "$cupti" ] || { row "NOT RUN" train "no CUPTI here"; return; }
-    [ -e "$WORK/cupti.beyond" ] || section_cupti
     trained train python3 "$HERE/train.py" --steps "${STEPS:-250}" --warm 50
     checksums=$(sed -n 's/.*checksum=//p' "$WORK"/train-*.out | sort -u | wc -l)
     row "$([ "$checksums" = 1 ] && echo ok || echo FAIL)" "train: the same result" "$(grep -h -o 'us_per_step=.*' "$WORK"/train-*.out | tr '\n' ';' | cut -c1-250)"

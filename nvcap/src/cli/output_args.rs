@@ -67,6 +67,12 @@ pub(super) struct OutputArgs {
     #[arg(long)]
     pub explain_streams: bool,
 
+    /// Time kernels from their first instruction on
+    ///
+    /// By default, and in JSON's gpu_ns, a kernel's time begins with its launch, as CUPTI and nsys count (docs/gpu-time.md).
+    #[arg(long)]
+    pub exec_time: bool,
+
     /// Label events by the time ranges in FILE
     ///
     /// One `PHASE NAME BEGIN END` a line; times are nanoseconds of CLOCK_MONOTONIC.
@@ -320,12 +326,19 @@ impl OutputArgs {
                 field.name()
             );
         }
+        if self.exec_time && !self.has_gpu_time {
+            bail!(
+                "--exec-time is about times of the GPU: add --gpu-time (nvcap --gpu-time --exec-time -p PID); only a live trace reads \
+                 them, and a recording of one has them, not dump"
+            );
+        }
         Ok(PipelineOptions {
             filter: self.filter.clone(),
             phases: self.phases()?,
             chip: self.chip,
             driver_version,
             strict,
+            exec_time: self.exec_time,
         })
     }
 
@@ -520,6 +533,22 @@ mod tests {
         assert!(said.contains("add --gpu-time"), "{said}");
         assert_eq!(options("queued_ns>20us", true), None);
         assert_eq!(options("time_ns>20us", false), None);
+    }
+
+    #[test]
+    fn times_of_execution_are_times_of_the_gpu() {
+        let made = |has_gpu_time| {
+            let args = OutputArgs {
+                exec_time: true,
+                has_gpu_time,
+                ..OutputArgs::default()
+            };
+            args.pipeline_options(false, None)
+                .map(|options| options.exec_time)
+        };
+        let said = made(false).expect_err("no times").to_string();
+        assert!(said.contains("add --gpu-time"), "{said}");
+        assert!(made(true).expect("times"));
     }
 
     #[test]

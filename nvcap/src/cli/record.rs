@@ -32,7 +32,8 @@ pub(super) struct Args {
 }
 
 /// Options of a trace that have no meaning here: nothing is shown.
-const USELESS: [&str; 12] = [
+const USELESS: [&str; 13] = [
+    "exec_time",
     "verbose",
     "filter",
     "quiet",

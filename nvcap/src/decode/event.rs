@@ -12,7 +12,9 @@ mod launch;
 mod load;
 
 pub use context::Context;
-pub use gpu_time::{DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy};
+pub use gpu_time::{
+    DurationBy, GpuDuration, GpuExec, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy,
+};
 pub use inline::{Inline, InlineContent, InlineData};
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};
 pub use load::{Load, PartOf};

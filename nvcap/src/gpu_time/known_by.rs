@@ -222,6 +222,45 @@ fn a_number_that_was_overwritten_does_not_tell_when_it_was_released() {
     assert_eq!((all[0].duration, all[1].wait), (None, None));
 }
 
+/// The next stamp comes sooner behind a short kernel than behind others, and a release may be taken to be from before its begin.
+#[test]
+fn no_kernel_takes_no_time() {
+    let at = |n: u32| {
+        submission(
+            KERNELS,
+            n.into(),
+            1_000_000 + OFFSET,
+            How::Trapped,
+            &kernel(n),
+        )
+    };
+    for behind in [600, 1_000, 1_200, 1_400] {
+        let stamps = |word: Option<u64>| {
+            let mut writes = vec![
+                (1_002_500, KERNEL_STAMP, 1, true),
+                (1_002_500 + behind, KERNEL_STAMP, 2, true),
+            ];
+            let (address, number) = end_of(0);
+            writes.extend(word.map(|at| (at, address, number, false)));
+            writes
+        };
+        for word in [None, Some(1_002_600)] {
+            let time = told(&[at(0), at(1)], stamps(word))[0];
+            let duration = time.duration.expect("a duration");
+            let executed = time.exec.and_then(|e| e.duration).expect("a duration");
+            for told in [duration, executed] {
+                assert!(
+                    told.ns > 0 && told.error_ns > 0,
+                    "{behind} {word:?}: {time:?}"
+                );
+            }
+            // It may have ended at any time until the next one's stamp.
+            let most = duration.ns + duration.error_ns;
+            assert!(most >= behind.min(700), "{behind} {word:?}: {time:?}");
+        }
+    }
+}
+
 #[test]
 fn what_is_not_known_has_no_source() {
     let of = copies(&[1_000_000], How::Trapped);
@@ -229,7 +268,7 @@ fn what_is_not_known_has_no_source() {
     assert!(all[0].is_unknown(), "{all:?}");
 }
 
-/// The error of a kernel's start on the GPU of its channel; `None` where the channel's GPU is not known.
+/// The error of a kernel's first instruction on the GPU of its channel; `None` where the channel's GPU is not known.
 fn start_error(gpus: &[(u32, u16)], of: Option<u32>) -> u64 {
     let mut times = GpuTimes::default();
     for (minor, pci_device) in gpus {
@@ -241,7 +280,10 @@ fn start_error(gpus: &[(u32, u16)], of: Option<u32>) -> u64 {
     let s = submission(KERNELS, 0, 1_000_000 + OFFSET, How::Trapped, &kernel(0));
     times.note(&Record::Submission(s.clone()));
     times.note(&seen(vec![(1_002_500, KERNEL_STAMP, 1, true)]));
-    times.take(&s)[0].start.expect("a start").gpu_error_ns
+    let time = times.take(&s)[0];
+    // Where it begins needs no rule; where its first instruction runs does.
+    assert_eq!(time.start.map(|s| s.gpu_error_ns), Some(0));
+    time.exec.expect("an execution").start.gpu_error_ns
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! - [`pair`]: the stamps that Vulkan and OpenGL write around a submission.
 //! - [`words`]: what was seen in semaphores.
 //! - [`clock`]: the GPU's clock against the host's.
+//! - [`end`]: ends of work, and its time until then.
 //! - [`rules`]: how far stamps lie from begin and end of work, by GPU.
 //! - [`timeline`]: the entries of a channel, and their times.
 //!
@@ -18,6 +19,7 @@ use crate::record::{ChannelId, How, Record, Stamps, Submission};
 use crate::wire::GpuVa;
 
 mod clock;
+mod end;
 pub(crate) mod pair;
 mod rules;
 mod timeline;

@@ -42,6 +42,8 @@ struct Work {
 /// When it ran, on the GPU's clock, and what is told of it.
 #[derive(Clone, Copy, Debug)]
 struct Ran {
+    stamp: u64,
+    /// Its first instruction.
     start: u64,
     end: u64,
     told: GpuTime,
@@ -149,7 +151,7 @@ fn run(streams: &[Vec<Work>], change: impl Fn(&mut Stamp)) -> (Vec<Vec<Ran>>, Gp
             last = last.max(at).max(end + OFFSET);
             let p = pushbuffer(stream, n, work.replay);
             let s = submission(channel, n.into(), at, How::Trapped, &p);
-            all.push((s, stream as usize, start, end));
+            all.push((s, stream as usize, [stamp, start, end]));
         }
     }
     all.sort_by_key(|(s, ..)| s.at.time_ns);
@@ -169,9 +171,14 @@ fn run(streams: &[Vec<Work>], change: impl Fn(&mut Stamp)) -> (Vec<Vec<Ran>>, Gp
         stamps,
     })));
     let mut ran = vec![Vec::new(); streams.len()];
-    for (s, stream, start, end) in all {
+    for (s, stream, [stamp, start, end]) in all {
         let told = times.take(&s)[0];
-        ran[stream].push(Ran { start, end, told });
+        ran[stream].push(Ran {
+            stamp,
+            start,
+            end,
+            told,
+        });
     }
     (ran, times)
 }
@@ -186,18 +193,23 @@ fn quantile(of: &mut [u64], share: f64) -> u64 {
 fn errors(all: &[Ran]) -> (f64, Vec<u64>, Vec<u64>, f64) {
     let (mut starts, mut durations, mut claims, mut wrong) = (Vec::new(), Vec::new(), 0, 0);
     for ran in all {
-        if let Some(start) = ran.told.start {
-            let off = start.gpu_ns.abs_diff(ran.start);
+        if let Some((start, exec)) = ran.told.start.zip(ran.told.exec) {
+            assert_eq!(start.gpu_ns, ran.stamp);
+            let off = exec.start.gpu_ns.abs_diff(ran.start);
             starts.push(off);
-            let host = start.host_ns.abs_diff(ran.start + OFFSET);
+            let host = start.host_ns.abs_diff(ran.stamp + OFFSET);
             claims += 2;
-            wrong += u32::from(off > start.gpu_error_ns) + u32::from(host > start.host_error_ns);
+            wrong += u32::from(off > exec.start.gpu_error_ns);
+            wrong += u32::from(host > start.host_error_ns);
         }
-        if let Some(duration) = ran.told.duration {
-            let off = duration.ns.abs_diff(ran.end - ran.start);
+        let executed = ran.told.exec.and_then(|e| e.duration);
+        if let Some((duration, executed)) = ran.told.duration.zip(executed) {
+            let off = duration.ns.abs_diff(ran.end - ran.stamp);
             durations.push(off);
-            claims += 1;
+            claims += 2;
             wrong += u32::from(off > duration.error_ns);
+            let off = executed.ns.abs_diff(ran.end - ran.start);
+            wrong += u32::from(off > executed.error_ns);
         }
     }
     let known = durations.len() as f64 / all.len() as f64;
@@ -268,7 +280,7 @@ fn a_launch_bound_loop() {
     // What is wrong of single ones is not wrong of their sum.
     let sum = |of: &dyn Fn(&Ran) -> Option<u64>| ran[0].iter().filter_map(of).sum::<u64>() as f64;
     let told = sum(&|r| r.told.duration.map(|d| d.ns));
-    let truth = sum(&|r| r.told.duration.map(|_| r.end - r.start));
+    let truth = sum(&|r| r.told.duration.map(|_| r.end - r.stamp));
     assert!((told / truth - 1.0).abs() < 0.1, "{told} {truth}");
 }
 
@@ -283,7 +295,7 @@ fn clocks_that_step_or_slew() {
     };
     let works = vec![work; 5_000];
     let (plain, _) = run(slice::from_ref(&works), |_| ());
-    let middle = plain[0][2_500].start - 1_000;
+    let middle = plain[0][2_500].stamp - 424;
     let step = |by: i64| move |at: u64| if at < middle { 0 } else { by };
     // By 400 parts per million for a tenth of a second, which is what NTP does at most.
     let slew = move |at: u64| (at.saturating_sub(middle).min(100_000_000) / 2_500).cast_signed();
@@ -314,8 +326,8 @@ fn clocks_that_step_or_slew() {
                 continue;
             };
             known += 1;
-            let host = start.host_ns.abs_diff(r.start + OFFSET);
-            let length = duration.ns.abs_diff(r.end - r.start);
+            let host = start.host_ns.abs_diff(r.stamp + OFFSET);
+            let length = duration.ns.abs_diff(r.end - r.stamp);
             wrong += u32::from(host > start.host_error_ns) + u32::from(length > duration.error_ns);
             assert!(start.host_error_ns < 60_000, "{n}, {i}: {start:?}");
         }

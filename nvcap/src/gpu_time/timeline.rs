@@ -3,13 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::clock::Clock;
+use super::end::End;
 use super::pair::Pair;
 use super::rules::{Between, Lag, Rules};
 use super::unit::{Place, Unit};
 use super::words::{Value, Words};
-use crate::decode::event::{
-    DurationBy, GpuDuration, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy,
-};
+use crate::decode::event::{DurationBy, GpuExec, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy};
 use crate::wire::GpuVa;
 
 /// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
@@ -91,7 +90,7 @@ pub(crate) struct Seen<'a> {
 
 impl Seen<'_> {
     /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
-    fn start(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
+    fn launch(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
         let rules = self.rules;
         // The kernel before this one has just ended.
         let behind = before.and_then(|l| {
@@ -323,10 +322,10 @@ fn front_end(
     lag: &mut Lag,
     seen: Seen<'_>,
 ) -> GpuTime {
-    let rules = seen.rules;
-    let (start_ns, start_error_ns) = seen.start(own, told);
-    let start_gpu = told.stamp + start_ns;
-    let Some(start) = seen.moment(start_gpu, start_error_ns) else {
+    let (launch_ns, launch_error_ns) = seen.launch(own, told);
+    let start = seen.moment(told.stamp, 0);
+    let exec = seen.moment(told.stamp + launch_ns, launch_error_ns);
+    let Some((start, exec)) = start.zip(exec) else {
         return GpuTime::default();
     };
     if let Some(between) = seen.stamp_seen(own) {
@@ -335,30 +334,28 @@ fn front_end(
     let released = seen.released(own);
     let by_next = next
         .0
-        .and_then(|n| end_by_next((n, next.1), start, released, lag, seen));
+        .and_then(|n| end_by_next((n, next.1), exec, released, lag, seen));
     if let (Some((end, true)), Some(r)) = (by_next, released) {
-        lag.learn(end, r);
+        lag.learn(end.at, r);
     }
-    let by_next = by_next.map(|(end, _)| end);
-    let duration = match (by_next, released) {
-        _ if !own.unit.works => None,
-        (Some(end), _) => Some(GpuDuration {
-            ns: end.saturating_sub(start_gpu),
-            error_ns: rules.end_error_ns
-                + rules.drain(end.saturating_sub(start_gpu))
-                + start_error_ns,
-            by: DurationBy::NextStamp,
-        }),
-        (None, Some(r)) => {
-            let (end, error_ns) = lag.end(r);
-            Some(GpuDuration {
-                ns: end.saturating_sub(start_gpu),
-                error_ns: error_ns + r.clock_error + start_error_ns,
-                by: DurationBy::Release,
-            })
-        }
-        (None, None) => None,
+    let by_release = || {
+        let r = released?;
+        let (at, error_ns) = lag.end(r);
+        Some(End {
+            at,
+            error_ns: error_ns + r.clock_error,
+            by: DurationBy::Release,
+        })
     };
+    let end = by_next.map(|(end, _)| end).or_else(by_release);
+    let end = end.filter(|_| own.unit.works);
+    // It had not ended before its first instruction.
+    let least = launch_ns.saturating_sub(launch_error_ns);
+    let duration = end.map(|end| end.behind(start.gpu_ns, least));
+    let executed = end.map(|end| {
+        let error_ns = end.error_ns + launch_error_ns;
+        End { error_ns, ..end }.behind(exec.gpu_ns, 0)
+    });
     let ready = told.before.and_then(|l| match l.place {
         Some(Place::FrontEnd) => l.end,
         _ => l.stamp,
@@ -376,7 +373,11 @@ fn front_end(
         start: Some(start),
         start_by: Some(StartBy::OwnStamp),
         duration,
-        queued: queued(own, start, rules),
+        exec: Some(GpuExec {
+            start: exec,
+            duration: executed,
+        }),
+        queued: queued(own, start, seen.rules),
         queued_by: own.queued_by(),
         ready_gpu_ns: ready.max(waited.map(|w| w.at)),
         wait: wait(own, ready, waited, seen),
@@ -385,18 +386,18 @@ fn front_end(
 }
 
 /// The end that the next entry's stamp tells, where that one waited for nothing else, and whether it was there long before: what was
-/// rung just before the end may be stamped a little later than that.
+/// rung just before the end may be stamped a little later than that. `exec`: when the kernel's first instruction ran.
 fn end_by_next(
     (next, releases): (&Noted, &Own),
-    start: GpuMoment,
+    exec: GpuMoment,
     released: Option<Between>,
     lag: &Lag,
     seen: Seen<'_>,
-) -> Option<(u64, bool)> {
+) -> Option<(End, bool)> {
     // Its stamp comes behind what it waits for: that is of this channel's entries, or was there before.
     let was_there = |value: &Value| {
         let reached = seen.words.reached(seen.pid, *value);
-        reached.is_some_and(|r| r.seen_ns <= start.host_ns)
+        reached.is_some_and(|r| r.seen_ns <= exec.host_ns)
     };
     let other = |value: &Value| !releases.releases(*value) && !was_there(value);
     if next.unit.waits.iter().any(other) {
@@ -405,23 +406,31 @@ fn end_by_next(
     let (stamp, Place::FrontEnd) = seen.stamp(next)? else {
         return None;
     };
+    let rules = seen.rules;
     let end_ns = match (next.unit.replays, seen.shared) {
-        (true, _) => seen.rules.replay_end_ns,
-        (false, false) => seen.rules.end_ns,
-        (false, true) => seen.rules.shared_end_ns,
+        (true, _) => rules.replay_end_ns,
+        (false, false) => rules.end_ns,
+        (false, true) => rules.shared_end_ns,
     };
-    let end = stamp.checked_sub(end_ns)?;
-    if end < start.gpu_ns {
-        // Shorter than can be told.
-        return (next.doorbell <= start.host_ns).then_some((start.gpu_ns, false));
+    let end = |at, error_ns| End {
+        at,
+        error_ns,
+        by: DurationBy::NextStamp,
+    };
+    let at = stamp.checked_sub(end_ns)?;
+    if at < exec.gpu_ns {
+        // Shorter than can be told: it ended between its first instruction and that stamp.
+        let first = exec.gpu_ns.saturating_sub(exec.gpu_error_ns).min(stamp);
+        let half = (stamp - first).div_ceil(2);
+        return (next.doorbell <= exec.host_ns).then_some((end(first + half, half), false));
     }
     let stamped = seen.clock.host(stamp)?;
     let waited = stamped.ns.wrapping_sub(next.doorbell).cast_signed();
     // The end cannot be behind what was seen of it, nor long before.
     let in_time = released.is_none_or(|r| {
-        end <= r.until + r.clock_error
-            && end + seen.rules.lag_most_ns + r.clock_error >= r.from
-            && lag.agrees(end, r)
+        at <= r.until + r.clock_error
+            && at + rules.lag_most_ns + r.clock_error >= r.from
+            && lag.agrees(at, r)
     });
     let least = match released {
         Some(_) => THERE_AGREED_NS,
@@ -429,7 +438,8 @@ fn end_by_next(
     };
     // As far as the clocks tell.
     let waited = waited.saturating_sub_unsigned(stamped.error_ns);
-    (in_time && waited >= least).then_some((end, waited >= THERE_NS))
+    let error_ns = rules.end_error_ns + rules.drain(at - exec.gpu_ns);
+    (in_time && waited >= least).then_some((end(at, error_ns), waited >= THERE_NS))
 }
 
 /// An entry whose stamp is written behind its work.
@@ -475,15 +485,18 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
     };
     let start = start.filter(|s| *s <= stamp && error <= MOST_ERROR_NS);
     let start = start.and_then(|s| seen.moment(s, error));
-    let duration = start.filter(|_| own.unit.works).map(|s| GpuDuration {
-        ns: stamp.saturating_sub(s.gpu_ns),
+    let end = |s: GpuMoment| End {
+        at: stamp,
         error_ns: s.gpu_error_ns + rules.next_error_ns,
         by: DurationBy::OwnStamp,
-    });
+    };
+    let duration = start.filter(|_| own.unit.works);
+    let duration = duration.map(|s| end(s).behind(s.gpu_ns, 0));
     GpuTime {
         start,
         start_by: start.map(|_| by),
         duration,
+        ended: seen.moment(stamp, 0),
         queued: start.and_then(|s| queued(own, s, rules)),
         queued_by: start.and(own.queued_by()),
         ready_gpu_ns: ready,
@@ -501,15 +514,16 @@ fn paired(own: &Noted, pair: Pair, seen: Seen<'_>) -> GpuTime {
     let Some(start) = start.filter(is_own) else {
         return GpuTime::default();
     };
-    let ns = gpu_ns(pair.end).and_then(|end| end.checked_sub(start.gpu_ns));
+    let end = gpu_ns(pair.end).filter(|end| *end >= start.gpu_ns);
+    let end = end.map(|at| End {
+        at,
+        error_ns: STAMPS_ERROR_NS,
+        by: DurationBy::OwnStamp,
+    });
     GpuTime {
         start: Some(start),
         start_by: Some(StartBy::OwnStamp),
-        duration: ns.map(|ns| GpuDuration {
-            ns,
-            error_ns: STAMPS_ERROR_NS,
-            by: DurationBy::OwnStamp,
-        }),
+        duration: end.map(|end| end.behind(start.gpu_ns, 0)),
         queued: queued(own, start, seen.rules),
         queued_by: own.queued_by(),
         ..GpuTime::default()

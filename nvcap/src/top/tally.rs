@@ -292,6 +292,8 @@ impl Tally {
                 time: GpuTime::default(),
                 duration: None,
                 bytes,
+                channel: c.channel,
+                absent: None,
             });
         }
         // A work that ended above belongs to the submission before; from here on, works belong to this one.

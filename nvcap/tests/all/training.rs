@@ -382,7 +382,7 @@ fn the_report_has_the_kernels_with_their_times() {
 fn commands_that_read_files_answer_or_say_why_not() {
     let file = file();
     let time = shown(&["time", &file], 3);
-    assert!(time.starts_with("GPU 0: launch-bound; work ran in 39.8 % of 35.9 ms"));
+    assert!(time.starts_with("GPU 0: launch-bound; work ran in 40.0 % of 35.9 ms"));
     for (_, full, _) in SHOWN {
         assert!(time.lines().any(|l| l.ends_with(full)), "{full}: {time}");
     }

@@ -163,7 +163,7 @@ def busy(made, change=lambda window, sums: sums, way="observed"):
                 self.stdout = json.dumps(change(window, made.sums(window)), separators=(",", ":")) + "\n"
 
         real = t.subprocess.run
-        t.subprocess.run = lambda command, **_: Ran(parts[command[4]])
+        t.subprocess.run = lambda command, **_: Ran(parts[command[5]])
         try:
             return rows(lambda: t.busy_of(way, trace, truth, "nvcap", "run.pcapng"))
         finally:

@@ -2,7 +2,7 @@
 
     time.py truth WAY TRACE.json TRUTH.txt     TRUTH.txt: truth.cu's
     time.py pairs FILE                         lines of `KIND NS`, KIND in turn untraced, observed, cupti
-    time.py cupti TRUTH.txt CUPTI.log [FILE]   of the same run of truth.cu; FILE gets how many ns CUPTI's durations have beyond
+    time.py cupti TRUTH.txt CUPTI.log          of the same run of truth.cu
     time.py sums WAY TRACE.json CUPTI.log      CUPTI.log: meaning/cupti_log.c's, of an equal run of the same program
     time.py busy WAY TRACE.json TRUTH.txt NVCAP RECORDING
                                                what NVCAP's `nvcap time --json RECORDING` says of each phase: how busy the GPU was, overlaps,
@@ -17,7 +17,6 @@ Truth of the GPU is %globaltimer: read at a kernel's begin by the first thread o
 import bisect
 import collections
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -74,12 +73,16 @@ def within(values, claims, tolerance):
 
 
 class Time:
-    """What nvcap says of a piece of work."""
+    """What nvcap says of a piece of work: of kernels from the first instruction, as the truth is. `began` and `whole` are from the stamp, as CUPTI's are."""
 
     def __init__(self, o):
-        self.host, self.host_error = o.get("gpu_start_ns"), o.get("gpu_start_error_ns")
-        self.start, self.start_error = o.get("gpu_clock_start_ns"), o.get("gpu_clock_error_ns")
-        self.ns, self.error, self.by = o.get("gpu_ns"), o.get("gpu_ns_error"), o.get("gpu_ns_by")
+        self.began, self.whole, self.by = o.get("gpu_start_ns"), o.get("gpu_ns"), o.get("gpu_ns_by")
+        launch, error = o.get("gpu_launch_ns", 0), o.get("gpu_launch_error_ns", 0)
+        behind = lambda name: None if o.get(name) is None else o[name] + launch
+        self.host, self.host_error = behind("gpu_start_ns"), o.get("gpu_start_error_ns", 0) + error
+        self.start, self.start_error = behind("gpu_clock_start_ns"), o.get("gpu_clock_error_ns", 0) + error
+        name = "gpu_exec_ns" if "gpu_exec_ns" in o else "gpu_ns"
+        self.ns, self.error = o.get(name), o.get(name + "_error")
         self.queued = o.get("queued_ns")
         self.queued_range = o.get("queued_least_ns", self.queued), o.get("queued_most_ns", self.queued)
 
@@ -364,35 +367,30 @@ def sums_of(way, trace_path, cupti_path):
     for o in trace.launches:
         name = o.get("kernel_mangled") or hex(o["program"] or 0)
         counts[name] += 1
-        if o["time"].ns is None:
+        if o["time"].whole is None:
             without += 1
         else:
-            ours[name] += o["time"].ns
+            ours[name] += o["time"].whole
     theirs, their_counts = collections.Counter(), collections.Counter()
     for line in open(cupti_path):
         o = json.loads(line)
         if o["type"] == "kernel":
             theirs[o["name"]] += o["end"] - o["start"]
             their_counts[o["name"]] += 1
-    print(f"\n## {way}: time by kernel, ms; off: as they are, and with what CUPTI counts beyond the instructions\n{'nvcap':>10} {'CUPTI':>10} {'off %':>7} {'with':>7} {'launches':>9} {'CUPTI':>9}  name")
-    # What CUPTI counts beyond the last instruction less the first, by this machine's own measurement (section cupti).
-    beyond = float(os.environ.get("CUPTI_BEYOND_NS") or 0)
-    worst, raw, each, heavy = 0.0, 0.0, 0.0, theirs.most_common(10)
+    print(f"\n## {way}: time by kernel, ms\n{'nvcap':>10} {'CUPTI':>10} {'off %':>7} {'launches':>9} {'CUPTI':>9}  name")
+    worst, each, heavy = 0.0, 0.0, theirs.most_common(10)
     for name, total in heavy:
-        off = 100 * (ours[name] + beyond * counts[name] - total) / total
-        own = 100 * (ours[name] - total) / total
-        raw = max(raw, abs(own))
+        off = 100 * (ours[name] - total) / total
         worst = max(worst, abs(off))
         each = max(each, abs(off) / 100 * total / max(1, counts[name]))
-        print(f"{ours[name] / 1e6:>10.3f} {total / 1e6:>10.3f} {own:>7.2f} {off:>7.2f} {counts[name]:>9} {their_counts[name]:>9}  {name[:90]}")
+        print(f"{ours[name] / 1e6:>10.3f} {total / 1e6:>10.3f} {off:>7.2f} {counts[name]:>9} {their_counts[name]:>9}  {name[:90]}")
     launches = len(trace.launches)
     coverage = 100 * (launches - without) / max(1, launches)
     by = collections.Counter(o["time"].by for o in trace.launches)
-    # Kernels that take less than a start and an end can be off.
+    # Kernels that take less than an end can be off.
     short = bool(heavy) and min(total / their_counts[name] for name, total in heavy) < SHORT
-    limited(bool(heavy) and raw <= LIMITS["sums"], short and "some take less than 2 us, of which what CUPTI counts beyond the instructions is a large part", f"{way}: sums by kernel",
-        f"the ten heaviest: at most {raw:.2f} % from CUPTI's (limit {LIMITS['sums']} %); with the {beyond:.0f} ns a kernel that CUPTI counts beyond its "
-        f"instructions at most {worst:.2f} %, {each:.0f} ns a launch; all kernels: {sum(ours.values()) / 1e6:.2f} and {sum(theirs.values()) / 1e6:.2f} ms")
+    limited(bool(heavy) and worst <= LIMITS["sums"], short and "some take less than 2 us, of which what an end can be off is a large part", f"{way}: sums by kernel",
+        f"the ten heaviest: at most {worst:.2f} % from CUPTI's (limit {LIMITS['sums']} %), {each:.0f} ns a launch; all kernels: {sum(ours.values()) / 1e6:.2f} and {sum(theirs.values()) / 1e6:.2f} ms")
     row(launches > 0 and coverage >= LIMITS["coverage"], f"{way}: coverage",
         f"{launches - without} of {launches} launches ({coverage:.2f} %, limit {LIMITS['coverage']}), CUPTI {sum(their_counts.values())}; by {dict(by)}")
 
@@ -434,9 +432,6 @@ def cupti_of(truth_path, cupti_path, *_):
     for phase, values in more.items():
         print(f"{phase:<12} {len(values):>9} {percentile(values, 10):>7} {percentile(values, 50):>7} {percentile(values, 90):>7}")
     every = [v for values in more.values() for v in values]
-    if every and len(sys.argv) > 4:
-        with open(sys.argv[4], "w") as file:
-            file.write(f"{statistics.mean(v for v in every if abs(v) < 10000):.0f}\n")
     row("note" if every else False, "cupti: durations", f"{len(every)} kernels: CUPTI's are longer by {percentile(every, 50)} ns in the median")
 
 
@@ -510,7 +505,7 @@ class Shown:
         self.count, self.known = 0, []
         for o in works:
             t = o["time"]
-            if t.host is None or not window.begin <= t.host <= window.end:
+            if t.began is None or not window.begin <= t.began <= window.end:
                 continue
             self.count += 1
             # What is this vague is left out of the sums (docs/gpu-time.md).
@@ -635,7 +630,7 @@ def busy_of(way, trace_path, truth_path, nvcap, recording):
                 row("note", f"{way} rate", f"{rate:.0f} submissions a second: a trap at each is no way for that; no limit is asked for")
                 continue
             row(rate >= LIMITS["rate"] * RATE, f"{way} rate", f"{rate:.0f} submissions a second (at least {LIMITS['rate'] * RATE:.0f} are a test)")
-        told = subprocess.run([nvcap, "time", "--json", "-e", f"gpu_start_ns>={window.begin}&&gpu_start_ns<={window.end}", recording], capture_output=True, text=True)
+        told = subprocess.run([nvcap, "time", "--exec-time", "--json", "-e", f"gpu_start_ns>={window.begin}&&gpu_start_ns<={window.end}", recording], capture_output=True, text=True)
         sums = next((json.loads(l) for l in told.stdout.splitlines() if '"type":"gpu_time"' in l), None)
         if sums is None:
             row(False, f"{way} {window.name}: busy", f"nvcap time: status {told.returncode}: {told.stderr.strip()[-200:]}")

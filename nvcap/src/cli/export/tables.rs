@@ -96,7 +96,7 @@ impl From<Partition> for Key {
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
     let command = values::without(command, &exported::USELESS);
-    let command = values::without(command, &["verbose", "explain_streams"]);
+    let command = values::without(command, &["verbose", "explain_streams", "exec_time"]);
     let command = values::saying(command, &exported::SAYING);
     values::saying(
         command,

@@ -115,17 +115,29 @@ pub struct GpuDuration {
     pub by: DurationBy,
 }
 
+/// The execution of kernels: without the launch, which CUPTI and nsys count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct GpuExec {
+    /// When the first instruction ran.
+    pub start: GpuMoment,
+    /// For how long instructions ran.
+    pub duration: Option<GpuDuration>,
+}
+
 /// The times of one entry of a ring. What was not seen is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct GpuTime {
-    /// When the GPU began the work.
+    /// When the GPU began the work: of kernels, when it wrote their launch's stamp, which is where CUPTI and nsys count from.
     pub start: Option<GpuMoment>,
     /// What told that; `None` where it is not known.
     pub start_by: Option<StartBy>,
     /// For how long it worked.
     pub duration: Option<GpuDuration>,
+    /// The execution of its kernels; `None` of what has no first instruction, such as copies.
+    pub exec: Option<GpuExec>,
     /// How long the entry waited from its doorbell until then, ns: at least and at most.
     pub queued: Option<(u64, u64)>,
     /// What told since when it waited; `None` where that time is not known.
@@ -137,6 +149,20 @@ pub struct GpuTime {
     pub wait: Option<GpuWait>,
     /// How many launches and copies the entry has; a graph's replay is one. The times are of all of them together.
     pub works: u32,
+    /// When the work had ended, where that is told without its begin.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) ended: Option<GpuMoment>,
+    /// The times from the stamp, where those above are the execution's ([`Self::by_exec`]).
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) by_stamp: Option<ByStamp>,
+}
+
+/// Times that are counted from a stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByStamp {
+    start: Option<GpuMoment>,
+    duration: Option<GpuDuration>,
+    queued: Option<(u64, u64)>,
 }
 
 /// A wait for a semaphore.
@@ -156,13 +182,77 @@ impl GpuTime {
         Some(self.start?.gpu_ns + self.duration?.ns)
     }
 
+    /// These times with kernels counted from their first instruction (`--exec-time`).
+    #[must_use]
+    pub(crate) fn by_exec(self) -> Self {
+        let Some((exec, stamp)) = self.exec.zip(self.start) else {
+            return self;
+        };
+        // The launch is time in the queue, then.
+        let launch = exec.start.gpu_ns.saturating_sub(stamp.gpu_ns);
+        let error = exec.start.gpu_error_ns;
+        let queued = self
+            .queued
+            .map(|(least, most)| (least + launch.saturating_sub(error), most + launch + error));
+        Self {
+            start: Some(exec.start),
+            duration: exec.duration,
+            queued,
+            by_stamp: Some(ByStamp {
+                start: self.start,
+                duration: self.duration,
+                queued: self.queued,
+            }),
+            ..self
+        }
+    }
+
+    /// Whether these times are the execution's ([`Self::by_exec`]).
+    #[must_use]
+    pub(crate) fn is_by_exec(&self) -> bool {
+        self.by_stamp.is_some()
+    }
+
+    /// These times with kernels counted from their launch's stamp, whatever is shown.
+    #[must_use]
+    pub(crate) fn by_stamp(self) -> Self {
+        let Some(by_stamp) = self.by_stamp else {
+            return self;
+        };
+        let ByStamp {
+            start,
+            duration,
+            queued,
+        } = by_stamp;
+        Self {
+            start,
+            duration,
+            queued,
+            by_stamp: None,
+            ..self
+        }
+    }
+
+    /// From a launch's stamp to its kernel's first instruction, ns.
+    #[must_use]
+    pub fn launch(&self) -> Option<u64> {
+        let start = self.by_stamp().start?;
+        Some(self.exec?.start.gpu_ns.saturating_sub(start.gpu_ns))
+    }
+
+    /// How long the instructions of the entry's only launch ran.
+    #[must_use]
+    pub fn exec_alone(&self) -> Option<GpuDuration> {
+        self.exec?.duration.filter(|_| self.works <= 1)
+    }
+
     /// Whether nothing is known.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
-        let works = self.works;
         *self
             == Self {
-                works,
+                works: self.works,
+                ended: self.ended,
                 ..Self::default()
             }
     }

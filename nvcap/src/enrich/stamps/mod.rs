@@ -220,10 +220,29 @@ impl Process {
     }
 }
 
+/// The pauses between bursts, at random: what is seen in bursts is a sample of all, whatever rhythm the traced program has.
+struct Pauses(u64);
+
+impl Pauses {
+    /// The pause behind a burst, so that bursts have this share of the time: of an exponential distribution, ten times the mean at most.
+    fn next(&mut self, burst: Duration, share: f64) -> Duration {
+        // Xorshift: any number but 0 will do to begin with.
+        let mut x = self.0 | 1;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.0 = x;
+        let chance = ((x >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        let mean = burst.mul_f64((1.0 / share - 1.0).max(0.0));
+        mean.mul_f64((-chance.ln()).min(10.0))
+    }
+}
+
 /// The thread that reads.
 struct Reader {
     share: Option<f64>,
     processes: HashMap<u32, Process>,
+    pauses: Pauses,
     /// When something changed last, and when records were handed on.
     changed: Instant,
     handed: Instant,
@@ -234,6 +253,7 @@ impl Reader {
         Self {
             share,
             processes: HashMap::new(),
+            pauses: Pauses(clock::now()),
             changed: Instant::now(),
             handed: Instant::now(),
         }
@@ -273,7 +293,7 @@ impl Reader {
                     if !self.hand_on(records, true) {
                         return;
                     }
-                    thread::sleep(burst.elapsed().mul_f64((1.0 / share - 1.0).max(0.0)));
+                    thread::sleep(self.pauses.next(burst.elapsed(), share));
                     burst = Instant::now();
                     let now = clock::now();
                     for process in self.processes.values_mut() {
@@ -382,5 +402,27 @@ impl Reader {
         self.processes
             .retain(|_, p| !p.is_over() || !p.stamps.is_empty());
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_have_their_share_of_the_time_at_random() {
+        let mut pauses = Pauses(7);
+        let burst = Duration::from_millis(2);
+        let all: Vec<_> = (0..10_000).map(|_| pauses.next(burst, 0.05)).collect();
+        let share = 10_000.0 * burst.as_secs_f64()
+            / (all.iter().sum::<Duration>() + burst * 10_000).as_secs_f64();
+        assert!((0.048..0.052).contains(&share), "{share}");
+        // No rhythm: a third of the pauses is longer than the mean, and a tenth shorter than a tenth of it.
+        let mean = Duration::from_millis(38);
+        let longer = all.iter().filter(|p| **p > mean).count();
+        let shorter = all.iter().filter(|p| **p < mean / 10).count();
+        assert!((3_400..3_960).contains(&longer), "{longer}");
+        assert!((800..1_100).contains(&shorter), "{shorter}");
+        assert_eq!(pauses.next(burst, 1.0), Duration::ZERO);
     }
 }

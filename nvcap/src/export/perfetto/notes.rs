@@ -38,6 +38,11 @@ pub(super) fn of_times(time: &GpuTime) -> Notes {
     number("begin_error_ns", time.start.map(|s| s.host_error_ns));
     number("duration_ns", time.duration.map(|d| d.ns));
     number("duration_error_ns", time.duration.map(|d| d.error_ns));
+    let exec = time.by_stamp().exec;
+    number("launch_ns", time.launch());
+    number("exec_ns", exec.and_then(|e| e.duration).map(|d| d.ns));
+    let error = exec.and_then(|e| e.duration).map(|d| d.error_ns);
+    number("exec_error_ns", error);
     number("queued_least_ns", time.queued.map(|q| q.0));
     number("queued_most_ns", time.queued.map(|q| q.1));
     // The slice is of so many launches and copies together.

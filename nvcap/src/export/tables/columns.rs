@@ -57,15 +57,20 @@ pub(super) const GPU_TIME: &[Column] = column_list!(Event(e) {
     gpu_clock_start_ns: Int optional "ns" Stamps, "the same moment by the GPU's own clock" => start(e).map(|s| s.gpu_ns);
     gpu_clock_error_ns: Int optional "ns" Stamps, "the most by which that may be wrong" => start(e).map(|s| s.gpu_error_ns);
     gpu_start_by: Text optional "" Stamps, "what told when it began: own-stamp, previous-stamp, release or doorbell" => e.times.and_then(|t| t.start_by).map(StartBy::name);
-    gpu_ns: Int optional "ns" Stamps, "for how long the GPU worked on it; of a submission: on its first entry" => duration(e).map(|d| d.ns);
+    gpu_ns: Int optional "ns" Stamps, "for how long the GPU worked on it, kernels from their launch on; of a submission: on its first entry" => duration(e).map(|d| d.ns);
     gpu_ns_error: Int optional "ns" Stamps, "the most by which that may be wrong" => duration(e).map(|d| d.error_ns);
     gpu_ns_by: Text optional "" Stamps, "what told it: next-stamp, release or own-stamp" => duration(e).map(|d| d.by.name());
+    gpu_launch_ns: Int optional "ns" Stamps, "of kernels: from gpu_start_ns to the first instruction" => times(e).and_then(|t| t.launch());
+    gpu_launch_error_ns: Int optional "ns" Stamps, "the most by which that may be wrong" => times(e).and_then(|t| t.exec).map(|x| x.start.gpu_error_ns);
+    gpu_exec_ns: Int optional "ns" Stamps, "for how long a kernel's instructions ran" => executed(e).map(|d| d.ns);
+    gpu_exec_ns_error: Int optional "ns" Stamps, "the most by which that may be wrong" => executed(e).map(|d| d.error_ns);
     queued_ns: Int optional "ns" Stamps, "how long the entry waited from its doorbell until the GPU began it: the middle of the next two" => queued(e).map(|(least, most)| least.midpoint(most));
     queued_least_ns: Int optional "ns" Stamps, "at least" => queued(e).map(|q| q.0);
     queued_most_ns: Int optional "ns" Stamps, "at most" => queued(e).map(|q| q.1);
     queued_by: Text optional "" Stamps, "what told since when it waited: doorbell, or look where it was found between two looks" => e.times.and_then(|t| t.queued_by).map(QueuedBy::name);
     gpu_works: Int optional "" Stamps, "where the entry has several launches and copies: how many; none of them has a gpu_ns" => together(e).map(|t| t.works);
     gpu_works_ns: Int optional "ns" Stamps, "for how long the GPU worked on all of them together: the same on each" => together(e).and_then(|t| t.duration).map(|d| d.ns);
+    gpu_works_exec_ns: Int optional "ns" Stamps, "for how long instructions of any of them ran: the same on each" => together(e).and_then(|t| t.exec?.duration).map(|d| d.ns);
 });
 
 /// Operations.
@@ -176,25 +181,38 @@ fn engine(e: &Event<'_>) -> Option<String> {
     }
 }
 
+/// Times from the stamp of a launch on, whatever is asked to be shown.
+fn times(e: &Event<'_>) -> Option<GpuTime> {
+    e.times.map(|t| t.by_stamp())
+}
+
 fn start(e: &Event<'_>) -> Option<GpuMoment> {
-    e.times?.start
+    times(e)?.start
 }
 
 /// Of an operation its own: several of one entry have none.
 fn duration(e: &Event<'_>) -> Option<GpuDuration> {
     match e.operation {
-        Some(_) => e.times?.alone(),
-        None => e.times?.duration,
+        Some(_) => times(e)?.alone(),
+        None => times(e)?.duration,
+    }
+}
+
+/// The same of the instructions alone.
+fn executed(e: &Event<'_>) -> Option<GpuDuration> {
+    match e.operation {
+        Some(_) => times(e)?.exec_alone(),
+        None => times(e)?.exec?.duration,
     }
 }
 
 /// The times of several operations together.
-fn together<'a>(e: &Event<'a>) -> Option<&'a GpuTime> {
-    e.times.filter(|t| t.works > 1)
+fn together(e: &Event<'_>) -> Option<GpuTime> {
+    times(e).filter(|t| t.works > 1)
 }
 
 fn queued(e: &Event<'_>) -> Option<(u64, u64)> {
-    e.times?.queued
+    times(e)?.queued
 }
 
 fn launch<'a>(e: &Event<'a>) -> Option<&'a Launch> {

@@ -63,6 +63,7 @@ fields! {
     "api" Api Text "function of CUDA's interface that the program called (--stacks)"
     "frame" Frame Text "function of any frame of the stack (--stacks)"
     "gpu_ns" GpuTime Time "how long the GPU worked on it, ns (--gpu-time)"
+    "gpu_exec_ns" GpuExec Time "how long a kernel's instructions ran, without its launch, ns (--gpu-time)"
     "queued_ns" Queued Time "time from the doorbell to the GPU's start, ns (--gpu-time)"
     "gpu_start_ns" GpuStart Time "when the GPU began it, CLOCK_MONOTONIC of the traced machine, ns (--gpu-time)"
     "late" Late Flag "caught up later than its own doorbell"
@@ -175,7 +176,10 @@ impl Field {
     /// Whether the field is one of the GPU's times, which only traces with `--gpu-time` have.
     #[must_use]
     pub fn is_of_gpu_time(self) -> bool {
-        matches!(self, Self::GpuTime | Self::Queued | Self::GpuStart)
+        matches!(
+            self,
+            Self::GpuTime | Self::GpuExec | Self::Queued | Self::GpuStart
+        )
     }
 
     /// Its name in expressions.
@@ -333,7 +337,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
         Field::Phase => word(c.phase.as_deref()?),
         Field::Api => word(c.stack.as_ref()?.api.as_deref()?),
         Field::Frame => Some(Value::Frames(&c.stack.as_ref()?.frames)),
-        Field::GpuTime | Field::Queued | Field::GpuStart => gpu_time(field, event),
+        Field::GpuTime | Field::GpuExec | Field::Queued | Field::GpuStart => gpu_time(field, event),
         Field::Late => number(c.late),
         Field::How => word(c.how.name()),
         Field::PartOf => word(c.part_of(event.entry).map_or("none", PartOf::name)),
@@ -390,15 +394,16 @@ fn identity(field: Field, who: &Identity) -> Option<Value<'_>> {
 
 /// A GPU time of an event. Only submissions and timed operations have one, as in the JSON output.
 fn gpu_time(field: Field, event: &Event<'_>) -> Option<Value<'static>> {
-    let time = event.context.gpu_time_of(event.entry)?;
-    let duration = match &event.body {
-        Body::Submission(_) => time.duration,
-        Body::Operation(op) if is_timed(op) => time.alone(),
+    let time = event.context.gpu_time_of(event.entry)?.by_stamp();
+    let (duration, executed) = match &event.body {
+        Body::Submission(_) => (time.duration, time.exec.and_then(|e| e.duration)),
+        Body::Operation(op) if is_timed(op) => (time.alone(), time.exec_alone()),
         _ => return None,
     };
     match field {
         Field::GpuStart => number(time.start?.host_ns),
         Field::GpuTime => number(duration?.ns),
+        Field::GpuExec => number(executed?.ns),
         _ => {
             let (least, most) = time.queued?;
             number(least.midpoint(most))

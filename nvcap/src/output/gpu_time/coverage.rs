@@ -61,9 +61,19 @@ impl Coverage {
         let first = self.windows.partition_point(|w| w.until <= from);
         let windows = self.windows.range(first..);
         let parts = windows
-            .take_while(move |w| w.from < until)
+            .take_while(move |w| from < until && w.from < until)
             .map(move |w| (w.from, w.until.min(until) - w.from.max(from)));
         all.then(|| (0, until - from)).into_iter().chain(parts)
+    }
+
+    /// The burst of a moment, by its begin.
+    pub(super) fn burst(&self, at: u64) -> Option<u64> {
+        self.parts(at, at.saturating_add(1)).next().map(|p| p.0)
+    }
+
+    /// Whether a time lies in one burst.
+    pub(super) fn is_whole(&self, from: u64, until: u64) -> bool {
+        self.within(from, until) == until.saturating_sub(from)
     }
 
     /// How much of a time lies in bursts, ns.

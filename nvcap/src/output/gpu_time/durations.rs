@@ -12,8 +12,6 @@ pub(in crate::output) struct Durations {
     pub sum_ns: u64,
     pub least_ns: u64,
     pub most_ns: u64,
-    /// Sum of the squares.
-    squares: f64,
     /// How many lie in each bucket.
     buckets: Vec<u32>,
 }
@@ -27,7 +25,6 @@ impl Durations {
         self.most_ns = self.most_ns.max(ns);
         self.count += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
-        self.squares += (ns as f64).powi(2);
         let bucket = ((ns.max(1) as f64).log2() * STEPS) as usize;
         let bucket = bucket.min(BUCKETS - 1);
         if self.buckets.len() <= bucket {
@@ -41,20 +38,6 @@ impl Durations {
     /// A figure of these durations; none where there are none.
     pub(in crate::output) fn known<T>(&self, figure: T) -> Option<T> {
         (self.count > 0).then_some(figure)
-    }
-
-    /// The estimated sum of `of` durations, of which these are a sample, and its error at 95 % confidence, ns.
-    pub(in crate::output) fn estimate_ns(&self, of: u64) -> (u64, u64) {
-        if of <= self.count {
-            return (self.sum_ns, 0);
-        }
-        let n = self.count.max(1) as f64;
-        let mean = self.sum_ns as f64 / n;
-        let variance = (self.squares / n - mean * mean).max(0.0) * n / (n - 1.0).max(1.0);
-        // What was not seen is estimated; what was seen is known.
-        let rest = (of - self.count) as f64;
-        let error = 1.96 * (variance * rest * rest / n + variance * rest).sqrt();
-        (self.sum_ns + (mean * rest) as u64, error as u64)
     }
 
     pub(in crate::output) fn mean_ns(&self) -> u64 {
@@ -84,19 +67,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_tells_the_whole() {
-        // Of 10,000 durations every seventh is seen.
-        let of = |n: u64| 5_000 + n * 7919 % 3_000;
-        let mut seen = Durations::default();
-        (0..10_000).step_by(7).for_each(|n| seen.add(of(n)));
-        let (sum, error) = seen.estimate_ns(10_000);
-        let truth: u64 = (0..10_000).map(of).sum();
-        assert!(sum.abs_diff(truth) <= error, "{sum} {truth} {error}");
-        assert!(error < truth / 100, "{error} of {truth}");
-        assert_eq!(Durations::default().estimate_ns(5), (0, 0));
-    }
-
-    #[test]
     fn quantiles_are_right_to_three_percent() {
         let mut all = Durations::default();
         assert_eq!((all.mean_ns(), all.quantile_ns(0.5)), (0, 0));
@@ -109,7 +79,6 @@ mod tests {
             let wrong = all.quantile_ns(share) as f64 / (share * 10_000.0);
             assert!((0.97..1.03).contains(&wrong), "{share}: {wrong}");
         }
-        assert_eq!(all.estimate_ns(10_000), (all.sum_ns, 0));
         all.add(0);
         all.add(u64::MAX);
         assert_eq!(all.quantile_ns(1.0), u64::MAX);

@@ -18,12 +18,16 @@ mod durations;
 mod intervals;
 mod objects;
 mod report;
+mod total;
+mod untimed;
 pub(crate) mod when;
 pub(crate) mod work;
 
 use coverage::Coverage;
 pub(in crate::output) use durations::Durations;
 use intervals::{End, Intervals, Stretch};
+use total::{Total, Works};
+use untimed::{Bounds, Channel, GROUPS, Run, Work};
 use work::{Done, Entries, What, told};
 
 /// The longest waits that are kept.
@@ -40,12 +44,17 @@ enum Whose {
 
 #[derive(Clone, Debug, Default)]
 struct Row {
+    /// Its place among all rows.
+    number: usize,
     text: String,
     durations: Durations,
     /// How many entries did this work, timed or not.
     count: u64,
     /// Bytes moved by those that are timed.
     bytes: u64,
+    /// What is known of the time of all of them, and that time; `None` until the end, and where none is timed.
+    works: Works,
+    total: Option<Total>,
 }
 
 /// How a channel's time was spent.
@@ -97,9 +106,20 @@ pub(crate) struct Account {
     entries: Entries,
     /// Whether some submission came with GPU times, known or not.
     asked: bool,
+    /// Kernels are timed from their first instruction (`--exec-time`).
+    exec_time: bool,
     /// How often time stamps were read, and when.
     stamps: StampReads,
     coverage: Coverage,
+    /// The work of each channel in its order, and what is not timed of it.
+    order: HashMap<ChannelId, Channel>,
+    runs: Vec<Run>,
+    /// By row, what is not timed: within the time in which stamps were read, and beyond it.
+    untimed: Vec<[Bounds; 2]>,
+    /// The time of all kernels, and of all copies.
+    totals: [Option<Total>; GROUPS],
+    /// Time of the newest record.
+    newest: Option<u64>,
     /// Time of the trace's first record: text counts from there.
     origin: Option<u64>,
     /// Submissions seen to begin within this time of the host, ns.
@@ -127,6 +147,7 @@ impl Account {
         if self.origin.is_none() {
             self.origin = record.at().time();
         }
+        self.newest = self.newest.max(record.at().time());
         if let Record::Stamps(s) = record {
             self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns);
         }
@@ -150,6 +171,7 @@ impl Account {
             self.span = Some((first.min(ns), last.max(ns)));
         }
         for time in times.iter() {
+            self.exec_time |= time.is_by_exec();
             self.entry(c, time);
         }
     }
@@ -232,17 +254,63 @@ impl Account {
         self.known.entries += 1;
         self.known.starts += u64::from(of.time.start.is_some());
         self.known.durations += u64::from(of.duration.is_some());
-        if self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&of.what) {
-            return;
+        let order = self.order.entry(of.channel).or_default();
+        let mut work = Work {
+            row: usize::MAX,
+            group: usize::from(of.what.is_copy()),
+            time: &of.time,
+            mean_ns: 0,
+            absent: of.absent,
+        };
+        if self.rows.len() < MOST_ROWS || self.rows.contains_key(&of.what) {
+            let number = GROUPS + self.rows.len();
+            let row = self.rows.entry(of.what).or_insert_with(|| Row {
+                number,
+                text: of.text,
+                ..Row::default()
+            });
+            row.count += 1;
+            if let Some(duration) = of.duration {
+                row.durations.add(duration.ns);
+                row.bytes = row.bytes.saturating_add(of.bytes);
+                let end = of.time.start.map(|s| s.host_ns.saturating_add(duration.ns));
+                let burst = end.and_then(|end| self.coverage.burst(end));
+                row.works.add(burst, duration.ns, duration.error_ns);
+            }
+            work.row = row.number;
+            work.mean_ns = row.durations.mean_ns();
         }
-        let row = self.rows.entry(of.what).or_insert_with(|| Row {
-            text: of.text,
-            ..Row::default()
-        });
-        row.count += 1;
-        if let Some(duration) = of.duration {
-            row.durations.add(duration.ns);
-            row.bytes = row.bytes.saturating_add(of.bytes);
+        order.take(work, self.origin, &mut self.runs);
+        self.put_runs();
+    }
+
+    /// The time of all rows of kernels, or of copies: where several of them share a time, their sum is known better than each.
+    fn total_of(&self, copies: bool) -> Option<Total> {
+        let untimed = self.untimed.get(usize::from(copies))?;
+        let mut timed = Works::default();
+        let mut sum = Total::default();
+        for (_, row) in self.rows.iter().filter(|(w, _)| w.is_copy() == copies) {
+            timed.timed += row.works.timed;
+            timed.sum_ns = timed.sum_ns.saturating_add(row.works.sum_ns);
+            timed.error_ns = timed.error_ns.saturating_add(row.works.error_ns);
+            // Of a row without any times nothing but what its stretches say is known.
+            let unknown = || Total::from(row.works.within).and(row.works.between.into());
+            sum = sum.and(row.total.unwrap_or_else(unknown));
+        }
+        [timed.within, timed.between] = *untimed;
+        Some(sum.within(timed.total(false)?))
+    }
+
+    /// Sums up stretches that are not timed.
+    fn put_runs(&mut self) {
+        self.untimed
+            .resize(GROUPS + self.rows.len(), Default::default());
+        for run in self.runs.drain(..) {
+            let (from, until) = run.span;
+            let is_read = self.coverage.is_whole(from, until);
+            if let Some(row) = self.untimed.get_mut(run.row) {
+                row[usize::from(!is_read)].add(run.bounds);
+            }
         }
     }
 
@@ -255,6 +323,17 @@ impl Account {
         if let Some(done) = self.entries.finish() {
             self.done(done);
         }
+        for order in self.order.values_mut() {
+            order.end(self.newest, &mut self.runs);
+        }
+        self.put_runs();
+        let sampled = self.coverage.sample().is_some();
+        for row in self.rows.values_mut() {
+            let untimed = self.untimed.get(row.number).copied();
+            [row.works.within, row.works.between] = untimed.unwrap_or_default();
+            row.total = row.works.total(sampled);
+        }
+        self.totals = [false, true].map(|copies| self.total_of(copies));
         let channels = self.channels.values_mut().map(|c| &mut c.work);
         let all = channels
             .chain(self.engines.values_mut())

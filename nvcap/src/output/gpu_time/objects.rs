@@ -12,11 +12,10 @@ impl Account {
     pub(crate) fn json(&self) -> Value {
         let durations = |row: &Row| {
             let d = &row.durations;
-            let (total, error) = d.estimate_ns(row.count);
             json!({
-                "timed": d.count, "timed_ns": d.sum_ns, "total_ns": d.known(total), "total_error_ns": d.known(error), "mean_ns": d.known(d.mean_ns()),
-                "least_ns": d.known(d.least_ns), "most_ns": d.known(d.most_ns), "p50_ns": d.known(d.quantile_ns(0.5)),
-                "p90_ns": d.known(d.quantile_ns(0.9)), "p99_ns": d.known(d.quantile_ns(0.99)),
+                "timed": d.count, "timed_ns": d.sum_ns, "timed_error_ns": row.works.error_ns, "total_ns": row.total.map(|t| t.about_ns), "total_error_ns": row.total.map(|t| t.error_ns()),
+                "total_least_ns": row.total.map(|t| t.least_ns), "total_most_ns": row.total.map(|t| t.most_ns), "mean_ns": d.known(d.mean_ns()), "least_ns": d.known(d.least_ns), "most_ns": d.known(d.most_ns),
+                "p50_ns": d.known(d.quantile_ns(0.5)), "p90_ns": d.known(d.quantile_ns(0.9)), "p99_ns": d.known(d.quantile_ns(0.99)),
             })
         };
         let kernels: Vec<Value> = self
@@ -105,13 +104,18 @@ impl Account {
                 })
             })
             .collect();
+        let [all_kernels, all_copies] = self.totals.map(|total| {
+            total.map(|t| json!({
+                "total_ns": t.about_ns, "total_error_ns": t.error_ns(), "total_least_ns": t.least_ns, "total_most_ns": t.most_ns,
+            }))
+        });
         json!({
             "type": "gpu_time", "time_ns": self.span.map(|s| s.1), "pid": null, "tid": null, "token": null,
             "first_ns": self.span.map(|s| s.0), "last_ns": self.span.map(|s| s.1),
             "entries": self.known.entries, "starts": self.known.starts, "durations": self.known.durations,
             "stamp_reads": self.stamps.reads, "stamp_read_ns": self.stamps.ns, "stamps": self.stamps.stamps,
             "stamp_read_share": sample.map_or(1.0, |s| s.1), "stamp_read_bursts": sample.map(|s| s.0),
-            "clock_steps": self.stamps.steps, "kernels": kernels, "copies": copies, "gpus": gpus, "engines": engines, "processes": processes, "channels": channels,
+            "clock_steps": self.stamps.steps, "exec_time": self.exec_time, "kernels": kernels, "copies": copies, "all_kernels": all_kernels, "all_copies": all_copies, "gpus": gpus, "engines": engines, "processes": processes, "channels": channels,
             "waits": waits,
         })
     }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt::Arguments;
 
 use super::intervals::{Idle, Intervals};
-use super::{Account, ChannelTime, Durations, Row, What, Whose};
+use super::{Account, ChannelTime, Durations, Row, Total, What, Whose};
 use crate::output::names::{EngineName, pid_name};
 use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Formatter, Plain, Role};
@@ -104,24 +104,24 @@ impl std::fmt::Display for Whose {
     }
 }
 
+/// A sum as text, `~` before an estimate, and by how much it may be wrong.
+fn total(of: Option<Total>, whole: bool) -> (String, String) {
+    let Some(of) = of else {
+        return ("?".to_owned(), "?".to_owned());
+    };
+    let about = if whole { "" } else { "~" };
+    let error = Nanoseconds(of.error_ns()).to_string();
+    (format!("{about}{}", Nanoseconds(of.about_ns)), error)
+}
+
 impl Row {
-    /// The time of all entries of the row, ns: an estimate where not all are timed.
+    /// The time of all for comparisons, ns: 0 where it is not known.
     pub(super) fn total_ns(&self) -> u64 {
-        self.durations.estimate_ns(self.count).0
+        self.total.map_or(0, |t| t.about_ns)
     }
 
-    /// The same as text, `~` before an estimate, and by how much it may be wrong.
-    fn total(&self) -> (String, String) {
-        let (ns, error) = self.durations.estimate_ns(self.count);
-        if self.durations.count == self.count {
-            return (Nanoseconds(ns).to_string(), String::new());
-        }
-        let error = match self.durations.count {
-            // A single duration does not tell how much the others differ from it.
-            0 | 1 => "?".to_owned(),
-            _ => Nanoseconds(error).to_string(),
-        };
-        (self.timed(|_| format!("~{}", Nanoseconds(ns))), error)
+    fn total_text(&self) -> (String, String) {
+        total(self.total, self.durations.count == self.count)
     }
 
     /// The text that `tell` makes of the durations; `?` where there are none.
@@ -195,6 +195,13 @@ impl Account {
         let entries = plural_of(known.entries, "entry", "entries");
         f.line("", 0, None);
         f.end();
+        if self.exec_time {
+            f.line("", 0, None);
+            f.text(format_args!(
+                "kernels are timed from their first instruction (--exec-time)"
+            ));
+            f.end();
+        }
         f.line("", 0, None);
         match known.entries {
             0 => f.text(format_args!("{entries} with work")),
@@ -231,18 +238,10 @@ impl Account {
             return;
         }
         let all: u64 = rows.iter().map(|(_, r)| r.total_ns()).sum();
-        // `+-` and `timed` are left out if all entries are timed. A narrow terminal has no room for `timed`, `median` and `least`.
+        // `timed` is left out if all entries are timed. A narrow terminal has no room for `timed`, `median` and `least`.
         let sampled = rows.iter().any(|(_, r)| r.durations.count < r.count);
         let columns = |cells: [String; 7]| {
-            let is_shown = [
-                sampled,
-                sampled && !narrow,
-                true,
-                true,
-                !narrow,
-                !narrow,
-                true,
-            ];
+            let is_shown = [true, sampled && !narrow, true, true, !narrow, !narrow, true];
             let shown = cells.into_iter().zip(is_shown).filter(|(_, is)| *is);
             let shown = shown.map(|(cell, _)| format!("{cell:>8}"));
             shown.collect::<Vec<_>>().concat()
@@ -259,7 +258,7 @@ impl Account {
             ),
         );
         for (_, row) in rows.iter().take(SHOWN) {
-            let (total, error) = row.total();
+            let (total, error) = row.total_text();
             let ns = |of: fn(&Durations) -> u64| row.timed(|d| Nanoseconds(of(d)).to_string());
             let cells = [
                 error,
@@ -283,13 +282,22 @@ impl Account {
         if let Some(more) = rows.len().checked_sub(SHOWN).filter(|m| *m > 0) {
             line(None, format_args!("{:>5} {more} more (--json has all)", ""));
         }
-        if sampled {
+        if rows.len() > 1 {
+            let (text, error) = total(self.totals[0], !sampled);
             line(
-                Some(Role::Dim),
-                format_args!(
-                    "(~ is an estimate from those whose time is known, right within +- in 95 %)"
-                ),
+                Some(Role::Operation),
+                format_args!("{:>5} {text:>8}{error:>8}  all kernels", ""),
             );
+        }
+        let told: &[&str] = match sampled {
+            true => &[
+                "(~: the time of some is not known; where those that are known tell little of",
+                " them, +- is wide; the total is right within it in 95 %)",
+            ],
+            false => &[],
+        };
+        for part in told {
+            line(Some(Role::Dim), format_args!("{part}"));
         }
     }
 
@@ -302,16 +310,16 @@ impl Account {
         line(
             Some(Role::Operation),
             format_args!(
-                "{:>8}{:>8}{:>8}{:>8}{:>15}{:>8}  copies",
-                "total", "count", "timed", "mean", "bytes timed", "GB/s"
+                "{:>8}{:>8}{:>8}{:>8}{:>8}{:>15}{:>8}  copies",
+                "total", "+-", "count", "timed", "mean", "bytes timed", "GB/s"
             ),
         );
         for (_, row) in rows {
+            let (total, error) = row.total_text();
             line(
                 None,
                 format_args!(
-                    "{:>8}{:>8}{:>8}{:>8}{:>15}{:>8}  {}",
-                    row.total().0,
+                    "{total:>8}{error:>8}{:>8}{:>8}{:>8}{:>15}{:>8}  {}",
                     row.count,
                     row.durations.count,
                     row.timed(|d| Nanoseconds(d.mean_ns()).to_string()),

@@ -2,6 +2,9 @@
 
 use crate::decode::event::{Context, GpuTime, GpuWait};
 
+/// How long before its trap a doorbell was rung at most, ns (gpu_time/rules.rs).
+const ARRIVAL_NS: u64 = 10_000;
+
 /// The times of an entry, ns; what is not known is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct When {
@@ -16,6 +19,12 @@ pub(crate) struct When {
 /// Whether a submission's time is that of its doorbell. Otherwise (observed, or late) the submission was in the ring before that time.
 pub(crate) fn is_at_doorbell(c: &Context) -> bool {
     !c.how.is_after() && !c.late
+}
+
+/// When a submission was not in its ring yet, where that is known.
+pub(super) fn absent(c: &Context) -> Option<u64> {
+    let at = c.at.time().filter(|_| is_at_doorbell(c))?;
+    Some(at.saturating_sub(ARRIVAL_NS))
 }
 
 impl When {

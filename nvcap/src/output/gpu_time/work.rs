@@ -1,8 +1,10 @@
 //! The work of ring entries (launches, copies, graph replays), and the table row under which it is counted.
 
+use super::when::absent;
 use crate::decode::event::{Context, GpuDuration, GpuTime, Operation};
 use crate::output::kernels;
 use crate::output::names::{direction, is_timed};
+use crate::record::ChannelId;
 
 /// A duration whose error is above this, ns, and above a tenth of the duration counts as not known: the end came while stamps were not
 /// read.
@@ -33,6 +35,8 @@ pub(crate) enum What {
 #[derive(Debug)]
 struct Shared {
     serial: u64,
+    channel: ChannelId,
+    absent: Option<u64>,
     entry: u32,
     time: GpuTime,
     count: usize,
@@ -54,6 +58,9 @@ pub(crate) struct Done {
     pub duration: Option<GpuDuration>,
     /// The bytes that it moved.
     pub bytes: u64,
+    /// Its channel, and when it was not in the ring yet, where that is known.
+    pub channel: ChannelId,
+    pub absent: Option<u64>,
 }
 
 /// Collects the launches and copies of each entry. Several of one entry have only a common time: they count as one work of their own
@@ -83,6 +90,8 @@ impl Entries {
         };
         let now = self.now.get_or_insert_with(|| Shared {
             serial: c.serial,
+            channel: c.channel,
+            absent: absent(c),
             entry,
             time: *time,
             count: 0,
@@ -119,6 +128,8 @@ impl Entries {
             time: of.time,
             duration: told(&of.time),
             bytes: of.bytes,
+            channel: of.channel,
+            absent: of.absent,
         })
     }
 }

@@ -139,8 +139,8 @@ fn launch(
         channel: queue.id.0,
         tid: TRAINER,
         doorbell: doorbell + OFFSET,
-        begin: start + OFFSET,
-        length,
+        begin: stamp + OFFSET,
+        length: queue.free - stamp,
         kernel: Some((name, grid)),
         bytes: 0,
     });

@@ -96,14 +96,20 @@ fn run(way: Way, gpu: &[String]) -> Result<Run> {
 }
 
 fn entry(o: &Value, submission: &Value, truth: &Value) -> Result<Entry> {
-    let ran = (number(truth, "start_gpu_ns")?, number(truth, "end_gpu_ns")?);
+    // A kernel's time is counted from its stamp.
+    let exec = number(truth, "start_gpu_ns")?;
+    let began = match o["op"] == "launch" {
+        true => number(truth, "stamp_gpu_ns")?,
+        false => exec,
+    };
+    let ran = (began, number(truth, "end_gpu_ns")?);
     let stated = |name: &str| o[name].as_u64().unwrap_or(0);
     let begin = o["gpu_clock_start_ns"].as_u64();
     let told = begin.zip(o["gpu_ns"].as_u64());
     let told = told.map(|(begin, ns)| (begin, begin + ns));
     let (begins, ends) = told.unwrap_or(ran);
     let host = o["gpu_start_ns"].as_u64();
-    let ran_host = number(truth, "start_ns")?;
+    let ran_host = number(truth, "start_ns")? - (exec - began);
     let host = host.map_or(0, |at| at.abs_diff(ran_host));
     Ok(Entry {
         channel: number(submission, "channel")?,

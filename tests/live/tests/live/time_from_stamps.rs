@@ -191,7 +191,14 @@ impl Found {
         next: Option<&Value>,
     ) -> Result<()> {
         let kernel = o["op"] == "launch";
-        let (start, end) = (number(ran, "start_gpu_ns")?, number(ran, "end_gpu_ns")?);
+        // A kernel's time is counted from its stamp.
+        let stamped = number(ran, "stamp_gpu_ns")?;
+        let (exec, end) = (number(ran, "start_gpu_ns")?, number(ran, "end_gpu_ns")?);
+        let (start, launch) = if kernel {
+            (stamped, exec - stamped)
+        } else {
+            (exec, 0)
+        };
         // Where nothing was ahead of a copy, its start follows from its doorbell, which rang at some time between two readings of the clock.
         let ringing = number(ran, "rung_ns")? - number(ran, "rings_ns")?;
         let unknown = if kernel || ran["queued"] == true {
@@ -199,6 +206,7 @@ impl Found {
         } else {
             ringing
         };
+        let began = number(ran, "start_ns")? - launch;
         let from_truth = |told: u64, truth: u64| match told < truth {
             true => (truth - unknown).saturating_sub(told),
             false => told - truth,
@@ -216,16 +224,21 @@ impl Found {
             let told = number(o, "gpu_clock_start_ns")?;
             let by = o["gpu_start_by"].as_str().context("gpu_start_by")?;
             ensure!((by == "own-stamp") == kernel, "a start by {by}: {o}");
-            // A launch's own stamp tells its start, and the software GPU's kernels always start so long after it; a GPU's start later
-            // where several channels launch, or behind a pause.
-            let allowed = if kernel {
-                SHARED_LATER
-            } else {
-                number(o, "gpu_clock_error_ns")?
-            };
             let off = from_truth(told, start);
-            self.state("gpu_clock_start_ns", off, allowed, o, ran);
-            let host = from_truth(number(o, "gpu_start_ns")?, number(ran, "start_ns")?);
+            self.state(
+                "gpu_clock_start_ns",
+                off,
+                number(o, "gpu_clock_error_ns")?,
+                o,
+                ran,
+            );
+            if kernel {
+                // The software GPU's kernels always run their first instruction so long after the stamp; a GPU's later where several
+                // channels launch, or behind a pause.
+                let off = number(o, "gpu_launch_ns")?.abs_diff(launch);
+                self.state("gpu_launch_ns", off, SHARED_LATER, o, ran);
+            }
+            let host = from_truth(number(o, "gpu_start_ns")?, began);
             let allowed = number(o, "gpu_start_error_ns")?;
             self.state("gpu_start_ns", host, allowed, o, ran);
         }
@@ -237,6 +250,10 @@ impl Found {
             let by = o["gpu_ns_by"].as_str().context("gpu_ns_by")?;
             self.state("gpu_ns", off, number(o, "gpu_ns_error")?, o, ran);
             if kernel {
+                let executed = number(o, "gpu_exec_ns")?;
+                let off = executed.abs_diff(end - exec);
+                let allowed = number(o, "gpu_exec_ns_error")?;
+                self.state("gpu_exec_ns", off, allowed, o, ran);
                 *self.by.entry(by.to_owned()).or_default() += 1;
             }
         }
@@ -245,7 +262,6 @@ impl Found {
         {
             // A look may find it before its doorbell rings.
             let from = number(ran, if looked { "put_ns" } else { "rings_ns" })?;
-            let began = number(ran, "start_ns")?;
             let short = (began - unknown).saturating_sub(number(ran, "rung_ns")?);
             let long = began.saturating_sub(from);
             ensure!(least <= most, "{o}");
@@ -253,7 +269,6 @@ impl Found {
             self.state("queued_least_ns", least.saturating_sub(long), 0, o, ran);
         }
         let (starts, times) = (!o["gpu_start_ns"].is_null(), !o["gpu_ns"].is_null());
-        let began = number(ran, "start_ns")?;
         let required = number(ran, "put_ns")? > self.ready;
         if required && (!starts || !times && !kernel) {
             self.untimed.push(began);
