@@ -120,8 +120,7 @@ fn thresholds_without_phases_claim_what_the_stream_shows() {
         thresholds(&stats),
         [
             "- h2d 24576 copy engine 28672 null false",
-            // Of the program's code that is loaded, some is in pieces, and they begin below 262,144 bytes.
-            "- h2d 65536 copy engine, staged 128256 1048576 true",
+            "- h2d 65536 copy engine, staged 262144 1048576 true",
             "- memset 4096 kernel 8192 null true",
         ]
     );

@@ -26,7 +26,6 @@ fn capture(words: &mut Words, lines: &[Spec<'_>]) -> Capture {
         });
         capture.channels[at].lines.push(Line {
             text: words.id(text),
-            stand_in: None,
             kernel: None,
             place: place as u32,
             first: capture.addresses.len() as u32,
