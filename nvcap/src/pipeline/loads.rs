@@ -158,6 +158,11 @@ impl Loads {
         self.is_idle = true;
     }
 
+    /// A record has come that waits for nothing: none of a load need be missing yet.
+    pub(super) fn stir(&mut self) {
+        self.is_idle = false;
+    }
+
     fn give_up_all(&mut self) {
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         pids.into_iter().for_each(|pid| self.give_up(pid));

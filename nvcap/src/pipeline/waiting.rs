@@ -57,6 +57,9 @@ impl Pipeline<'_> {
             record,
             Record::Image(_) | Record::Kernel(_) | Record::Stamps(_)
         );
+        if let Some(loads) = &mut self.loads {
+            loads.stir();
+        }
         let Some(loads) = self.loads.as_mut().filter(|_| !is_of_before) else {
             return self.take(Taken {
                 record,

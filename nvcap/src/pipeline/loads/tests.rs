@@ -229,6 +229,11 @@ fn what_no_load_closes_is_the_program_s() {
         2,
         "a moment without records may be of a load"
     );
+    // Names of kernels that are found meanwhile.
+    b.loads.stir();
+    b.loads.idle(false);
+    b.take();
+    assert_eq!(b.taken.len(), 2);
     b.loads.idle(false);
     b.take();
     assert_eq!(b.taken.len(), 3);
