@@ -151,6 +151,8 @@ impl fmt::Display for Left {
 
 /// Bytes of records that may wait to be decoded, where a source has no reason to let it be less.
 pub(crate) const QUEUE: usize = 256 << 20;
+/// Time without a record after which nothing that waits for more is held back (`pipeline::loads` says how long loads pause).
+const IDLE: Duration = Duration::from_millis(60);
 /// Longest wait for records while processes may come.
 const LOOKS_FOR_ARRIVALS: Duration = Duration::from_millis(50);
 /// How long a command may go on after Ctrl-C before nvcap leaves it.
@@ -331,6 +333,8 @@ impl<E> Reader<E> {
         let mut stopping: Option<Instant> = None;
         let mut passed_on = 0;
         let mut quiet = 0u32;
+        let mut said_idle = 0;
+        let mut newest = Instant::now();
         let mut failed = None;
         loop {
             let mut batch = Vec::new();
@@ -361,11 +365,15 @@ impl<E> Reader<E> {
             } else if batch.is_empty() {
                 quiet = quiet.saturating_add(1);
                 // The second time, what waits for more is shown as it is.
-                if matches!(quiet, 8 | 64) {
+                // Steps end early where what they took in gives no record: the second time goes by the clock.
+                let is_long = said_idle == 1 && newest.elapsed() >= IDLE;
+                if (quiet >= 8 && said_idle == 0) || is_long {
+                    said_idle += 1;
                     let _ = self.to.send(Message::Idle);
                 }
             } else {
-                quiet = 0;
+                (quiet, said_idle) = (0, 0);
+                newest = Instant::now();
                 self.send(batch, limits.max_submissions);
             }
             if signals::asks_for_sealing() {
