@@ -223,7 +223,7 @@ local operations = {
         qmd_from = "t", grid = "t", ["grid.x"] = "n", ["grid.y"] = "n", ["grid.z"] = "n", block = "t", ["block.x"] = "n",
         ["block.y"] = "n", ["block.z"] = "n", cluster = "t", ["cluster.x"] = "n", ["cluster.y"] = "n", ["cluster.z"] = "n",
         cooperative = "b", registers = "n", shared_bytes = "n", shared_reserved_bytes = "n", local_bytes = "n",
-        barriers = "n", program = "x", program_bytes = "n", kernel_mangled = "t", kernel_from = "t", kernel_certain = "b",
+        barriers = "n", program = "x", stand_in = "x", program_bytes = "n", kernel_mangled = "t", kernel_from = "t", kernel_certain = "b",
         ["moves.dst"] = "x", ["moves.src"] = "x", ["moves.bytes"] = "n", ["moves.value"] = "w", args = "t",
         ["arguments.offset"] = "n", ["arguments.size"] = "n", ["arguments.type"] = "t", ["arguments.value"] = "t",
         ["arguments.memory"] = memory, ["constant_banks.index"] = "n", ["constant_banks.address"] = "x",
@@ -239,8 +239,11 @@ local operations = {
         ["semaphore.address"] = "x", ["semaphore.payload"] = "n", ["semaphore.timestamp"] = "b", launch_dma = "w",
     },
     inline = {
-        dst = "x", dst_memory = memory, bytes = "n", line_bytes = "n", lines = "n", content = "t", fill = "w",
-        direction = "t", head = "t",
+        dst = "x", dst_memory = memory, bytes = "n", line_bytes = "n", lines = "n", content = "t", data = "t", fill = "w",
+        src = "x", src_memory = memory, direction = "t", head = "t",
+    },
+    load = {
+        part_of = "t", entries = "n", code_bytes = "n", code_writes = "n", data_bytes = "n", data_writes = "n",
     },
     semaphore = {
         unit = "t", action = "t", ["action.other"] = "n", address = "x", payload = "n", wide = "b", timestamp = "b",

@@ -159,7 +159,7 @@ fn training(count: u64) -> String {
             give(sink, &context, &op);
         }
         let loss = Record::Loss(Loss {
-            at: context(5, 0, 1_150_000_000).at,
+            at: context(5, 0, 1_005_000_000).at,
             channel: Some(ChannelId(5)),
             what: Lost::Entries {
                 position: 7,

@@ -1,7 +1,7 @@
 //! A recording for programs that have no decoder, such as Wireshark. It has the same records in the same order as any recording; the
 //! messages of submissions and driver calls also have nvcap's words about them (`capture::decoded`).
 //!
-//! A submission is written when the next one is decoded, or at a flush: then the decoder has said everything about it. Records that
+//! A submission is written when the next one is decoded, or at a flush behind its decoding: then the decoder has said everything about it. Records that
 //! arrived after the submission wait until then. Each record comes to `arrived` when the source gives it; each submission comes once more,
 //! to `record`, when it is decoded. Submissions of one channel keep their order, so the channel tells which of them was decoded.
 
@@ -142,8 +142,12 @@ impl Sink for Packets {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.write_all()?;
-        self.recorder.flush()?;
+        // Submissions that the pipeline still holds back come later, with what is behind them; so does the mark of idleness.
+        self.close();
+        self.write(false)?;
+        if self.held.is_empty() {
+            self.recorder.flush()?;
+        }
         match (self.is_read)() {
             true => Ok(()),
             false => Err(io::ErrorKind::BrokenPipe.into()),
