@@ -12,7 +12,7 @@ impl Pipeline<'_> {
     ///
     /// # Errors
     /// When a sink can take no more; of kind `BrokenPipe` when the sink's reader went away, which is no error of the trace:
-    /// the caller stops and ends quietly. Of kind `InvalidData` where [`PipelineOptions::strict`] is set and something is
+    /// the caller stops and ends quietly. Of kind `InvalidData` where [`PipelineOptions::strict`](super::PipelineOptions::strict) is set and something is
     /// not whole.
     pub fn record(&mut self, record: Record) -> io::Result<()> {
         self.ledger.record(&record);
@@ -85,7 +85,7 @@ impl Pipeline<'_> {
         self.sinks.iter_mut().try_for_each(|s| s.flush())
     }
 
-    /// Ends at an error ([`super::PipelineOptions::strict`]): what waits is not shown any more.
+    /// Ends at an error ([`PipelineOptions::strict`](super::PipelineOptions::strict)): what waits is not shown any more.
     ///
     /// # Errors
     /// When a sink can take no more.
