@@ -42,6 +42,9 @@ impl DriverWrites {
     pub(super) fn launch(&mut self, space: Space, launch: &mut Launch) {
         match (launch.stand_in, launch.program) {
             (Some(stand_in), _) => {
+                if self.stand_ins.len() >= MOST {
+                    self.stand_ins.clear();
+                }
                 self.stand_ins.insert((space, stand_in.0));
             }
             (None, Some(program)) if self.stand_ins.contains(&(space, program.0)) => {

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::decode::event::{
-    Copy, Graph, Inline, InlineContent, InlineData, Launch, LaunchKind, Operation, Semaphore,
-    SemaphoreAction, SemaphoreUnit, SubmissionHead,
+    Copy, Graph, Inline, InlineContent, Launch, LaunchKind, Operation, Semaphore, SemaphoreAction,
+    SemaphoreUnit, SubmissionHead,
 };
 use crate::output::method::class_name;
 use crate::output::names::direction;
@@ -212,11 +212,7 @@ fn inline(i: &Inline) -> String {
         Some(InlineContent::Semaphore) => " semaphore",
         None => "",
     };
-    let data = match i.data {
-        InlineData::Fetched => ", fetched",
-        InlineData::Macro => ", by an unknown macro",
-        _ => "",
-    };
+    let data = i.data.words();
     let mut text = format!(
         "inline {} {} B{content}{data}",
         direction(i.direction),

@@ -2,9 +2,9 @@
 
 use crate::decode::event::Reduction;
 use crate::decode::event::{
-    Barrier, Context, Copy, Draw, Graph, HostOp, Inline, InlineContent, InlineData, Launch,
-    LaunchHow, LaunchKind, Load, Memory, Operation, PartOf, Place, QmdFrom, Semaphore,
-    SemaphoreAction, SemaphoreUnit, Video,
+    Barrier, Context, Copy, Draw, Graph, HostOp, Inline, InlineContent, Launch, LaunchHow,
+    LaunchKind, Load, Memory, Operation, PartOf, Place, QmdFrom, Semaphore, SemaphoreAction,
+    SemaphoreUnit, Video,
 };
 use crate::wire::GpuVa;
 
@@ -58,11 +58,11 @@ pub(super) fn describe(
 
 /// A context that was made or a module that was loaded.
 pub(super) fn load(f: &mut Formatter<'_>, l: &Load) {
-    let (what, data) = match l.part_of {
-        PartOf::Context => ("context created", "other memory"),
-        PartOf::Module => ("module loaded", "variables and constants"),
+    let data = match l.part_of {
+        PartOf::Context => "other memory",
+        PartOf::Module => "variables and constants",
     };
-    f.role(Role::Operation, format_args!("{what}"));
+    f.role(Role::Operation, format_args!("{}", l.part_of.done()));
     let mut separator = ": ";
     for (bytes, writes, kind) in [
         (l.code_bytes, l.code_writes, "code"),
@@ -392,11 +392,7 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
 
 /// Tells that the data of an inline write is not in the pushbuffer.
 pub(super) fn data_of(f: &mut Formatter<'_>, i: &Inline) {
-    match i.data {
-        InlineData::Fetched => f.text(format_args!(", fetched")),
-        InlineData::Macro => f.text(format_args!(", by an unknown macro")),
-        InlineData::Stream | InlineData::Fill => {}
-    }
+    f.text(format_args!("{}", i.data.words()));
 }
 
 /// The first bytes of the program's data.

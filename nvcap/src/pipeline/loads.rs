@@ -17,6 +17,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::order::MOST_BYTES;
 use crate::decode::event::{Load, PartOf};
 use crate::record::{ChannelId, Life, Record, Submission};
 use crate::wire::hash::NumberMap;
@@ -37,6 +38,9 @@ const LOOK_NS: u64 = 1_000_000;
 const MOST_HELD: usize = 1 << 14;
 /// The most entries of a channel that wait for a decision.
 const MOST_ITEMS: usize = 1 << 13;
+/// The most pieces of memory with code that are remembered of a process.
+const MOST_CODE: usize = 1 << 12;
+
 /// The entries of one channel that wait for a decision.
 #[derive(Debug, Default)]
 struct Pending {
@@ -68,6 +72,8 @@ struct Process {
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     waiting: VecDeque<Waiting>,
+    /// Bytes of the records that wait.
+    bytes: usize,
     /// Number of the first that waits.
     first: u64,
     processes: NumberMap<u32, Process>,
@@ -89,15 +95,13 @@ impl Loads {
             }
             self.newest = self.newest.max(time);
         }
-        let entries = match &record {
-            Record::Submission(s) => s.segments.len(),
-            _ => 0,
-        };
-        let forms: Vec<Form> = match &record {
-            Record::Submission(s) => s.segments.iter().map(Form::of).collect(),
-            _ => Vec::new(),
-        };
+        let mut place = None;
+        let mut forms = Vec::new();
         match &record {
+            Record::Submission(s) => {
+                place = Some(Place::of(s));
+                forms.extend(s.segments.iter().map(Form::of));
+            }
             Record::Channel(c) => {
                 let process = self.processes.entry(c.at.pid).or_default();
                 if !process.announced.contains(&c.id) && !process.pending.contains_key(&c.id) {
@@ -112,11 +116,8 @@ impl Loads {
             }
             _ => {}
         }
-        let place = match &record {
-            Record::Submission(s) => Some(Place::of(s)),
-            _ => None,
-        };
-        self.waiting.push_back(Waiting::new(record, entries));
+        self.bytes = self.bytes.saturating_add(record.size());
+        self.waiting.push_back(Waiting::new(record, forms.len()));
         if let Some(place) = place {
             for (entry, form) in forms.into_iter().enumerate() {
                 self.entry(&place, number, entry as u32, form);
@@ -141,6 +142,7 @@ impl Loads {
             load,
             ..
         } = self.waiting.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(record.size());
         self.first += 1;
         let parts = parts.iter().any(Option::is_some).then(|| parts.into());
         Some(Taken {
@@ -206,9 +208,13 @@ impl Loads {
         process.entry(place.channel, &mut decide, item);
     }
 
-    /// What has waited too long is the program's.
+    /// Decides that entries which have waited too long are the program's; all, where too much waits.
     fn expire(&mut self) {
-        let full = self.waiting.len() > MOST_HELD;
+        // Mostly nothing waits.
+        if self.waiting.front().is_none_or(|w| w.undecided == 0) {
+            return;
+        }
+        let full = self.waiting.len() > MOST_HELD || self.bytes > MOST_BYTES;
         if !full && self.newest.saturating_sub(self.looked) < LOOK_NS {
             return;
         }
@@ -329,12 +335,12 @@ impl Process {
             return false;
         }
         count(&mut making.load, form, true);
-        self.code.extend(form.code());
+        decide.hold(record);
+        making.items.push((record, entry));
+        self.learn_code(form);
         if let Some((dst, _, true)) = form.copy {
             self.code.insert(chunk(dst));
         }
-        decide.hold(record);
-        making.items.push((record, entry));
         if form.is_table() && form.constant {
             let making = self.making.remove(at);
             for (record, entry) in making.items {
@@ -348,6 +354,14 @@ impl Process {
         true
     }
 
+    /// Remembers where an entry writes code.
+    fn learn_code(&mut self, form: &Form) {
+        if self.code.len() >= MOST_CODE {
+            self.code.clear();
+        }
+        self.code.extend(form.code());
+    }
+
     fn entry(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
         let pending = self.pending.entry(channel).or_default();
         if item.form.other {
@@ -358,14 +372,18 @@ impl Process {
             if item.form.is_idle() && pending.load.is_none() && pending.items.is_empty() {
                 return;
             }
-            self.code.extend(item.form.code());
             decide.hold(item.record);
-            pending.items.push_back(item);
-            if pending.items.len() > MOST_ITEMS
+            if pending.items.len() >= MOST_ITEMS
                 && let Some(oldest) = pending.items.pop_front()
             {
                 decide.settle(oldest.record, oldest.entry, None);
             }
+            self.learn_code(&item.form);
+            self.pending
+                .entry(channel)
+                .or_default()
+                .items
+                .push_back(item);
             return;
         }
         self.close(channel, decide, item);

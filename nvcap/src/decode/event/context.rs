@@ -32,14 +32,14 @@ pub struct Context {
     pub stack: Option<std::sync::Arc<Calls>>,
     /// When the GPU worked on each of its entries, as far as it was seen (`--gpu-time`).
     pub gpu_time: Option<std::sync::Arc<[GpuTime]>>,
-    /// What each of its entries is a part of, where one is of work that the driver submits on its own account.
+    /// Parts that its entries are of work that the driver submits on its own account, where one is.
     pub parts: Option<std::sync::Arc<[Option<PartOf>]>>,
     /// Who the process is, where that was told (`-a`).
     pub identity: Option<std::sync::Arc<Identity>>,
 }
 
 impl Context {
-    /// What an entry is a part of, by its index in the submission; `None` for the program's own.
+    /// Work of the driver that an entry is a part of, by the entry's index in the submission; `None` for the program's own.
     #[must_use]
     pub fn part_of(&self, entry: u32) -> Option<PartOf> {
         *self.parts.as_ref()?.get(entry as usize)?

@@ -46,7 +46,17 @@ pub enum InlineData {
 }
 
 impl InlineData {
-    /// Whether the data is in the pushbuffer, as it mostly is.
+    /// Words behind a write's own that tell of data which is not in the pushbuffer.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Fetched => ", fetched",
+            Self::Macro => ", by an unknown macro",
+            Self::Stream | Self::Fill => "",
+        }
+    }
+
+    /// True where the data is in the pushbuffer, as it mostly is.
     #[must_use]
     pub fn is_in_stream(&self) -> bool {
         *self == Self::Stream

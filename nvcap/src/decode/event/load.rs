@@ -1,6 +1,6 @@
 //! Work that the driver submits on its own account: contexts that it makes and modules that it loads.
 
-/// What submissions are a part of.
+/// Work of the driver that submissions can be a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
     feature = "serde",
@@ -16,6 +16,15 @@ pub enum PartOf {
 }
 
 impl PartOf {
+    /// Words for the whole of it, once it is done.
+    #[must_use]
+    pub const fn done(self) -> &'static str {
+        match self {
+            Self::Context => "context created",
+            Self::Module => "module loaded",
+        }
+    }
+
     /// Its name in JSON, tables and filters.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -30,7 +39,7 @@ impl PartOf {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Load {
-    /// Which of both.
+    /// Kind of the work.
     pub part_of: PartOf,
     /// Ring entries that it took.
     pub entries: u64,

@@ -43,7 +43,7 @@ pub(in crate::decode) fn begin(sub: &Sub, data: u32) -> Inline {
     }
 }
 
-/// Whether CALL_MME_DATA at `address` is of the macro that fetches data, as libcuda loads it: CALL_MME_DATA(1).
+/// True where CALL_MME_DATA at `address` is of the macro that fetches data, as libcuda loads it: CALL_MME_DATA(1).
 pub(in crate::decode) const fn fetches(address: u16) -> bool {
     // CALL_MME_MACRO(0) lies at 0x3800, and each pair of methods has 8 bytes.
     address >> 3 & 0xff == 1

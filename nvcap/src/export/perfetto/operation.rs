@@ -3,7 +3,7 @@
 use super::packets::{Notes, Value};
 use crate::decode::event::{
     Barrier, Bind, Copy, Draw, Graph, HostOp, Inline, InlineContent, Launch, LaunchKind, Operation,
-    PartOf, Semaphore, SemaphoreAction, Video,
+    Semaphore, SemaphoreAction, Video,
 };
 use crate::output::kernels;
 use crate::output::names::{direction, launch_kind, operation_name};
@@ -41,10 +41,7 @@ pub(super) fn describe(
         Operation::Load(l) => {
             number(&mut notes, "code_bytes", Some(l.code_bytes));
             number(&mut notes, "data_bytes", Some(l.data_bytes));
-            match l.part_of {
-                PartOf::Context => "context created".to_owned(),
-                PartOf::Module => "module loaded".to_owned(),
-            }
+            l.part_of.done().to_owned()
         }
         Operation::Semaphore(s) => semaphore(&mut notes, s, waits_for),
         Operation::Barrier(Barrier { what, data, .. }) => {

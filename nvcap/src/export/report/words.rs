@@ -1,9 +1,7 @@
 //! An operation in the words of the page: its kind, a name that all of its kind share, and what it is made of. None of it is users' data:
 //! no arguments of kernels, no patterns, no bytes.
 
-use crate::decode::event::{
-    Copy, InlineContent, Launch, LaunchKind, Operation, PartOf, SemaphoreAction,
-};
+use crate::decode::event::{Copy, InlineContent, Launch, LaunchKind, Operation, SemaphoreAction};
 use crate::output::kernels;
 use crate::output::names::direction;
 use crate::output::plural::plural;
@@ -53,13 +51,7 @@ pub(super) fn of(op: &Operation) -> Words {
             (Kind::Graph, "graph replay".to_owned())
         }
         Operation::Copy(c) => copy(&mut parts, c),
-        Operation::Load(l) => {
-            let name = match l.part_of {
-                PartOf::Context => "context created",
-                PartOf::Module => "module loaded",
-            };
-            (Kind::Inline, name.to_owned())
-        }
+        Operation::Load(l) => (Kind::Inline, l.part_of.done().to_owned()),
         Operation::Inline(i) => {
             let (kind, name) = match i.content {
                 Some(InlineContent::Data) if i.fill.is_some() => {

@@ -227,7 +227,7 @@ impl Form {
     }
 }
 
-/// Whether an entry launches kernels: SEND_PCAS_A and what follows it, or an inline QMD.
+/// Tells whether an entry launches kernels: SEND_PCAS_A and what follows it, or an inline QMD.
 pub(super) fn launches(segment: &Segment) -> bool {
     let mut stream = Stream::default();
     let len = entry::len(segment.entry);

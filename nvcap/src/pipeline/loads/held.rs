@@ -11,13 +11,13 @@ use crate::record::Record;
 #[derive(Debug)]
 pub(in crate::pipeline) struct Taken {
     pub record: Record,
-    /// Of a submission: what each of its entries is a part of; empty where all are the program's.
+    /// Parts that the entries of a submission are.
     pub parts: Parts,
     /// A load that ended with it.
     pub load: Option<Load>,
 }
 
-/// What each entry of a submission is a part of; `None` where no entry is.
+/// Parts that the entries of a submission are; `None` where no entry is one.
 pub(in crate::pipeline) type Parts = Option<Arc<[Option<PartOf>]>>;
 
 /// A record that waits, and what is known of its entries.
@@ -87,7 +87,7 @@ impl<'a> Decide<'a> {
         }
     }
 
-    /// What the entry is a part of.
+    /// Decides which part an entry is; `None`: it is the program's.
     pub(super) fn settle(&mut self, record: u64, entry: u32, part: Option<PartOf>) {
         if let Some(w) = self.of(record) {
             w.undecided = w.undecided.saturating_sub(1);

@@ -244,6 +244,19 @@ fn what_no_load_closes_is_the_program_s() {
 }
 
 #[test]
+fn no_more_than_so_many_bytes_wait() {
+    let mut b = Bench::new();
+    let data = vec![3; 4 << 20];
+    for _ in 1..MOST_BYTES / data.len() {
+        b.write(OF_PROGRAM, &data);
+    }
+    assert!(b.taken.is_empty());
+    b.write(OF_PROGRAM, &data);
+    assert_eq!(b.taken.len(), MOST_BYTES / data.len());
+    assert_eq!(b.loads.bytes, 0);
+}
+
+#[test]
 fn a_context_ends_with_a_table_in_one_entry() {
     let mut b = Bench::new();
     for channel in [0, 8] {
