@@ -1,13 +1,10 @@
-//! Hands the compiled BPF object to the library, which embeds it, and the commit to the program, which says it.
+//! Hands the commit to the program, which says it.
 //!
-//! The object lies built in `prebuilt/` (that of `nvcap-ebpf/`), one for each processor: no BPF toolchain is needed. `cargo xtask bpf` makes
-//! them; where the sources have changed since, a warning says so. `NVCAP_BPF_OBJECT` names another one.
-//!
-//! The commit is that of the checkout, with `+changes` behind it where what the program is made of is not as it was
+//! It is that of the checkout, with `+changes` behind it where what the program is made of is not as it was
 //! committed; else `unknown` (an unpacked archive). Whoever packs nvcap may name it in `NVCAP_COMMIT`.
 
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -22,52 +19,6 @@ fn main() {
         "cargo::rustc-env=NVCAP_COMMIT={}",
         commit.as_deref().unwrap_or("unknown")
     );
-    println!("cargo::rerun-if-env-changed=NVCAP_BPF_OBJECT");
-    if env::var_os("CARGO_FEATURE_TRAP").is_none() {
-        return;
-    }
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
-    let named = env::var_os("NVCAP_BPF_OBJECT").map(PathBuf::from);
-    if named.is_none() {
-        warn_of_changes(&manifest);
-    }
-    let built = named.unwrap_or_else(|| manifest.join(format!("prebuilt/nvcap-{arch}.bpf.o")));
-    println!("cargo::rerun-if-changed={}", built.display());
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("nvcap.bpf.o");
-    // Without one, nvcap says that live tracing is not built in.
-    let object = fs::read(&built).unwrap_or_default();
-    for other in ["x86_64", "aarch64"].into_iter().filter(|a| *a != arch) {
-        // As nvcap-ebpf has it in its section nvcap_arch.
-        let mark = format!("nvcap for {other}\0");
-        assert!(
-            !object.windows(mark.len()).any(|w| w == mark.as_bytes()),
-            "{} has BPF programs for processes of {other}, and nvcap is built for {arch}; \
-             type: cargo xtask bpf",
-            built.display()
-        );
-    }
-    fs::write(out, object).expect("OUT_DIR is writable");
-}
-
-include!("bpf_sources.rs");
-
-/// Warns where the prebuilt BPF programs are of other sources than those beside them.
-fn warn_of_changes(manifest: &Path) {
-    let versions = manifest.join("prebuilt/VERSIONS");
-    println!("cargo::rerun-if-changed={}", versions.display());
-    let root = manifest.join("..");
-    let Some(fingerprint) = bpf_fingerprint(&root) else {
-        return;
-    };
-    for source in BPF_SOURCES {
-        println!("cargo::rerun-if-changed={}", root.join(source).display());
-    }
-    let said = fs::read_to_string(versions).unwrap_or_default();
-    if !said.contains(&fingerprint) {
-        println!(
-            "cargo::warning=the BPF programs in nvcap-ebpf/prebuilt are not of the sources beside them; type: cargo xtask bpf"
-        );
-    }
 }
 
 fn is_commit(text: &str) -> bool {
@@ -100,10 +51,16 @@ fn checked_out(root: &Path) -> Option<String> {
 }
 
 /// What the program is made of. Tests and documents are not: each change of what is here builds it anew.
-const SOURCES: [&str; 8] = [
-    "nvcap/src",
-    "nvcap/facts",
+const SOURCES: [&str; 14] = [
     "nvcap/Cargo.toml",
+    "nvcap/decode",
+    "nvcap/lab",
+    "nvcap/live",
+    "nvcap/monitor",
+    "nvcap/process",
+    "nvcap/recording",
+    "nvcap/show",
+    "nvcap/src",
     "nvcap-common/src",
     "nvcap-ebpf/src",
     "nvcap-ebpf/prebuilt",

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::internals::Btf;
+use nvcap_live::trap::btf::Btf;
 
 fn search(btf: &Btf) {
     for of in ["s", "task_struct", ""] {

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::internals::ChannelsFile;
+use nvcap_process::channels_file::ChannelsFile;
 
 fn written(file: &ChannelsFile) -> String {
     let mut text = String::new();

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::wire::entry::{self, EntryKind};
+use nvcap_decode::wire::entry::{self, EntryKind};
 
 fuzz_target!(|data: &[u8]| {
     let mut base = 0;

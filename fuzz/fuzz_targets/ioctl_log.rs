@@ -5,14 +5,9 @@
 use std::io::Read;
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::{
-    driver::{Model, ModelOptions},
-    output::{channels, ioctls, writer::Output},
-    pipeline::{Pipeline, PipelineOptions},
-    record::{Life, Process, Record},
-    source::file::ioctl_log,
-    wire::GpuVa,
-};
+use nvcap_decode::{driver::{Model, ModelOptions}, record::{Life, Process, Record}, wire::GpuVa};
+use nvcap_show::{output::{channels, ioctls, writer::Output}, pipeline::{Pipeline, PipelineOptions}};
+use nvcap_recording::file::ioctl_log;
 
 /// Gives a few bytes at a time.
 struct Drip<'a>(&'a [u8]);

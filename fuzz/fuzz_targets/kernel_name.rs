@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::output::kernel_name::{demangled, parameters, short};
+use nvcap_show::output::kernel_name::{demangled, parameters, short};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(name) = std::str::from_utf8(data) else {

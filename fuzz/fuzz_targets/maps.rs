@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::internals::{Line, lines};
+use nvcap_process::procfs::maps::{Line, lines};
 
 /// The line, as the kernel would write it.
 fn written(line: &Line) -> String {

@@ -5,13 +5,8 @@
 use std::io::Read;
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::{
-    record::Record,
-    source::file::{
-        kind,
-        orc::{Channels, Orc},
-    },
-};
+use nvcap_decode::record::Record;
+use nvcap_recording::file::{kind, orc::{Channels, Orc}};
 
 /// Gives a few bytes at a time.
 struct Drip<'a>(&'a [u8]);

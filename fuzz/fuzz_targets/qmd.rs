@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap::decode::{explain, qmd, view::View};
+use nvcap_decode::decode::{explain, qmd, view::View};
 
 const CLASSES: [u32; 10] = [
     0, 0xa0c0, 0xb1c0, 0xc1c0, 0xc3c0, 0xc5c0, 0xc6c0, 0xc9c0, 0xcbc0, 0xcdc0,

@@ -10,15 +10,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvcap::{
+use nvcap_decode::{
     decode::{
         DecodeOptions, Decoder, Wants,
         event::{Body, Event},
     },
     record::{Record, Submission},
-    source::file::orc::Orc,
     wire::stream::{Item, Stream},
 };
+use nvcap_recording::file::orc::Orc;
 
 fn capture() -> PathBuf {
     let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests");

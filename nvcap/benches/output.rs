@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nvcap::output::stats::{Form, Stats};
-use nvcap::output::text::Text;
-use nvcap::output::writer::Output;
-use nvcap::output::{Detail, Sink, json, text};
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::record::{At, Record, Submission};
-use nvcap::source::file::orc::Orc;
+use nvcap_decode::record::{At, Record, Submission};
+use nvcap_recording::file::orc::Orc;
+use nvcap_show::output::stats::{Form, Stats};
+use nvcap_show::output::text::Text;
+use nvcap_show::output::writer::Output;
+use nvcap_show::output::{Detail, Sink, json, text};
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 fn main() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures/h200-mixed.orc.xz");

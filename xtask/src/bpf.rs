@@ -18,13 +18,13 @@ use crate::{
 
 include!(concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../nvcap/bpf_sources.rs"
+    "/../nvcap/live/bpf_sources.rs"
 ));
 
 /// The processors that there are objects for.
 const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 
-/// What the objects were built by and of, as `VERSIONS` says it.
+/// Versions of the compiler, linker and sources that the objects were built by and of, as `VERSIONS` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Versions {
     compiler: String,

@@ -55,7 +55,7 @@ impl Profile {
         }
     }
 
-    /// What `cargo` needs for this profile beside the packages' names.
+    /// Adds to `cargo` the options and variables that this profile needs, beside the packages' names.
     fn options(self, cargo: Cmd) -> Cmd {
         let mut cargo = cargo.args(self.release.then_some("--release"));
         if let Some(target) = self.target() {
@@ -80,7 +80,7 @@ impl Profile {
         }
     }
 
-    /// Where cargo puts programs of this profile.
+    /// Returns the folder in which cargo puts programs of this profile.
     pub fn dir(self) -> PathBuf {
         let target = paths::target();
         let base = match self.target() {
@@ -228,7 +228,7 @@ pub fn check_static(program: &Path) -> Result<()> {
     }
 }
 
-/// Whether a 64-bit little-endian ELF file has a PT_INTERP segment; none if it is no such file.
+/// Tells whether a 64-bit little-endian ELF file has a PT_INTERP segment; none if it is no such file.
 fn needs_interpreter(elf: &[u8]) -> Option<bool> {
     const PT_INTERP: u32 = 3;
     let u16_at = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?));
@@ -263,7 +263,7 @@ fn has_static_glibc() -> bool {
     links_statically("cc")
 }
 
-/// Whether a C compiler finds a static C library.
+/// Tells whether a C compiler finds a static C library.
 fn links_statically(compiler: &str) -> bool {
     // gcc prints the bare name if it finds no such file.
     Cmd::new(compiler)
@@ -276,7 +276,7 @@ fn has_musl() -> bool {
     has_target(&Arch::HOST.musl())
 }
 
-/// Whether rustup has a target's standard library.
+/// Tells whether rustup has a target's standard library.
 fn has_target(target: &str) -> bool {
     Cmd::new("rustup")
         .args(["target", "list", "--installed"])

@@ -1,6 +1,6 @@
 //! `cargo xtask check`: what needs no kernel, no GPU and no root, the cheapest first; a first verdict within three minutes.
 //!
-//! What the change at hand touches is tested before all else: the rooms of nvcap whose files differ from the last commit that has been published.
+//! The rooms of nvcap whose files differ from the last published commit are tested before all else.
 
 use std::collections::BTreeSet;
 

@@ -15,7 +15,7 @@ use crate::{
 /// A part of the gate.
 #[derive(Subcommand)]
 pub enum Part {
-    /// What the compiler says of all forms, without a warning: clippy, the library's documentation, its public interface
+    /// Compiler checks of all forms, with no warning allowed: clippy, the library's documentation, its public interface
     Lint,
     /// Packages, installed into a bare root and removed; the service, the manifests, the alerts and the dashboard
     Package,
@@ -25,7 +25,8 @@ pub enum Part {
         #[arg(long, default_value_t = 60)]
         seconds: u32,
     },
-    /// What needs nothing but processor time: the release that is packed, `lint`, the BPF objects built again, 10,000 mutated inputs of each format
+    /// Checks that need nothing but processor time: the release that is packed, `lint`, the BPF objects built again,
+    /// 10,000 mutated inputs of each format
     Beside,
 }
 
@@ -264,7 +265,7 @@ fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {
     report.steps(steps)
 }
 
-/// What cargo-fuzz compiles with: coverage for libFuzzer, addresses that are checked, and assertions.
+/// Compiler options of cargo-fuzz: coverage for libFuzzer, addresses that are checked, and assertions.
 const SANITIZERS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions";

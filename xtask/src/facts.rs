@@ -1,4 +1,4 @@
-//! `cargo xtask facts`: from the TSV files in `facts/` to the compact tables that the library embeds (`nvcap/facts/*.bin`).
+//! `cargo xtask facts`: from the TSV files in `facts/` to the compact tables that the library embeds (`nvcap/decode/facts/*.bin`).
 //!
 //! The output depends on the input alone (no time, no path, no hash order), so `--check` can compare the committed bytes
 //! with newly made ones.
@@ -16,7 +16,7 @@ use crate::paths;
 
 /// Builds the tables; with `check`, compares them with the committed ones instead of writing them.
 pub fn run(check: bool) -> Result<()> {
-    let (folder, facts) = (paths::root().join("nvcap/facts"), paths::facts());
+    let (folder, facts) = (paths::root().join("nvcap/decode/facts"), paths::facts());
     let tables = [
         ("classes.bin", classes::classes(&facts)?),
         ("qmd.bin", classes::qmd(&facts.join("qmd"))?),

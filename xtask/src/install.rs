@@ -37,12 +37,12 @@ pub fn root() -> Root {
     })
 }
 
-/// Whether packages can be installed with apt without asking anybody.
+/// Tells whether packages can be installed with apt without asking anybody.
 pub fn apt_allowed() -> bool {
     matches!(root(), Root::Already | Root::Sudo) && paths::on_path("apt-get").is_some()
 }
 
-/// Whether dpkg has `package` installed.
+/// Tells whether dpkg has `package` installed.
 pub fn has_package(package: &str) -> bool {
     Cmd::new("dpkg-query")
         .args(["-W", "-f=${db:Status-Abbrev}", package])
@@ -50,7 +50,7 @@ pub fn has_package(package: &str) -> bool {
         .is_some_and(|status| status.starts_with("ii"))
 }
 
-/// Whether apt's lists offer `package`. A machine that never ran `apt-get update` has no lists: they are fetched once if
+/// Tells whether apt's lists offer `package`. A machine that never ran `apt-get update` has no lists: they are fetched once if
 /// this user may.
 pub fn apt_offers(package: &str) -> bool {
     let offers = || {

@@ -10,7 +10,7 @@ use crate::{build, paths, shell::Cmd};
 
 /// Components that are kept in the repository as they were released, for pages that nvcap writes. Each has its licence and a README
 /// beside it.
-pub const KEPT: [&str; 1] = ["nvcap/src/export/report/page/uplot"];
+pub const KEPT: [&str; 1] = ["nvcap/show/src/export/report/page/uplot"];
 
 /// Checks the workspace and the BPF programs: every crate that a built nvcap may contain, and every build dependency.
 pub fn check() -> Result<()> {
@@ -98,7 +98,7 @@ fn allowed(toml: &str) -> Vec<&str> {
     list.split('"').skip(1).step_by(2).collect()
 }
 
-/// Whether a licence expression is allowed: each part joined by AND needs one allowed alternative.
+/// Tells whether a licence expression is allowed: each part joined by AND needs one allowed alternative.
 fn fits(expression: &str, allowed: &[&str]) -> bool {
     expression.split(" AND ").all(|part| {
         let part = part.trim().trim_matches(['(', ')']);

@@ -136,7 +136,7 @@ fn cargo_install_linker(n: u32, prefix: &Path) -> Cmd {
         .other_toolchain()
 }
 
-/// Where LLVM `n` is installed with everything needed to link with it.
+/// Finds the folder in which LLVM `n` is installed with everything needed to link with it.
 fn llvm_prefix(n: u32) -> Option<PathBuf> {
     let debian = PathBuf::from(format!("/usr/lib/llvm-{n}"));
     if debian.join("include/llvm-c/Core.h").exists() {

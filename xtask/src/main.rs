@@ -134,7 +134,7 @@ The output of each step is kept in target/xtask-test/.")]
 
 A format whose tool is not here (dpkg-deb, rpmbuild) is left out, and it is said why.")]
     Package,
-    /// Write the tables in nvcap/facts/ from those in facts/
+    /// Write the tables in nvcap/decode/facts/ from those in facts/
     Facts {
         /// Only compare: status 1 where a committed table is not what the facts give
         #[arg(long)]

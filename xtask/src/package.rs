@@ -26,7 +26,7 @@ use crate::{
 };
 use contents::{Layout, Source};
 
-/// What was made, in `target/package`. A format whose tool is not here is left out, with the reason.
+/// Packages that were made, in `target/package`. A format whose tool is not here is left out, with the reason.
 pub struct Made {
     /// The folder with all of it.
     pub dir: PathBuf,

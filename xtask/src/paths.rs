@@ -49,12 +49,12 @@ pub fn bpf_object(arch: Arch) -> PathBuf {
     prebuilt().join(format!("nvcap-{}.bpf.o", arch.name()))
 }
 
-/// The tables that `cargo xtask facts` turns into `nvcap/facts/*.bin`.
+/// The tables that `cargo xtask facts` turns into `nvcap/decode/facts/*.bin`.
 pub fn facts() -> PathBuf {
     root().join("facts")
 }
 
-/// Whether this checkout has a crate in the workspace folder `dir`.
+/// Tells whether this checkout has a crate in the workspace folder `dir`.
 pub fn has_crate(dir: &str) -> bool {
     root().join(dir).join("Cargo.toml").is_file()
 }
@@ -81,14 +81,14 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-/// Whether `file` is a regular file that somebody may execute.
+/// Tells whether `file` is a regular file that somebody may execute.
 pub fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     file.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// What is in a folder, by name.
+/// Lists the content of a folder, by name.
 pub fn sorted(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

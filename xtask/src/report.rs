@@ -60,7 +60,7 @@ enum Said {
 }
 
 impl Said {
-    /// Whether the line has a meaning even among the captured outputs of tests.
+    /// Tells whether the line has a meaning even among the captured outputs of tests.
     fn counts_when_captured(&self) -> bool {
         matches!(self, Self::NotRun(_) | Self::Harness(..))
     }

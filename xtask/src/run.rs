@@ -99,7 +99,7 @@ fn nvcap(dir: &Path, args: &[OsString]) -> Result<Cmd> {
     Ok(install::as_root(program).args(args))
 }
 
-/// Whether nvcap inspects another process with these arguments.
+/// Tells whether nvcap inspects another process with these arguments.
 fn needs_root(args: &[OsString]) -> bool {
     let own = args.iter().take_while(|arg| *arg != "--");
     let command = args.iter().any(|arg| arg == "--");

@@ -315,7 +315,7 @@ impl Compiler {
         }
     }
 
-    /// What to type where there is no compiler.
+    /// Returns the commands to type where there is no compiler.
     fn ways() -> String {
         format!(
             "the BPF programs need a Rust compiler with core for bpfel-unknown-none. Type one of:\n  \
@@ -346,7 +346,7 @@ const RUSTUP_NIGHTLY: &[&str] = &[
     "rust-src",
 ];
 
-/// Whether a folder of built libraries holds core.
+/// Tells whether a folder of built libraries holds core.
 fn has_built_core(dir: &Path) -> bool {
     std::fs::read_dir(dir).is_ok_and(|entries| {
         entries.flatten().any(|e| {

@@ -1,4 +1,4 @@
-//! What nothing in the tree may tell: on which machine or by whom it was made, and hosts that only some networks have.
+//! Texts that the tree may not hold: on which machine or by whom it was made, and hosts that only some networks have.
 
 use std::collections::BTreeSet;
 

@@ -158,7 +158,7 @@ pub fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// What all machines with a processor have in common.
+/// Parts that all machines with a processor have in common.
 struct Bed {
     emulator: Emulator,
     programs: Programs,

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::target;
-use crate::bench::{self, rm::Kernel};
-use crate::host::uses;
-use crate::output::{message::tell, writer::Output};
-use crate::procfs;
+use nvcap_lab::bench::{self, rm::Kernel};
+use nvcap_process::host::uses;
+use nvcap_process::procfs;
+use nvcap_show::output::{message::tell, writer::Output};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +32,7 @@ Whatever ends nvcap, the driver frees all that it had.
 
 Exit status: 0 measured, 1 error, 2 usage.";
 
-/// What to measure.
+/// Arguments of `nvcap bench`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     sizes.sort_unstable();
     sizes.dedup();
     let driver = target::running_driver();
-    let (first, last) = crate::driver::releases();
+    let (first, last) = nvcap_decode::driver::releases();
     match driver {
         Some(version) if !(first..=last).contains(&version) => tell(format_args!(
             "driver {version} is outside the releases that nvcap knows ({first} to {last}): the nearest one's structures are taken"

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use super::target::usage;
 use super::target_view;
-use crate::output::message::tell;
-use crate::output::plural::plural_of;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::plural_of;
 
 /// The examples at the end of `nvcap channels --help`.
 pub(super) const EXAMPLES: &str = "\

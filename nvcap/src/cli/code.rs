@@ -13,22 +13,22 @@ use serde_json::json;
 
 use super::reading::Reading;
 use super::{recording, target};
-use crate::capture;
-use crate::code::choose::{Choice, chosen, proposed};
-use crate::code::held::Held;
-use crate::code::listing::{Listing, Said};
-use crate::code::nvdisasm;
-use crate::cubin::{Image, compare};
-use crate::dump::{self, DumpOptions};
-use crate::enrich::{cubins, names};
-use crate::output::kernel_name::demangled;
-use crate::output::message::tell;
-use crate::output::plural::plural;
-use crate::record::{Kernel, Record};
-use crate::source::file::kind::{self, Kind};
-use crate::source::file::orc::Orc;
-use crate::source::memory::scan::Effort;
-use crate::wire::{GpuVa, peek::Peek};
+use nvcap_decode::cubin::{Image, compare};
+use nvcap_decode::record::{Kernel, Record};
+use nvcap_decode::wire::{GpuVa, peek::Peek};
+use nvcap_live::enrich::{cubins, names};
+use nvcap_monitor::dump::{self, DumpOptions};
+use nvcap_process::memory::scan::Effort;
+use nvcap_recording::capture;
+use nvcap_recording::file::kind::{self, Kind};
+use nvcap_recording::file::orc::Orc;
+use nvcap_show::code::choose::{Choice, chosen, proposed};
+use nvcap_show::code::held::Held;
+use nvcap_show::code::listing::{Listing, Said};
+use nvcap_show::code::nvdisasm;
+use nvcap_show::output::kernel_name::demangled;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::plural;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,11 +100,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let address = args.what.strip_prefix("0x");
     let address = address.and_then(|digits| u64::from_str_radix(digits, 16).ok());
     if let Some(pid) = args.pid {
-        if let Some(unfit) = crate::procfs::unfit::unfit(pid) {
+        if let Some(unfit) = nvcap_process::procfs::unfit::unfit(pid) {
             bail!("cannot look into process {pid}: {unfit}");
         }
         let unreadable = || {
-            let refused = crate::procfs::unfit::refused(pid);
+            let refused = nvcap_process::procfs::unfit::refused(pid);
             format!("cannot read the memory of process {pid}: {refused}")
         };
         let wanted = match address {
@@ -417,7 +417,7 @@ fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
         });
         let to = out.object();
         let objects: Vec<serde_json::Value> = objects.collect();
-        crate::output::json::write(to, &objects);
+        nvcap_show::output::json::write(to, &objects);
         to.push(b'\n');
     } else {
         let mut text = format!(
@@ -460,7 +460,7 @@ fn show(args: &Args, listing: &Listing<'_>) -> anyhow::Result<ExitCode> {
     let mut out = target::open(None, false, &[])?;
     let to = out.object();
     if args.json {
-        crate::output::json::write(to, &listing.json());
+        nvcap_show::output::json::write(to, &listing.json());
         to.push(b'\n');
     } else {
         to.extend_from_slice(plain(&listing.text()).as_bytes());
@@ -478,7 +478,7 @@ fn write(args: &Args, path: &Path, bytes: &[u8]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Of a capture: the code that was uploaded to a program's address, when the program was first launched.
+/// Shows or writes the code that was uploaded to a program's address in a capture, when the program was first launched.
 fn of_capture(
     args: &Args,
     capture: impl Iterator<Item = Result<Record, impl std::fmt::Display>>,

@@ -6,7 +6,7 @@ use clap::builder::Resettable::Reset;
 use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
 
-use crate::output::writer::Output;
+use nvcap_show::output::writer::Output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args, cli: &Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What of the command line is completed: all but what `--help` hides, which clap_complete would offer.
+/// Returns the part of the command line that is completed: all but what `--help` hides, which clap_complete would offer.
 ///
 /// zsh's script takes the first word for an argument of a command that has both arguments and commands below it, and then completes none of these. So
 /// there it has none: what follows `--` is completed by zsh itself, or not at all.

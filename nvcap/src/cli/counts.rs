@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::counts::host::{Host, HostOptions};
-use crate::counts::pace::rest;
-use crate::counts::system::Machine;
-use crate::counts::view::{ChannelView, NAMED, ProcessView, Refused};
-use crate::host::choice::Whom;
-use crate::host::uses;
-use crate::ledger::STATUS_NO_GPU;
-use crate::output::ledger::no_gpu;
-use crate::output::message::tell;
-use crate::output::plural::plural_of;
-use crate::output::style::Plain;
+use nvcap_decode::ledger::STATUS_NO_GPU;
+use nvcap_monitor::counts::host::{Host, HostOptions};
+use nvcap_monitor::counts::pace::rest;
+use nvcap_monitor::counts::system::Machine;
+use nvcap_monitor::counts::view::{ChannelView, NAMED, ProcessView, Refused};
+use nvcap_process::host::choice::Whom;
+use nvcap_process::host::uses;
+use nvcap_show::output::ledger::no_gpu;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::plural_of;
+use nvcap_show::output::style::Plain;
 
 mod samples;
 mod table;
@@ -255,7 +255,7 @@ fn said(
         );
     }
     if !refused.is_empty() {
-        let _ = write!(text, ": {}", crate::procfs::mem::remedy());
+        let _ = write!(text, ": {}", nvcap_process::procfs::mem::remedy());
     }
     text
 }

@@ -22,11 +22,11 @@ was understood (the ledger says what).";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// What is decoded.
+    /// Recording that is decoded.
     #[command(flatten)]
     pub recording: RecordingArgs,
 
-    /// What is shown and where it goes.
+    /// Form and place of the output.
     #[command(flatten)]
     pub output: OutputArgs,
 }

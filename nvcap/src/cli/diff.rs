@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use crate::diff::{self, Capture, Collect, Shown, Words};
-use crate::ledger::{Ledger, STATUS_LOST};
-use crate::output::filter::Filter;
-use crate::output::message::tell;
-use crate::output::{json, ledger};
-use crate::pipeline::Pipeline;
+use nvcap_decode::ledger::{Ledger, STATUS_LOST};
+use nvcap_show::diff::{self, Capture, Collect, Shown, Words};
+use nvcap_show::output::filter::Filter;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::{json, ledger};
+use nvcap_show::pipeline::Pipeline;
 
 use super::output_args::{OutputArgs, When, parse_filter};
 use super::recording::{Format, INTERRUPTED, Played, RecordingArgs};
@@ -149,7 +149,7 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
     })
 }
 
-/// Whether the reader of the output went away.
+/// Tells whether the reader of the output went away.
 fn is_gone(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause
         .downcast_ref::<std::io::Error>()

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-#[cfg(feature = "trap")]
 mod lost_hits;
 
 /// Options of `nvcap doctor`.
@@ -13,12 +12,10 @@ pub(super) struct Args {
     /// For so many seconds (10), on at most 8 processors of those that it may run on (taskset says which), two processes of nvcap's own store
     /// to watched words. Stores, hits, runs of the BPF program and SIGTRAPs are compared. Exit status 3: some hits were lost.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    #[cfg(feature = "trap")]
     trap: Option<u64>,
 }
 
 /// Looks and reports: status 0 when a live trace can be made; with `--trap`, when no hit was lost.
-#[cfg(feature = "trap")]
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.trap {
         None => examine(),
@@ -26,13 +23,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What this machine allows.
-#[cfg(feature = "trap")]
+/// Examines what this machine allows, and shows it.
 fn examine() -> anyhow::Result<ExitCode> {
     use std::fmt::Write as _;
 
-    use crate::source::how;
-    use crate::source::trap::doctor::{CheckOutcome, examine};
+    use nvcap_live::how;
+    use nvcap_live::trap::doctor::{CheckOutcome, examine};
 
     let mut can = true;
     let mut text = String::new();
@@ -64,18 +60,17 @@ fn examine() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if can {
         0
     } else {
-        crate::ledger::STATUS_ERROR
+        nvcap_decode::ledger::STATUS_ERROR
     }))
 }
 
 /// How often this machine loses a hit.
-#[cfg(feature = "trap")]
 fn measure(seconds: u64) -> anyhow::Result<ExitCode> {
     use std::time::Duration;
 
-    use crate::ledger::{STATUS_COMPLETE, STATUS_LOST};
-    use crate::output::message::tell;
-    use crate::source::trap::lost_hits::measure;
+    use nvcap_decode::ledger::{STATUS_COMPLETE, STATUS_LOST};
+    use nvcap_live::trap::lost_hits::measure;
+    use nvcap_show::output::message::tell;
 
     tell(format_args!("storing to watched words for {seconds} s"));
     let measured = measure(Duration::from_secs(seconds))?;
@@ -88,16 +83,9 @@ fn measure(seconds: u64) -> anyhow::Result<ExitCode> {
     }))
 }
 
-#[cfg(feature = "trap")]
 fn write(text: &str) -> anyhow::Result<()> {
-    let mut out = crate::output::writer::Output::stdout();
+    let mut out = nvcap_show::output::writer::Output::stdout();
     out.object().extend_from_slice(text.as_bytes());
     super::target::written(&mut out)?;
     Ok(())
-}
-
-/// Without live tracing there is nothing to examine.
-#[cfg(not(feature = "trap"))]
-pub fn run(_args: &Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this program is built without live tracing, so there is nothing to examine")
 }

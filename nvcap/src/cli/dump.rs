@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::dump as source;
-use crate::dump::Refused;
-use crate::hang::{self, Progress, Report};
-use crate::output::dump::{self, Shown, Status};
-use crate::output::message::tell;
-use crate::output::recorder::Recorder;
-use crate::output::redact::Redactor;
-use crate::output::writer::Output;
-use crate::pipeline::{Pipeline, PipelineOptions};
-use crate::procfs::unfit;
-use crate::record::Record;
-use crate::source::memory::{captured::KnownRing, chip, scan::Effort};
+use nvcap_decode::hang::{self, Progress, Report};
+use nvcap_decode::record::Record;
+use nvcap_monitor::dump as source;
+use nvcap_monitor::dump::Refused;
+use nvcap_process::memory::{captured::KnownRing, chip, scan::Effort};
+use nvcap_process::procfs::unfit;
+use nvcap_show::output::dump::{self, Shown, Status};
+use nvcap_show::output::message::tell;
+use nvcap_show::output::recorder::Recorder;
+use nvcap_show::output::redact::Redactor;
+use nvcap_show::output::writer::Output;
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 use super::output_args::OutputArgs;
 use super::recorder::{self, RecordingOptions, Traced};
@@ -56,7 +56,7 @@ Exit status, for scripts; of several processes the worst counts, with --times th
 With --stream they are a trace's: 0 all was read, 1 error, 2 usage, 3 something could not be
 read, 5 all was read, but not all was understood; and 4.";
 
-/// What to look at.
+/// Arguments of `nvcap dump`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -164,7 +164,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// What is shown of a look, without colour.
+    /// Returns the options of the report of a look, without colour.
     pub(super) fn shown(&self) -> dump::ReportOptions {
         dump::ReportOptions {
             last: self.last,
@@ -206,11 +206,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Effort::Usual
         },
         chip: args.output.chip,
-        images: crate::enrich::images::of,
+        images: nvcap_live::enrich::images::of,
         kernels: if args.no_names {
             |_, _| Vec::new()
         } else {
-            crate::enrich::names::of
+            nvcap_live::enrich::names::of
         },
         known_rings: known_rings(args)?,
         stacks: !args.no_stacks,
@@ -273,7 +273,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Whether options were given that only a stream of events (`--stream`) has a use for. If so, the user is told.
+/// Tells whether options were given that only a stream of events (`--stream`) has a use for. If so, the user is told.
 pub(super) fn is_of_a_stream(args: &Args) -> bool {
     let output = &args.output;
     let of_a_stream = output.filter.is_some()
@@ -297,26 +297,18 @@ fn known_rings(args: &Args) -> anyhow::Result<Vec<KnownRing>> {
     let Some(path) = &args.channels else {
         return Ok(Vec::new());
     };
-    #[cfg(feature = "trap")]
-    {
-        let given = crate::source::trap::channels_file::ChannelsFile::read(path)?;
-        Ok(given
-            .channels
-            .iter()
-            .map(|c| KnownRing {
-                gpu: c.gpu,
-                ring: c.ring,
-                entries: c.entries,
-                userd: c.userd,
-                token: c.token,
-            })
-            .collect())
-    }
-    #[cfg(not(feature = "trap"))]
-    bail!(
-        "{}: channels files are not built into this program",
-        path.display()
-    )
+    let given = nvcap_live::trap::channels_file::ChannelsFile::read(path)?;
+    Ok(given
+        .channels
+        .iter()
+        .map(|c| KnownRing {
+            gpu: c.gpu,
+            ring: c.ring,
+            entries: c.entries,
+            userd: c.userd,
+            token: c.token,
+        })
+        .collect())
 }
 
 /// Compares saved looks.
@@ -402,7 +394,7 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
         pipeline.record(gpu)?;
     }
     if !args.no_names {
-        for kernel in crate::enrich::names::of_records(&records) {
+        for kernel in nvcap_live::enrich::names::of_records(&records) {
             pipeline.record(kernel)?;
         }
     }
@@ -416,7 +408,7 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
     }))
 }
 
-/// What a look came to.
+/// Result of a look.
 enum Seen {
     /// At least one process could be read. The status says what was told of the others.
     Look(Box<source::Look>, Status),
@@ -430,9 +422,9 @@ fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
         return Ok(Some(args.pid.clone()));
     }
     let choice = args.filters.choice(args.user.iter().cloned());
-    let found = crate::host::gpu_processes();
+    let found = nvcap_process::host::gpu_processes();
     let found = found.chosen(&choice, &args.filters.host_root);
-    let not_shown = crate::host::hidden_from_user(&choice, &args.filters.host_root);
+    let not_shown = nvcap_process::host::hidden_from_user(&choice, &args.filters.host_root);
     let pids: Vec<u32> = found.mapped().collect();
     if !pids.is_empty() {
         if let Some(why) = not_shown {
@@ -449,7 +441,7 @@ fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
         bail!(
             "no process that is meant and may be looked at has a GPU's device file mapped, and {} may not be: {}",
             found.hidden.len(),
-            crate::procfs::mem::remedy()
+            nvcap_process::procfs::mem::remedy()
         );
     }
     tell(format_args!(
@@ -506,7 +498,7 @@ fn told(args: &Args, refused: &[(u32, Refused)]) -> Status {
 
 fn gone(pid: u32, why: &Refused) -> bool {
     matches!(why, Refused::Error(e) if e.kind() == std::io::ErrorKind::NotFound)
-        || !crate::procfs::exists(pid)
+        || !nvcap_process::procfs::exists(pid)
 }
 
 fn no_gpu(pid: u32) -> String {

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use crate::decode::event::Event;
-use crate::driver::Model;
-use crate::dump::recorded::Recorded;
-use crate::hang::Report;
-use crate::ledger::{Ledger, STATUS_LOST};
-use crate::output::dump::{self, LastEntries, ReportOptions, Shown, Status};
-use crate::output::{Detail, Sink};
-use crate::pipeline::{Pipeline, PipelineOptions};
-use crate::record::Record;
+use nvcap_decode::decode::event::Event;
+use nvcap_decode::driver::Model;
+use nvcap_decode::hang::Report;
+use nvcap_decode::ledger::{Ledger, STATUS_LOST};
+use nvcap_decode::record::Record;
+use nvcap_monitor::dump::recorded::Recorded;
+use nvcap_show::output::dump::{self, LastEntries, ReportOptions, Shown, Status};
+use nvcap_show::output::{Detail, Sink};
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 use super::dump::{Args, is_of_a_stream, write};
 use super::recording::RecordingArgs;
@@ -87,7 +87,7 @@ fn report(args: &Args, file: &Path) -> anyhow::Result<(Report, Ledger)> {
         if ledger.exit_status() == STATUS_LOST
             && let Some(process) = report.processes.last_mut()
         {
-            let verdict = crate::output::ledger::verdict(&ledger);
+            let verdict = nvcap_show::output::ledger::verdict(&ledger);
             process.notes.push(format!("the recording: {verdict}"));
         }
         return Ok((report, ledger));

@@ -5,12 +5,12 @@ use std::io::{Read, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::decode::classes::{self, Class};
-use crate::decode::explain::{self, Field};
-use crate::driver::names;
-use crate::output::filter;
-use crate::output::plural::plural;
 use anyhow::{Context as _, bail};
+use nvcap_decode::decode::classes::{self, Class};
+use nvcap_decode::decode::explain::{self, Field};
+use nvcap_decode::driver::names;
+use nvcap_show::output::filter;
+use nvcap_show::output::plural::plural;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,7 @@ Examples:
 
 Numbers are hexadecimal, with or without 0x.";
 
-/// What to explain.
+/// Arguments of `nvcap explain`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -223,7 +223,7 @@ fn qmd(file: &str, class: u32, json: bool) -> anyhow::Result<String> {
     /// The largest layout is 384 bytes.
     const MOST: u64 = 4096;
     let mut bytes = Vec::new();
-    crate::source::file::packed::open(Path::new(file))
+    nvcap_recording::file::packed::open(Path::new(file))
         .and_then(|f| f.take(MOST).read_to_end(&mut bytes))
         .with_context(|| format!("cannot read the QMD in {file}"))?;
     let Some(qmd) = explain::qmd(class, &bytes) else {

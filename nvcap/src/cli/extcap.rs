@@ -9,12 +9,12 @@ use clap::Parser;
 
 use super::way_options::HowArg;
 use super::{trace, version};
-use crate::output::writer::Output;
+use nvcap_show::output::writer::Output;
 
 /// The interface's name, which tshark's `-i` takes.
 const INTERFACE: &str = "nvcap";
 
-/// What Wireshark asks.
+/// Arguments that Wireshark gives.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// List the interfaces
@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Capture into --fifo
     #[arg(long, requires = "fifo")]
     pub capture: bool,
-    /// Where the packets go
+    /// Pipe for the packets
     #[arg(long, value_name = "FILE")]
     pub fifo: Option<PathBuf>,
     /// The process, of those that use a GPU
@@ -117,20 +117,14 @@ fn answer(args: &Args) -> String {
 }
 
 /// The processes that use a GPU, as far as this user may know.
-#[cfg(target_os = "linux")]
 fn processes() -> Vec<(u32, String)> {
     let name = |pid| {
-        let name = crate::procfs::name(pid, None).unwrap_or_default();
+        let name = nvcap_process::procfs::name(pid, None).unwrap_or_default();
         let is_plain = |c: &char| !c.is_control() && !matches!(c, '{' | '}');
         name.chars().filter(is_plain).collect()
     };
-    let found = crate::host::gpu_processes();
+    let found = nvcap_process::host::gpu_processes();
     found.mapped().map(|pid| (pid, name(pid))).collect()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn processes() -> Vec<(u32, String)> {
-    Vec::new()
 }
 
 /// The options of a trace, which have their defaults here.
@@ -140,20 +134,13 @@ struct Trace {
     args: trace::Args,
 }
 
-#[cfg(not(feature = "trap"))]
-fn capture(_: &Args) -> anyhow::Result<ExitCode> {
-    let trace = Trace::parse_from(["nvcap"]).args;
-    trace::run(trace)
-}
-
-#[cfg(feature = "trap")]
 fn capture(args: &Args) -> anyhow::Result<ExitCode> {
     use anyhow::Context as _;
 
     use super::{recorder, target, values};
-    use crate::output::recorder::Files;
-    use crate::output::wireshark::Packets;
-    use crate::pipeline::{Pipeline, PipelineOptions};
+    use nvcap_show::output::recorder::Files;
+    use nvcap_show::output::wireshark::Packets;
+    use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
     let fifo = args.fifo.as_deref().context("--capture needs --fifo")?;
     let given = [&args.pid, &args.process].into_iter().flatten();
@@ -192,8 +179,7 @@ fn capture(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether somebody has the pipe open for reading: without one it cannot be opened for writing.
-#[cfg(feature = "trap")]
+/// Tells whether somebody has the pipe open for reading: without a reader it cannot be opened for writing.
 fn is_read(fifo: &std::path::Path) -> bool {
     use std::os::unix::fs::OpenOptionsExt as _;
 

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::source::file::{kind, packed};
+use nvcap_recording::file::{kind, packed};
 
-/// What to type instead. `args` are the arguments of the program, whose command line is `cli`.
+/// Returns a hint of what to type instead. `args` are the arguments of the program, whose command line is `cli`.
 pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -> Option<String> {
     if !matches!(
         error.kind(),
@@ -64,7 +64,7 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     }
 }
 
-/// Whether a word differs from a command's name by one letter: one more, one less or another one.
+/// Tells whether a word differs from a command's name by one letter: one more, one less or another one.
 fn is_like(word: &str, command: &str) -> bool {
     let (word, command) = (word.as_bytes(), command.as_bytes());
     let same = word.iter().zip(command).take_while(|(a, b)| a == b).count();

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::process::ExitCode;
 
-use crate::output::ioctls::{IoctlOptions, Ioctls, Totals};
-use crate::output::message::tell;
-use crate::output::plural::plural;
-use crate::output::style::Color;
-use crate::pipeline::{Pipeline, PipelineOptions};
-use crate::record::{Lost, Record};
 use clap::ArgAction;
+use nvcap_decode::record::{Lost, Record};
+use nvcap_show::output::ioctls::{IoctlOptions, Ioctls, Totals};
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::plural;
+use nvcap_show::output::style::Color;
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 use super::output_args::When;
 use super::target::{Show, Target, tell_of_newer, usage};
@@ -26,11 +26,11 @@ Examples:
 No breakpoint is set: submissions cost what they always cost.
 Exit status: 0 complete, 1 error, 2 usage, 3 something was lost (said on standard error).";
 
-/// What to show.
+/// Arguments of `nvcap ioctls`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// What to look at.
+    /// Target to look at.
     #[command(flatten)]
     pub target: Target,
 
@@ -48,7 +48,7 @@ pub(super) struct Args {
     )]
     pub color: When,
 
-    /// Where it goes.
+    /// Form and place of the output.
     #[command(flatten)]
     pub show: Show,
 }
@@ -105,13 +105,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     tell_of_newer(pipeline.model().version());
     let ledger = pipeline.finish()?;
     tell(format_args!("{}", sums(sink.totals())));
-    if let Some(missing) = crate::output::ledger::missing(&ledger) {
+    if let Some(missing) = nvcap_show::output::ledger::missing(&ledger) {
         tell(missing);
     }
     Ok(ExitCode::from(ledger.exit_status()))
 }
 
-/// Whether a record matters here: ioctls, mappings, and losses of these. Lost ring entries do not make this output incomplete.
+/// Tells whether a record matters here: ioctls, mappings, and losses of these. Lost ring entries do not make this output incomplete.
 fn concerns_calls(record: &Record) -> bool {
     match record {
         Record::Submission(_)

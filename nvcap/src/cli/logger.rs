@@ -3,11 +3,11 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use crate::output::message::tell;
+use nvcap_show::output::message::tell;
 
 struct Stderr;
 
-/// What is said at level debug and below has its time since then.
+/// Moment from which the times of messages at level debug and below count.
 static STARTED: OnceLock<Instant> = OnceLock::new();
 
 impl log::Log for Stderr {

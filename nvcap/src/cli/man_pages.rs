@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-/// Where to.
+/// Arguments of `nvcap man-pages`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// The folder to fill; it is created

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::target::usage;
 use super::target_view;
-use crate::output::message::tell;
+use nvcap_show::output::message::tell;
 
 /// The examples at the end of `nvcap maps --help`.
 pub(super) const EXAMPLES: &str = "\

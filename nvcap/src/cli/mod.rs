@@ -1,13 +1,10 @@
 //! The command line: one file a command, no logic beyond wiring. What all commands share: the options that
 //! say what is shown and where it goes (`output_args`), words of options (`values`), and, here, the way a command ends.
 
-#[cfg(target_os = "linux")]
 mod bench;
 mod channels;
-#[cfg(target_os = "linux")]
 mod code;
 mod completions;
-#[cfg(target_os = "linux")]
 mod counts;
 mod decode;
 mod diff;
@@ -19,7 +16,6 @@ mod export;
 mod extcap;
 mod hint;
 mod ioctls;
-#[cfg(feature = "trap")]
 mod logger;
 mod man_pages;
 mod maps;
@@ -29,33 +25,27 @@ mod record;
 mod recorder;
 mod recording;
 mod report;
-#[cfg(all(feature = "parquet", target_os = "linux"))]
+#[cfg(feature = "parquet")]
 mod rotated_tables;
 mod schema;
-#[cfg(all(feature = "serve", target_os = "linux"))]
+#[cfg(feature = "serve")]
 mod serve;
 mod stacks;
 mod stats;
-#[cfg(target_os = "linux")]
 mod study;
 mod target;
 mod target_view;
 mod thinning;
-#[cfg(target_os = "linux")]
 mod threads;
 mod time;
-#[cfg(target_os = "linux")]
 mod top;
 mod trace;
-#[cfg(feature = "trap")]
 mod trace_end;
-#[cfg(feature = "trap")]
 mod trace_recording;
 mod values;
 mod version;
 mod watch;
 mod way_options;
-#[cfg(target_os = "linux")]
 mod whom;
 mod wireshark;
 
@@ -64,8 +54,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use crate::ledger::{STATUS_ERROR, STATUS_USAGE};
-use crate::output::message::tell;
+use nvcap_decode::ledger::{STATUS_ERROR, STATUS_USAGE};
+use nvcap_show::output::message::tell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -166,7 +156,6 @@ enum Command {
     /// Sum up the GPU's time: kernels by what they took, copies, how busy the GPU was and what it waited for
     Time(Box<time::Args>),
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
-    #[cfg(target_os = "linux")]
     Code(code::Args),
     /// Write a file of another format, of a recording, a capture or a live trace: Perfetto, Parquet, CSV, pcapng
     Export(export::Args),
@@ -177,19 +166,15 @@ enum Command {
     /// Wait until a process hangs; then dump it and run a command
     Watch(watch::Args),
     /// Count submissions exactly, of all GPU processes at next to no cost: done, pending, the oldest's age
-    #[cfg(target_os = "linux")]
     Counts(counts::Args),
     /// Measure the GPU without CUDA: copies by each engine, inline data, semaphores, doorbells, an empty kernel
-    #[cfg(target_os = "linux")]
     Bench(bench::Args),
     /// Study CUDA's copies and graphs: what it submits for them, and what of the time is the GPU's
-    #[cfg(target_os = "linux")]
     Study(study::Args),
     /// Show processes, channels and kernels on a screen, sorted and filtered, live or from a recording
-    #[cfg(target_os = "linux")]
     Top(Box<top::Args>),
     /// Serve the counts of this host as metrics over HTTP, for Prometheus and others
-    #[cfg(all(feature = "serve", target_os = "linux"))]
+    #[cfg(feature = "serve")]
     Serve(Box<serve::Args>),
     /// Show a process's mappings of the driver's files, explained
     #[command(after_help = maps::EXAMPLES)]
@@ -214,17 +199,14 @@ impl Cli {
             Some(Command::Channels(args) | Command::Maps(args)) => Some(&mut args.target.pid),
             Some(Command::Dump(args)) => Some(&mut args.pid),
             Some(Command::Watch(args)) => Some(&mut args.pid),
-            #[cfg(target_os = "linux")]
             Some(Command::Counts(args)) => Some(&mut args.pid),
-            #[cfg(target_os = "linux")]
             Some(Command::Top(args)) => Some(&mut args.pid),
             Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
             Some(Command::Time(args)) => Some(&mut args.trace.pid),
             Some(Command::Record(args)) => Some(&mut args.trace.pid),
             Some(Command::Export(args)) => args.pids(),
-            #[cfg(target_os = "linux")]
             Some(Command::Code(_) | Command::Bench(_) | Command::Study(_)) => None,
-            #[cfg(all(feature = "serve", target_os = "linux"))]
+            #[cfg(feature = "serve")]
             Some(Command::Serve(_)) => None,
             Some(
                 Command::Decode(_)
@@ -246,12 +228,9 @@ impl Cli {
 /// An error with its causes, each once: some say their cause's words themselves. A remedy names no option that the command lacks.
 fn said(e: &anyhow::Error, has: &impl Fn(&str) -> bool) -> String {
     let words = |cause: &(dyn std::error::Error + 'static)| {
-        #[cfg(feature = "trap")]
-        if let Some(error) = cause.downcast_ref::<crate::source::error::Error>() {
+        if let Some(error) = cause.downcast_ref::<nvcap_process::error::Error>() {
             return error.for_command(has);
         }
-        #[cfg(not(feature = "trap"))]
-        let _ = has;
         cause.to_string()
     };
     let mut text = String::new();
@@ -302,7 +281,7 @@ impl Typed {
     }
 }
 
-/// Whether an error is that the reader of our output went away, which ends a command quietly.
+/// Tells whether an error is that the reader of our output went away, which ends a command quietly.
 fn reader_went_away(e: &anyhow::Error) -> bool {
     e.chain()
         .filter_map(|c| c.downcast_ref::<io::Error>())
@@ -324,15 +303,9 @@ fn command_line() -> clap::Command {
 pub fn main() -> ExitCode {
     // A file size limit is a write that fails, like a full disk.
     // SAFETY: ignores a signal, before there are threads.
-    #[cfg(target_os = "linux")]
-    unsafe {
-        libc::signal(libc::SIGXFSZ, libc::SIG_IGN)
-    };
-    #[cfg(feature = "trap")]
-    crate::source::signals::survive_sealing();
-    #[cfg(feature = "trap")]
-    crate::source::descriptors::make_room();
-    #[cfg(feature = "trap")]
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    nvcap_process::signals::survive_sealing();
+    nvcap_process::descriptors::make_room();
     logger::init();
     let mut command = command_line();
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
@@ -387,22 +360,17 @@ pub fn main() -> ExitCode {
         Some(Command::Extcap(args)) => extcap::run(&args),
         Some(Command::Ioctls(args)) => ioctls::run(&args),
         Some(Command::Channels(args)) => channels::run(&args),
-        #[cfg(target_os = "linux")]
         Some(Command::Code(args)) => code::run(&args),
         Some(Command::Dump(args)) => match &args.file {
             Some(file) => dump_file::run(&args, file),
             None => dump::run(&args),
         },
         Some(Command::Watch(args)) => watch::run(&args),
-        #[cfg(target_os = "linux")]
         Some(Command::Bench(args)) => bench::run(&args),
-        #[cfg(target_os = "linux")]
         Some(Command::Study(args)) => study::run(&args),
-        #[cfg(target_os = "linux")]
         Some(Command::Counts(args)) => counts::run(&args),
-        #[cfg(target_os = "linux")]
         Some(Command::Top(args)) => top::run(&args),
-        #[cfg(all(feature = "serve", target_os = "linux"))]
+        #[cfg(feature = "serve")]
         Some(Command::Serve(args)) => serve::run(&args),
         Some(Command::Stacks(args)) => stacks::run(*args),
         Some(Command::Time(args)) => time::run(*args),

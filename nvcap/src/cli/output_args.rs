@@ -5,29 +5,29 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{ArgAction, Args, ValueEnum};
 
-use crate::blocked_write;
-use crate::capture::TraceInfo;
-use crate::decode::defaults::{CHIPS, Chip};
-use crate::driver::Version;
-use crate::ledger::Ledger;
-use crate::output::filter::{Field, Filter};
-use crate::output::ledger::verdict;
-use crate::output::message::tell;
-use crate::output::phases::Phases;
-use crate::output::plural::plural;
-use crate::output::redact::Redactor;
-use crate::output::stats::{Form, Stats};
-use crate::output::streams::Streams;
-use crate::output::style::Color;
-use crate::output::text::{Clock, Text};
-use crate::output::writer::Output;
-use crate::output::{Detail, Sink, json, text};
-use crate::pipeline::{Finished, Matched, Pipeline, PipelineOptions};
+use nvcap_decode::decode::defaults::{CHIPS, Chip};
+use nvcap_decode::driver::Version;
+use nvcap_decode::ledger::Ledger;
+use nvcap_recording::blocked_write;
+use nvcap_recording::capture::TraceInfo;
+use nvcap_show::output::filter::{Field, Filter};
+use nvcap_show::output::ledger::verdict;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::phases::Phases;
+use nvcap_show::output::plural::plural;
+use nvcap_show::output::redact::Redactor;
+use nvcap_show::output::stats::{Form, Stats};
+use nvcap_show::output::streams::Streams;
+use nvcap_show::output::style::Color;
+use nvcap_show::output::text::{Clock, Text};
+use nvcap_show::output::writer::Output;
+use nvcap_show::output::{Detail, Sink, json, text};
+use nvcap_show::pipeline::{Finished, Matched, Pipeline, PipelineOptions};
 
 use super::target;
 use super::values::{OUTPUT, SHOWN};
 
-/// What is shown and where it goes: the same for every command that shows events.
+/// Options of what is shown and where it goes: the same for every command that shows events.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = SHOWN)]
 pub(super) struct OutputArgs {
@@ -194,9 +194,8 @@ impl OutputArgs {
             .map_or(shown, |f| shown.max(f.detail()))
     }
 
-    /// Whether output waits longer for the names of kernels, as JSON and sums do. Text does not wait: a later line says a name that is
+    /// Tells whether output waits longer for the names of kernels, as JSON and sums do. Text does not wait: a later line says a name that is
     /// found late. Recordings do not wait either: they must hold what was seen even if nvcap is killed.
-    #[cfg(feature = "trap")]
     pub(super) fn waits_for_names(&self) -> bool {
         self.json || self.stats
     }
@@ -353,7 +352,7 @@ impl OutputArgs {
             }
             return Ok(None);
         };
-        let text = crate::source::file::text(path)
+        let text = nvcap_recording::file::text(path)
             .with_context(|| format!("cannot read the phases in {}", path.display()))?;
         let phases = Phases::parse(&text)
             .with_context(|| format!("cannot understand the phases in {}", path.display()))?;
@@ -455,9 +454,9 @@ fn some<'a>(names: impl Iterator<Item = &'a str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::encode::Pushbuffer;
-    use crate::record::{At, ChannelId, How, Record, Submission};
-    use crate::wire::GpuVa;
+    use nvcap_decode::decode::encode::Pushbuffer;
+    use nvcap_decode::record::{At, ChannelId, How, Record, Submission};
+    use nvcap_decode::wire::GpuVa;
 
     /// The message about `expression` after a live trace of one submission, which the pipeline holds back until the end.
     fn said_of(expression: &str) -> Option<String> {

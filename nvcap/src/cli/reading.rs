@@ -142,7 +142,7 @@ fn bar(bytes: Option<u64>) -> ProgressBar {
     bar.with_style(style.progress_chars("=> "))
 }
 
-/// Whether standard output is a pipe: who reads it, a pager for one, may be on the terminal, where progress would be in its way.
+/// Tells whether standard output is a pipe: its reader, such as a pager, may be on the terminal, where progress would be in its way.
 fn output_is_a_pipe() -> bool {
     #[cfg(unix)]
     {
@@ -160,7 +160,6 @@ fn output_is_a_pipe() -> bool {
 }
 
 /// Standard input. While it has nothing to read, a signal ends the waiting.
-#[cfg(feature = "trap")]
 fn stdin() -> io::Result<Box<dyn Read>> {
     use std::os::fd::AsFd as _;
 
@@ -168,13 +167,7 @@ fn stdin() -> io::Result<Box<dyn Read>> {
     Ok(Box::new(interrupt::Awaited::new(file)))
 }
 
-#[cfg(not(feature = "trap"))]
-fn stdin() -> io::Result<Box<dyn Read>> {
-    Ok(Box::new(io::stdin()))
-}
-
 /// The user's signals, as a live trace has them.
-#[cfg(feature = "trap")]
 mod interrupt {
     use std::fs::File;
     use std::io::{self, Read};
@@ -182,7 +175,7 @@ mod interrupt {
     use std::sync::Once;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use crate::source::signals;
+    use nvcap_process::signals;
 
     pub(super) fn catch() -> anyhow::Result<()> {
         static CAUGHT: Once = Once::new();
@@ -255,21 +248,4 @@ mod interrupt {
             Ok(0)
         }
     }
-}
-
-#[cfg(not(feature = "trap"))]
-mod interrupt {
-    pub(super) fn catch() -> anyhow::Result<()> {
-        Ok(())
-    }
-
-    pub(super) fn came() -> bool {
-        false
-    }
-
-    pub(super) fn cut() -> bool {
-        false
-    }
-
-    pub(super) fn end() {}
 }

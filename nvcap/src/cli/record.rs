@@ -21,12 +21,12 @@ that read pcapng. docs/recordings.md has more, docs/file-format.md the layout.";
 /// The file that is written without `-o`.
 const DEFAULT: &str = "nvcap.pcapng";
 
-/// What is recorded.
+/// Arguments of `nvcap record`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
 pub(super) struct Args {
-    /// What is traced.
+    /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
 }

@@ -1,4 +1,4 @@
-//! What a recording says of its trace, gathered for the [`Recorder`].
+//! Description of a recording's trace, gathered for the [`Recorder`].
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -9,13 +9,13 @@ use anyhow::Context as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::version;
-use crate::capture::{HostGpu, TraceInfo};
-use crate::output::file::Place;
-use crate::output::message::tell;
-use crate::output::recorder::KernelLines;
-use crate::output::recorder::{Files, Recorder, Rotation};
-use crate::output::units;
-use crate::output::writer::Output;
+use nvcap_recording::capture::{HostGpu, TraceInfo};
+use nvcap_show::output::file::Place;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::recorder::KernelLines;
+use nvcap_show::output::recorder::{Files, Recorder, Rotation};
+use nvcap_show::output::units;
+use nvcap_show::output::writer::Output;
 
 use super::values;
 
@@ -35,7 +35,7 @@ pub(super) struct RecordingOptions {
     pub keep: Option<u32>,
 
     /// With --rotate: write tables of each finished file into FOLDER, by day, hour and host, as nvcap export partitions does
-    #[cfg(all(feature = "parquet", target_os = "linux"))]
+    #[cfg(feature = "parquet")]
     #[arg(long = "tables", value_name = "FOLDER", requires = "rotate")]
     pub tables_into: Option<std::path::PathBuf>,
 
@@ -52,7 +52,7 @@ pub(super) struct RecordingOptions {
     #[arg(skip)]
     pub alone: bool,
 
-    /// Where the recording is is told at its end.
+    /// True if the place of the recording is told at its end.
     #[arg(skip)]
     pub tells: bool,
 }
@@ -113,7 +113,7 @@ fn random() -> u32 {
     hasher.finish() as u32
 }
 
-/// What holds for all traces on this machine.
+/// Returns the description that holds for all traces on this machine.
 fn this_machine() -> TraceInfo {
     let realtime = SystemTime::now().duration_since(UNIX_EPOCH);
     TraceInfo {
@@ -129,10 +129,9 @@ fn this_machine() -> TraceInfo {
 }
 
 /// The GPUs of this machine. A software GPU is none of them.
-#[cfg(target_os = "linux")]
 fn gpus() -> Vec<HostGpu> {
     let known = |text: String| Some(text).filter(|text| !text.is_empty());
-    { crate::source::memory::chip::names().into_iter() }
+    { nvcap_process::memory::chip::names().into_iter() }
         .map(|gpu| HostGpu {
             minor: gpu.minor,
             model: known(gpu.model),
@@ -142,19 +141,8 @@ fn gpus() -> Vec<HostGpu> {
         .collect()
 }
 
-#[cfg(not(target_os = "linux"))]
-fn gpus() -> Vec<HostGpu> {
-    Vec::new()
-}
-
-#[cfg(target_os = "linux")]
 fn monotonic_ns() -> u64 {
-    crate::source::clock::now()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn monotonic_ns() -> u64 {
-    0
+    nvcap_process::clock::now()
 }
 
 fn first_line(path: &str) -> String {
@@ -204,8 +192,8 @@ pub(super) fn open(
     Ok((files, place))
 }
 
-/// What makes tables of each file that is whole, if that was asked for.
-#[cfg(all(feature = "parquet", target_os = "linux"))]
+/// Lets tables be made of each file that is whole, if that was asked for.
+#[cfg(feature = "parquet")]
 fn with_tables(files: Files, options: &RecordingOptions) -> anyhow::Result<Files> {
     let Some(folder) = &options.tables_into else {
         return Ok(files);
@@ -219,7 +207,7 @@ fn with_tables(files: Files, options: &RecordingOptions) -> anyhow::Result<Files
     Ok(files.telling(Box::new(move |path| exporter.whole(path))))
 }
 
-#[cfg(not(all(feature = "parquet", target_os = "linux")))]
+#[cfg(not(feature = "parquet"))]
 fn with_tables(files: Files, _: &RecordingOptions) -> anyhow::Result<Files> {
     Ok(files)
 }
@@ -246,7 +234,7 @@ fn tell_of(path: &Path) {
     }
 }
 
-/// What a live trace says of itself.
+/// Description of a live trace.
 pub(super) struct Traced<'a> {
     /// How submissions are seen.
     pub how: &'static str,
@@ -269,7 +257,6 @@ pub(super) struct Traced<'a> {
 pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder> {
     let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
     let redacted = traced.redacted;
-    #[cfg(feature = "trap")]
     let rotates = files.rotates();
     // Arguments may be secrets.
     let words = if redacted { 1 } else { usize::MAX };
@@ -297,9 +284,8 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
         None => recorder,
     };
     // Without live traces nothing rotates.
-    #[cfg(feature = "trap")]
     let recorder = match rotates {
-        true => recorder.sealing(crate::source::signals::sealing()),
+        true => recorder.sealing(nvcap_process::signals::sealing()),
         false => recorder,
     };
     Ok(recorder)
@@ -307,7 +293,7 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
 
 /// Lines of the kernel's log from this time on that are of NVIDIA's driver, where the log may be read.
 fn kernel_lines(since: u64) -> Option<KernelLines> {
-    let mut log = crate::procfs::kernel_log::KernelLog::open().ok()?;
+    let mut log = nvcap_process::procfs::kernel_log::KernelLog::open().ok()?;
     Some(Box::new(move || {
         let messages = log.messages().unwrap_or_default();
         let is_of_driver = |text: &str| text.contains("NVRM") || text.contains("nvidia");

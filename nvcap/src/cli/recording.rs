@@ -6,17 +6,17 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::reading::{self, Reading};
-use crate::capture::{self, Item, Reader, TraceInfo};
-use crate::output::message::tell;
-use crate::output::plural::{plural, plural_of};
-use crate::pipeline::Pipeline;
-use crate::record::{At, Loss, Lost, Record};
-use crate::source::file::ioctl_log::{self, Log, LogOptions};
-use crate::source::file::kind::{self, Kind};
-use crate::source::file::orc::{self, Channels, Orc};
-use crate::source::file::packed;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use nvcap_decode::record::{At, Loss, Lost, Record};
+use nvcap_recording::capture::{self, Item, Reader, TraceInfo};
+use nvcap_recording::file::ioctl_log::{self, Log, LogOptions};
+use nvcap_recording::file::kind::{self, Kind};
+use nvcap_recording::file::orc::{self, Channels, Orc};
+use nvcap_recording::file::packed;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::{plural, plural_of};
+use nvcap_show::pipeline::Pipeline;
 
 /// Which file, and how it is read.
 #[derive(clap::Args, Debug, Clone)]
@@ -51,7 +51,7 @@ pub(super) enum Format {
     IoctlLog,
 }
 
-/// What the ledger says of a file that was not read to its end.
+/// Note in the ledger on a file that was not read to its end.
 pub(super) const INTERRUPTED: &str = "reading was interrupted: the rest of the file was not read";
 
 /// How a recording says that it was made of a log, of which no submissions are known.
@@ -135,7 +135,7 @@ impl RecordingArgs {
         let opened = match (opened, &self.channels) {
             (opened, None) => opened,
             (Opened::Orc(capture), Some(path)) => {
-                let text = crate::source::file::text(path)
+                let text = nvcap_recording::file::text(path)
                     .with_context(|| format!("cannot read the channels in {}", path.display()))?;
                 Opened::Orc(Box::new(capture.with_channels(Channels::parse(&text))))
             }
@@ -196,7 +196,7 @@ impl RecordingArgs {
 }
 
 impl Recording<'_> {
-    /// What was traced, where the file says it.
+    /// Returns the description of the trace, where the file has one.
     pub(super) fn trace(&mut self) -> Option<&TraceInfo> {
         match &mut self.opened {
             Opened::Orc(_) | Opened::Log(_) => None,
@@ -272,10 +272,9 @@ impl Recording<'_> {
     }
 }
 
-/// What is read from here on may be anybody's.
+/// Gives up rights: what is read from here on may be anybody's.
 fn confine() {
-    #[cfg(target_os = "linux")]
-    crate::source::confine::decoding();
+    nvcap_process::confine::decoding();
 }
 
 /// The record which says that a part of a file is missing. It makes the ledger incomplete.
@@ -330,7 +329,7 @@ fn play_log(log: Log, pipeline: &mut Pipeline<'_>, reading: &mut Reading) -> io:
     { missing.iter() }.try_for_each(|why| pipeline.record(lost(At::default(), why)))
 }
 
-/// What a log lacks, one sentence each.
+/// Lists what a log lacks, one sentence each.
 pub(super) fn missing_of(log: &Log) -> Vec<String> {
     let mut all = Vec::new();
     if let Some(first) = log.bad_lines.first() {

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::json;
 
-use crate::capture::TraceInfo;
-use crate::export::report::{MOST_OPERATIONS, Report, ReportOptions};
-use crate::output::filter::Filter;
-use crate::pipeline::Pipeline;
+use nvcap_recording::capture::TraceInfo;
+use nvcap_show::export::report::{MOST_OPERATIONS, Report, ReportOptions};
+use nvcap_show::output::filter::Filter;
+use nvcap_show::pipeline::Pipeline;
 
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
@@ -35,7 +35,7 @@ interrupted, 5 complete, but not all was understood (the page says what).";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// What is read.
+    /// Recording that is read.
     #[command(flatten)]
     pub recording: RecordingArgs,
 
@@ -43,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = MOST_OPERATIONS, value_parser = clap::value_parser!(u64).range(1..), help_heading = SHOWN)]
     pub limit: u64,
 
-    /// What is shown and where it goes.
+    /// Form and place of the output.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -118,7 +118,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(ledger.exit_status()))
 }
 
-/// What the page says of a trace.
+/// Returns the page's description of a trace.
 fn trace(info: &TraceInfo) -> serde_json::Value {
     // Arguments may be secrets.
     let command = info.command.first().map(Path::new);

@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::enrich;
-use crate::export::tables::partitions;
-use crate::output::message::tell;
+use nvcap_live::enrich;
+use nvcap_show::export::tables::partitions;
+use nvcap_show::output::message::tell;
 
 /// Files that wait at most: each is open, and has its room on the disk even where it was removed.
 const WAITING: usize = 4;

@@ -6,7 +6,7 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::target;
-use crate::export::tables::all::{TABLES, Table};
+use nvcap_show::export::tables::all::{TABLES, Table};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let to = out.object();
     if args.json {
         let all: Vec<Value> = chosen.map(as_json).collect();
-        crate::output::json::write(to, &all);
+        nvcap_show::output::json::write(to, &all);
         to.push(b'\n');
     } else {
         let all: Vec<String> = chosen.map(as_text).collect();

@@ -11,26 +11,26 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 
-use crate::counts::host::{Host, HostOptions};
-use crate::counts::pace::rest;
-use crate::counts::patient::{PATIENCE, Readers};
-use crate::counts::system::Machine;
-use crate::counts::view::{Key, View};
-use crate::dump::{DumpOptions, Refused, xids::Xids};
-use crate::host::choice::Whom;
-use crate::output::dump::{self, ReportOptions, Shown};
-use crate::output::message::tell;
-use crate::output::style::Plain;
-use crate::serve::http::{self, Answers, NoDump, Rights, Token};
-use crate::serve::last_alive::LastAlive;
-use crate::serve::metrics::{Constants, Errors, GpuName, families, metrics};
-use crate::serve::tls;
-use crate::source::clock;
-use crate::source::memory::{chip, scan::Effort};
+use nvcap_monitor::counts::host::{Host, HostOptions};
+use nvcap_monitor::counts::pace::rest;
+use nvcap_monitor::counts::patient::{PATIENCE, Readers};
+use nvcap_monitor::counts::system::Machine;
+use nvcap_monitor::counts::view::{Key, View};
+use nvcap_monitor::dump::{DumpOptions, Refused, xids::Xids};
+use nvcap_monitor::serve::http::{self, Answers, NoDump, Rights, Token};
+use nvcap_monitor::serve::last_alive::LastAlive;
+use nvcap_monitor::serve::metrics::{Constants, Errors, GpuName, families, metrics};
+use nvcap_monitor::serve::tls;
+use nvcap_process::clock;
+use nvcap_process::host::choice::Whom;
+use nvcap_process::memory::{chip, scan::Effort};
+use nvcap_show::output::dump::{self, ReportOptions, Shown};
+use nvcap_show::output::message::tell;
+use nvcap_show::output::style::Plain;
 
 use super::values::{parse_core, parse_share, parse_time};
 #[cfg(feature = "otlp")]
-use crate::serve::otlp::{push::push, request::request};
+use nvcap_monitor::serve::otlp::{push::push, request::request};
 #[cfg(feature = "otlp")]
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use refusals::Refusals;
@@ -59,7 +59,7 @@ Ctrl-C, SIGTERM and SIGHUP end it, with status 0.
 
 It reads numbers that the GPU itself keeps: no breakpoint, no BPF, no stop of any process.";
 
-/// Where to listen, and who may ask.
+/// Arguments of `nvcap serve`: where to listen, and who may ask.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -124,7 +124,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Live {
     host: Mutex<Host<Machine>>,
     constants: Constants,
@@ -189,7 +189,7 @@ impl Live {
     }
 }
 
-/// What the server answers: this process's counts.
+/// Counts of this process, for the server's answers.
 struct Counting(Arc<Live>);
 
 impl Answers for Counting {
@@ -237,10 +237,10 @@ impl Answers for Counting {
             chip: None,
             known_rings: Vec::new(),
             stacks: true,
-            images: crate::enrich::images::of,
-            kernels: crate::enrich::names::of,
+            images: nvcap_live::enrich::images::of,
+            kernels: nvcap_live::enrich::names::of,
         };
-        let look = crate::dump::look(&[pid], &options);
+        let look = nvcap_monitor::dump::look(&[pid], &options);
         // The CPU time of a dump that somebody asked for does not count in the budget of counting.
         locked(&self.0.host).forgive(clock::thread_cpu().saturating_sub(begun));
         match look.refused.first() {
@@ -449,7 +449,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         let refused = locked(&live.host).refused();
         if let Some(news) = refusals.news(clock::now(), &refused) {
-            let remedy = crate::procfs::mem::remedy();
+            let remedy = nvcap_process::procfs::mem::remedy();
             tell(format_args!("{}; {remedy}", Plain(&news)));
         }
         rest(wait, || locked(&live.host).moment());

@@ -7,18 +7,17 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 
-use crate::ledger::{Ledger, STATUS_LOST};
-use crate::output::fold::{Folded, Folder, Weight, write_out};
-use crate::output::message::tell;
-use crate::output::plural::plural;
-use crate::output::style::Plain;
-use crate::pipeline::Pipeline;
-use crate::source::file::kind::{self, Kind};
-use crate::source::file::packed;
+use nvcap_decode::ledger::{Ledger, STATUS_LOST};
+use nvcap_recording::file::kind::{self, Kind};
+use nvcap_recording::file::packed;
+use nvcap_show::output::fold::{Folded, Folder, Weight, write_out};
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::plural;
+use nvcap_show::output::style::Plain;
+use nvcap_show::pipeline::Pipeline;
 
 use super::reading::{self, Reading};
 use super::recording::{INTERRUPTED, RecordingArgs};
-#[cfg(feature = "trap")]
 use super::way_options::HowArg;
 use super::{target, trace, values};
 
@@ -35,12 +34,12 @@ Examples:
 Each line is a stack and its sum, as flamegraph.pl, inferno and speedscope read them.
 docs/stacks.md says what the frames are, and what it costs.";
 
-/// What to sum up.
+/// Arguments of `nvcap stacks`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
 pub(super) struct Args {
-    /// What is summed up
+    /// Quantity that is summed up
     #[arg(
         long,
         value_name = "WHAT",
@@ -58,7 +57,7 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub file: Option<PathBuf>,
 
-    /// What is traced.
+    /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
 }
@@ -206,7 +205,10 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
 /// Ends the trace: tells the verdict, and of what part of the submissions the sums are.
 fn conclude(pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
     let ledger = pipeline.finish()?;
-    tell(format_args!("{}", crate::output::ledger::verdict(&ledger)));
+    tell(format_args!(
+        "{}",
+        nvcap_show::output::ledger::verdict(&ledger)
+    ));
     let (taken, lost) = ledger.stacks();
     if let Some((every, _)) = ledger.stack_sample() {
         tell(format_args!(
@@ -223,14 +225,6 @@ fn conclude(pipeline: Pipeline<'_>) -> anyhow::Result<Ledger> {
     Ok(ledger)
 }
 
-#[cfg(not(feature = "trap"))]
-fn live(_args: Args, _folder: Folder) -> anyhow::Result<ExitCode> {
-    bail!(
-        "live tracing is not built into this program; what was traced elsewhere is read (nvcap stacks FILE)"
-    )
-}
-
-#[cfg(feature = "trap")]
 fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     let mut trace = args.trace;
     trace.typed = "nvcap stacks".to_owned();

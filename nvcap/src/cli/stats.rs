@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::ValueEnum;
 
-use crate::output::stats::{By, Form, Stats};
-use crate::pipeline::Pipeline;
+use nvcap_show::output::stats::{By, Form, Stats};
+use nvcap_show::pipeline::Pipeline;
 
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
@@ -31,7 +31,7 @@ interrupted, 5 complete, but not all was understood (the ledger says what).";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// What is read.
+    /// Recording that is read.
     #[command(flatten)]
     pub recording: RecordingArgs,
 
@@ -39,7 +39,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "WHAT", value_enum, help_heading = SHOWN)]
     pub by: Option<Rows>,
 
-    /// What is shown and where it goes.
+    /// Form and place of the output.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -11,13 +11,13 @@ use anyhow::{Context as _, bail};
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
 use super::{bench as raw, target};
-use crate::bench::{self, Measured};
-use crate::output::{Sink, ledger::verdict, message::tell};
-use crate::pipeline::Pipeline;
-use crate::study::{
+use nvcap_lab::bench::{self, Measured};
+use nvcap_lab::study::{
     dma, graph, page, sharing,
     work::{self, Said, What, Work},
 };
+use nvcap_show::output::{Sink, ledger::verdict, message::tell};
+use nvcap_show::pipeline::Pipeline;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +35,7 @@ and the program (work.py, sharing.py). docs/studies.md says what each figure is.
 Nobody else should use the GPU meanwhile.
 Exit status: 0 done, 1 error, 2 usage.";
 
-/// What to study.
+/// Arguments of `nvcap study`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
 pub(super) struct Args {
@@ -53,7 +53,7 @@ enum Study {
     Sharing(Sharing),
 }
 
-/// What all have.
+/// Options of all studies.
 #[derive(clap::Args, Debug)]
 struct Shared {
     /// The GPU with this minor number: N of /dev/nvidiaN
@@ -246,7 +246,7 @@ fn traced<S: Sink + Default>(work: &Work) -> anyhow::Result<(S, String)> {
     read(&recording, &phases)
 }
 
-/// What a recording shows of its phases.
+/// Reads what a recording shows of its phases.
 fn read<S: Sink + Default>(recording: &Path, phases: &Path) -> anyhow::Result<(S, String)> {
     let args = RecordingArgs::of(recording);
     let mut recording = args.open()?;
@@ -297,7 +297,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::seen::{Means, Seen};
+    use nvcap_lab::study::seen::{Means, Seen};
 
     /// The capture of an H200, whose phases are named as those of the study: by what means CUDA copied, doorbells and bytes.
     #[test]
@@ -366,7 +366,7 @@ mod tests {
 
     /// 4 KiB of inline data in 1,000 ns.
     fn made() -> Measured {
-        use crate::bench::measure::{Point, Series, Times, Way};
+        use nvcap_lab::bench::measure::{Point, Series, Times, Way};
         let times = Times::one;
         Measured {
             gpu: 0,
@@ -393,7 +393,7 @@ mod tests {
             ("chain_first_8", 1, 92, 8),
             ("chain_later_8", 4, 400, 32),
         ] {
-            let phase = crate::study::seen::Phase {
+            let phase = nvcap_lab::study::seen::Phase {
                 submissions,
                 bytes,
                 kernels,

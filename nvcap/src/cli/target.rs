@@ -6,22 +6,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::capture;
-use crate::driver::{Version, newer_release};
-use crate::output::file::is_same;
-use crate::output::message::tell;
-use crate::output::style::plain_lines;
-use crate::output::writer::Output;
-use crate::record::{At, Loss, Lost, Record};
-use crate::source::file::ioctl_log;
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
+use nvcap_decode::driver::{Version, newer_release};
+use nvcap_decode::record::{At, Loss, Lost, Record};
+use nvcap_recording::capture;
+use nvcap_recording::file::ioctl_log;
+use nvcap_show::output::file::is_same;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::style::plain_lines;
+use nvcap_show::output::writer::Output;
 
 use super::reading::Reading;
 use super::recording;
 use super::values::{self, CAPTURE, Discover};
 
-/// What to look at.
+/// Target to look at.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Target {
@@ -94,7 +94,7 @@ pub(super) enum Format {
     IoctlLog,
 }
 
-/// Where the answer goes.
+/// Form and place of the answer.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 pub(super) struct Show {
@@ -135,7 +135,7 @@ impl Show {
         if self.json {
             for (n, object) in objects.iter().enumerate() {
                 to.extend_from_slice(if n == 0 { b"[" } else { b",\n " });
-                crate::output::json::write(to, object);
+                nvcap_show::output::json::write(to, object);
             }
             to.extend_from_slice(if objects.is_empty() { b"[]\n" } else { b"]\n" });
         } else {
@@ -272,7 +272,7 @@ impl Target {
         self.file.iter().map(PathBuf::as_path).collect()
     }
 
-    /// Whether the user named a target. If not, the usage error is told.
+    /// Tells whether the user named a target. If not, the usage error is told.
     pub(super) fn is_named(&self, what: &str) -> bool {
         let named = self.file.is_some() || !self.pid.is_empty() || !self.command.is_empty();
         if !named {
@@ -310,7 +310,7 @@ impl Opened<'_> {
         self.target.driver.or_else(recorded)
     }
 
-    /// Whether the records are those of a live trace, which come nearly in the order of their times.
+    /// Tells whether the records are those of a live trace, which come nearly in the order of their times.
     pub(super) fn is_trace(&mut self) -> bool {
         let recorded = self.recording.as_mut();
         self.target.file.is_none()
@@ -371,24 +371,13 @@ impl Target {
         Ok(())
     }
 
-    #[cfg(not(feature = "trap"))]
-    fn live(
-        &self,
-        _watch: bool,
-        _each: impl FnMut(Record) -> io::Result<()>,
-        _idle: impl FnMut() -> io::Result<()>,
-    ) -> anyhow::Result<()> {
-        bail!("live tracing is not built into this program; logs are read (nvcap ioctls FILE)")
-    }
-
-    #[cfg(feature = "trap")]
     fn live(
         &self,
         watch: bool,
         each: impl FnMut(Record) -> io::Result<()>,
         idle: impl FnMut() -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        use crate::source::trap::{channels_file::ChannelsFile, live, session};
+        pub use nvcap_live::trap::{channels_file::ChannelsFile, live, session};
 
         let options = session::TrapOptions {
             discover: self.discover.way(),
@@ -441,13 +430,12 @@ fn no_log(file: &Path) -> String {
 ///
 /// # Errors
 /// When there is no such user, or nvcap may not become that one.
-#[cfg(feature = "trap")]
 pub(super) fn launch(
     command: &[OsString],
     user: Option<&str>,
-) -> anyhow::Result<crate::source::command::Launch> {
-    use crate::source::command::Launch;
-    use crate::source::user::User;
+) -> anyhow::Result<nvcap_process::command::Launch> {
+    use nvcap_process::command::Launch;
+    use nvcap_process::user::User;
 
     // SAFETY: reads an id.
     let own = unsafe { libc::geteuid() };
@@ -477,9 +465,8 @@ pub(super) fn launch(
 }
 
 /// The processes of these ids, each once. An id may be a thread's: its process is taken, which is said.
-#[cfg(target_os = "linux")]
 pub(super) fn processes(ids: &[u32]) -> Vec<u32> {
-    use crate::procfs;
+    use nvcap_process::procfs;
 
     let mut all = Vec::new();
     for id in ids {
@@ -498,13 +485,7 @@ pub(super) fn processes(ids: &[u32]) -> Vec<u32> {
     all
 }
 
-/// Elsewhere there is no live process to look at.
-#[cfg(not(target_os = "linux"))]
-pub fn processes(ids: &[u32]) -> Vec<u32> {
-    ids.to_vec()
-}
-
 /// The status of a command line that names nothing.
 pub(super) fn usage() -> ExitCode {
-    ExitCode::from(crate::ledger::STATUS_USAGE)
+    ExitCode::from(nvcap_decode::ledger::STATUS_USAGE)
 }

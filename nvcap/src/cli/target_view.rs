@@ -2,23 +2,23 @@
 
 use std::process::ExitCode;
 
-use crate::driver::Version;
-use crate::ledger::Ledger;
-use crate::output::message::tell;
-use crate::output::model_view::ModelView;
-use crate::pipeline::{Pipeline, PipelineOptions};
-use crate::source::memory::probe;
+use nvcap_decode::driver::Version;
+use nvcap_decode::ledger::Ledger;
+use nvcap_process::memory::probe;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::model_view::ModelView;
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 use super::target::{Show, Target, tell_of_newer};
 
-/// What to look at and where it goes.
+/// Arguments of `nvcap channels` and `nvcap maps`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// What to look at.
+    /// Target to look at.
     #[command(flatten)]
     pub target: Target,
 
-    /// Where it goes.
+    /// Form and place of the output.
     #[command(flatten)]
     pub show: Show,
 }
@@ -35,7 +35,7 @@ pub(super) struct TargetView {
 impl TargetView {
     /// The exit status; what is missing is said.
     pub(super) fn end(&self) -> ExitCode {
-        if let Some(missing) = crate::output::ledger::missing(&self.ledger) {
+        if let Some(missing) = nvcap_show::output::ledger::missing(&self.ledger) {
             tell(missing);
         }
         ExitCode::from(self.ledger.exit_status())
@@ -109,6 +109,6 @@ fn feed(view: &mut ModelView, driver_version: Option<Version>) -> Pipeline<'_> {
 }
 
 fn cannot_look(pid: u32, cause: &std::io::Error) -> anyhow::Error {
-    let unfit = crate::procfs::unfit::because_of(pid, cause);
+    let unfit = nvcap_process::procfs::unfit::because_of(pid, cause);
     anyhow::anyhow!("cannot look into process {pid}: {unfit}")
 }

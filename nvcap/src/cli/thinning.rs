@@ -49,10 +49,9 @@ pub(crate) struct ThinningArgs {
     pub duty: Option<f64>,
 }
 
-#[cfg(feature = "trap")]
 impl ThinningArgs {
-    pub(super) fn mode(&self) -> crate::source::trap::session::Mode {
-        use crate::source::trap::session::Mode;
+    pub(super) fn mode(&self) -> nvcap_live::trap::session::Mode {
+        use nvcap_live::trap::session::Mode;
 
         match (self.batch, self.count, self.duty) {
             (Some(doorbells), _, _) => Mode::Batch {

@@ -8,9 +8,9 @@ use anyhow::bail;
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
 use super::{target, trace, values};
-use crate::driver::Version;
-use crate::output::gpu_time::TimeReport;
-use crate::pipeline::Pipeline;
+use nvcap_decode::driver::Version;
+use nvcap_show::output::gpu_time::TimeReport;
+use nvcap_show::pipeline::Pipeline;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,7 +25,7 @@ The process runs at its full speed: its rings and the GPU's time stamps are read
 queue are exact, and each costs a trap.
 docs/gpu-time.md says how times are known, and how well.";
 
-/// What is summed up.
+/// Arguments of `nvcap time`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub file: Option<PathBuf>,
 
-    /// What is traced.
+    /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
 }
@@ -106,12 +106,6 @@ fn of_file(file: &Path, output: &OutputArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(ledger.exit_status()))
 }
 
-#[cfg(not(feature = "trap"))]
-fn live(_trace: trace::Args) -> anyhow::Result<ExitCode> {
-    bail!("live tracing is not built into this program; recordings are read (nvcap time FILE)")
-}
-
-#[cfg(feature = "trap")]
 fn live(mut trace: trace::Args) -> anyhow::Result<ExitCode> {
     trace.typed = "nvcap time".to_owned();
     trace.gpu_time = true;

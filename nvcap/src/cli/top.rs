@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::pipeline::Pipeline;
-use crate::top::state::State;
-use crate::top::tally::Tally;
+use nvcap_monitor::top::state::State;
+use nvcap_monitor::top::tally::Tally;
+use nvcap_show::pipeline::Pipeline;
 
 mod live;
-#[cfg_attr(not(feature = "trap"), path = "top/observed_nowhere.rs")]
 mod observed;
 mod readings;
 mod recorded;
@@ -40,7 +39,7 @@ Where the output is no terminal nvcap counts writes the same as lines.
 
 Exit status: 0 the user ended it; 1 error; 2 usage.";
 
-/// What is shown.
+/// Arguments of `nvcap top`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

@@ -10,13 +10,11 @@ use super::output_args::OutputArgs;
 use super::thinning::ThinningArgs;
 use super::values::CAPTURE;
 use super::values::{Discover, parse_part, parse_pid, parse_seconds, parse_share, parse_size};
-#[cfg(feature = "trap")]
 use super::way_options::useless;
 use super::way_options::{HowArg, WayOption};
-#[cfg(feature = "trap")]
-use crate::{output::message::tell, pipeline::Pipeline};
+use nvcap_show::{output::message::tell, pipeline::Pipeline};
 
-/// What to trace, and how.
+/// Target and options of a trace.
 #[derive(clap::Args, Debug, Clone)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Args {
@@ -45,7 +43,7 @@ pub(super) struct Args {
     #[arg(skip = "nvcap")]
     pub typed: String,
 
-    /// What is shown does not wait long for names.
+    /// True if output does not wait long for names.
     #[arg(skip)]
     pub is_soon: bool,
 
@@ -75,7 +73,7 @@ pub(super) struct Args {
     )]
     pub command: Vec<OsString>,
 
-    /// What is shown and where it goes.
+    /// Form and place of the output.
     #[command(flatten)]
     pub output: OutputArgs,
 
@@ -262,7 +260,7 @@ pub(super) enum StopArg {
 }
 
 fn parse_stack_size(text: &str) -> Result<u32, String> {
-    crate::output::units::number(text)
+    nvcap_show::output::units::number(text)
         .filter(|n| n % 4096 == 0 && (4096..=u64::from(nvcap_common::MOST_STACK)).contains(n))
         .and_then(|n| u32::try_from(n).ok())
         .ok_or_else(|| {
@@ -276,20 +274,13 @@ fn parse_address(text: &str) -> Result<u64, String> {
 }
 
 /// Runs the trace.
-#[cfg(not(feature = "trap"))]
-pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("live tracing is not built into this program; `nvcap decode` reads captures")
-}
-
-/// Runs the trace.
-#[cfg(feature = "trap")]
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     // clap cannot check this: other commands read the GPU's times without --gpu-time.
     if args.gpu_time_cpu.is_some() && !args.gpu_time {
         tell(
             "--gpu-time-cpu has a meaning with --gpu-time alone: nvcap --gpu-time --gpu-time-cpu 5% ...",
         );
-        return Ok(ExitCode::from(crate::ledger::STATUS_USAGE));
+        return Ok(ExitCode::from(nvcap_decode::ledger::STATUS_USAGE));
     }
     let mut output = args.output.clone();
     output.has_gpu_time = args.gpu_time;
@@ -306,20 +297,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs the trace into the pipeline that `make` makes once the command line was found to make sense; `conclude` ends it.
-#[cfg(feature = "trap")]
 pub(super) fn run_into<'a>(
     args: Args,
     make: impl FnOnce(&Args) -> anyhow::Result<Pipeline<'a>>,
-    conclude: impl FnOnce(Pipeline<'a>) -> anyhow::Result<crate::ledger::Ledger>,
+    conclude: impl FnOnce(Pipeline<'a>) -> anyhow::Result<nvcap_decode::ledger::Ledger>,
 ) -> anyhow::Result<ExitCode> {
     use std::cell::RefCell;
 
     use super::target::launch;
     use super::{recorder, trace_end};
-    use crate::enrich::enriched::Enriched;
-    use crate::source::observe::session::StopAtExit;
-    use crate::source::{how, observe, run, trap::session};
-    use crate::stacks::{queue::StackQueue, resolve::Resolver};
+    use nvcap_live::enrich::enriched::Enriched;
+    use nvcap_live::observe::session::StopAtExit;
+    use nvcap_live::{how, observe, run, trap::session};
+    use nvcap_process::stacks::{queue::StackQueue, resolve::Resolver};
 
     if args.command.is_empty() && args.pid.is_empty() && !args.all {
         let typed = &args.typed;
@@ -327,7 +317,7 @@ pub(super) fn run_into<'a>(
             "nothing to trace: give a command after -- ({typed} -- ./vadd), a process ({typed} -p PID), or all that use a GPU \
              ({typed} -a); {typed} --help has more"
         ));
-        return Ok(ExitCode::from(crate::ledger::STATUS_USAGE));
+        return Ok(ExitCode::from(nvcap_decode::ledger::STATUS_USAGE));
     }
     if let Some(useless) = useless(args.how, &args.given) {
         tell(useless);
@@ -475,7 +465,7 @@ pub(super) fn run_into<'a>(
             let _ = pipeline.record(run::ended_early(e));
             tell(format_args!(
                 "{}",
-                crate::output::ledger::verdict(pipeline.ledger())
+                nvcap_show::output::ledger::verdict(pipeline.ledger())
             ));
         }
     })?;
@@ -519,9 +509,8 @@ pub(super) fn run_into<'a>(
 }
 
 /// Finds the frames of the stacks that have come, while the process is there to ask.
-#[cfg(feature = "trap")]
 fn take_stacks(
-    stacks: &mut Option<crate::stacks::resolve::Resolver>,
+    stacks: &mut Option<nvcap_process::stacks::resolve::Resolver>,
     pipeline: &mut Pipeline<'_>,
 ) -> std::io::Result<()> {
     while let Some(stack) = stacks.as_mut().and_then(|s| s.next()) {
@@ -531,16 +520,14 @@ fn take_stacks(
 }
 
 /// Says why `--how auto` does not trap.
-#[cfg(feature = "trap")]
 fn observing(why: &str) {
     tell(format_args!(
         "observing without a trap, because: {why} (docs/observe.md says what that gives; --how trap insists)"
     ));
 }
 
-#[cfg(feature = "trap")]
-fn channels_file(args: &Args) -> anyhow::Result<crate::source::trap::channels_file::ChannelsFile> {
-    use crate::source::trap::channels_file::{ChannelsFile, NamedDoorbell};
+fn channels_file(args: &Args) -> anyhow::Result<nvcap_live::trap::channels_file::ChannelsFile> {
+    pub use nvcap_live::trap::channels_file::{ChannelsFile, NamedDoorbell};
 
     let mut given = match &args.channels {
         Some(path) => ChannelsFile::read(path)?,

@@ -1,12 +1,12 @@
-//! What is said at the end of a trace: hits of breakpoints that the machine has lost, how the command ended.
+//! Messages at the end of a trace: hits of breakpoints that the machine has lost, how the command ended.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 
-use crate::ledger::{STATUS_COMPLETE, STATUS_NO_GPU, Trapped};
-use crate::output::message::tell;
-use crate::record::{At, Loss, Lost, Record};
-use crate::source::trap::live::End;
+use nvcap_decode::ledger::{STATUS_COMPLETE, STATUS_NO_GPU, Trapped};
+use nvcap_decode::record::{At, Loss, Lost, Record};
+use nvcap_live::trap::live::End;
+use nvcap_show::output::message::tell;
 
 /// The account of the trap, for the ledger.
 pub(super) fn account(end: &End) -> Trapped {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::recorder::{self, Traced};
 use super::trace::Args;
-use crate::output::{file::Place, recorder::Files};
+use nvcap_show::output::{file::Place, recorder::Files};
 
 impl Args {
     /// Opens the file of `--record`, if the option was given.
@@ -20,7 +20,7 @@ impl Args {
         recorder::open(path, &self.recording, &others).map(Some)
     }
 
-    /// What a recording says of the trace.
+    /// Returns the description of the trace for a recording.
     pub(super) fn recorded(&self, how: &'static str) -> Traced<'_> {
         Traced {
             how,

@@ -1,7 +1,7 @@
 //! Words of options that several commands have.
 
-use crate::output::units;
 use clap::ValueEnum;
+use nvcap_show::output::units;
 
 /// The heading of the options that say how submissions are captured.
 pub(super) const CAPTURE: &str = "Capture";
@@ -45,11 +45,10 @@ pub(super) enum Discover {
     Tracepoint,
 }
 
-#[cfg(feature = "trap")]
 impl Discover {
     /// The way; none for all in turn.
-    pub(super) fn way(self) -> Option<crate::source::trap::discover::Way> {
-        use crate::source::trap::discover::Way;
+    pub(super) fn way(self) -> Option<nvcap_live::trap::discover::Way> {
+        use nvcap_live::trap::discover::Way;
 
         match self {
             Discover::Auto => None,

@@ -1,4 +1,4 @@
-//! What `-V` and `--version` say: which nvcap this is and what it can do.
+//! Texts of `-V` and `--version`: which nvcap this is and what it can do.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ pub(super) fn long() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
         let mut text = format!("{}\ncommit: {COMMIT}\n", env!("CARGO_PKG_VERSION"));
-        let (first, last) = crate::driver::releases();
+        let (first, last) = nvcap_decode::driver::releases();
         // Writing to a string does not fail.
         let _ = writeln!(text, "live tracing: {}", bpf());
         let _ = writeln!(
@@ -31,9 +31,8 @@ pub(super) fn long() -> &'static str {
 }
 
 /// The forms of the doorbell program that were built in, by the kernels that take them.
-#[cfg(feature = "trap")]
 fn bpf() -> String {
-    use crate::source::trap::load::doorbell_programs;
+    use nvcap_live::trap::load::doorbell_programs;
 
     let forms: Vec<&str> = doorbell_programs()
         .map(|name| match name {
@@ -46,11 +45,6 @@ fn bpf() -> String {
         true => "without BPF, --how observe alone".to_owned(),
         false => format!("BPF with {}; --how observe", forms.join(" and with ")),
     }
-}
-
-#[cfg(not(feature = "trap"))]
-fn bpf() -> String {
-    "without BPF, not built in".to_owned()
 }
 
 fn compressions() -> String {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 
-use crate::dump::{DumpOptions, xids::Xids};
-use crate::output::dump::{self, ReportOptions, Shown, Status};
-use crate::output::message::tell;
-use crate::output::plural::plural_of;
-use crate::output::style::Plain;
-use crate::output::writer::Output;
-use crate::source::memory::scan::Effort;
-use crate::watch::{Cause, Finding, Watch};
+use nvcap_monitor::dump::{DumpOptions, xids::Xids};
+use nvcap_monitor::watch::{Cause, Finding, Watch};
+use nvcap_process::memory::scan::Effort;
+use nvcap_show::output::dump::{self, ReportOptions, Shown, Status};
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::plural_of;
+use nvcap_show::output::style::Plain;
+use nvcap_show::output::writer::Output;
 
 use super::target::{self, usage};
 use super::values::{parse_pid, parse_time};
@@ -110,8 +110,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         chip: None,
         known_rings: Vec::new(),
         stacks: !args.no_stacks,
-        images: crate::enrich::images::of,
-        kernels: crate::enrich::names::of,
+        images: nvcap_live::enrich::images::of,
+        kernels: nvcap_live::enrich::names::of,
     };
     let xids = Xids::open().map_err(|why| tell(format_args!("note: {why}")));
     let mut watch = Watch::new(whom, args.hang, options, xids.ok());
@@ -120,7 +120,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut watched = None;
     loop {
         let findings = watch.round(Instant::now()).map_err(|(pid, e)| {
-            let unfit = crate::procfs::unfit::because_of(pid, &e);
+            let unfit = nvcap_process::procfs::unfit::because_of(pid, &e);
             anyhow::anyhow!("cannot look into process {pid}: {unfit}")
         })?;
         if watched.replace(watch.len()) != Some(watch.len()) {
@@ -264,7 +264,7 @@ fn stamp(now: SystemTime) -> String {
 fn write(dir: &Path, pid: u32, text: &[u8], json: &[u8]) -> io::Result<(PathBuf, PathBuf)> {
     let stamp = stamp(SystemTime::now());
     // A file or link that is there already is somebody else's.
-    let new = crate::output::file::new;
+    let new = nvcap_show::output::file::new;
     for number in 0..100 {
         let more = match number {
             0 => String::new(),

@@ -42,7 +42,6 @@ pub(super) const WAY_OPTIONS: [WayOption; 9] = {
 };
 
 /// The message that options were given which have no effect with this `--how`. With `--how auto` there is none: each may have an effect.
-#[cfg(feature = "trap")]
 pub(super) fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
     let other = match how {
         HowArg::Auto => return None,
@@ -61,7 +60,7 @@ pub(super) fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
     })
 }
 
-#[cfg(all(test, feature = "trap"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

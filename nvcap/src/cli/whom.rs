@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use super::values::WHOM;
-use crate::counts::view::Refused;
-use crate::host::choice::{Choice, Whom};
-use crate::output::filter::Filter;
-use crate::output::message::tell;
-use crate::procfs::{mem::Memory, unfit};
+use nvcap_monitor::counts::view::Refused;
+use nvcap_process::host::choice::{Choice, Whom};
+use nvcap_process::procfs::{mem::Memory, unfit};
+use nvcap_show::output::filter::Filter;
+use nvcap_show::output::message::tell;
 
 /// The filters of `-a`. Each names its heading: one of the whole group would hold for what follows it, too.
 #[derive(clap::Args, Debug, Clone, Default)]
@@ -98,9 +98,8 @@ impl Filters {
     }
 
     /// The processes of this host that are meant.
-    #[cfg(feature = "trap")]
-    pub(super) fn everyone(&self, user: Option<String>) -> crate::source::arrivals::Everyone {
-        crate::source::arrivals::Everyone {
+    pub(super) fn everyone(&self, user: Option<String>) -> nvcap_live::arrivals::Everyone {
+        nvcap_live::arrivals::Everyone {
             choice: self.choice(user),
             host_root: self.host_root.clone(),
             notice: None,
@@ -124,7 +123,7 @@ impl Filters {
 pub(super) fn cannot_look(pid: u32, refused: &Refused) -> anyhow::Error {
     let why = match Memory::open(pid) {
         Err(e) => unfit::because_of(pid, &e).to_string(),
-        Ok(_) => format!("{}; {}", refused.why, crate::procfs::mem::remedy()),
+        Ok(_) => format!("{}; {}", refused.why, nvcap_process::procfs::mem::remedy()),
     };
     anyhow::anyhow!("cannot look into process {pid}: {why}")
 }
@@ -189,10 +188,9 @@ impl Filters {
 
 /// The patterns for a user: the name and, if this machine knows it, the number. A user of a directory service has no name in /etc/passwd.
 fn names_of(user: String) -> Vec<String> {
-    #[cfg(feature = "trap")]
     if !user.contains(['*', '?'])
         && user.parse::<u32>().is_err()
-        && let Ok(account) = crate::source::user::User::find(&user)
+        && let Ok(account) = nvcap_process::user::User::find(&user)
     {
         return vec![account.uid.to_string(), user];
     }

@@ -8,8 +8,8 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 
-use crate::output::message::tell;
-use crate::output::writer::Output;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::writer::Output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +24,7 @@ docs/wireshark.md has the fields for filters. Exit status: 0 done, 1 error.";
 /// A text near the beginning of each file that nvcap writes. Files without it are left alone.
 const MARK: &str = "written by `nvcap wireshark install`";
 
-/// What is done.
+/// Arguments of `nvcap wireshark`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -144,7 +144,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a file is nvcap's own; `None` if there is none.
+/// Tells whether a file is nvcap's own; `None` if there is none.
 fn is_own(path: &Path) -> anyhow::Result<Option<bool>> {
     match fs::read(path) {
         Ok(bytes) => {

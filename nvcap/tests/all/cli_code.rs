@@ -1,5 +1,5 @@
 //! `nvcap code`, run as a user runs it: on an image, a capture, and a process that holds an image.
-#![cfg(all(feature = "cli", feature = "xz", target_os = "linux"))]
+#![cfg(feature = "xz")]
 
 use std::fs;
 use std::io::Read as _;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 fn graphs() -> (String, Vec<u8>) {
     let path = capture("h200-graphs.cubin.xz").expect("with xz");
     let mut bytes = Vec::new();
-    let mut file = nvcap::source::file::packed::open(&path).expect("it opens");
+    let mut file = nvcap_recording::file::packed::open(&path).expect("it opens");
     file.read_to_end(&mut bytes).expect("it can be read");
     (argument(path), bytes)
 }

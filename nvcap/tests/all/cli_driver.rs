@@ -1,6 +1,5 @@
 //! `nvcap ioctls`, `channels`, `maps`, `explain` and `--explain-streams` as a user meets them: on the log cut from an
 //! H200's, on the whole log where it is present, and on a process of this test's own that looks like one of CUDA's.
-#![cfg(feature = "cli")]
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,7 +11,7 @@ use crate::common::schema::Schema;
 use crate::common::waiting::Sleeper;
 use serde_json::Value;
 
-/// What it wrote, when it ended with 0.
+/// Runs nvcap, which must end with 0, and returns its output.
 fn stdout(args: &[&str]) -> String {
     let out = nvcap(args);
     assert_eq!(
@@ -157,10 +156,10 @@ fn channels_of_a_log() {
 
 #[test]
 fn a_process_that_tidied_up_is_shown_as_it_was() {
-    use nvcap::output::model_view::ModelView;
-    use nvcap::pipeline::{Pipeline, PipelineOptions};
-    use nvcap::record::{At, CpuVa, Life, Process, Record, Unmapping};
-    use nvcap::source::file::ioctl_log;
+    use nvcap_decode::record::{At, CpuVa, Life, Process, Record, Unmapping};
+    use nvcap_recording::file::ioctl_log;
+    use nvcap_show::output::model_view::ModelView;
+    use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
     let options = ioctl_log::LogOptions {
         pid: 77,
@@ -385,7 +384,6 @@ fn streams_follow_the_ledger_and_ignore_filters() {
 
 /// A process laid out as CUDA lays itself out, as far as /proc shows it: this test itself, with a file under the
 /// name of a GPU's mapped at a ring's place and at a doorbell's.
-#[cfg(target_os = "linux")]
 mod look {
     use std::os::fd::AsRawFd;
     use std::process::Output;

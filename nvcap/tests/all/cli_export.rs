@@ -1,5 +1,4 @@
 //! `nvcap export`: where files go, what they say and what is refused.
-#![cfg(feature = "cli")]
 
 use crate::common::files;
 use std::fs;

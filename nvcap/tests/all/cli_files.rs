@@ -1,5 +1,4 @@
 //! Files as users have them: compressed in any of three ways, cut, or of another kind than was meant.
-#![cfg(feature = "cli")]
 
 use std::fs;
 use std::io::Write;
@@ -65,7 +64,6 @@ fn a_capture_is_known_by_its_content_in_every_form() {
 }
 
 /// An output that would wait for a reader without a word, as a FIFO does, says so first; then it is as any other.
-#[cfg(target_os = "linux")]
 #[test]
 fn a_fifo_that_nobody_reads_is_said_to_be_waited_for() {
     use std::io::{BufRead as _, BufReader};
@@ -203,7 +201,6 @@ fn logs_phases_and_channels_are_read_in_every_form() {
         let out = nvcap(&["decode", &capture, "--channels", &file, "-q"]);
         assert_eq!(out.status.code(), status, "{name}");
     }
-    #[cfg(feature = "trap")]
     for (name, bytes) in forms(b"# one\nchanel token=1\n") {
         fs::write(&file, bytes).unwrap();
         let out = nvcap(&["--channels", &file, "-p", "1"]);
@@ -213,7 +210,6 @@ fn logs_phases_and_channels_are_read_in_every_form() {
 }
 
 /// Else nothing would be looked for, and nothing be missed.
-#[cfg(feature = "trap")]
 #[test]
 fn a_channels_file_that_names_no_channel_is_refused() {
     let folder = Folder::new("no-channel");

@@ -1,13 +1,12 @@
 //! Commands that read files know each format by its content: a log of ioctls as a recording, code in a recording.
-#![cfg(feature = "cli")]
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::common::cli::{Folder, argument, nvcap, refused, text};
 use crate::common::files::{capture, fixture};
-use nvcap::capture::{Item, Reader};
-use nvcap::record::Record;
+use nvcap_decode::record::Record;
+use nvcap_recording::capture::{Item, Reader};
 
 #[test]
 fn a_log_of_ioctls_becomes_a_recording() {

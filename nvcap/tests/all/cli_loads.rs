@@ -1,5 +1,4 @@
 //! Recordings of an H100: modules that are loaded, a context that is made, and copies that the front end fetches.
-#![cfg(feature = "cli")]
 
 use serde_json::Value;
 

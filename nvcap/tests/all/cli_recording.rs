@@ -1,6 +1,5 @@
 //! `nvcap stats` and `nvcap diff`, and reading that is interrupted, as a user meets them. Numbers are those of tests/captures/h200-mixed,
 //! whose program (tests/gpu/work.cu) copied and cleared in the sizes that its phases are named after.
-#![cfg(feature = "cli")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -223,8 +222,7 @@ fn an_incomplete_recording_ends_stats_with_3() {
     assert!(text(&out.stdout).contains("INCOMPLETE"));
 }
 
-/// What came before Ctrl-C is shown, and the ledger says that the rest was not read.
-#[cfg(all(target_os = "linux", feature = "trap"))]
+/// Records from before Ctrl-C are shown, and the ledger says that the rest was not read.
 #[test]
 fn reading_that_is_interrupted_ends_with_a_ledger() {
     let bytes = fs::read(fixture("h200-cut.orc")).unwrap();
@@ -457,7 +455,7 @@ const COPY: u32 = 0xc8b5;
 /// Counts the words of a capture by the layouts of tests/gpu/oracle.c and of NVIDIA's class headers, without nvcap's decoder.
 fn written(name: &str) -> Option<Written> {
     let mut bytes = Vec::new();
-    let mut reader = nvcap::source::file::packed::open(&capture(name)?).unwrap();
+    let mut reader = nvcap_recording::file::packed::open(&capture(name)?).unwrap();
     reader.read_to_end(&mut bytes).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let mut all = Written::default();

@@ -1,5 +1,4 @@
 //! Recordings on the command line: of captures, cut, and of other kinds of files.
-#![cfg(feature = "cli")]
 
 use std::fs;
 

@@ -1,6 +1,5 @@
 //! `nvcap report`: where the page goes, what it says of a real capture, and what is refused. What the page does in a browser is tested
 //! beside its code. Numbers are those of tests/captures/h200-mixed, as `nvcap stats` has them.
-#![cfg(feature = "cli")]
 
 use crate::common::files;
 use std::fs;

@@ -1,6 +1,5 @@
 //! Recordings of an older and of a newer nvcap. `tests/fixtures/recording-1.pcapng` was made once and stays as it is: whatever nvcap
 //! becomes, it shows what is in `recording-1.json`. A newer one's is made of it, with fields and kinds that this nvcap does not know.
-#![cfg(feature = "cli")]
 
 use std::fs;
 use std::process::Command;

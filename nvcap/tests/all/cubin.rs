@@ -1,25 +1,27 @@
 //! Images of CUDA code: one that nvcc made and that was found in a process's memory, made-up ones for what that one
 //! does not have, and bytes that are none.
-#![cfg(feature = "trap")]
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use crate::common::files::capture;
-use nvcap::decode::event::{Body, Operation};
-use nvcap::decode::{DecodeOptions, Decoder};
-use nvcap::internals::compare::{Likeness, compare, masked_equal, without_zeros};
-use nvcap::internals::{Bank, CodeFunction, Image, MOST_READ, Param, Peek, beginnings};
-use nvcap::output::kernel_name::short;
-use nvcap::record::Record;
-use nvcap::source::file::orc::Orc;
+use nvcap_decode::cubin::compare::{Likeness, compare, masked_equal, without_zeros};
+use nvcap_decode::decode::event::{Body, Operation};
+use nvcap_decode::decode::{DecodeOptions, Decoder};
+use nvcap_decode::record::Record;
+use nvcap_decode::{
+    cubin::{Bank, Function as CodeFunction, Image, MOST_READ, Param, beginnings},
+    wire::peek::Peek,
+};
+use nvcap_recording::file::orc::Orc;
+use nvcap_show::output::kernel_name::short;
 use proptest::prelude::*;
 
 /// The image of tests/gpu/meaning/cuda.cu.
 fn graphs() -> Option<Vec<u8>> {
     let path = capture("h200-graphs.cubin.xz")?;
     let mut bytes = Vec::new();
-    let mut file = nvcap::source::file::packed::open(&path).expect("it opens");
+    let mut file = nvcap_recording::file::packed::open(&path).expect("it opens");
     file.read_to_end(&mut bytes).expect("it can be read");
     Some(bytes)
 }
@@ -32,7 +34,7 @@ fn param(ordinal: u16, offset: u32, size: u32) -> Param {
     }
 }
 
-/// What nvcc's `cuobjdump -res-usage` and the source say of that program. `readelf -SW` shows the sections.
+/// Image as nvcc's `cuobjdump -res-usage` and the source describe that program. `readelf -SW` shows the sections.
 #[test]
 fn of_nvcc() {
     let Some(bytes) = graphs() else { return };
@@ -139,7 +141,7 @@ fn elf(abi: u8, flags: u32, sections: &[Section<'_>]) -> Vec<u8> {
     out
 }
 
-/// What ptxas 12.9.86, 13.0.88 and 13.5.37 wrote as ABI, flags and the beginning of `.nv.compat` for each target.
+/// ABI, flags and the beginning of `.nv.compat` that ptxas 12.9.86, 13.0.88 and 13.5.37 wrote for each target.
 #[test]
 fn architectures_are_told_apart() {
     let (base, only) = (
@@ -319,7 +321,7 @@ fn other_elf_files_are_none() {
     assert!(Image::read(good.as_slice(), u64::MAX).is_none());
 }
 
-/// Where images may begin in a file: at multiples of 8.
+/// Images may begin in a file at multiples of 8.
 #[test]
 fn beginnings_in_a_file() {
     let image = older();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::common::files::fixture;
 use crate::decode_common::capture::decode;
-use nvcap::{
+use nvcap_decode::{
     decode::{
         Counts, DecodeOptions, Decoder, Wants, classes,
         event::{
@@ -14,9 +14,9 @@ use nvcap::{
         },
     },
     record::{Record, Submission},
-    source::file::orc::{Channels, Orc},
     wire::entry::EntryKind,
 };
+use nvcap_recording::file::orc::{Channels, Orc};
 
 /// Operations by the name of the phase they fall into.
 fn by_phase(
@@ -274,7 +274,7 @@ fn every_phase_reads_as_what_it_did() {
     );
 }
 
-/// What a phase's name says must be what its operations say.
+/// Checks that the operations of a phase are those that its name says.
 fn check_phase(name: &str, operations: &[Operation]) {
     let size = name
         .rsplit('_')

@@ -2,7 +2,7 @@
 //! submissions: unfinished methods, classes, memory, apart for each process.
 
 use crate::decode_common::{Bench, CODE};
-use nvcap::{
+use nvcap_decode::{
     decode::{
         DecodeOptions,
         defaults::Chip,
@@ -416,7 +416,7 @@ fn copies_are_followed_through_the_shadow() {
 #[test]
 fn memory_stays_within_its_bound() {
     let mut b = Bench::with(DecodeOptions {
-        shadow_bytes: 64 * nvcap::decode::shadow::PAGE_COST,
+        shadow_bytes: 64 * nvcap_decode::decode::shadow::PAGE_COST,
         ..DecodeOptions::default()
     });
     b.words(|p| {

@@ -1,7 +1,7 @@
 //! Every kind of operation, formed by hand and read back.
 
 use crate::decode_common::{Bench, copy, named};
-use nvcap::{
+use nvcap_decode::{
     decode::{
         Places,
         encode::{Pushbuffer, Qmd},
@@ -513,7 +513,7 @@ fn graphics() {
 }
 
 fn b_address(class: u32, name: &str) -> u16 {
-    let class = nvcap::decode::classes::class(class).expect("there");
+    let class = nvcap_decode::decode::classes::class(class).expect("there");
     class
         .methods()
         .find(|m| m.name() == name)

@@ -2,11 +2,11 @@
 
 use std::{io, path::PathBuf};
 
-use nvcap::{
+use nvcap_decode::{
     record::{How, Record, Submission},
-    source::file::orc::{Damage, Error, Orc},
     wire::Hole,
 };
+use nvcap_recording::file::orc::{Damage, Error, Orc};
 
 fn fixture() -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/h200-cut.orc");
@@ -221,9 +221,9 @@ fn equal_tokens_on_two_gpus() {
     );
 }
 
-/// What the ledger counts: entries captured twice, entries missing, contradictions, channels.
+/// Returns counts of the ledger: entries captured twice, entries missing, contradictions, channels.
 fn counts(bytes: &[u8]) -> [u64; 4] {
-    let mut ledger = nvcap::ledger::Ledger::new();
+    let mut ledger = nvcap_decode::ledger::Ledger::new();
     for record in Orc::new(bytes) {
         ledger.record(&record.unwrap());
     }
@@ -357,7 +357,7 @@ fn what_is_only_announced_takes_no_memory() {
     assert_eq!(segments.len(), 20_000);
     let zeros: usize = segments.iter().map(|s| s.bytes.len()).sum();
     assert!(zeros <= 64 << 20, "{zeros} B");
-    let mut ledger = nvcap::ledger::Ledger::new();
+    let mut ledger = nvcap_decode::ledger::Ledger::new();
     ledger.record(&Record::Submission(submissions[0].clone()));
     assert_eq!(ledger.totals().unreadable, 20_000 * 0x7f_fffc);
 }

@@ -4,13 +4,11 @@ use crate::common::files;
 use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::decode_common::capture::decode;
-use nvcap::{
-    decode::{
-        Wants, classes,
-        event::{Body, Operation},
-    },
-    source::file::orc::Orc,
+use nvcap_decode::decode::{
+    Wants, classes,
+    event::{Body, Operation},
 };
+use nvcap_recording::file::orc::Orc;
 
 /// The rows of the table behind a heading of docs/decoding.md, cell by cell.
 fn table(heading: &str) -> Vec<Vec<String>> {

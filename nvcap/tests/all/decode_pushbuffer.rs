@@ -2,16 +2,16 @@
 
 use crate::common::files;
 use crate::decode_common::capture;
-use nvcap::{
+use nvcap_decode::{
     decode::{
         Decoded, Wants,
         encode::Pushbuffer,
         event::{Body, MethodWrite, Operation, Stop},
         pushbuffer,
     },
-    source::file::orc::Orc,
     wire::{GpuVa, entry::MAX_LEN, header::Step, stream::StopReason},
 };
+use nvcap_recording::file::orc::Orc;
 
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()

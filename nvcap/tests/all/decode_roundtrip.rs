@@ -1,7 +1,7 @@
-//! What the encoder forms the decoder reads back; what is cut, damaged or random it takes without a panic.
+//! Tests that the decoder reads back what the encoder forms, and takes what is cut, damaged or random without a panic.
 
-use nvcap::decode::event::{ConstantBank, QmdRelease};
-use nvcap::{
+use nvcap_decode::decode::event::{ConstantBank, QmdRelease};
+use nvcap_decode::{
     decode::{
         DecodeOptions, Decoder,
         defaults::Chip,
@@ -393,7 +393,7 @@ proptest! {
 
     #[test]
     fn random_qmds(bytes in prop::collection::vec(any::<u8>(), 0..400), class in prop_oneof![Just(0u32), Just(0xa0c0), Just(0xc6c0), Just(0xcbc0), Just(0xcdc0)]) {
-        if let Some(text) = nvcap::decode::explain::qmd(class, &bytes) {
+        if let Some(text) = nvcap_decode::decode::explain::qmd(class, &bytes) {
             prop_assert!(text.bytes <= bytes.len());
         }
         View::of(class, &bytes);

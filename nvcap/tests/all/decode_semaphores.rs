@@ -1,9 +1,9 @@
 //! Semaphores of every unit, memory operations and host operations, formed by hand and read back.
 
 use crate::decode_common::{Bench, copy, named};
-use nvcap::decode::event::Reduction;
-use nvcap::decode::event::{Operation, SemaphoreAction, SemaphoreUnit};
-use nvcap::wire::GpuVa;
+use nvcap_decode::decode::event::Reduction;
+use nvcap_decode::decode::event::{Operation, SemaphoreAction, SemaphoreUnit};
+use nvcap_decode::wire::GpuVa;
 
 #[test]
 fn semaphores_of_a_copy_class() {

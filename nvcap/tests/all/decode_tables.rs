@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use crate::common::files::facts;
-use nvcap::decode::{
+use nvcap_decode::decode::{
     Names,
     classes::{self, Class},
     explain, qmd,

@@ -1,6 +1,6 @@
-//! What the documents show is what the program prints: each block with `$ nvcap ...` is typed as it stands, in a folder that looks like a clone. And the
-//! commands that docs/from-nsys.md names are commands.
-#![cfg(all(feature = "cli", feature = "parquet", feature = "xz"))]
+//! Tests that the documents show what the program prints: each block with `$ nvcap ...` is typed as it stands, in a folder that looks like a clone;
+//! and that the commands that docs/from-nsys.md names are commands.
+#![cfg(all(feature = "parquet", feature = "xz"))]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -162,7 +162,7 @@ fn what_is_shown_is_compared_line_by_line() {
     }
 }
 
-/// What stands in the column for nvcap: commands, with or without the program's name, and options of the command before.
+/// Runs the contents of the column for nvcap: commands, with or without the program's name, and options of the command before.
 #[test]
 fn the_page_for_users_of_nsys_names_commands_that_there_are() {
     let folder = clone("documents-nsys");

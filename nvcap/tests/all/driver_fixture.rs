@@ -1,6 +1,5 @@
 //! The model and its printers on tests/fixtures/h200-ioctl-part.log.gz: the start of captures/h200-ioctl.log.gz
 //! with the first two channels of each group and without most of the questions libcuda asks.
-#![cfg(feature = "output")]
 
 use std::{
     io::Write,
@@ -8,12 +7,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use nvcap::{
+use nvcap_decode::{
     driver::{Model, ModelOptions, report},
+    record::{CpuVa, Record},
+};
+use nvcap_recording::file::ioctl_log;
+use nvcap_show::{
     output::{channels, ioctls, style::Color, writer::Output},
     pipeline::{Pipeline, PipelineOptions},
-    record::{CpuVa, Record},
-    source::file::ioctl_log,
 };
 
 const PID: u32 = 77;
@@ -309,7 +310,7 @@ fn a_file_that_is_no_log_says_so() {
     assert!(error.to_string().starts_with("/nowhere: "), "{error}");
 }
 
-/// What is read of a file with these bytes; `None` where it is told to be none at all.
+/// Reads a file with these bytes as a log; `None` where it is told to be none at all.
 fn read_bytes(name: &str, bytes: &[u8]) -> Option<ioctl_log::Log> {
     let path = std::env::temp_dir().join(format!("nvcap-{name}-{}.gz", std::process::id()));
     std::fs::write(&path, bytes).unwrap();

@@ -4,13 +4,13 @@
 use crate::common::files;
 use std::collections::BTreeSet;
 
-use nvcap::{
+use nvcap_decode::{
     decode::event::Place,
     driver::{Aperture, Call, Change, Family, Model, ModelOptions, Subject, Version, names},
     record::{CpuVa, Device, Record},
-    source::file::ioctl_log,
     wire::GpuVa,
 };
+use nvcap_recording::file::ioctl_log;
 
 const PID: u32 = 4242;
 

@@ -3,7 +3,7 @@
 use crate::driver_common::{
     CHANNEL, Machine, announced, at, doorbells, doorbells_gone, gone, mmap, munmap, process, rm,
 };
-use nvcap::{
+use nvcap_decode::{
     decode::event::Place,
     driver::{Aperture, Change, ObjectRef, is_doorbell_shape},
     record::{Channel, ChannelId, CpuVa, Device, How, Life, Origin, Record, Submission},

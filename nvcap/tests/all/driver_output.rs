@@ -1,6 +1,5 @@
-//! What `nvcap ioctls`, `channels` and `maps` write, held against the schemas in docs/, and how they show what is not
+//! Output of `nvcap ioctls`, `channels` and `maps`, held against the schemas in docs/, with the forms of what is not
 //! known: `?` in text, null in JSON, 0 where it is a real zero.
-#![cfg(feature = "cli")]
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -8,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use crate::common::cli::{argument, nvcap, text};
 use crate::common::files::{capture, fixture};
 use crate::common::schema::Schema;
-use nvcap::output::ioctls::{IoctlOptions, Ioctls};
-use nvcap::output::writer::Output;
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::record::RecordKind;
-use nvcap::record::{At, Device, Ioctl, Life, Loss, Lost, Process, Record};
+use nvcap_decode::record::RecordKind;
+use nvcap_decode::record::{At, Device, Ioctl, Life, Loss, Lost, Process, Record};
+use nvcap_show::output::ioctls::{IoctlOptions, Ioctls};
+use nvcap_show::output::writer::Output;
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 use serde_json::Value;
 
 /// The logs that are there: a part, and the whole of an H200.

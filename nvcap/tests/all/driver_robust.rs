@@ -1,16 +1,18 @@
 //! No record makes the model panic, whatever its bytes; and the model stays consistent with itself.
 
 use crate::driver_common::{Machine, Random, at, bytes};
-use nvcap::{
+use nvcap_decode::{
     driver::{Call, fields, layouts},
-    output::{channels, ioctls, writer::Output},
-    pipeline::{Pipeline, PipelineOptions},
     record::{
         Channel, ChannelId, CpuVa, Device, Ioctl, Life, Mapping, Nested, Origin, Process, Record,
         Unmapping,
     },
-    source::file::ioctl_log,
     wire::GpuVa,
+};
+use nvcap_recording::file::ioctl_log;
+use nvcap_show::{
+    output::{channels, ioctls, writer::Output},
+    pipeline::{Pipeline, PipelineOptions},
 };
 
 const INTERESTING: [u64; 16] = [

@@ -1,5 +1,4 @@
 //! `--explain-streams`: two threads in one channel, one of which waits.
-#![cfg(feature = "output")]
 
 use std::{
     io::Write,
@@ -7,17 +6,17 @@ use std::{
 };
 
 use crate::driver_common::{Machine, announced};
-use nvcap::{
+use nvcap_decode::{
     decode::event::{
         Body, Context, Engine, Event, Operation, Semaphore, SemaphoreAction, SemaphoreUnit,
         SubmissionHead,
     },
     driver::{Change, Model, report},
     ledger::Ledger,
-    output::{Sink, streams::Streams, writer::Output},
     record::{At, Channel, ChannelId, How, Record},
     wire::GpuVa,
 };
+use nvcap_show::output::{Sink, streams::Streams, writer::Output};
 
 #[derive(Clone, Default)]
 struct Sunk(Arc<Mutex<Vec<u8>>>);

@@ -2,7 +2,7 @@
 //! and with the sizes of the ioctls alone.
 
 use crate::driver_common::{Machine, announced, bytes, doorbells, rm};
-use nvcap::{
+use nvcap_decode::{
     driver::{Change, Version, layout},
     record::{CpuVa, Device},
     wire::GpuVa,

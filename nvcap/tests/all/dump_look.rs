@@ -1,11 +1,10 @@
-//! What a look at running processes says of them, as far as a machine without a GPU has them.
-#![cfg(target_os = "linux")]
+//! Results of a look at running processes, as far as a machine without a GPU has them.
 
-#[cfg(feature = "cli")]
 use std::time::Duration;
 
-use nvcap::internals::{DumpOptions, Effort, SnapshotOptions, look, take};
-use nvcap::record::Record;
+use nvcap_decode::record::Record;
+use nvcap_monitor::dump::{DumpOptions, look};
+use nvcap_process::memory::{captured::SnapshotOptions, scan::Effort, snapshot::take};
 
 fn monotonic() -> u64 {
     let mut t = libc::timespec {
@@ -63,7 +62,6 @@ fn a_look_has_the_time_of_the_tracer_s_clock() {
     }
 }
 
-#[cfg(feature = "cli")]
 mod statuses {
     use std::fs;
 
@@ -115,7 +113,7 @@ mod statuses {
         }
     }
 
-    /// What has ended and was not collected uses nothing any more; that does not say what it used.
+    /// A process that has ended and was not collected uses nothing any more; that does not say what it used.
     #[test]
     fn a_process_that_has_ended_is_not_one_without_a_gpu() {
         let mut sleeper = Sleeper::start();

@@ -1,8 +1,9 @@
 //! `nvcap dump --merge`: looks of several ranks, grouped.
-#![cfg(feature = "output")]
 
 use crate::common::schema::Schema;
-use nvcap::output::dump::{MergeError, Merged, Status, last_look, merge, merged_json, merged_text};
+use nvcap_show::output::dump::{
+    MergeError, Merged, Status, last_look, merge, merged_json, merged_text,
+};
 use serde_json::{Value, json};
 
 /// A look of one rank: at a collective's kernel, or idle in the data loader.

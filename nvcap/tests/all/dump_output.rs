@@ -1,26 +1,25 @@
-//! What `nvcap dump` shows of a look that is put together by hand: JSON that fits its schema, text that says it all.
-#![cfg(feature = "output")]
+//! Output of `nvcap dump` for a look that is put together by hand: JSON that fits its schema, text that says it all.
 
 use crate::common::schema::Schema;
-use nvcap::decode::event::{
+use nvcap_decode::decode::event::{
     Copy, Inline, InlineContent, InlineData, Launch, LaunchHow, LaunchKind, Operation, QmdFrom,
     Semaphore, SemaphoreAction, SemaphoreUnit, Stop,
 };
-use nvcap::decode::event::{CopyEngine, CopyMode};
-use nvcap::decode::pcas::PcasAction;
-use nvcap::hang::{
+use nvcap_decode::decode::event::{CopyEngine, CopyMode};
+use nvcap_decode::decode::pcas::PcasAction;
+use nvcap_decode::hang::{
     ChannelFacts, ChannelState, ProcessReport, PythonFrame, PythonStack, Report, RingState, Step,
     Thread, Values, analyse, compare,
 };
-use nvcap::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
-use nvcap::hang::{NativeStack, Xid};
-use nvcap::output::dump::{ReportOptions, Shown, Status, json, status, text};
-use nvcap::output::redact::Redactor;
-use nvcap::record::ChannelId;
-use nvcap::record::CpuVa;
-use nvcap::record::{Calls, Frame, StackEnd};
-use nvcap::wire::GpuVa;
-use nvcap::wire::stream::StopReason;
+use nvcap_decode::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
+use nvcap_decode::hang::{NativeStack, Xid};
+use nvcap_decode::record::ChannelId;
+use nvcap_decode::record::CpuVa;
+use nvcap_decode::record::{Calls, Frame, StackEnd};
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::stream::StopReason;
+use nvcap_show::output::dump::{ReportOptions, Shown, Status, json, status, text};
+use nvcap_show::output::redact::Redactor;
 
 const PID: u32 = 4711;
 const XID: &str = "NVRM: Xid (PCI:0000:c1:00): 31, pid=4711, name=python, Ch 0000000a, intr 0. MMU Fault: ENGINE GRAPHICS";
@@ -103,7 +102,7 @@ fn inline() -> Operation {
         data: InlineData::Stream,
         fill: None,
         src: None,
-        direction: nvcap::decode::event::Direction::HostToDevice,
+        direction: nvcap_decode::decode::event::Direction::HostToDevice,
         head: vec![1; 64],
         src_memory: None,
         dst_memory: None,

@@ -1,14 +1,20 @@
 //! Fat binaries: words that nvcc wrote, made-up ones for the rest, and bytes that are none.
-#![cfg(all(feature = "trap", feature = "zstd"))]
+#![cfg(feature = "zstd")]
 
 use std::cell::Cell;
 use std::io;
 
 use crate::common::fat::{ELF, How, PTX, entry, fat};
-use nvcap::internals::{Content, Entry, Image, NotUnpacked, Packing, Peek, entries};
+use nvcap_decode::{
+    cubin::{
+        Image,
+        fatbin::{Content, Entry, NotUnpacked, Packing, entries},
+    },
+    wire::peek::Peek,
+};
 use proptest::prelude::*;
 
-/// What `nvcc -dlink` wrote for a program without device code (`main.o`, sm_37): an image without functions, as an LZ4 block. Its words
+/// Output of `nvcc -dlink` for a program without device code (`main.o`, sm_37): an image without functions, as an LZ4 block. Its words
 /// are in the file `a_dlink.fatbin.c` that `nvcc --keep` leaves.
 const NVCC: [u64; 35] = [
     0x0010_0001_ba55_ed50,

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Cursor, Read, Write};
 
 use crate::common::files::fixture;
-use nvcap::source::file::{kind, packed};
+use nvcap_recording::file::{kind, packed};
 
 /// Bytes that are read of what comes out.
 const MOST: u64 = 4 << 20;

@@ -1,16 +1,16 @@
 //! The wait graph, on scenes put together by hand: pure data in, judgements out.
 
-use nvcap::decode::event::{
+use nvcap_decode::decode::event::{
     Launch, LaunchHow, LaunchKind, Operation, QmdFrom, QmdRelease, Semaphore, SemaphoreAction,
     SemaphoreUnit,
 };
-use nvcap::decode::pcas::PcasAction;
-use nvcap::hang::WaitMode;
-use nvcap::hang::{
+use nvcap_decode::decode::pcas::PcasAction;
+use nvcap_decode::hang::WaitMode;
+use nvcap_decode::hang::{
     Analysis, ChannelState, RingState, Root, State, Step, Values, WorkKind, analyse, compare,
 };
-use nvcap::record::ChannelId;
-use nvcap::wire::GpuVa;
+use nvcap_decode::record::ChannelId;
+use nvcap_decode::wire::GpuVa;
 
 const PID: u32 = 42;
 

@@ -1,10 +1,6 @@
 //! nvcap's tests from outside: the library as another project uses it, the program as a user runs it, and what the repository's own
 //! pages and sources say. One program for all, because each is linked with the whole library; `cargo test --test all MODULE::` runs a
 //! part.
-#![cfg_attr(
-    not(feature = "cli"),
-    allow(dead_code, reason = "what only the program's tests use")
-)]
 
 mod common;
 mod decode_common;

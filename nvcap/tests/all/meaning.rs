@@ -1,4 +1,4 @@
-//! What ran is what is said to have run: a capture of CUDA programs' graphs, clusters, cooperative and programmatic launches,
+//! Tests that what ran is what is said to have run: a capture of CUDA programs' graphs, clusters, cooperative and programmatic launches,
 //! copies and memsets (tests/gpu/meaning/cuda.cu), held against what CUPTI saw of the same program, from its beginning, and
 //! from its middle with the QMDs that are found in the process's memory.
 #![cfg(feature = "xz")]
@@ -9,22 +9,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::rc::Rc;
 
-use nvcap::decode::event::{Body, Event, InlineContent, LaunchKind, Operation, QmdFrom};
-use nvcap::decode::{Decoder, image};
-use nvcap::driver::Model;
-use nvcap::ledger::{Ledger, STATUS_COMPLETE, STATUS_NOT_UNDERSTOOD};
-use nvcap::output::phases::Phases;
-use nvcap::output::{Detail, Sink};
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::record::{At, Gpu, Record};
-use nvcap::source::file::orc::Orc;
+use nvcap_decode::decode::event::{Body, Event, InlineContent, LaunchKind, Operation, QmdFrom};
+use nvcap_decode::decode::{Decoder, image};
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::{Ledger, STATUS_COMPLETE, STATUS_NOT_UNDERSTOOD};
+use nvcap_decode::record::{At, Gpu, Record};
+use nvcap_recording::file::orc::Orc;
+use nvcap_show::output::phases::Phases;
+use nvcap_show::output::{Detail, Sink};
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 /// PCI device id of the H200.
 const H200: u16 = 0x2335;
 /// The compute class of its chip.
 const COMPUTE: u32 = 0xcbc0;
 
-/// What ran in a phase: kernels by grid and block, copies and memsets by bytes, with their counts.
+/// Work of a phase: kernels by grid and block, copies and memsets by bytes, with their counts.
 type Ran = BTreeMap<String, u64>;
 
 fn by_phase(text: &str) -> BTreeMap<String, Ran> {
@@ -175,8 +175,8 @@ fn run_flushing(
     (seen, ledger)
 }
 
-/// What is known to differ between what the doorbell shows and what CUPTI counts: copies that are split or of a size that the
-/// launch does not tell, kernels that the GPU starts itself, and 4 bytes that the driver writes for a conditional node.
+/// Tells whether the doorbells of a phase are known to show other work than CUPTI counts: copies that are split or of a size that
+/// the launch does not tell, kernels that the GPU starts itself, and 4 bytes that the driver writes for a conditional node.
 fn explained(phase: &str) -> bool {
     matches!(phase, "copies" | "pageable" | "conditional")
 }
@@ -347,7 +347,7 @@ impl Pages {
     }
 }
 
-impl nvcap::internals::Peek for Pages {
+impl nvcap_decode::wire::peek::Peek for Pages {
     fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let part = self
             .0
@@ -361,8 +361,8 @@ impl nvcap::internals::Peek for Pages {
     }
 }
 
-fn found() -> nvcap::internals::Found {
-    use nvcap::internals::{Part, search_in};
+fn found() -> nvcap_live::enrich::images::Found {
+    use nvcap_live::enrich::images::{Part, search_in};
 
     let pages = Pages::read();
     let parts: Vec<Part> = pages
@@ -392,7 +392,7 @@ fn middle() -> u64 {
 
 #[test]
 fn what_is_found_in_memory_is_what_was_written() {
-    let mut decoder = Decoder::new(nvcap::decode::DecodeOptions::default());
+    let mut decoder = Decoder::new(nvcap_decode::decode::DecodeOptions::default());
     let mut written = HashSet::new();
     for record in records("h200-graphs") {
         match record {

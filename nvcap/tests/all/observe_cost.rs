@@ -1,10 +1,12 @@
-//! What observing says of its own cost.
-#![cfg(feature = "trap")]
+//! Cost of observing, as observing states it.
 
 use std::hint::black_box;
 use std::time::Duration;
 
-use nvcap::internals::{ObserveOptions, Session, Source};
+use nvcap_live::{
+    observe::session::{ObserveOptions, Session},
+    run::Source,
+};
 
 /// Processor time of this thread.
 fn processor_time() -> Duration {
@@ -18,7 +20,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What the thread did before it observed is none of its cost: a short trace had "48.4 % of one core, 1442.3 % to look".
+/// Work of the thread before it observed is none of the cost: a short trace had "48.4 % of one core, 1442.3 % to look".
 #[test]
 fn looking_takes_no_more_than_all_of_it() {
     // Processor time, however long that takes.

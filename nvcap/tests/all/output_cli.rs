@@ -1,5 +1,4 @@
 //! The command line as a user meets it: statuses, files, pipes, and the real capture where it is present.
-#![cfg(feature = "cli")]
 
 use std::collections::HashSet;
 use std::fs;
@@ -159,8 +158,7 @@ fn standard_input_is_read() {
     assert!(text(&out.stdout).contains("complete: 2 submissions"));
 }
 
-/// What reads others' files starts no program and connects to nothing.
-#[cfg(target_os = "linux")]
+/// A command that reads others' files starts no program and connects to nothing.
 #[test]
 fn a_decoder_has_given_up_what_it_does_not_need() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_nvcap"))
@@ -184,7 +182,6 @@ fn a_decoder_has_given_up_what_it_does_not_need() {
 #[test]
 fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
     for (args, status, says) in [
-        #[cfg(feature = "trap")]
         (
             vec![],
             2,
@@ -251,7 +248,6 @@ fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
         (vec!["-p", "1", "--", "true"], 2, "cannot be used with"),
         (vec!["--buffer", "3M", "-p", "1"], 2, "power of two"),
         (vec!["--buffer", "64MB", "-p", "1"], 2, "such as 64MiB"),
-        #[cfg(feature = "trap")]
         (vec!["--buffer", "64MiB"], 2, "nothing to trace"),
         (vec!["--duration", "0", "-p", "1"], 2, "seconds above 0"),
         (vec!["explain", "zzzz"], 1, "no hexadecimal number"),
@@ -330,7 +326,7 @@ fn the_version_says_what_was_built() {
 
 #[test]
 fn help_and_documents_have_every_status() {
-    use nvcap::ledger::{
+    use nvcap_decode::ledger::{
         STATUS_COMPLETE, STATUS_ERROR, STATUS_LOST, STATUS_NOT_UNDERSTOOD, STATUS_USAGE,
     };
 
@@ -413,7 +409,6 @@ fn an_output_file_is_its_owners_alone() {
     );
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told_and_counted() {
     let folder = Folder::new("full");
@@ -668,10 +663,10 @@ fn what_was_not_understood_is_said_and_ends_with_5() {
 /// The bytes of the QMD of the first user launch of the capture whose grid is 4096 blocks wide.
 #[cfg(feature = "xz")]
 fn a_qmd() -> Option<Vec<u8>> {
-    use nvcap::decode::event::{Body, LaunchKind, Operation};
-    use nvcap::decode::{DecodeOptions, Decoder};
-    use nvcap::record::Record;
-    use nvcap::source::file::orc::Orc;
+    use nvcap_decode::decode::event::{Body, LaunchKind, Operation};
+    use nvcap_decode::decode::{DecodeOptions, Decoder};
+    use nvcap_decode::record::Record;
+    use nvcap_recording::file::orc::Orc;
 
     let mut decoder = Decoder::new(DecodeOptions::default());
     for record in Orc::open(&files::capture("h200-mixed.orc.xz")?).unwrap() {
@@ -791,13 +786,9 @@ fn an_output_file_is_not_lost_by_a_mistake() {
             &["decode", "--from", "orc", "/nonexistent/x", "-o", file][..],
             &["dump", "-p", "4194305", "-o", file],
             &["dump", "-p", "4194305", "--stream", "-o", file],
-            #[cfg(feature = "trap")]
             &["-p", "4194305", "-o", file],
-            #[cfg(feature = "trap")]
             &["--how", "observe", "-p", "4194305", "-o", file],
-            #[cfg(feature = "trap")]
             &["-o", file, "--", "/nonexistent/command"],
-            #[cfg(feature = "trap")]
             &["ioctls", "-p", "4194305", "-o", file],
             &["channels", "-p", "4194305", "-o", file],
             &[
@@ -887,7 +878,7 @@ fn an_empty_capture_is_not_complete() {
     assert_eq!(out.status.code(), Some(1));
 }
 
-/// What others have made up (names of phases, files, processes) reaches no terminal as more than words.
+/// Names that others have made up (of phases, files, processes) reach no terminal as more than words.
 #[test]
 fn nothing_from_outside_moves_the_terminal() {
     let folder = Folder::new("escape");
@@ -1093,8 +1084,7 @@ fn a_file_size_limit_is_a_full_disk() {
     assert!(fs::read(&out).unwrap().ends_with(b"\n"), "whole lines");
 }
 
-/// What nvcap writes to a terminal of so many columns.
-#[cfg(target_os = "linux")]
+/// Returns the output of nvcap on a terminal of so many columns.
 fn on_a_terminal(columns: u16, args: &[&str]) -> String {
     let (mut terminal, its) = crate::common::cli::terminal(columns);
     let mut child = Command::new(env!("CARGO_BIN_EXE_nvcap"))
@@ -1116,7 +1106,7 @@ fn on_a_terminal(columns: u16, args: &[&str]) -> String {
     String::from_utf8(shown).unwrap().replace("\r\n", "\n")
 }
 
-#[cfg(all(target_os = "linux", feature = "xz"))]
+#[cfg(feature = "xz")]
 #[test]
 fn lines_fit_the_terminal_that_they_go_to() {
     let Some(orc) = capture("h200-mixed.orc.xz") else {

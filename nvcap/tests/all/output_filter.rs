@@ -1,11 +1,10 @@
 //! Filter expressions, on hand-made events.
-#![cfg(feature = "output")]
 
 use crate::common::events;
 use crate::common::events::{companion, context, copy, launch, method};
-use nvcap::decode::event::{Body, DurationBy, Event, GpuDuration, GpuTime};
-use nvcap::output::Detail;
-use nvcap::output::filter::{Field, Filter};
+use nvcap_decode::decode::event::{Body, DurationBy, Event, GpuDuration, GpuTime};
+use nvcap_show::output::Detail;
+use nvcap_show::output::filter::{Field, Filter};
 
 fn passes(expression: &str, body: &Body<'_>) -> bool {
     let context = context(7);
@@ -163,7 +162,7 @@ fn the_documentation_lists_every_field_and_every_word() {
 
 #[test]
 fn an_assumption_is_shown_whatever_was_asked_for() {
-    use nvcap::decode::event::{ChipBy, ChipSettled};
+    use nvcap_decode::decode::event::{ChipBy, ChipSettled};
 
     for (by, shown) in [
         (ChipBy::Methods, true),

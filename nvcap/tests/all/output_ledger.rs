@@ -1,15 +1,14 @@
 //! The ledger finds what is missing by itself, from ring positions and GP_PUT.
-#![cfg(feature = "output")]
 
 use crate::common::schema::Schema;
-use nvcap::decode::Counts;
-use nvcap::ledger::{Ledger, Observed};
-use nvcap::output::ledger::{json, text, verdict};
-use nvcap::record::RecordKind;
-use nvcap::record::{
+use nvcap_decode::decode::Counts;
+use nvcap_decode::ledger::{Ledger, Observed};
+use nvcap_decode::record::RecordKind;
+use nvcap_decode::record::{
     At, Channel, ChannelId, How, Life, Loss, Lost, Origin, Process, Record, Segment, Submission,
 };
-use nvcap::wire::{GpuVa, Hole};
+use nvcap_decode::wire::{GpuVa, Hole};
+use nvcap_show::output::ledger::{json, text, verdict};
 
 const RING: u32 = 8;
 
@@ -201,7 +200,7 @@ fn entries_that_were_read_late_together_are_said_to_be_one_submission() {
     let said = format!("complete: 2 submissions on 1 channel, 7 entries {together}, ");
     assert!(verdict(&l).starts_with(&said), "{}", verdict(&l));
     let mut out = Vec::new();
-    nvcap::output::ledger::json(&mut out, &l);
+    nvcap_show::output::ledger::json(&mut out, &l);
     let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(
         (&json["merged"], &json["channels"][0]["merged"]),
@@ -446,7 +445,7 @@ fn the_ledger_says_how_much_was_understood() {
     );
 }
 
-/// What observing states of itself: the margin, the cost, and why what is missing is missing.
+/// Observing states its margin, its cost, and why what is missing is missing.
 #[test]
 fn observing_states_its_margin_and_its_cost() {
     let mut ledger = Ledger::new();

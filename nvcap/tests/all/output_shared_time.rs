@@ -1,5 +1,4 @@
 //! Several launches or copies in one ring entry: how many they are is known beforehand, and none of them shows the time of all as its own.
-#![cfg(feature = "output")]
 
 use std::collections::HashMap;
 use std::io;
@@ -7,16 +6,16 @@ use std::io;
 use crate::common::events::{Written, context, copy, head, launch};
 use crate::common::files;
 use crate::common::schema::Schema;
-use nvcap::decode::event::{
+use nvcap_decode::decode::event::{
     Body, Context, DurationBy, Event, GpuDuration, GpuTime, LaunchKind, Operation,
 };
-use nvcap::driver::Model;
-use nvcap::ledger::Ledger;
-use nvcap::output::filter::Filter;
-use nvcap::output::text::{Text, TextOptions};
-use nvcap::output::{Detail, Sink, json};
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::record::Record;
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::Record;
+use nvcap_show::output::filter::Filter;
+use nvcap_show::output::text::{Text, TextOptions};
+use nvcap_show::output::{Detail, Sink, json};
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 use serde_json::Value;
 
 /// Counts the timed operations of each entry, and keeps what the times say of them.
@@ -74,11 +73,11 @@ fn how_many_works_an_entry_has_is_what_is_decoded() {
         let Some(path) = files::capture(name) else {
             continue;
         };
-        let file = nvcap::source::file::packed::open(&path).expect("it opens");
+        let file = nvcap_recording::file::packed::open(&path).expect("it opens");
         let mut works = Works::default();
         let mut pipeline =
             Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut works)]).with_gpu_time();
-        for record in nvcap::source::file::orc::Orc::new(file) {
+        for record in nvcap_recording::file::orc::Orc::new(file) {
             pipeline.record(record.expect("whole")).expect("taken");
         }
         pipeline.finish().expect("taken");

@@ -1,25 +1,24 @@
 //! The text and JSON sinks and the filter, on hand-made events.
-#![cfg(feature = "output")]
 
 use crate::common::events;
 use crate::common::events::{Written, context, launch, operations, with_each};
 use crate::common::schema::Schema;
-use nvcap::decode::event::{
+use nvcap_decode::decode::event::{
     Body, ChipBy, ChipSettled, Context, Event, MethodWrite, Operation, SemaphoreAction,
 };
-use nvcap::driver::Model;
-use nvcap::ledger::Ledger;
-use nvcap::output::redact::Redactor;
-use nvcap::output::stats::{Form, Stats};
-use nvcap::output::style::Color;
-use nvcap::output::text::Text;
-use nvcap::output::{Detail, Sink, json, text};
-use nvcap::record::RecordKind;
-use nvcap::record::{
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::RecordKind;
+use nvcap_decode::record::{
     At, Channel, ChannelId, CpuVa, Gpu, How, Kernel, KernelParam, Life, Loss, Lost, NamedBy,
     Origin, Process, Record, Segment, Submission,
 };
-use nvcap::wire::{GpuVa, Hole};
+use nvcap_decode::wire::{GpuVa, Hole};
+use nvcap_show::output::redact::Redactor;
+use nvcap_show::output::stats::{Form, Stats};
+use nvcap_show::output::style::Color;
+use nvcap_show::output::text::Text;
+use nvcap_show::output::{Detail, Sink, json, text};
 use serde_json::Value;
 
 fn text_of(options: text::TextOptions) -> Vec<String> {

@@ -1,17 +1,16 @@
 //! Events with a stack, in JSON and text.
-#![cfg(feature = "output")]
 
 use std::sync::Arc;
 
 use crate::common::events::{Written, context, launch};
 use crate::common::schema::Schema;
-use nvcap::decode::event::{Body, Context, Event};
-use nvcap::driver::Model;
-use nvcap::ledger::Ledger;
-use nvcap::output::filter::Filter;
-use nvcap::output::text::{Text, TextOptions};
-use nvcap::output::{Sink, json};
-use nvcap::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
+use nvcap_decode::decode::event::{Body, Context, Event};
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
+use nvcap_show::output::filter::Filter;
+use nvcap_show::output::text::{Text, TextOptions};
+use nvcap_show::output::{Sink, json};
 use serde_json::Value;
 
 fn calls() -> Arc<Calls> {

@@ -1,19 +1,18 @@
 //! The order of times in what is shown, and times that are not known.
-#![cfg(feature = "output")]
 
 use crate::common::events;
 use crate::common::events::{Written, context, launch};
 use crate::common::schema::Schema;
-use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::event::{Body, Context, Event};
-use nvcap::driver::Model;
-use nvcap::output::stats::{Form, Stats};
-use nvcap::output::text::{Clock, Text};
-use nvcap::output::{Detail, Sink, filter::Filter, json, text};
-use nvcap::pipeline::WINDOW_NS;
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::record::{At, ChannelId, How, Life, Loss, Lost, Process, Record, Submission};
-use nvcap::wire::GpuVa;
+use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::decode::event::{Body, Context, Event};
+use nvcap_decode::driver::Model;
+use nvcap_decode::record::{At, ChannelId, How, Life, Loss, Lost, Process, Record, Submission};
+use nvcap_decode::wire::GpuVa;
+use nvcap_show::output::stats::{Form, Stats};
+use nvcap_show::output::text::{Clock, Text};
+use nvcap_show::output::{Detail, Sink, filter::Filter, json, text};
+use nvcap_show::pipeline::WINDOW_NS;
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 use serde_json::Value;
 
 const PID: u32 = 70;
@@ -290,7 +289,7 @@ fn statistics_without_times_have_no_rate() {
         body: events::head(),
     })
     .unwrap();
-    sink.finish(&nvcap::ledger::Ledger::new(), &Model::default())
+    sink.finish(&nvcap_decode::ledger::Ledger::new(), &Model::default())
         .unwrap();
     let text = written.text();
     assert!(text.contains("total in ? s, ? MB/s"), "{text}");

@@ -1,22 +1,21 @@
 //! The pipeline: what it adds to events, what it passes on, how it ends.
-#![cfg(feature = "output")]
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use crate::common::events::Written;
 use crate::common::files;
-use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::event::{Body, Context, Direction, Engine, Event, Operation, Place};
-use nvcap::driver::Model;
-use nvcap::ledger::Ledger;
-use nvcap::output::filter::Filter;
-use nvcap::output::phases::Phases;
-use nvcap::output::{Detail, Sink, json};
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::record::{At, ChannelId, How, Life, Process, Record, Segment, Submission};
-use nvcap::source::file::ioctl_log;
-use nvcap::wire::GpuVa;
+use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::decode::event::{Body, Context, Direction, Engine, Event, Operation, Place};
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{At, ChannelId, How, Life, Process, Record, Segment, Submission};
+use nvcap_decode::wire::GpuVa;
+use nvcap_recording::file::ioctl_log;
+use nvcap_show::output::filter::Filter;
+use nvcap_show::output::phases::Phases;
+use nvcap_show::output::{Detail, Sink, json};
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 /// Keeps what comes.
 #[derive(Clone, Default)]
@@ -391,7 +390,7 @@ fn a_copy_says_what_memory_its_addresses_are() {
     // Pushbuffers are 56 MiB of system memory, rings 2 MiB of video memory.
     assert_eq!((src.place, src.handle), (Some(Place::Host), 0x5c00_0019));
     assert_eq!((src.size, src.offset), (Some(56 << 20), 0x1234));
-    assert_eq!(src.cpu, Some(nvcap::record::CpuVa(0x2_0080_1234)));
+    assert_eq!(src.cpu, Some(nvcap_decode::record::CpuVa(0x2_0080_1234)));
     assert_eq!((dst.place, dst.handle), (Some(Place::Device), 0x5c00_0017));
     assert_eq!((dst.size, dst.offset), (Some(2 << 20), 0x3000));
     assert_eq!((again.handle, again.offset), (0x5c00_0019, 0));

@@ -3,12 +3,7 @@
 //!
 //! Progress appears after half a second of reading. How long a file takes differs from machine to machine, so the test stops the program
 //! at the beginning of its reading for that time.
-#![cfg(all(
-    target_os = "linux",
-    feature = "cli",
-    feature = "trap",
-    feature = "parquet"
-))]
+#![cfg(feature = "parquet")]
 
 use crate::common::training;
 use std::fs::{self, File};
@@ -23,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::common::cli::{Folder, nvcap, reads, runs, terminal, text};
 use crate::common::waiting::{GUARD, guard};
 
-/// What progress begins with.
+/// Beginning of the line of progress.
 const PROGRESS: &str = "nvcap: reading [";
 const CTRL_C: &[u8] = b"\x03";
 

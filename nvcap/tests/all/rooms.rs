@@ -132,7 +132,6 @@ fn rooms_import_what_they_may() {
     );
 }
 
-/// What the other tests rest on: imports are found however they are written.
 /// Lines that a file of the program may have.
 const MOST_LINES: usize = 600;
 

@@ -1,6 +1,5 @@
 //! tests/fixtures/training.pcapng in each program that shows recordings. What it should show is known from the program that computes the
 //! fixture (`tables/training.rs`): which kernels and copies ran, when, and for how long.
-#![cfg(feature = "cli")]
 
 use crate::common::training;
 use std::collections::BTreeMap;
@@ -12,7 +11,7 @@ use crate::common::cli::{Folder, argument, nvcap, text};
 use crate::common::files::fixture;
 use crate::common::training::Ran;
 use crate::common::tshark;
-use nvcap::record::Record;
+use nvcap_decode::record::Record;
 use serde_json::{Value, json};
 
 /// Kernels as they are shown, by their names as the compiler writes them.
@@ -34,7 +33,7 @@ fn file() -> String {
     argument(fixture("training.pcapng"))
 }
 
-/// What ran.
+/// Returns the work that ran.
 fn ran() -> Vec<Ran> {
     training::records(training::STEPS).1
 }
@@ -116,7 +115,7 @@ fn each_operation_has_its_name_and_its_times() {
     assert_eq!(timed, truth.len() - 1);
 }
 
-/// What one row of `nvcap stats --by` should be.
+/// Expected values of one row of `nvcap stats --by`.
 #[derive(Default)]
 struct Row {
     submissions: u64,

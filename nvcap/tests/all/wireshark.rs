@@ -1,5 +1,4 @@
-//! What Wireshark's own programs (capinfos, tshark, editcap, mergecap) make of nvcap's files, with the dissector that nvcap installs.
-#![cfg(feature = "cli")]
+//! Tests of nvcap's files with Wireshark's own programs (capinfos, tshark, editcap, mergecap) and the dissector that nvcap installs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +7,7 @@ use std::process::Command;
 use crate::common::cli::{Folder, argument, nvcap, text};
 use crate::common::files;
 use crate::common::tshark::{self, is_here};
-use nvcap::capture::{HostGpu, TraceInfo, Writer};
+use nvcap_recording::capture::{HostGpu, TraceInfo, Writer};
 use serde_json::Value;
 
 /// The capture of the fixtures as a recording, and with what the decoder says.

@@ -25,7 +25,7 @@ impl Side {
 /// Consecutive entries that must be equal before a side that began later counts as lined up.
 const WINDOW: usize = 8;
 
-/// What one side saw of a channel.
+/// Counts of a channel on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Submissions (doorbells).
@@ -48,7 +48,7 @@ pub struct Seen {
 /// How two sides compare in one channel.
 #[derive(Debug, Default)]
 pub struct Channel {
-    /// What each side saw.
+    /// Counts of each side.
     pub seen: [Seen; 2],
     /// Entries equal in raw entry and all bytes.
     pub equal: u64,

@@ -53,7 +53,7 @@ pub struct Submission {
     pub late: bool,
 }
 
-/// What a line says.
+/// Content of a line.
 #[derive(Clone, Debug)]
 pub enum Item {
     /// A submission begins.
@@ -213,7 +213,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// What each character is as a digit; 0xff: none.
+/// Value of each character as a digit; 0xff: none.
 const DIGITS: [u8; 256] = {
     let mut digits = [0xff; 256];
     let mut i = 0;

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nvcap::decode::encode::Pushbuffer;
-use nvcap::wire::GpuVa;
-use nvcap::wire::entry;
+use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::entry;
 use softgpu::form;
 use softgpu::layout::{
     CONTROL, CONTROL_LEN, Channel, DOORBELL, DOORBELL_PAGE, ENTRIES, GP_GET, HOST_CLASS, PAGE,
@@ -37,7 +37,7 @@ const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
 pub struct Bed {
     /// Entries of each ring.
     pub entries: u32,
-    /// Whether it is mapped from files with the names of the driver's.
+    /// True if everything is mapped from files with the names of the driver's.
     pub files: bool,
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::bed::{Bed, CHANNELS, pause};
 use crate::process::map_any;
 
-/// Where code of such files is mapped, and the distance of one from the next.
+/// Address of the code of the first such file, and the distance of one from the next.
 const CODE: u64 = 0x3_0000_0000;
 const APART: u64 = 0x1_0000;
 const PAGE: usize = 0x1000;

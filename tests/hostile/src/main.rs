@@ -15,7 +15,7 @@ use hostile::mode::{MODES, find};
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Args {
-    /// What to do; without it the modes are listed
+    /// Mode to run; without it the modes are listed
     mode: Option<String>,
     /// Wait for a byte on standard input first
     #[arg(long)]

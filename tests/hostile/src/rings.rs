@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use nvcap::wire::GpuVa;
-use nvcap::wire::entry;
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::entry;
 use softgpu::layout::GP_GET;
 use softgpu::rng::Rng;
 

@@ -1,7 +1,7 @@
 //! Pushbuffers that no client would write.
 
 use anyhow::Result;
-use nvcap::decode::encode::Pushbuffer;
+use nvcap_decode::decode::encode::Pushbuffer;
 use softgpu::form;
 use softgpu::layout::Unit;
 use softgpu::rng::Rng;

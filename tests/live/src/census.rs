@@ -1,4 +1,4 @@
-//! What a tracer may leave behind: BPF objects of the kernel, descriptors and memory of processes, entries of a process's maps.
+//! Possible leftovers of a tracer: BPF objects of the kernel, descriptors and memory of processes, entries of a process's maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -173,7 +173,7 @@ fn entries_of(id: u32) -> io::Result<(String, u64)> {
     }
 }
 
-/// Whether a process is there.
+/// Tells whether a process is there.
 pub fn is_there(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }

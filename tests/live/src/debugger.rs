@@ -90,7 +90,7 @@ impl Seized {
         self.threads.len()
     }
 
-    /// Whether all of them have ended.
+    /// Tells whether all threads have ended.
     pub fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }

@@ -340,7 +340,7 @@ impl Tally {
     }
 }
 
-/// What came of a test, and what it printed.
+/// Verdict on a test, and the test's output.
 struct Outcome {
     said: String,
     verdict: Verdict,
@@ -410,7 +410,7 @@ impl Job<'_> {
 }
 
 impl Outcome {
-    /// Of what its process printed, and its status or what ended it.
+    /// Makes an outcome from the output of the test's process, and its status or what ended it.
     fn of(said: &str, ended: Result<ExitStatus, String>) -> Outcome {
         let (said, reason) = said.rsplit_once(REASON).unwrap_or((said, ""));
         let reason = reason.to_owned();

@@ -1,12 +1,12 @@
 //! Runs in step: the software GPU goes on only so far as nvcap has read, so that whoever is slow is waited for and the whole of a plan can be
-//! asserted (`nvcap::in_step`, `softgpu::in_step`).
+//! asserted (`nvcap_process::in_step`, `softgpu::in_step`).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
-use nvcap::in_step::{FILE, Table};
+use nvcap_process::in_step::{FILE, Table};
 
 use crate::harness::not_run;
 use crate::programs::{Folder, Running, nvcap};

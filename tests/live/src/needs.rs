@@ -33,7 +33,7 @@ pub fn need_tracing() -> Result<()> {
     }
 }
 
-/// What the runner finds out once for the processes of all its tests: variables of their environment.
+/// Finds out once what the processes of all the runner's tests need: variables of their environment.
 pub fn environment() -> Vec<(&'static str, OsString)> {
     // What fails here does so in the tests that need it, which say why.
     let mut all = Vec::new();

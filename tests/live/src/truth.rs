@@ -59,7 +59,7 @@ impl Image {
     }
 }
 
-/// What was traced, and when. Times of CLOCK_MONOTONIC.
+/// Process and time of a trace. Times of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
     /// The process; children that it forks meanwhile are traced too.
@@ -72,12 +72,12 @@ pub struct Watched {
     pub killed: bool,
 }
 
-/// What a trace has of what it was to have.
+/// Counts of the submissions that a trace should have: those it has, and those it lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Submissions in the trace, each compared byte for byte.
     pub exact: u64,
-    /// Of the submissions of its time: those that are in it.
+    /// Submissions of its time that are in it.
     pub captured: u64,
     /// Those that are not, and that the ledger counts.
     pub counted: u64,
@@ -305,7 +305,7 @@ fn settle(
     Ok(())
 }
 
-/// What is missing must be in the ledger.
+/// Checks that the ledger has what is missing.
 fn judge(account: &mut Account, progress: &Progress<'_>, ledger: &Value) -> Result<()> {
     account.complete = ledger["complete"] == true;
     let verdict = &ledger["verdict"];

@@ -1,6 +1,6 @@
 //! Compares a trace with the plan: nvcap's output must be the software GPU's plan, entry by entry.
 
-use nvcap::wire::{GpuVa, entry};
+use nvcap_decode::wire::{GpuVa, entry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;

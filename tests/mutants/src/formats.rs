@@ -11,18 +11,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use anyhow::Context as _;
-use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::{Decoder, explain, image, qmd, view::View};
-use nvcap::driver::{Model, ModelOptions};
-use nvcap::internals::ChannelsFile;
-use nvcap::output::model_view::ModelView;
-use nvcap::output::{Detail, Sink, channels, filter::Filter, ioctls, json, phases::Phases, text};
-use nvcap::pipeline::{Pipeline, PipelineOptions};
-use nvcap::record::{At, ChannelId, CpuVa, How, Image, Loss, Lost, Record, Segment, Submission};
-use nvcap::source::file::{ioctl_log, orc};
-use nvcap::wire::GpuVa;
-use nvcap::wire::entry;
-use nvcap::wire::entry::EntryKind;
+use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::decode::{Decoder, explain, image, qmd, view::View};
+use nvcap_decode::driver::{Model, ModelOptions};
+use nvcap_decode::record::{
+    At, ChannelId, CpuVa, How, Image, Loss, Lost, Record, Segment, Submission,
+};
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::entry;
+use nvcap_decode::wire::entry::EntryKind;
+use nvcap_process::channels_file::ChannelsFile;
+use nvcap_recording::file::{ioctl_log, orc};
+use nvcap_show::output::model_view::ModelView;
+use nvcap_show::output::{
+    Detail, Sink, channels, filter::Filter, ioctls, json, phases::Phases, text,
+};
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 use crate::mutate::Mutant;
 
@@ -34,7 +38,7 @@ const OUTPUT: (usize, usize) = (1 << 20, 2000);
 pub struct Seeds {
     pub names: Vec<String>,
     pub bytes: Vec<Vec<u8>>,
-    /// What a reader gives of each, where that is compared.
+    /// Number of records that a reader gives of each, where that is compared.
     records: Vec<usize>,
 }
 
@@ -205,8 +209,8 @@ impl Write for Kept {
 }
 
 impl Kept {
-    fn output(&self) -> nvcap::output::writer::Output {
-        nvcap::output::writer::Output::to(Box::new(self.clone()))
+    fn output(&self) -> nvcap_show::output::writer::Output {
+        nvcap_show::output::writer::Output::to(Box::new(self.clone()))
     }
 
     fn take(&self) -> Vec<u8> {
@@ -275,7 +279,7 @@ fn orc_records(bytes: &[u8]) -> (usize, bool) {
     (records, whole)
 }
 
-/// What a capture gives: nothing is wrong with it only where every byte of it is part of a record that is given. So one
+/// Checks what a capture gives: nothing is wrong with it only where every byte of it is part of a record that is given. So one
 /// that is cut within a record is never complete. (One that is cut between two cannot be told: the format has no end.)
 fn check_orc(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
     let (text, json) = (Kept::default(), Kept::default());
@@ -327,7 +331,7 @@ fn check_orc_xz(seeds: &Seeds, mutant: &Mutant) -> Result<(), String> {
 
 // ---- ioctl logs ----
 
-/// What is read of a log is shown by each command that takes one.
+/// Shows the contents of a log by each command that takes one.
 fn check_records(input: usize, log: &ioctl_log::Log) -> Result<(), String> {
     let (text, json) = (Kept::default(), Kept::default());
     let raw = ioctls::IoctlOptions {
@@ -487,11 +491,11 @@ fn check_filter(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
         return Ok(());
     };
     let submission = sample();
-    let mut decoder = Decoder::new(nvcap::decode::DecodeOptions::default());
+    let mut decoder = Decoder::new(nvcap_decode::decode::DecodeOptions::default());
     let context = decoder.context(&submission, 0);
     let mut outcome = Ok(());
     decoder.submission(&submission, &context, &(), &mut |event| {
-        let stop = matches!(event.body, nvcap::decode::event::Body::Stop(_));
+        let stop = matches!(event.body, nvcap_decode::decode::event::Body::Stop(_));
         if !stop && filter.matches(event) == not.matches(event) {
             outcome = Err(format!("{text:?} and its negation match the same"));
         }

@@ -53,17 +53,17 @@ struct Args {
     #[arg(long)]
     only: Option<u64>,
 
-    /// Where inputs with a finding are kept
+    /// Folder of inputs with a finding
     #[arg(long, default_value = "target/mutants")]
     keep: PathBuf,
 }
 
 thread_local! {
-    /// Where this thread panicked last.
+    /// Place of this thread's last panic.
     static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// What was found wrong with a mutant.
+/// Fault that was found with a mutant.
 struct Finding {
     format: &'static str,
     number: u64,
@@ -72,7 +72,7 @@ struct Finding {
     input: Vec<u8>,
 }
 
-/// What this thread has taken.
+/// Returns the processor time that this thread has taken.
 fn processor_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

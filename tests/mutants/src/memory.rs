@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `work` gives, and the bytes that this thread took at most while it ran, beside those it had before.
+/// Returns the result of `work`, and the bytes that this thread took at most while it ran, beside those it had before.
 pub fn most_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.get();
     MOST.set(before);

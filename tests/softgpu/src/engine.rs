@@ -1,5 +1,5 @@
-//! What a GPU does with the pushbuffers of `nvcap bench`: the few methods that it submits, executed in memory. Kernels are
-//! not run: what is submitted has empty ones.
+//! GPU for the pushbuffers of `nvcap bench`: the few methods that bench submits, executed in memory. Kernels are
+//! not run: those submitted are empty.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
-use nvcap::wire::header::{Header, Step};
+use nvcap_decode::wire::header::{Header, Step};
 
 use crate::clock::monotonic;
 
@@ -37,7 +37,7 @@ impl Memory {
         self.0.get(&address).map(|range| &range.file)
     }
 
-    /// Where this process sees `len` bytes of the GPU's memory.
+    /// Returns the address at which this process sees `len` bytes of the GPU's memory.
     fn place(&self, address: u64, len: u64) -> Option<*mut u8> {
         let (first, range) = self.0.range(..=address).next_back()?;
         let offset = address - first;

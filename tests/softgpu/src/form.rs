@@ -1,8 +1,8 @@
 //! The words of libcuda's operations, formed with nvcap's encoder. Knows no channels and no randomness.
 
-use nvcap::decode::encode::{Pushbuffer, Qmd};
-use nvcap::decode::view::View;
-use nvcap::wire::GpuVa;
+use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
+use nvcap_decode::decode::view::View;
+use nvcap_decode::wire::GpuVa;
 
 use crate::layout::Unit;
 

@@ -3,14 +3,14 @@
 //! A GPU runs the entries that its host fetches; here nothing runs, so a kernel that "does not end" is one whose release
 //! never comes. Only [`Memory::map_files`] maps the semaphores that show it.
 
-use nvcap::decode::event::{ConstantBank, QmdRelease};
-use nvcap::wire::GpuVa;
+use nvcap_decode::decode::event::{ConstantBank, QmdRelease};
+use nvcap_decode::wire::GpuVa;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::view::View;
+use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::decode::view::View;
 
 use crate::form::{self, acquire};
 use crate::layout::{Channel, EVENTS, Unit};

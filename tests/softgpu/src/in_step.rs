@@ -1,10 +1,10 @@
-//! Being in step with those who trace the program: the options, and the table that both share ([`nvcap::in_step`]). [`crate::waits`] waits.
+//! Being in step with those who trace the program: the options, and the table that both share ([`nvcap_process::in_step`]). [`crate::waits`] waits.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-pub use nvcap::in_step::{FILE, Table};
+pub use nvcap_process::in_step::{FILE, Table};
 
 /// How to be in step (`--in-step` and its kin).
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl std::fmt::Debug for InStep {
     }
 }
 
-/// What is to be done before a submission.
+/// Action that is due before a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Go on.

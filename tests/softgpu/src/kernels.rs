@@ -44,7 +44,7 @@ pub fn registers(number: u64) -> u32 {
     16 + 8 * (number % 5) as u32
 }
 
-/// What is in memory.
+/// Modules in memory.
 static KEPT: Mutex<Kept> = Mutex::new(Kept {
     modules: 0,
     memory: None,
@@ -102,7 +102,7 @@ pub fn keep(modules: u64) {
     }
 }
 
-/// Where in `memory` a module's records are kept.
+/// Returns the address in `memory` at which a module's records are kept.
 fn place(module: u64, (at, bytes): (u64, u64)) -> u64 {
     let room = bytes.saturating_sub(2 * IMAGE_BEHIND);
     let near = bytes / 2 + module * APART;

@@ -32,12 +32,12 @@ pub struct Rung {
     pub tid: u32,
 }
 
-/// What a log says.
+/// Contents of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Logged {
     /// Children of this image, and CLOCK_MONOTONIC before each was forked.
     pub children: Vec<(u32, u64)>,
-    /// Of each channel of the plan, the doorbells in the order of its submissions.
+    /// Doorbells of each channel of the plan, in the order of its submissions.
     pub rung: Vec<Vec<Rung>>,
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nvcap::driver::Version;
-use nvcap::raw_bench::{Measured, Options, measure, text};
+use nvcap_decode::driver::Version;
+use nvcap_lab::bench::{Measured, Options, measure, report::text};
 
 use crate::rm::{Rm, Seen};
 
@@ -61,8 +61,8 @@ pub fn bench(truth: Option<&Path>) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use nvcap::decode::{Decoded, pushbuffer};
-    use nvcap::raw_bench::{CopyEngine, copy_engines};
+    use nvcap_decode::decode::{Decoded, pushbuffer};
+    use nvcap_lab::bench::{CopyEngine, copy_engines};
 
     use super::*;
 
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// What is submitted is what nvcap's decoder makes of it.
+    /// Submissions are decoded by nvcap to what they are.
     #[test]
     fn submissions_are_decoded() {
         let (_, seen) = run(None, true, 1).unwrap();

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use nvcap::wire::GpuVa;
-use nvcap::wire::entry;
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::entry;
 
 use crate::clock;
 use crate::device::{Device, SEMAPHORES_LEN};
@@ -62,7 +62,7 @@ struct Shared {
     unread_bytes: AtomicU64,
 }
 
-/// Where the ids of the processes lie that share the memory, for those that are in step.
+/// Offset of the ids of the processes that share the memory, for those that are in step.
 const PIDS: u64 = 0x10000;
 /// How many there may be.
 const MOST_PIDS: usize = 64;

@@ -3,8 +3,8 @@
 //! A channel's sequence does not depend on which thread submits when, so a test can form it again and compare it with
 //! what a tracer saw: `plan.stream(i)` gives, submission by submission, each ring entry and the bytes it points to.
 
-use nvcap::wire::GpuVa;
-use nvcap::wire::entry;
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::entry;
 
 use crate::layout::{Channel, PUSHBUFFER};
 use crate::stream::{Op, Piece, Shape, Work, work};
@@ -143,7 +143,7 @@ pub fn total(channels: impl Iterator<Item = u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvcap::wire::words::u32s;
+    use nvcap_decode::wire::words::u32s;
 
     fn plan(burst: u32, big_one_in: u64, submissions: u64) -> Plan {
         Plan {

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use nvcap::driver::{Layout, Version, layout};
-use nvcap::raw_bench::{Access, Mapping, Os};
-use nvcap::wire::entry;
+use nvcap_decode::driver::{Layout, Version, layout};
+use nvcap_decode::wire::entry;
+use nvcap_lab::bench::rm::{Access, Mapping, Os};
 
 use crate::engine::{Engine, Memory, map};
 
-/// Where memory is mapped, one object after the other: the process's addresses and the GPU's are the same.
+/// Address of the first memory object; others follow one after the other. The process's addresses and the GPU's are the same.
 const FIRST: u64 = 0x3_0000_0000;
 const STEP: u64 = 0x20_0000;
 
@@ -48,9 +48,9 @@ pub struct Executed {
 /// An object of the client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Object {
-    /// Of memory: its bytes. Of a channel group: its engine.
+    /// Bytes of memory, or engine of a channel group.
     number: u64,
-    /// Of memory: where the GPU sees it.
+    /// Address of memory as the GPU sees it.
     address: u64,
 }
 
@@ -69,7 +69,7 @@ struct Channel {
 struct State {
     objects: BTreeMap<u32, Object>,
     channels: BTreeMap<u32, Channel>,
-    /// What NV_ESC_RM_MAP_MEMORY named, by file.
+    /// Objects that NV_ESC_RM_MAP_MEMORY named, by file.
     named: BTreeMap<i32, u32>,
     memory: Memory,
     next: u64,
@@ -87,7 +87,7 @@ pub struct Rm {
     gpu: Option<JoinHandle<()>>,
 }
 
-/// What is left of it for whoever made it, also when the client has closed it.
+/// State of the driver for whoever made it, also when the client has closed it.
 #[derive(Clone, Debug)]
 pub struct Seen(Arc<Mutex<State>>);
 
@@ -149,7 +149,7 @@ impl Seen {
         text
     }
 
-    /// What was executed, in order.
+    /// Returns the executed submissions, in order.
     pub fn executed(&self) -> Vec<Executed> {
         lock(&self.0).executed.clone()
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use nvcap::in_step::Table;
+use nvcap_process::in_step::Table;
 
 use crate::calls::through;
 use crate::clock::monotonic;
@@ -102,7 +102,7 @@ pub struct How {
     pub kernels_in: Option<PathBuf>,
     /// Private memory that is touched before the first submission, bytes: later modules lie there.
     pub private_bytes: u64,
-    /// Where logs of the doorbells are kept, one of each image.
+    /// Folder of the logs of the doorbells, one of each image.
     pub log: Option<PathBuf>,
     /// After so many submissions of the first channel the process becomes user nobody's.
     pub nobody_after: Option<u64>,
@@ -201,7 +201,7 @@ struct Breakpoints(Option<Table>);
 impl Breakpoints {
     /// Before memory is mapped: what was told of the program that this process executed before is forgotten.
     fn expected(how: &How) -> Self {
-        let told = std::env::var_os(nvcap::in_step::FILE).map(PathBuf::from);
+        let told = std::env::var_os(nvcap_process::in_step::FILE).map(PathBuf::from);
         let own = how.in_step.as_ref().map(|o| o.table.clone());
         let path = own.or(told).filter(|_| how.device);
         let table = path.and_then(|path| Table::open(&path).ok());
@@ -692,7 +692,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// What became of a submission.
+/// Outcome of a submission.
 enum Submit {
     /// There is none left.
     No,

@@ -1,4 +1,4 @@
-//! What the program says.
+//! Output of the program.
 
 use std::io::Write;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nvcap::in_step::{GUARD, Kind, Table};
+use nvcap_process::in_step::{GUARD, Kind, Table};
 
 use crate::clock;
 use crate::doorbells::Doorbells;

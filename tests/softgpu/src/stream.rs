@@ -4,12 +4,12 @@
 //! payload is the submission's number plus one. Knows no addresses of rings or pushbuffers: [`crate::plan`] places the
 //! pieces.
 
-use nvcap::decode::encode::Pushbuffer;
-use nvcap::decode::event::{ConstantBank, QmdRelease};
-use nvcap::decode::view::View;
-use nvcap::wire::GpuVa;
-use nvcap::wire::entry::Opcode;
-use nvcap::wire::header::Step;
+use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::decode::event::{ConstantBank, QmdRelease};
+use nvcap_decode::decode::view::View;
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::entry::Opcode;
+use nvcap_decode::wire::header::Step;
 
 use crate::form::{
     ARGUMENTS, COMPUTE, COMPUTE_CLASS, COPY, COPY_CLASS, acquire, compute, copy, halves, inline,
@@ -42,7 +42,7 @@ pub struct Shape {
     pub timed: Option<Ends>,
 }
 
-/// What a launch does at its end.
+/// Action of a launch at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     /// It releases a word ([`released`]).

@@ -58,7 +58,7 @@ pub struct Timing {
     pub clock_drift: f64,
     /// Entries of a channel that may wait.
     pub queue: u32,
-    /// Where the truth is written.
+    /// File that the truth is written to.
     pub truth: Option<PathBuf>,
     /// The table in which nvcap tells how far it has read.
     pub in_step: Option<PathBuf>,
@@ -208,7 +208,7 @@ fn pause(length: Duration) {
     }
 }
 
-/// What a channel's unit does. Times are the GPU's.
+/// State of a channel's unit. Times are the GPU's.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// Nothing was submitted, as far as is known.
@@ -428,7 +428,7 @@ impl<'a> Gpu<'a> {
         at
     }
 
-    /// What is due of one channel.
+    /// Does what is due of one channel.
     fn step(&mut self, i: usize) {
         let now = self.clock.now();
         self.write_word(i, now);

@@ -1,4 +1,4 @@
-//! What the software GPU did and when: the truth that a tracer's times are compared with. One JSON object a line.
+//! Truth that a tracer's times are compared with: what the software GPU did and when. One JSON object a line.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::stream::semaphore;
 /// One submission that was run. Times are the GPU's unless a name says that they are the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// Where.
+    /// Channel of the submission.
     pub channel: Channel,
     /// Its number in the channel, from 0: also its ring position, and its payload less 1.
     pub number: u64,

@@ -4,7 +4,7 @@ use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nvcap::in_step::{GUARD, Kind};
+use nvcap_process::in_step::{GUARD, Kind};
 
 use crate::clock::monotonic;
 use crate::in_step::{InStep, Next};
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 const DOUBLES: u64 = 500;
 
 impl InStep {
-    /// What is to be done before this submission, for which the channel is locked.
+    /// Returns the action that is due before this submission, for which the channel is locked.
     pub fn next(
         &self,
         memory: &Memory,
@@ -136,7 +136,7 @@ fn moves(channel: Channel, mut offset: u64, next: &Submission) -> u64 {
     let mut moved = 0;
     for entry in &next.entries {
         let len = entry.bytes.len() as u64;
-        if let Some((at, _)) = nvcap::wire::entry::segment_of(entry.raw, 0) {
+        if let Some((at, _)) = nvcap_decode::wire::entry::segment_of(entry.raw, 0) {
             let from = at.0 - channel.pushbuffer();
             moved += len;
             if from < offset {
@@ -182,7 +182,7 @@ mod tests {
         for s in plan.stream(0) {
             sum += moves(channel, offset, &s);
             let last = s.entries.last().expect("one entry");
-            let (at, _) = nvcap::wire::entry::segment_of(last.raw, 0).expect("a segment");
+            let (at, _) = nvcap_decode::wire::entry::segment_of(last.raw, 0).expect("a segment");
             offset = at.0 - channel.pushbuffer() + last.bytes.len() as u64;
         }
         // Where it is by now, and whole rounds.

@@ -1,5 +1,5 @@
-//! The writer of `nvcap/facts/*.bin`: tables of rows of typed columns, and the texts that they refer to. The format is
-//! described in `nvcap/facts/README.md`; its reader is `nvcap/src/tables.rs`. Knows nothing of the rows' meaning.
+//! The writer of `nvcap/decode/facts/*.bin`: tables of rows of typed columns, and the texts that they refer to. The format is
+//! described in `nvcap/decode/facts/README.md`; its reader is `nvcap/decode/src/tables.rs`. Knows nothing of the rows' meaning.
 //!
 //! The same rows, in the same order, always give the same bytes.
 

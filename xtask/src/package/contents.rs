@@ -16,7 +16,7 @@ use crate::{
     shell::Cmd,
 };
 
-/// Where a format has files.
+/// Layout of a package format's files.
 pub struct Layout {
     /// The folder of all but `/etc`.
     usr: &'static str,
@@ -26,7 +26,7 @@ pub struct Layout {
     zsh: &'static str,
     /// Below `usr`: the licences.
     licences: Licences,
-    /// Whether manual pages are compressed.
+    /// True if manual pages are compressed.
     compressed: bool,
     /// The program's path in the service.
     program: &'static str,
@@ -70,7 +70,7 @@ impl Layout {
     };
 }
 
-/// What packages are made of.
+/// Material of packages.
 pub struct Source {
     /// The stripped program.
     program: PathBuf,
@@ -80,7 +80,7 @@ pub struct Source {
     third_party: String,
     /// `0.1.0`.
     pub version: String,
-    /// Of the project.
+    /// Homepage of the project.
     pub homepage: String,
     /// Seconds since 1970 that files in packages have: of the commit.
     pub epoch: String,

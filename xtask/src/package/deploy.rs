@@ -118,7 +118,7 @@ fn recipes(report: &mut Report, program: &Path) -> Result<()> {
     }
 }
 
-/// Whether the program has the command.
+/// Tells whether the program has the command.
 pub fn serves(program: &Path) -> bool {
     Cmd::new(program).args(["serve", "--help"]).read().is_some()
 }

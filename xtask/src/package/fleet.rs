@@ -14,7 +14,7 @@ const COLLECTOR: &str = "metrics sent to a collector";
 const MANY: &str = "more processes than have series";
 const TABLES: &str = "tables of many hosts";
 
-/// What is measured in the gate: docs/scale.md has the long form.
+/// Options of the measurement in the gate: docs/scale.md has the long form.
 const SHORT: [&str; 6] = ["--hosts", "500", "--interval", "5", "--seconds", "15"];
 
 /// Runs the tests. `program`: nvcap as it was built, with the software GPU beside it.
@@ -64,7 +64,7 @@ pub fn check(report: &mut Report, program: &Path) -> Result<()> {
     }
 }
 
-/// What makes namespaces, and certificates; where it lacks and may not be installed, the tests say so.
+/// Installs tools that make namespaces and certificates; where one lacks and may not be installed, the tests say so.
 fn tools() {
     let lacking = [("ip", "iproute2"), ("openssl", "openssl")];
     for (tool, package) in lacking {

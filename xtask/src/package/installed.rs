@@ -20,7 +20,7 @@ use crate::{
 /// The folder of the service's file.
 const STATE: &str = "var/lib/private/nvcap";
 
-/// What every package must have, below its root.
+/// Files that every package must have, below its root.
 const FILES: [&str; 12] = [
     "bin/nvcap",
     "lib/systemd/system/nvcap.service",
@@ -36,7 +36,7 @@ const FILES: [&str; 12] = [
     "share/doc/nvcap/examples/kubernetes/kustomization.yaml",
 ];
 
-/// What packages have systemd do: neither enable nor start anything.
+/// Commands that packages give systemd: they neither enable nor start anything.
 const INSTALLED: &[&str] = &["daemon-reload"];
 const UPGRADED: &[&str] = &["daemon-reload", "try-restart nvcap.service"];
 const REMOVED: &[&str] = &[
@@ -177,7 +177,7 @@ pub fn tarball(made: &Made) -> Result<()> {
     root.completes()
 }
 
-/// Whether scripts of packages can be run in another root here.
+/// Tells whether scripts of packages can be run in another root here.
 fn may(report: &mut Report, name: &str) -> bool {
     let is_root = install::root() == Root::Already;
     if !is_root {
@@ -250,7 +250,7 @@ impl Bare {
         Ok(())
     }
 
-    /// What the service leaves, where systemd has it; made where it was not started in this root.
+    /// Makes the state that the service leaves, in systemd's place for it, if the service was not started in this root.
     fn has_served(&self) -> Result<()> {
         let file = self.path(STATE).join("alive");
         if file.is_file() {

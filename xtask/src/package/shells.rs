@@ -11,7 +11,7 @@ use crate::{
     shell::Cmd,
 };
 
-/// What is typed, and the word that it is completed to: a command, a command below a command, an option's value.
+/// Typed texts, each with the word that it is completed to: a command, a command below a command, an option's value.
 const TYPED: [(&str, &str); 3] = [
     ("nvcap dum", "dump"),
     ("nvcap export perf", "perfetto"),

@@ -74,7 +74,7 @@ pub fn licences() -> Result<String> {
     Ok(text)
 }
 
-/// Of a line `name v1.2.3|licence`; none for a crate of this tree, which has its path behind the version.
+/// Reads a line `name v1.2.3|licence`; none for a crate of this tree, which has its path behind the version.
 fn of_registry(line: &str) -> Option<((String, String), String)> {
     let (package, licence) = line.trim_end_matches(" (*)").split_once('|')?;
     let mut words = package.split(' ');
@@ -83,7 +83,7 @@ fn of_registry(line: &str) -> Option<((String, String), String)> {
     (!is_of_tree).then(|| ((name.into(), version.into()), licence.into()))
 }
 
-/// Where cargo unpacks crates.
+/// Lists the folders in which cargo unpacks crates.
 fn sources() -> Vec<PathBuf> {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cargo")));

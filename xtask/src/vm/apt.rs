@@ -111,7 +111,7 @@ impl Apt {
     }
 }
 
-/// Whether this host can unpack Debian packages at all. The tools cannot be installed: a host without them is another
+/// Checks that this host can unpack Debian packages at all. The tools cannot be installed: a host without them is another
 /// distribution.
 fn present() -> Result<()> {
     for program in ["apt-get", "apt-cache", "dpkg-deb"] {
@@ -155,7 +155,7 @@ fn host_sources() -> String {
         .collect()
 }
 
-/// Where the host's Debian archive and security archive are, or Debian's own.
+/// Addresses of the host's Debian archive and security archive, or Debian's own.
 fn archives(sources: &str) -> [String; 2] {
     let mut found = [
         "http://deb.debian.org/debian".to_string(),

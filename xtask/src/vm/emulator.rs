@@ -22,7 +22,7 @@ fn parts(arch: Arch) -> (&'static str, &'static str, &'static str) {
 }
 
 const SUITES: [&str; 2] = ["bookworm bookworm-updates", "bookworm-security"];
-/// Where packages put libraries: some before the move to /usr, some after it.
+/// Folders in which packages put libraries: some before the move to /usr, some after it.
 const LIBRARIES: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 const LOADER: &str = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
 const MODULES: &str = "usr/lib/x86_64-linux-gnu/qemu";
@@ -36,7 +36,7 @@ pub struct Emulator {
     place: Place,
 }
 
-/// Where it is.
+/// Place of a QEMU.
 #[derive(Debug)]
 enum Place {
     /// The host's.
@@ -121,7 +121,7 @@ fn fetch(dir: &Path, package: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a package of the closure is needed by the running program. The others serve an installation, or bring programs
+/// Tells whether a package of the closure is needed by the running program. The others serve an installation, or bring programs
 /// of their own, some of them set-user-ID.
 fn is_part(package: &str) -> bool {
     let library = package.starts_with("lib") || package == "zlib1g";

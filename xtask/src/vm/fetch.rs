@@ -23,7 +23,7 @@ pub struct Series {
     kbuild: &'static str,
     /// Further packages; `{}` stands for the release.
     more: &'static [&'static str],
-    /// Whether it supports BTF of modules (since 5.11).
+    /// True if it supports BTF of modules (since 5.11).
     module_btf: bool,
     /// Source of pahole and of the build programs' libraries.
     tools: Tools,
@@ -130,7 +130,7 @@ pub struct Kernel {
     pub dir: PathBuf,
     /// Its release, as in uname -r.
     pub release: String,
-    /// Whether it supports BTF of modules.
+    /// True if it supports BTF of modules.
     pub module_btf: bool,
     /// The processor that it is for.
     pub arch: Arch,
@@ -149,7 +149,7 @@ impl Kernel {
             .join(format!("linux-headers-{}", self.release))
     }
 
-    /// Where its packages were unpacked.
+    /// Returns the folder in which its packages were unpacked.
     pub fn root(&self) -> PathBuf {
         self.dir.join("root")
     }

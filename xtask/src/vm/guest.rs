@@ -15,7 +15,7 @@ use crate::{
     build::{self, Profile},
 };
 
-/// Where they are on the host.
+/// Paths on the host of the guest's programs.
 pub struct Programs {
     /// PID 1.
     pub init: PathBuf,

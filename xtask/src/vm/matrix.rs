@@ -167,7 +167,7 @@ impl Cell {
         name
     }
 
-    /// Of another processor than the hosts of the matrix.
+    /// Tells whether the machine has another processor than the hosts of the matrix.
     pub fn is_foreign(&self) -> bool {
         self.kernel.ends_with("-aarch64")
     }

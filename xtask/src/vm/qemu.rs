@@ -72,7 +72,7 @@ fn kernel_options(arch: Arch) -> String {
     }
 }
 
-/// Whether QEMU's own status agrees with the one that the guest printed. A panic reboots, which QEMU with -no-reboot reports
+/// Tells whether QEMU's own status agrees with the one that the guest printed. A panic reboots, which QEMU with -no-reboot reports
 /// as success; so it does when an aarch64 guest has switched its machine off, and there the printed line is what counts.
 fn agrees(arch: Arch, printed: i32, status: Option<i32>) -> bool {
     match arch {
@@ -324,13 +324,13 @@ struct Heard<'a> {
     /// The cells that have begun; the last one may be going on.
     cells: Vec<Part>,
     exit: Option<i32>,
-    /// What the machine said before its first cell.
+    /// Output of the machine before its first cell.
     early: Vec<String>,
     /// Processor time when the last cell or test ended.
     used: f64,
 }
 
-/// What was heard of one cell.
+/// Output heard of one cell.
 struct Part {
     start: Instant,
     /// Processor time of the machine when it began; the machine's start belongs to the first cell.

@@ -6,16 +6,16 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use crate::capture;
 use crate::cli::reading::{self, Reading};
 use crate::cli::recording;
-use crate::code::choose::is_meant;
-use crate::decode::event::{Body, Operation};
-use crate::decode::{DecodeOptions, Decoder};
-use crate::output::message::tell;
-use crate::record::{Kernel, Record};
-use crate::source::file::packed;
-use crate::wire::GpuVa;
+use nvcap_decode::decode::event::{Body, Operation};
+use nvcap_decode::decode::{DecodeOptions, Decoder};
+use nvcap_decode::record::{Kernel, Record};
+use nvcap_decode::wire::GpuVa;
+use nvcap_recording::capture;
+use nvcap_recording::file::packed;
+use nvcap_show::code::choose::is_meant;
+use nvcap_show::output::message::tell;
 
 /// The most bytes of a function's code.
 pub(super) const MOST_CODE: u64 = 64 << 20;

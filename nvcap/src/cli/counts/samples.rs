@@ -1,4 +1,4 @@
-//! What `nvcap counts --sample` shows of a process's submissions.
+//! View of a process's submissions by `nvcap counts --sample`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::counts::detail::estimate::{Estimate, Share};
-use crate::counts::detail::{Doing, Sampled, Samples, What};
-use crate::enrich;
-use crate::output::kernels::{self, Name};
-use crate::output::style::Plain;
-use crate::output::units::Bytes;
-use crate::wire::GpuVa;
+use nvcap_decode::wire::GpuVa;
+use nvcap_live::enrich;
+use nvcap_monitor::counts::detail::estimate::{Estimate, Share};
+use nvcap_monitor::counts::detail::{Doing, Sampled, Samples, What};
+use nvcap_show::output::kernels::{self, Name};
+use nvcap_show::output::style::Plain;
+use nvcap_show::output::units::Bytes;
 
 /// Kernels of a process that the text shows.
 const SHOWN: usize = 8;
@@ -253,7 +253,7 @@ fn share_json(share: Option<Share>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{At, Kernel};
+    use nvcap_decode::record::{At, Kernel};
 
     #[test]
     fn kernels_of_one_short_name_are_told_apart() {

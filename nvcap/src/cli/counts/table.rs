@@ -5,16 +5,16 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::counts::channel::{Age, Sums};
-use crate::counts::view::{ChannelView, GpuView, NAMED, ProcessView, Refused, View};
-use crate::output::plural::plural_of;
-use crate::output::style::Plain;
-use crate::output::units::Nanoseconds;
+use nvcap_monitor::counts::channel::{Age, Sums};
+use nvcap_monitor::counts::view::{ChannelView, GpuView, NAMED, ProcessView, Refused, View};
+use nvcap_show::output::plural::plural_of;
+use nvcap_show::output::style::Plain;
+use nvcap_show::output::units::Nanoseconds;
 
 /// Lines after which the heading is shown again.
 const HEADING_EACH: usize = 20;
 
-/// What was shown before: rates are the difference.
+/// Counts that were shown before: rates are the difference.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     done: BTreeMap<(u32, Option<u32>), u64>,

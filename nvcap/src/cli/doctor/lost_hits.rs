@@ -1,9 +1,9 @@
-//! What `nvcap doctor --trap` shows.
+//! Report of `nvcap doctor --trap`.
 
-use crate::output::plural::plural_of;
-use crate::source::trap::lost_hits::Measured;
+use nvcap_live::trap::lost_hits::Measured;
+use nvcap_show::output::plural::plural_of;
 
-/// What was measured, and what it means for a program that is traced.
+/// Returns the text of what was measured, and of what it means for a program that is traced.
 pub(super) fn report(m: &Measured) -> String {
     let mut text = format!(
         "{} s, {}, {}\n\n",

@@ -1,19 +1,18 @@
-//! What is exported: a capture, or a live trace. Both become a pipeline into the sink of one format.
+//! Source of an export: a capture, or a live trace. Both become a pipeline into the sink of one format.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
 
-use crate::capture::TraceInfo;
 use crate::cli::recording::{self, RecordingArgs};
-#[cfg(feature = "trap")]
 use crate::cli::way_options::HowArg;
 use crate::cli::{target, trace};
-use crate::ledger::Ledger;
-use crate::output::Sink;
-use crate::output::message::tell;
-use crate::pipeline::Pipeline;
+use nvcap_decode::ledger::Ledger;
+use nvcap_recording::capture::TraceInfo;
+use nvcap_show::output::Sink;
+use nvcap_show::output::message::tell;
+use nvcap_show::pipeline::Pipeline;
 
 /// A capture, if it is one.
 #[derive(clap::Args, Debug)]
@@ -57,10 +56,10 @@ pub(super) const SAYING: [(&str, &str); 2] = [
     ),
 ];
 
-/// What is known of a trace beside its records.
+/// Facts of a trace beside its records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct About {
-    /// What the clocks showed at one moment, ns.
+    /// Readings of the clocks at one moment, ns.
     pub monotonic_ns: Option<u64>,
     pub boottime_ns: Option<u64>,
     pub realtime_ns: Option<u64>,
@@ -78,9 +77,8 @@ impl About {
         }
     }
 
-    #[cfg(feature = "trap")]
     fn now() -> Self {
-        use crate::source::clock;
+        use nvcap_process::clock;
 
         Self {
             monotonic_ns: Some(clock::now()),
@@ -91,7 +89,7 @@ impl About {
     }
 }
 
-/// What a format needs to make its sink.
+/// Inputs that a format needs to make its sink.
 pub(super) struct Order<'a> {
     pub args: &'a trace::Args,
     pub about: About,
@@ -112,7 +110,7 @@ pub(super) trait Export {
     /// When the files cannot be made, or the user named no place for them.
     fn sink(&self, order: Order<'_>) -> anyhow::Result<Box<dyn Sink>>;
 
-    /// Whether the sink needs records in the order of their times, whatever file they are from.
+    /// Tells whether the sink needs records in the order of their times, whatever file they are from.
     fn needs_order(&self) -> bool;
 
     /// Ends the trace, with the verdict and what to do next.
@@ -186,15 +184,6 @@ fn of_file(
     Ok(ExitCode::from(ledger.exit_status()))
 }
 
-#[cfg(not(feature = "trap"))]
-fn live(export: &impl Export, _trace: trace::Args) -> anyhow::Result<ExitCode> {
-    let (name, example) = export.names();
-    bail!(
-        "live tracing is not built into this program; captures are read (nvcap export {name} FILE -o {example})"
-    )
-}
-
-#[cfg(feature = "trap")]
 fn live(export: &impl Export, mut trace: trace::Args) -> anyhow::Result<ExitCode> {
     trace.typed = format!("nvcap export {}", export.names().0);
     trace.gpu_time = true;

@@ -66,9 +66,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Format::Pcapng(args) => pcapng::run(&args),
         Format::Wireshark(args) => wireshark::run(&args),
         Format::Perfetto(args) => perfetto::run(*args),
-        Format::Csv(args) => tables::run(*args, crate::export::tables::layout::Format::Csv),
+        Format::Csv(args) => tables::run(*args, nvcap_show::export::tables::layout::Format::Csv),
         #[cfg(feature = "parquet")]
-        Format::Parquet(args) => tables::run(*args, crate::export::tables::layout::Format::Parquet),
+        Format::Parquet(args) => {
+            tables::run(*args, nvcap_show::export::tables::layout::Format::Parquet)
+        }
         #[cfg(feature = "parquet")]
         Format::Partitions(args) => partitions::run(&args),
     }

@@ -11,20 +11,20 @@ use anyhow::Context as _;
 use crate::cli::recording::{INTERRUPTED, Played, RecordingArgs};
 use crate::cli::target;
 use crate::cli::values::OUTPUT;
-use crate::decode::event::Event;
-use crate::driver::Model;
-use crate::export::tables::all::Table;
-use crate::export::tables::layout::{Format, Layout};
-use crate::export::tables::partitions::{PARTITIONED, Partition};
-use crate::export::tables::schema::Trace;
-use crate::export::tables::{Tables, TablesOptions};
-use crate::ledger::Ledger;
-use crate::output::message::tell;
-use crate::output::plural::plural_of;
-use crate::output::redact::Redactor;
-use crate::output::{Detail, Sink};
-use crate::pipeline::{Pipeline, PipelineOptions};
-use crate::record::Record;
+use nvcap_decode::decode::event::Event;
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::Record;
+use nvcap_show::export::tables::all::Table;
+use nvcap_show::export::tables::layout::{Format, Layout};
+use nvcap_show::export::tables::partitions::{PARTITIONED, Partition};
+use nvcap_show::export::tables::schema::Trace;
+use nvcap_show::export::tables::{Tables, TablesOptions};
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::plural_of;
+use nvcap_show::output::redact::Redactor;
+use nvcap_show::output::{Detail, Sink};
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +40,7 @@ recipe for many hosts, and queries.
 
 Exit status: 0 if all were exported.";
 
-/// What is exported.
+/// Arguments of `nvcap export partitions`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
@@ -119,9 +119,9 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
             filtered: false,
         },
     };
-    let times = Rc::new(Times::default());
+    let times = Times::default();
     let tables = tables(&partition, options).with_context(say)?;
-    let sinks: Vec<Box<dyn Sink>> = vec![Box::new(tables), Box::new(Rc::clone(&times))];
+    let sinks: Vec<Box<dyn Sink>> = vec![Box::new(tables), Box::new(times.clone())];
     let written = (|| {
         let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
         let played = recording.known_as_part().play(&mut pipeline)?;
@@ -167,10 +167,10 @@ fn tables(partition: &Partition, options: TablesOptions) -> io::Result<Tables> {
 
 /// The time by which a file is filed: that of its earliest submission; without one, the latest time of any other record. The earliest
 /// record would be wrong: a rotated file begins with older records that it needs.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Times {
-    submission: Cell<Option<u64>>,
-    other: Cell<Option<u64>>,
+    submission: Rc<Cell<Option<u64>>>,
+    other: Rc<Cell<Option<u64>>>,
 }
 
 impl Times {
@@ -192,7 +192,7 @@ impl Times {
     }
 }
 
-impl Sink for Rc<Times> {
+impl Sink for Times {
     fn detail(&self) -> Option<Detail> {
         None
     }

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use crate::cli::recording::RecordingArgs;
 use crate::cli::{recorder, target};
-use crate::ledger::Ledger;
-use crate::pipeline::{Pipeline, PipelineOptions};
+use nvcap_decode::ledger::Ledger;
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,11 +17,11 @@ Examples:
 
 Exit status: as nvcap decode.";
 
-/// What becomes a recording.
+/// Arguments of `nvcap export pcapng`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
-    /// What is read.
+    /// Recording that is read.
     #[command(flatten)]
     pub recording: RecordingArgs,
 
@@ -49,7 +49,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .quiet_until_the_end(Some(&args.output))
         .play(&mut pipeline)?;
     let ledger: Ledger = pipeline.finish()?;
-    let verdict = crate::output::ledger::verdict(&ledger);
-    crate::output::message::tell(format_args!("{verdict}"));
+    let verdict = nvcap_show::output::ledger::verdict(&ledger);
+    nvcap_show::output::message::tell(format_args!("{verdict}"));
     Ok(ExitCode::from(ledger.exit_status()))
 }

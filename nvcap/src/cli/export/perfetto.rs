@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use super::exported::{self, Export, FileArgs, Order};
 use crate::cli::{target, trace, values};
-use crate::export::perfetto::{Clocks, Perfetto, PerfettoOptions};
-use crate::ledger::Ledger;
-use crate::output::Sink;
-use crate::output::filter::Filter;
-use crate::output::redact::Redactor;
-use crate::pipeline::Pipeline;
+use nvcap_decode::ledger::Ledger;
+use nvcap_show::export::perfetto::{Clocks, Perfetto, PerfettoOptions};
+use nvcap_show::output::Sink;
+use nvcap_show::output::filter::Filter;
+use nvcap_show::output::redact::Redactor;
+use nvcap_show::pipeline::Pipeline;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,7 +23,7 @@ trace processor. A live trace takes the GPU's time stamps, too, which takes one 
 (--gpu-time-cpu 5% takes less, for a part of the times).
 docs/perfetto.md says what is on which track.";
 
-/// What is exported.
+/// Arguments of `nvcap export perfetto`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
@@ -32,7 +32,7 @@ pub(in crate::cli) struct Args {
     #[command(flatten)]
     pub file: FileArgs,
 
-    /// What is traced.
+    /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
 }

@@ -11,15 +11,15 @@ use clap::builder::PossibleValuesParser;
 use super::exported::{self, Export, FileArgs, Order};
 use crate::cli::values::{self, OUTPUT};
 use crate::cli::{target, trace};
-use crate::export::tables::all::{TABLES, Table};
-use crate::export::tables::layout::{Format, Key, Layout};
-use crate::export::tables::schema::Trace;
-use crate::export::tables::{Tables, TablesOptions};
-use crate::ledger::Ledger;
-use crate::output::Sink;
-use crate::output::message::tell;
-use crate::output::redact::Redactor;
-use crate::pipeline::Pipeline;
+use nvcap_decode::ledger::Ledger;
+use nvcap_show::export::tables::all::{TABLES, Table};
+use nvcap_show::export::tables::layout::{Format, Key, Layout};
+use nvcap_show::export::tables::schema::Trace;
+use nvcap_show::export::tables::{Tables, TablesOptions};
+use nvcap_show::output::Sink;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::redact::Redactor;
+use nvcap_show::pipeline::Pipeline;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ less, for a part of the times). nvcap schema lists tables and columns; docs/quer
 
 Exit status: as nvcap decode.";
 
-/// What is exported.
+/// Arguments of `nvcap export csv` and `nvcap export parquet`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 #[group(skip)]
@@ -67,7 +67,7 @@ pub(in crate::cli) struct Args {
     )]
     pub part_rows: Option<u64>,
 
-    /// What is traced.
+    /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
 }
@@ -112,7 +112,7 @@ pub(in crate::cli) fn run(args: Args, format: Format) -> anyhow::Result<ExitCode
     exported::run(&Place::of(&args, format), &args.file, args.trace)
 }
 
-/// Where tables go.
+/// Place and form of the tables.
 struct Place {
     format: Format,
     /// The tables that are written, as indices into `TABLES`.
@@ -144,7 +144,7 @@ impl Place {
         }
     }
 
-    /// Whether it is one file, or standard output.
+    /// Tells whether the output is one file, or standard output.
     fn is_one(&self) -> bool {
         let is_file = |path: &PathBuf| {
             let ending = path.extension().and_then(|e| e.to_str());

@@ -12,11 +12,11 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use tokio::time::Instant;
 
 use super::super::values::parse_time;
-use crate::output::message::tell;
-use crate::serve::otlp::push::Sender;
-use crate::serve::otlp::target::{self, LOCAL, Target};
+use nvcap_monitor::serve::otlp::push::Sender;
+use nvcap_monitor::serve::otlp::target::{self, LOCAL, Target};
+use nvcap_show::output::message::tell;
 
-/// Where to, and how often.
+/// Options of OTLP: where to send, and how often.
 #[derive(clap::Args, Debug)]
 #[group(skip)]
 pub(super) struct OtlpArgs {
@@ -60,7 +60,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl OtlpArgs {
-    /// What is asked for, if anything.
+    /// Returns the sender, interval and resource that are asked for, if any.
     pub(super) fn otlp(&self, version: &str) -> anyhow::Result<Option<Otlp>> {
         let Some(url) = &self.otlp else {
             return Ok(None);

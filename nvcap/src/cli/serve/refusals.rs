@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::counts::view::{Refused, named};
+use nvcap_monitor::counts::view::{Refused, named};
 
 /// At most one message in this time, ns: whoever starts processes without end does not fill the log.
 const PAUSE: u64 = 10_000_000_000;
 
-/// What was told.
+/// Record of the refusals that were told.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// Of those that are refused still, the ids that were told: no more than there are.
+    /// Ids that were told, of processes that are refused still: no more than there are.
     said: BTreeSet<u32>,
     last: Option<u64>,
 }

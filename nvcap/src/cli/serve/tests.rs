@@ -5,7 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use clap::Parser as _;
 
 use super::*;
-use crate::procfs::kernel_log::KernelLog;
+use nvcap_process::procfs::kernel_log::KernelLog;
 
 /// The series of a metric with these words among its labels.
 fn series<'a>(text: &'a str, name: &str, words: &[&str]) -> Vec<&'a str> {

@@ -1,15 +1,15 @@
-//! What runs on this machine: the counts of all, and, of one process, what observing it tells.
+//! View of this machine: the counts of all processes, and, for one process, what observing it tells.
 
 use std::time::Duration;
 
 use super::observed::Observed;
 use super::readings::Readings;
 use super::shown::Shown;
-use crate::host::choice::Whom;
-use crate::top::live::{Live, Reading};
-use crate::top::state::{Screen, State};
-use crate::top::table::Table;
-use crate::top::view::Around;
+use nvcap_monitor::top::live::{Live, Reading};
+use nvcap_monitor::top::state::{Screen, State};
+use nvcap_monitor::top::table::Table;
+use nvcap_monitor::top::view::Around;
+use nvcap_process::host::choice::Whom;
 
 /// See the module.
 pub(super) struct Machine {

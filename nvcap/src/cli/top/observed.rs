@@ -9,17 +9,17 @@ use anyhow::Context as _;
 use clap::Parser;
 
 use super::super::{target, trace};
-use crate::decode::event::Event;
-use crate::driver::Model;
-use crate::ledger::Ledger;
-use crate::output::{Detail, Sink};
-use crate::pipeline::Pipeline;
-use crate::record::Record;
-use crate::source::clock;
-use crate::top::state::{SECOND, Screen, State};
-use crate::top::table::Table;
-use crate::top::tally::Tally;
-use crate::top::works;
+use nvcap_decode::decode::event::Event;
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::Record;
+use nvcap_monitor::top::state::{SECOND, Screen, State};
+use nvcap_monitor::top::table::Table;
+use nvcap_monitor::top::tally::Tally;
+use nvcap_monitor::top::works;
+use nvcap_process::clock;
+use nvcap_show::output::{Detail, Sink};
+use nvcap_show::pipeline::Pipeline;
 
 /// See the module. It ends some moments after this is dropped.
 pub(super) struct Observed {

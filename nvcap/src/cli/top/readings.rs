@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use crate::counts::host::{Host, HostOptions};
-use crate::counts::system::Machine;
-use crate::counts::view::{ProcessView, View};
-use crate::host::{self, Uses, choice::Whom};
-use crate::top::live::{Reading, Who};
+use nvcap_monitor::counts::host::{Host, HostOptions};
+use nvcap_monitor::counts::system::Machine;
+use nvcap_monitor::counts::view::{ProcessView, View};
+use nvcap_monitor::top::live::{Reading, Who};
+use nvcap_process::host::{self, Uses, choice::Whom};
 
 /// See the module. It ends when this is dropped.
 pub(super) struct Readings {

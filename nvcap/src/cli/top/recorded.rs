@@ -3,23 +3,23 @@
 use std::path::Path;
 
 use super::shown::Shown;
-use crate::output::plural::plural_of;
-use crate::top::state::{SECOND, State};
-use crate::top::table::Table;
-use crate::top::tally::Tally;
-use crate::top::view::Around;
-use crate::top::works;
+use nvcap_monitor::top::state::{SECOND, State};
+use nvcap_monitor::top::table::Table;
+use nvcap_monitor::top::tally::Tally;
+use nvcap_monitor::top::view::Around;
+use nvcap_monitor::top::works;
+use nvcap_show::output::plural::plural_of;
 
 /// See the module.
 pub(super) struct Recorded {
     tally: Tally,
     name: String,
-    /// What is added to its times for those of day, ns; 0 where that is not known.
+    /// Number that is added to its times for those of day, ns; 0 where that is not known.
     offset: u64,
 }
 
 impl Recorded {
-    /// Of a file.
+    /// Reads a file.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -41,7 +41,7 @@ impl Recorded {
         self.tally.length_ns()
     }
 
-    /// Whether it has the GPU's times.
+    /// Tells whether the recording has the GPU's times.
     pub(super) fn has_times(&self) -> bool {
         self.tally.has_times()
     }

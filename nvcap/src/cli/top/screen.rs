@@ -13,12 +13,12 @@ use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::{execute, terminal};
 use ratatui::{DefaultTerminal, Frame};
 
-use crate::output::message;
+use nvcap_show::output::message;
 
 /// See the module.
 pub(super) struct Screen {
     terminal: DefaultTerminal,
-    /// Where keys come from.
+    /// File that keys come from.
     keys: File,
     /// A signal has come.
     ended: Arc<AtomicBool>,
@@ -42,14 +42,7 @@ pub(super) fn need() -> anyhow::Result<()> {
 
 /// How many signals have come to live traces so far. Such a trace runs while kernels are shown, and its handlers take the signals.
 fn traced_signals() -> u32 {
-    #[cfg(feature = "trap")]
-    {
-        crate::source::signals::count()
-    }
-    #[cfg(not(feature = "trap"))]
-    {
-        0
-    }
+    nvcap_process::signals::count()
 }
 
 /// The terminal that keys come from, as crossterm finds it.

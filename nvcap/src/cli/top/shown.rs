@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::Event;
 
 use super::screen::Screen;
-use crate::output::message;
-use crate::output::style::Color;
-use crate::top::state::{Action, State};
-use crate::top::table::Table;
-use crate::top::view::{self, Around};
+use nvcap_monitor::top::state::{Action, State};
+use nvcap_monitor::top::table::Table;
+use nvcap_monitor::top::view::{self, Around};
+use nvcap_show::output::message;
+use nvcap_show::output::style::Color;
 
-/// What fills the screen.
+/// Contents of the screen.
 pub(super) trait Shown {
     /// Takes what is new, and says whether anything was. Called several times a second.
     ///
     /// # Errors
     /// When there will be nothing new any more.
     fn step(&mut self, state: &mut State) -> anyhow::Result<bool>;
-    /// What is on the screen.
+    /// Returns the table on the screen.
     fn table(&self, state: &State) -> Table;
-    /// What is beside it; its notice gives way to messages.
+    /// Returns the parts beside the table; their notice gives way to messages.
     fn around(&self, state: &State) -> Around;
 }
 

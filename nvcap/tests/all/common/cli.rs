@@ -1,7 +1,6 @@
 //! The built program, run as a user runs it.
 
 use std::fs;
-#[cfg(target_os = "linux")]
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -34,7 +33,6 @@ pub fn refused(command: &[&str], lines: &[(Vec<&str>, i32, &str)]) {
 }
 
 /// Standard output must be no terminal: that is said with these words.
-#[cfg(target_os = "linux")]
 pub fn refused_on_a_terminal(args: &[&str], words: &str) {
     let (_own, terminal) = terminal(80);
     let out = Command::new(env!("CARGO_BIN_EXE_nvcap"))
@@ -51,7 +49,6 @@ pub fn refused_on_a_terminal(args: &[&str], words: &str) {
 }
 
 /// A terminal of so many columns: the test's end, and the program's.
-#[cfg(target_os = "linux")]
 pub fn terminal(columns: u16) -> (fs::File, OwnedFd) {
     let (mut own, mut its) = (-1, -1);
     let size = libc::winsize {
@@ -82,7 +79,7 @@ fn status_of(child: &Child, line: &str) -> String {
     line.split_whitespace().nth(1).unwrap().to_owned()
 }
 
-/// Whether a child that was not waited for has not ended.
+/// Tells whether a child that was not waited for has not ended.
 pub fn runs(child: &Child) -> bool {
     status_of(child, "State:") != "Z"
 }
@@ -140,7 +137,7 @@ impl Drop for Folder {
 /// constant banks and its QMD.
 pub fn with_one_block_less(capture: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut reader = nvcap::source::file::packed::open(capture).unwrap();
+    let mut reader = nvcap_recording::file::packed::open(capture).unwrap();
     reader.read_to_end(&mut bytes).unwrap();
     let words = |z: u32| [7, 5, z].map(u32::to_le_bytes).concat();
     let places: Vec<usize> = (0..bytes.len() - 12)

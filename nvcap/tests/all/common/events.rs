@@ -1,23 +1,23 @@
 //! Hand-made events for the tests of the sinks, and a writer whose content can be read back.
 
-use nvcap::decode::event::{CopyEngine, CopyMode};
-use nvcap::record::CpuVa;
+use nvcap_decode::decode::event::{CopyEngine, CopyMode};
+use nvcap_decode::record::CpuVa;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use nvcap::decode::event::{
+use nvcap_decode::decode::event::{
     Barrier, Bind, Body, ChipBy, ChipSettled, ConstantBank, Context, Copy, Direction, Engine,
     EntryHead, Event, Evidence, Graph, HostOp, Inline, InlineContent, InlineData, Launch,
     LaunchHow, LaunchKind, Memory, MethodWrite, Moves, Operation, Place, QmdFrom, QmdRelease,
     Semaphore, SemaphoreAction, SemaphoreUnit, SemaphoreWrite, Stop, SubmissionHead,
 };
-use nvcap::decode::pcas::PcasAction;
-use nvcap::output::writer::Output;
-use nvcap::record::{At, ChannelId, How};
-use nvcap::wire::GpuVa;
-use nvcap::wire::{entry::EntryKind, stream::StopReason};
+use nvcap_decode::decode::pcas::PcasAction;
+use nvcap_decode::record::{At, ChannelId, How};
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::{entry::EntryKind, stream::StopReason};
+use nvcap_show::output::writer::Output;
 
-/// What a sink wrote.
+/// Output of a sink.
 #[derive(Clone, Default)]
 pub struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Where captures, facts and fixtures lie in the repository.
+//! Places of captures, facts and fixtures in the repository.
 
 use std::path::{Path, PathBuf};
 

@@ -1,19 +1,11 @@
-//! What tests of several parts use.
+//! Helpers for tests of several parts.
 
-#[cfg(feature = "cli")]
 pub mod cli;
-#[cfg(feature = "output")]
 pub mod events;
-#[cfg(all(feature = "cli", feature = "zstd"))]
+#[cfg(feature = "zstd")]
 pub mod fat;
 pub mod files;
-#[cfg(feature = "output")]
 pub mod schema;
-#[cfg(feature = "cli")]
 pub mod training;
-#[cfg(feature = "cli")]
 pub mod tshark;
-#[cfg(target_os = "linux")]
-#[path = "../../../src/waiting.rs"]
-#[allow(dead_code, reason = "a part of it is the unit tests' alone")]
-pub mod waiting;
+pub use nvcap_waiting as waiting;

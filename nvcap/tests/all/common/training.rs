@@ -2,16 +2,16 @@
 //! device by one thread, two or three kernels by another, and a copy of 64 KiB back; every tenth step the program pauses for 3 ms. Three
 //! ring entries of the second copy channel are missing. Semaphores are read as nvcap reads them.
 
-use nvcap::capture::{EndInfo, TraceInfo, Writer};
-use nvcap::decode::encode::{Pushbuffer, Qmd};
-use nvcap::decode::event::QmdRelease;
-use nvcap::decode::view::View;
-use nvcap::ledger::Ledger;
-use nvcap::record::{
+use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
+use nvcap_decode::decode::event::QmdRelease;
+use nvcap_decode::decode::view::View;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{
     At, Bytes, Channel, ChannelId, Device, Gpu, How, Ioctl, Kernel, Life, NamedBy, Origin, Process,
     Record, Stamp, Stamps, Submission,
 };
-use nvcap::wire::GpuVa;
+use nvcap_decode::wire::GpuVa;
+use nvcap_recording::capture::{EndInfo, TraceInfo, Writer};
 
 const PID: u32 = 4711;
 const TRAINER: u32 = PID;
@@ -96,16 +96,16 @@ pub struct Ran {
     pub doorbell: u64,
     pub begin: u64,
     pub length: u64,
-    /// Of a kernel: its name as the compiler writes it, and its grid.
+    /// Name of a kernel as the compiler writes it, and its grid.
     pub kernel: Option<(&'static str, [u32; 3])>,
-    /// Of a copy.
+    /// Bytes of a copy.
     pub bytes: u32,
 }
 
 /// Writes to memory, as (time on the GPU's clock, address, number, whether it is stamped).
 type Writes = Vec<(u64, u64, u32, bool)>;
 
-/// What a reader sees that reads every 1.1 us, each write 400 ns after it was made at the earliest.
+/// Returns the stamps of a reader that reads every 1.1 us and sees each write 400 ns after it was made at the earliest.
 fn read(mut writes: Writes) -> Vec<Stamp> {
     const PERIOD: u64 = 1_100;
     writes.sort_unstable();

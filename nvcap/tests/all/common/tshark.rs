@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::cli::{Folder, argument, nvcap, text};
 
-/// Whether Wireshark's programs are here.
+/// Tells whether Wireshark's programs are here.
 pub fn is_here(test: &str) -> bool {
     let here = Command::new("tshark").arg("--version").output().is_ok();
     if !here {
@@ -20,7 +20,7 @@ pub fn install(folder: &Folder) {
     assert!(installed.status.success(), "{}", text(&installed.stderr));
 }
 
-/// What tshark prints; it must print nothing on standard error.
+/// Runs tshark and returns its output; it must print nothing on standard error.
 pub fn tshark(folder: &Folder, args: &[&str]) -> String {
     let script = argument(folder.0.join("installed/plugins/nvcap.lua"));
     let out = Command::new("tshark")

@@ -1,13 +1,13 @@
 //! Captures run through a decoder.
 
-use nvcap::{
+use nvcap_decode::{
     decode::{
         DecodeOptions, Decoder, Wants,
         event::{Context, Event},
     },
     record::{Record, Submission},
-    source::file::orc::Orc,
 };
+use nvcap_recording::file::orc::Orc;
 
 /// Every submission of a capture, decoded; `seen` gets the submission and what the decoder says of it.
 pub fn decode(

@@ -2,7 +2,7 @@
 
 pub mod capture;
 
-use nvcap::{
+use nvcap_decode::{
     decode::{
         DecodeOptions, Decoder, Places,
         encode::Pushbuffer,
@@ -12,7 +12,7 @@ use nvcap::{
     wire::{GpuVa, entry::EntryKind},
 };
 
-/// Where the segments lie.
+/// Address of the segments.
 pub const CODE: GpuVa = GpuVa(0x2_0080_0000);
 
 /// A decoder with one channel, and what it was told.

@@ -1,7 +1,7 @@
 //! Builds the records that a process's ioctls and mmaps would give, by the tables' layouts of any release.
 #![allow(dead_code)] // Each test program uses a part.
 
-use nvcap::{
+use nvcap_decode::{
     driver::{self, Change, Model, ModelOptions, Version, layout, rm_request},
     record::{At, Bytes, CpuVa, Device, Ioctl, Life, Mapping, Nested, Process, Record, Unmapping},
 };

@@ -20,7 +20,7 @@ struct Source {
     /// Its path below the folder of the crate's first file.
     name: String,
     ast: syn::File,
-    /// What its `pub use` name: the name and the path behind it.
+    /// Names that its `pub use` bring, each with the path behind it.
     reexports: HashMap<String, Vec<String>>,
 }
 
@@ -210,7 +210,7 @@ fn each_use(tree: &syn::UseTree, at: &mut Vec<String>, each: &mut dyn FnMut(&[St
 struct Finder<'a> {
     sources: &'a BTreeMap<Module, Source>,
     module: &'a Module,
-    /// What the file's own `use` name.
+    /// Names that the file's own `use` bring, each with the path behind it.
     names: HashMap<String, Vec<String>>,
     /// Depth of the inline module that is being read: `super` leads out of that first.
     inline: usize,

@@ -67,7 +67,7 @@ impl Way {
     }
 }
 
-/// Whether the channels of a mode can be found by their structure. They cannot if a ring does not have a CUDA ring's size,
+/// Tells whether the channels of a mode can be found by their structure. They cannot if a ring does not have a CUDA ring's size,
 /// if files have the names of devices (which nvcap believes in the tests' environment), or if nothing distinguishes a
 /// child's device memory from its parent's (docs/limitations.md).
 pub fn is_found(mode: &Mode) -> bool {

@@ -132,7 +132,7 @@ impl Running {
         Ok(())
     }
 
-    /// Whether it has ended; its status is left for `end`.
+    /// Tells whether the program has ended; its status is left for `end`.
     pub fn has_ended(&self) -> bool {
         // SAFETY: a zeroed structure, which the kernel fills.
         unsafe {

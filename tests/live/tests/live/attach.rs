@@ -22,7 +22,7 @@ pub fn attach(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString]) -> 
     attach_to(pid, trace, channels, &[&shown(), flags].concat())
 }
 
-/// What of a trace is compared with a plan.
+/// Options of a trace that is compared with a plan.
 pub fn shown() -> Vec<OsString> {
     ["-vv", "-e", "type=submission,entry", "--json"]
         .map(OsString::from)
@@ -317,12 +317,12 @@ pub fn exits_meanwhile() -> Result<()> {
 /// Threads that submit at once.
 const RACERS: usize = 16;
 
-/// What a trace shows of a channel.
+/// Contents of a trace for one channel.
 #[derive(Debug, Default)]
 struct Shown {
     gpu: Option<u64>,
     ring: Option<u64>,
-    /// Of each submission: token, thread, and whether it is marked late.
+    /// Token and thread of each submission, and whether it is marked late.
     submissions: Vec<(Option<u64>, Option<u64>, bool)>,
 }
 

@@ -84,7 +84,7 @@ pub fn on_the_device() -> Result<()> {
     Ok(())
 }
 
-/// What was executed, of a file with a line for each submission.
+/// Reads the executed entries from a file with a line for each submission.
 fn executed(path: &Path) -> Result<Entries> {
     let mut entries = Entries::new();
     for line in std::fs::read_to_string(path)?.lines() {
@@ -98,7 +98,7 @@ fn executed(path: &Path) -> Result<Entries> {
     Ok(entries)
 }
 
-/// What nvcap saw.
+/// Reads the entries that nvcap saw.
 fn traced(path: &Path) -> Result<Entries> {
     let mut entries = Entries::new();
     for line in std::fs::read_to_string(path)?.lines() {

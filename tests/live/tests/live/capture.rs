@@ -20,7 +20,7 @@ struct Traced {
     _folder: Folder,
 }
 
-/// What is shown where a trace is compared with a plan: method writes would take gigabytes.
+/// Filter of a trace that is compared with a plan: method writes would take gigabytes.
 const ENTRIES: &str = "type=submission,entry";
 
 fn trace(plan: &Plan, args: &[&str]) -> Result<Traced> {
@@ -461,8 +461,8 @@ fn execs(args: &[&str]) -> Result<()> {
     expect_execs(&plan, 3, &traced)
 }
 
-/// Whether the trace lacks some of these submissions of one entry each, as its status says: then what is missing is counted, or said to be
-/// unknown.
+/// Tells by a trace's status whether the trace lacks some of these submissions of one entry each. Missing ones must be counted, or said to
+/// be unknown.
 pub fn lacks_some(ended: &Ended, trace: &Path, all: u64) -> Result<bool> {
     if ended.code()? == 0 {
         return Ok(false);
@@ -477,7 +477,7 @@ pub fn lacks_some(ended: &Ended, trace: &Path, all: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// What a trace's ledger counts.
+/// Counts of a trace's ledger.
 struct Counted {
     entries: u64,
     /// Entries, and doorbells of unknown channels.

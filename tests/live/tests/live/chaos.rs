@@ -40,7 +40,7 @@ fn number(name: &str) -> Result<Option<u64>> {
         .with_context(|| format!("{name} is no number"))
 }
 
-/// What happened.
+/// Counts of what happened.
 #[derive(Debug, Default)]
 struct Counts {
     of: BTreeMap<&'static str, u64>,

@@ -401,7 +401,7 @@ pub fn of_another_user() -> Result<()> {
     Ok(())
 }
 
-/// What may not be served, or not be counted, is said at once.
+/// Commands that may not serve, or may not count, say so at once.
 pub fn refused() -> Result<()> {
     for (args, code, said) in [
         (&["counts"][..], 2, "nothing to count"),

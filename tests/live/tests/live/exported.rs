@@ -26,7 +26,7 @@ pub fn python(format: &str, what: &str) -> Result<PathBuf> {
     }
 }
 
-/// What was exported, and what truly ran.
+/// Exported file, and the truth of what ran.
 pub struct Exported {
     pub file: PathBuf,
     truth: String,

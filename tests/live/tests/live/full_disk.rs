@@ -118,7 +118,7 @@ impl Recording {
 /// Channels and positions of submissions, in their order.
 type Positions = Vec<(u64, u64)>;
 
-/// What is shown of a recording that is not whole: its submissions, and the ledger.
+/// Decodes a recording that is not whole: returns its submissions, and the ledger.
 fn decode(file: &Path) -> Result<(Positions, Value)> {
     let mut args = ["decode", "--json"].map(OsString::from).to_vec();
     args.push(file.into());

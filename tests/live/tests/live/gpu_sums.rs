@@ -1,4 +1,4 @@
-//! What `nvcap time --json` sums up, of a recording, against what the software GPU ran: the time with work, gaps, and overlaps, for the
+//! Sums of `nvcap time --json`, of a recording, against what the software GPU ran: the time with work, gaps, and overlaps, for the
 //! GPU and each engine, process and channel of it.
 //!
 //! Sums may be wrong by no more than the errors that are stated with the times of single entries. What an entry's time is wrong by
@@ -27,7 +27,7 @@ struct Entry {
     /// When it really began and ended.
     ran: (u64, u64),
     ran_host_end: u64,
-    /// Whether nvcap knows when it began.
+    /// True if nvcap knows when it began.
     begun: bool,
     /// nvcap knows how long it ran, too.
     timed: bool,
@@ -38,10 +38,10 @@ struct Entry {
     host_error: u64,
 }
 
-/// What one recording says of one run.
+/// One run as one recording shows it.
 #[derive(Debug)]
 struct Run {
-    /// What `nvcap time` sums up.
+    /// Sums of `nvcap time`.
     sums: Value,
     entries: Vec<Entry>,
 }
@@ -57,7 +57,7 @@ fn read(folder: &Folder, args: &[&str], out: &str) -> Result<Vec<Value>> {
     objects(&out)
 }
 
-/// What `nvcap decode` and `nvcap time` show of a recording.
+/// Output of `nvcap decode` and of `nvcap time` for a recording.
 type Shown = (Vec<Value>, Vec<Value>);
 
 fn recorded(way: Way, gpu: &[String]) -> Result<(Shown, Truth)> {

@@ -1,4 +1,4 @@
-//! What befalls a traced program that others act on too: other traces, debuggers, checkpoints, signals; and what many traces, threads and
+//! Tests of a traced program that others act on too: other traces, debuggers, checkpoints, signals; and of what many traces, threads and
 //! processes leave behind.
 
 use std::collections::BTreeMap;
@@ -162,7 +162,7 @@ pub fn debugger_with_registers() -> Result<()> {
     beside(404, &[], act).map(drop)
 }
 
-/// What a checkpointer does first: it stops all threads and reads all memory and state. Then it lets them go.
+/// A checkpointer begins so: it stops all threads and reads all memory and state. Then it lets them go.
 pub fn checkpointed() -> Result<()> {
     let act = |gpu: &Running| {
         let mut seized = Seized::new(gpu.pid())?.context("it cannot be seized")?;
@@ -430,7 +430,7 @@ pub fn attached_again_and_again() -> Result<()> {
     Ok(())
 }
 
-/// What a long trace holds.
+/// Resources that a long trace holds.
 #[derive(Clone, Debug)]
 struct Holds {
     files: usize,

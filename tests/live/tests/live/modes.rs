@@ -199,7 +199,7 @@ pub fn count() -> Result<()> {
     Ok(())
 }
 
-/// What is captured in windows is right to the byte, and all else is told as passed over. (How near the sums come to the truth:
+/// Windows are captured right to the byte, and all else is told as passed over. (How near the sums come to the truth:
 /// `measure::modes`.)
 pub fn duty() -> Result<()> {
     need_tracing()?;

@@ -397,8 +397,8 @@ pub fn found_channels() -> Result<()> {
     own_children_of(&["--spawn=2", FILES])
 }
 
-/// Where every entry releases the channel's semaphore and the GPU does so in memory, looks are peeks at the semaphore, not at the ring,
-/// while nothing comes; and the stream is still complete, including pauses. (How many, at full speed: `measure::observe`.)
+/// Looks are peeks at the semaphore, not at the ring, while nothing comes, where every entry releases the channel's semaphore and the
+/// GPU does so in memory. The stream is still complete, including pauses. (How many, at full speed: `measure::observe`.)
 pub fn peeks() -> Result<()> {
     let mut plan = plan(95, 3000);
     plan.channels = Channel::first(3, gpus());
@@ -498,7 +498,7 @@ pub fn kill_target() -> Result<()> {
     Ok(())
 }
 
-/// Of how many submissions it is certain that nvcap has read them before something happens to it.
+/// Submissions that nvcap has certainly read before the test acts.
 const READ: u64 = 300;
 
 /// A program of which nvcap has read [`READ`] submissions, and nvcap; the program stays after its last submission.
@@ -713,7 +713,7 @@ pub fn memory_is_bounded() -> Result<()> {
     Ok(())
 }
 
-/// Where /proc tells of processes alone (`subset=pid`), another program that uses a GPU and was there before is not taken for a child.
+/// Another program that uses a GPU and was there before is not taken for a child where /proc tells of processes alone (`subset=pid`).
 pub fn proc_of_processes_alone() -> Result<()> {
     let test = Command::new("unshare")
         .args(["--mount", "--propagation=private", "mount"])

@@ -375,8 +375,7 @@ pub fn ended_as_a_thread_without_registers_is_killed() -> Result<()> {
     Ok(())
 }
 
-/// Whether the trace was complete, which it may not say where something is missing. What it may lack depends on the moment, and so does which
-/// of the two is true; not that it says so.
+/// Tells whether the trace was complete, which depends on the moment. The trace may never say that it is complete where something is missing.
 fn ended_and_killed(n: u64, how: &str, without_registers: bool) -> Result<bool> {
     // It is killed long before it has submitted all.
     let plan = plan(720 + n, 8000);

@@ -20,7 +20,7 @@ fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
 
-/// What `nvcap decode` with `options` makes of a recording.
+/// Runs `nvcap decode` with `options` on a recording.
 pub fn decode(file: &Path, options: &[&str]) -> Result<Ended> {
     let mut args = words(&["decode"]);
     args.extend(words(options));

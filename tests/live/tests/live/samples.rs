@@ -45,7 +45,7 @@ fn path(channel: Channel) -> &'static str {
     }
 }
 
-/// What the plan has after the first `BEFORE` submissions of each channel, in the words of nvcap's metrics.
+/// Returns the sums of the plan after the first `BEFORE` submissions of each channel, in the words of nvcap's metrics.
 fn planned(plan: &Plan) -> Sums {
     let mut sums = Sums::new();
     let mut add = |what: String, more: u64| *sums.entry(what).or_default() += more as f64;

@@ -9,11 +9,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use ::nvcap::in_step;
 use anyhow::{Context, Result, bail, ensure};
 use live::harness::NotRun;
 pub(crate) use live::json_lines::of_file as objects;
 use live::programs::{Folder, Running, nvcap, softgpu};
+use nvcap_process::in_step;
 use serde_json::Value;
 use softgpu::layout::channels_file;
 use softgpu::timed::STAMP_TO_START;
@@ -38,7 +38,7 @@ pub(crate) enum Way {
 
 const WAYS: [Way; 3] = [Way::Start, Way::Attached, Way::Observed];
 
-/// What ran, by ring and position.
+/// Work that ran, by ring and position.
 pub(crate) type Truth = HashMap<(u64, u64), Value>;
 
 /// Runs the software GPU with these options under nvcap; returns nvcap's objects and the truth.
@@ -137,7 +137,7 @@ pub(crate) fn number(object: &Value, name: &str) -> Result<u64> {
         .with_context(|| format!("{name} is no number: {object}"))
 }
 
-/// What a comparison found.
+/// Findings of a comparison.
 #[derive(Debug, Default)]
 struct Found {
     /// Operations shown, and how many of them with a start and with a duration.
@@ -146,7 +146,7 @@ struct Found {
     durations: u64,
     copies: u64,
     copies_timed: u64,
-    /// What was submitted later must have its times: until then nvcap was not ready, ns of the host.
+    /// Time until which nvcap was not ready, ns of the host: later submissions must have their times.
     ready: u64,
     /// Kernels of these whose ends nothing told.
     endless: u64,
@@ -157,7 +157,7 @@ struct Found {
     made_up: u64,
     /// Kernels by how their durations were known.
     by: BTreeMap<String, u64>,
-    /// What is not as stated, by statement and way, with an example; and of how many statements.
+    /// Statements that are wrong, by statement and way, with an example; and the number of all statements.
     wrong: BTreeMap<String, (u64, String)>,
     stated: u64,
 }
@@ -303,8 +303,8 @@ impl Found {
     }
 }
 
-/// What is rung for on an idle GPU begins some us later. Threads of the software GPU that lose their processor begin it later, and it then looks as
-/// if it had waited for the kernel before it, as far as the clocks tell (docs/gpu-time.md, limits), ns.
+/// Delay from which on a kernel on an idle GPU looks as if it had waited for the kernel before it, as far as the clocks tell (docs/gpu-time.md,
+/// limits), ns. Work begins some us after its doorbell; later where a thread of the software GPU loses its processor.
 const BEGINS_NS: u64 = 25_000;
 
 /// True where the submission behind this one waited for nothing, and began so late that its stamp looks as if it had.
@@ -354,7 +354,7 @@ fn compare(shown: &[Value], truth: &Truth, from: u64) -> Result<Found> {
     Ok(found)
 }
 
-/// What tells the ends of a run's kernels. The next stamp does where the next one waited.
+/// Evidence of the ends of a run's kernels. The next stamp is such where the next kernel waited.
 #[derive(Clone, Copy, Debug)]
 enum Ends {
     /// The next stamp, and words.

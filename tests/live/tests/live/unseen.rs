@@ -36,7 +36,7 @@ fn in_namespace(as_root: &str, then: &str) -> Result<Ended> {
     Ok(ended)
 }
 
-/// Where `/proc` is mounted with hidepid nobody can say that others use no GPU; with the own processes alone meant, nothing is hidden.
+/// Nobody can say that others use no GPU where `/proc` is mounted with hidepid; with the own processes alone meant, nothing is hidden.
 pub fn hidden_by_proc() -> Result<()> {
     for hidepid in ["invisible", "noaccess", "ptraceable"] {
         let mount = format!("mount -t proc -o hidepid={hidepid} proc /proc;");
@@ -51,7 +51,7 @@ pub fn hidden_by_proc() -> Result<()> {
     Ok(())
 }
 
-/// Where nothing comes and goes, nothing is missing.
+/// Nothing is missing where nothing comes and goes.
 pub fn quiet_host() -> Result<()> {
     let ended = in_namespace("", &format!("exec {TRACE} --duration 1"))?;
     ended.expect_code(0)?;

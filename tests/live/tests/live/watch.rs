@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use live::programs::{Folder, Running, Until, nvcap};
-use nvcap::output::dump::Status;
+use nvcap_show::output::dump::Status;
 use serde_json::Value;
 
 use super::dump::{plan, start};
@@ -119,7 +119,7 @@ pub fn nothing_to_dump() -> Result<()> {
     Ok(())
 }
 
-/// What cannot be watched is said at once.
+/// Commands that cannot watch say so at once.
 pub fn refused() -> Result<()> {
     for (args, code, said) in [
         (&["watch"][..], 2, "nothing to watch"),

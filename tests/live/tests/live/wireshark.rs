@@ -41,7 +41,7 @@ fn copied(program: PathBuf, to: PathBuf) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// What tshark captures live is whole, is shown as nvcap decodes it, and can be exported again.
+/// Live captures of tshark are whole, are shown as nvcap decodes them, and can be exported again.
 pub fn live_capture() -> Result<()> {
     let tshark = Path::new("tshark");
     if Command::new(tshark).arg("--version").output().is_err() {

@@ -22,7 +22,7 @@ fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
 }
 
-/// What was measured of nvcap beside a program.
+/// Measurements of nvcap beside a program.
 struct Beside {
     /// The lengths of the program's kernels, ns.
     lengths: Vec<u64>,

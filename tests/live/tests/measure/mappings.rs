@@ -1,4 +1,4 @@
-//! What observing a process with many mappings costs.
+//! Cost of observing a process with many mappings.
 
 use std::ffi::OsString;
 

@@ -32,7 +32,7 @@ fn share(launches: &[Value], has: impl Fn(&Value) -> bool) -> f64 {
     launches.iter().filter(|l| has(l)).count() as f64 / launches.len() as f64
 }
 
-/// Of modules that come one after another.
+/// Measures names with modules that come one after another.
 pub fn modules_that_keep_coming() -> Result<Vec<Figure>> {
     let launches = traced(&[
         "--kernels",

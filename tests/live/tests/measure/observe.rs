@@ -93,7 +93,7 @@ fn cpu_of(pid: u32) -> Result<u64> {
     Ok(sum)
 }
 
-/// What waiting for a sleeping process costs, and how much is seen of what it does at full speed right after waking.
+/// Measures the cost of waiting for a sleeping process, and how much is seen of what it does at full speed right after waking.
 pub fn sleeping() -> Result<Vec<Figure>> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");

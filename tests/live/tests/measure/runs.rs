@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use live::programs::{Folder, GUARD, Running, nvcap, softgpu};
 use serde_json::Value;
 
-/// What a trace tells of itself.
+/// Facts that a trace tells of itself.
 pub struct Traced {
     /// Its ledger.
     pub ledger: Value,

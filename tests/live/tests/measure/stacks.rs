@@ -1,4 +1,4 @@
-//! What a stack adds to a trap.
+//! Cost that a stack adds to a trap.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! What doorbells cost once their tokens are learnt.
+//! Cost of doorbells once their tokens are learnt.
 
 use std::ffi::OsString;
 

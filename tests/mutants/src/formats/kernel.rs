@@ -1,8 +1,12 @@
-//! What the kernel and nvcap's programs in it hand over: type information, mappings, records of the ring buffer.
+//! Formats that the kernel and nvcap's programs in it hand over: type information, mappings, records of the ring buffer.
 
-use nvcap::internals::{Assembler, Btf, Raw, lines, parse};
-use nvcap::record::MOST_BYTES;
-use nvcap::wire::entry;
+use nvcap_decode::record::MOST_BYTES;
+use nvcap_decode::wire::entry;
+use nvcap_live::trap::{
+    assemble::{Assembler, Raw, parse},
+    btf::Btf,
+};
+use nvcap_process::procfs::maps::lines;
 
 use super::{Seeds, holds};
 use crate::mutate::Mutant;
@@ -52,7 +56,7 @@ pub(super) fn check_maps(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
     holds(mappings <= most, || format!("{mappings} of {most} lines"))
 }
 
-/// What is joined of records has no more bytes than its entries point to and than a submission may have; nothing of a
+/// Checks that joined records have no more bytes than their entries point to and than a submission may have; nothing of a
 /// record is given that is not in it.
 pub(super) fn check_ring_records(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
     let (mut assembler, mut out) = (Assembler::default(), Vec::new());
@@ -77,7 +81,7 @@ pub(super) fn check_ring_records(_: &Seeds, mutant: &Mutant) -> Result<(), Strin
     let len = mutant.bytes.len();
     for (call, _) in calls {
         let nested = call.nested.iter().flat_map(|n| [&n.input, &n.output]);
-        let has = |all: usize, bytes: &nvcap::record::Bytes| all + bytes.data.len();
+        let has = |all: usize, bytes: &nvcap_decode::record::Bytes| all + bytes.data.len();
         let given = nested.chain([&call.input, &call.output]).fold(0, has);
         holds(given <= len, || {
             format!("{given} B of a call, of {len} B of records")
@@ -89,7 +93,8 @@ pub(super) fn check_ring_records(_: &Seeds, mutant: &Mutant) -> Result<(), Strin
             let most = entry::len(segment.entry);
             let had = segment.bytes.len();
             holds(had <= most as usize, || format!("{had} of {most} B"))?;
-            let within = |h: &nvcap::wire::Hole| h.offset <= most && h.len <= most - h.offset;
+            let within =
+                |h: &nvcap_decode::wire::Hole| h.offset <= most && h.len <= most - h.offset;
             holds(segment.holes.iter().all(within), || {
                 format!("a hole beyond {most} B: {:?}", segment.holes)
             })?;

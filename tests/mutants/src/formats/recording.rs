@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::io::{self, Cursor, Read};
 
-use nvcap::capture::{Item, Reader, TraceInfo, Writer};
-use nvcap::ledger::Ledger;
-use nvcap::record::{At, Loss, Lost, Record};
-use nvcap::source::file::{orc::Orc, packed};
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{At, Loss, Lost, Record};
+use nvcap_recording::capture::{Item, Reader, TraceInfo, Writer};
+use nvcap_recording::file::{orc::Orc, packed};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::{Kept, Seeds, check_output, holds, pipeline};

@@ -22,7 +22,7 @@ pub struct Job {
     pub kptr: u32,
     /// nvcap runs as an ordinary user with the capabilities it needs.
     pub user: bool,
-    /// Whether nvcap is in the guest.
+    /// True if nvcap is in the guest.
     pub nvcap: bool,
     /// Seconds after which a test that has come to no end is ended: a guard against hanging.
     pub guard: u64,

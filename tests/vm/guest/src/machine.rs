@@ -153,7 +153,7 @@ pub fn unload_driver() -> Result<()> {
 /// The port of the isa-debug-exit device.
 #[cfg(target_arch = "x86_64")]
 const EXIT_PORT: u16 = 0xf4;
-/// Whether this process may write to it.
+/// True if this process may write to the port.
 #[cfg(target_arch = "x86_64")]
 static MAY_EXIT: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
 

@@ -1,0 +1,199 @@
+//! CUDA ELF images (cubins): functions with their code, registers and parameters, read from any memory at an address.
+//!
+//! libcuda keeps the images of the modules that it has loaded in the process's own memory. Only the headers, the names of the
+//! sections and the attributes (`.nv.info*`) are read, at most [`MOST_READ`] bytes of an image; its code is read by whoever
+//! wants it, by a [`Function`]'s range. Any bytes are accepted: what makes no sense is left out.
+//!
+//! Sources of the facts: the identification and the flags are those of LLVM's `BinaryFormat/ELF.h` (`EM_CUDA`,
+//! `EF_CUDA_*`), and what ptxas 12.9.86, 13.0.88 and 13.5.37 wrote for sm_90 to sm_121f; the formats and numbers of attributes (`EIFMT_*`, `EIATTR_*`) are those that `cuobjdump -elf` prints and CuAssembler,
+//! cudaparsers and denvdis list; `KPARAM_INFO_V2`'s layout was published with an experiment of nvcc 12.9
+//! on a kernel with a parameter of 0x1520 bytes.
+//!
+//! - [`control`]: what the control bits of an instruction say.
+//! - [`compare`]: code that was seen elsewhere, against an image's.
+//! - `fatbin`: the containers of images in programs and libraries, and what is compressed there.
+
+use std::{collections::HashMap, ops::Range};
+
+use crate::wire::peek::Peek;
+use crate::wire::words::{u32_at, u64_at, u64s};
+
+pub mod compare;
+pub mod control;
+mod elf;
+pub mod fatbin;
+mod info;
+
+pub use elf::MOST_READ;
+use elf::{Elf, NOBITS};
+pub use info::{Bank, Param};
+
+/// The most relocations that are kept of one image.
+const MOST_RELOCATIONS: usize = 1 << 20;
+/// Section type: relocations with addends, three words each.
+const RELA: u32 = 4;
+/// Section type: relocations, two words each.
+const REL: u32 = 9;
+
+/// An image, as its headers and attributes describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Address of the image.
+    pub at: u64,
+    /// Its length in bytes, by its headers.
+    pub len: u64,
+    /// The GPU architecture, as in `sm_90`.
+    pub sm: u32,
+    /// It runs on this very architecture alone (`sm_90a`). Code for a family (`sm_100f`) has no mark of its own: it is as for `sm_100`.
+    pub accelerated: bool,
+    /// It is for linking with others (`nvcc -dc`); otherwise it can be loaded.
+    pub relocatable: bool,
+    /// Its functions, in the order of their sections: kernels, and device functions that have sections of their own.
+    pub functions: Vec<Function>,
+}
+
+/// A function of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// The name, as the compiler mangled it.
+    pub name: String,
+    /// Index of the section with its code.
+    pub section: u32,
+    /// Index of its symbol, by which nvdisasm chooses functions.
+    pub symbol: u32,
+    /// Its code: bytes of the image.
+    pub code: Range<u64>,
+    /// Registers of a thread.
+    pub registers: Option<u32>,
+    /// Parameters, in order. Empty if there are none or nothing is said about them.
+    pub params: Vec<Param>,
+    /// Place of the parameters in constant bank 0.
+    pub bank: Option<Bank>,
+    /// Relocations: offsets within the code at which the loader changes it, in order.
+    pub relocations: Vec<u64>,
+}
+
+impl Image {
+    /// Reads the image that begins at `at`; none if there is no CUDA ELF header, or its tables cannot be read.
+    #[must_use]
+    pub fn read<M: Peek + ?Sized>(memory: &M, at: u64) -> Option<Self> {
+        let mut elf = Elf::read(memory, at)?;
+        let mut functions = Vec::new();
+        // By the index of the section.
+        let mut by_section = HashMap::new();
+        let sections = std::mem::take(&mut elf.sections);
+        for (section, index) in sections.iter().zip(0..) {
+            let Some(name) = section.name.strip_prefix(".text.") else {
+                continue;
+            };
+            if section.kind == NOBITS {
+                continue;
+            }
+            by_section.insert(index, functions.len());
+            functions.push(Function {
+                name: name.to_owned(),
+                section: index,
+                symbol: section.info & 0xff_ffff,
+                code: section.range(),
+                registers: match section.info >> 24 {
+                    0 => None,
+                    registers => Some(registers),
+                },
+                params: Vec::new(),
+                bank: None,
+                relocations: Vec::new(),
+            });
+        }
+        let by_symbol: HashMap<u32, u32> =
+            functions.iter().map(|f| (f.symbol, f.section)).collect();
+        let mut relocations = 0;
+        // Mostly in the order of their places, so that each part of the image is read once.
+        for section in &sections {
+            if section.name == ".nv.compat" {
+                elf.accelerated |= info::is_accelerated(&elf.bytes(section));
+                continue;
+            }
+            if section.name == ".nv.info" {
+                for (symbol, count) in info::registers(&elf.bytes(section)) {
+                    let index = by_symbol.get(&symbol).and_then(|s| by_section.get(s));
+                    if let Some(function) = index.and_then(|&i| functions.get_mut(i)) {
+                        function.registers = Some(count);
+                    }
+                }
+                continue;
+            }
+            let Some(&index) = by_section.get(&section.info) else {
+                continue;
+            };
+            let Some(function) = functions.get_mut(index) else {
+                continue;
+            };
+            let of = |prefix: &str| section.name.strip_prefix(prefix) == Some(&function.name);
+            if of(".nv.info.") {
+                let found = info::parameters(&elf.bytes(section));
+                function.params = found.params;
+                function.bank = found.bank;
+            } else if (section.kind == REL && of(".rel.text."))
+                || (section.kind == RELA && of(".rela.text."))
+            {
+                let word = if elf.wide { 8 } else { 4 };
+                let each = if section.kind == REL { 2 } else { 3 } * word;
+                let bytes = elf.bytes(section);
+                let places = bytes.chunks_exact(each);
+                let places = places.filter_map(|r| match word {
+                    8 => u64_at(r, 0),
+                    _ => u32_at(r, 0).map(u64::from),
+                });
+                let len = function.code.end - function.code.start;
+                let before = function.relocations.len();
+                let left = MOST_RELOCATIONS.saturating_sub(relocations);
+                function
+                    .relocations
+                    .extend(places.filter(|at| *at < len).take(left));
+                relocations += function.relocations.len() - before;
+            }
+        }
+        for function in &mut functions {
+            function.relocations.sort_unstable();
+            function.relocations.dedup();
+        }
+        Some(Self {
+            at,
+            len: elf.len(&sections),
+            sm: elf.sm,
+            accelerated: elf.accelerated,
+            relocatable: elf.relocatable,
+            functions,
+        })
+    }
+
+    /// The architecture as toolkits name it: `sm_90`, `sm_100a`.
+    #[must_use]
+    pub fn target(&self) -> String {
+        let only = if self.accelerated { "a" } else { "" };
+        format!("sm_{}{only}", self.sm)
+    }
+
+    /// The function with this mangled name.
+    #[must_use]
+    pub fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().find(|f| f.name == name)
+    }
+}
+
+/// The first 8 bytes of a CUDA ELF image, as a little-endian word: magic, 64 or 32 bits, little-endian, version 1, and the number of
+/// the ABI, of which the newer one has 64 bits alone.
+pub const HEADS: [u64; 3] = [
+    0x3301_0102_464c_457f,
+    0x4101_0102_464c_457f,
+    0x3301_0101_464c_457f,
+];
+
+/// Returns the offsets at which images may begin in bytes that lie at an address divisible by 8. Images begin at such addresses,
+/// too, as allocators and the sections of files place them. [`Image::read`] says whether there is one.
+pub fn beginnings(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let words = u64s(bytes).zip((0..).step_by(8));
+    words
+        .filter(|(word, _)| HEADS.contains(word))
+        .map(|(_, at)| at)
+}

@@ -1,0 +1,441 @@
+//! The decoder: submissions in, events out, with the state of every channel kept between them.
+
+use super::{
+    chips::{Chips, Examined},
+    class_dispatch::Plans,
+    defaults::Chip,
+    driver_writes::DriverWrites,
+    event::{Body, ChipBy, Context, Engine, EntryHead, Event, Operation, Stop, SubmissionHead},
+    graph::Graphs,
+    kernels::Kernels,
+    shadow::{Shadow, Space},
+    state::{ChannelBindings, Sub, engine_of},
+    submission::SubmissionDecoder,
+    wants::{Counts, Places, Wants},
+};
+use crate::record::{self, ChannelId, Kernel, Submission};
+use crate::wire::{
+    GpuVa,
+    entry::{self, EntryKind},
+    hash::{NumberMap, NumberSet},
+    stream::{Item, Stream},
+};
+
+/// Options of a decoder.
+#[derive(Clone, Debug)]
+pub struct DecodeOptions {
+    /// The events to emit; all by default.
+    pub wants: Wants,
+    /// The most memory that the shadow of GPU memory takes, in bytes; the least recently used pages are dropped first.
+    pub shadow_bytes: usize,
+    /// Host class of a channel of which nothing is known.
+    pub host_class: u32,
+    /// Chip of every GPU, whatever other evidence says.
+    pub chip: Option<&'static Chip>,
+    /// Number of the GPU in a linked group that the subdevice masks are applied for.
+    pub subdevice: u8,
+}
+
+/// Default of [`DecodeOptions::shadow_bytes`]: 64 MiB, sixty times what the largest graph upload measured (1024 nodes) takes.
+pub const SHADOW_BYTES: usize = 64 << 20;
+
+impl Default for DecodeOptions {
+    fn default() -> Self {
+        Self {
+            wants: Wants::default(),
+            shadow_bytes: SHADOW_BYTES,
+            host_class: 0xc86f,
+            chip: None,
+            subdevice: 0,
+        }
+    }
+}
+
+/// The decoder. One serves a whole trace: it keeps channels and processes apart.
+pub struct Decoder {
+    options: DecodeOptions,
+    channels: NumberMap<ChannelId, ChannelBindings>,
+    pub(super) shadow: Shadow,
+    plans: Plans,
+    chips: Chips,
+    graphs: Graphs,
+    /// QMDs known from the process's memory that were not overwritten since.
+    images: NumberSet<(Space, u64)>,
+    /// QMDs and the words that they release.
+    driver_writes: DriverWrites,
+    kernels: Kernels,
+    counts: Counts,
+}
+
+impl Decoder {
+    /// A decoder without any state.
+    pub fn new(options: DecodeOptions) -> Self {
+        Self {
+            shadow: Shadow::new(options.shadow_bytes),
+            chips: Chips::new(options.chip),
+            options,
+            channels: NumberMap::default(),
+            plans: Plans::default(),
+            graphs: Graphs::default(),
+            images: NumberSet::default(),
+            driver_writes: DriverWrites::default(),
+            kernels: Kernels::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Announces a channel, or adds to what is known of it. A submission on a channel that was never announced is decoded
+    /// too, with the facts in the submission itself.
+    pub fn channel(&mut self, c: &record::Channel) {
+        let channel = self.channel_mut(c.id, c.at.pid);
+        channel.space = c.at.pid;
+        channel.gpu = c.gpu.or(channel.gpu);
+        channel.token = c.token.or(channel.token);
+        channel.class = c.class.or(channel.class);
+        if let Some(engine) = c.engine {
+            channel.engine = engine_of(engine);
+        }
+    }
+
+    /// Sets the engine that a channel feeds, if its record does not have it.
+    pub fn engine(&mut self, id: ChannelId, engine: Engine) {
+        self.channel_mut(id, 0).engine = engine;
+    }
+
+    /// Sets the class of a subchannel whose SET_OBJECT came before everything that is decoded.
+    pub fn bind(&mut self, id: ChannelId, subchannel: u8, class: u32) {
+        let (space, gpu) = {
+            let channel = self.channel_mut(id, 0);
+            (channel.space, channel.gpu)
+        };
+        self.chips.learn(space, gpu, class);
+        let (plan, counter) = self.plans.of(class);
+        let subs = self.channels.get_mut(&id).map(|c| &mut c.subs);
+        if let Some(sub) = subs.and_then(|s| s.get_mut(usize::from(subchannel))) {
+            sub.bind(class, plan, counter);
+        }
+    }
+
+    /// Sets the chip of a GPU (`None`: of every GPU without a number), for the classes of subchannels whose SET_OBJECT was
+    /// not seen.
+    pub fn chip(&mut self, gpu: Option<u32>, chip: &'static Chip, by: ChipBy) {
+        self.chips.set(gpu, chip, by);
+    }
+
+    /// Withdraws the chip set by [`Decoder::chip`].
+    pub fn forget_chip(&mut self, gpu: Option<u32>) {
+        self.chips.forget(gpu);
+    }
+
+    /// The events to emit.
+    pub fn wants(&self) -> Wants {
+        self.options.wants
+    }
+
+    /// Adds a QMD at `address` in the GPU memory of process `pid`, known from outside the stream. Writes to that address in
+    /// the stream take precedence.
+    pub fn image(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
+        if self.shadow.known(pid, address, 1) == 0 {
+            self.shadow.write(pid, address, bytes);
+            if bytes.len() >= 256 {
+                self.images.insert((pid, address.0));
+                self.driver_writes.qmd(pid, 0, address.0, bytes);
+            }
+        }
+    }
+
+    /// Adds the name of a program: its launches have it from the record's time on, until other code is written there.
+    pub fn kernel(&mut self, kernel: Kernel) {
+        self.kernels.add(kernel);
+    }
+
+    /// Emits graph replays that might have had further submissions, for a live trace that is idle for a while. Replays that
+    /// certainly have further submissions still wait.
+    pub fn flush(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.emit_replays(None, false, sink);
+    }
+
+    /// Emits everything that waited for more: at the end of a process, or of all.
+    pub fn end(&mut self, pid: Option<u32>, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.emit_replays(pid, true, sink);
+    }
+
+    fn emit_replays(&mut self, pid: Option<u32>, is_end: bool, sink: &mut dyn FnMut(&Event<'_>)) {
+        for (context, graph) in self.graphs.end(pid, is_end) {
+            self.counts.graphs += 1;
+            let operation = Operation::Graph(Box::new(graph));
+            sink(&Event {
+                entry: context.last_entry(),
+                context: &context,
+                body: Body::Operation(&operation),
+            });
+        }
+    }
+
+    /// Entries of this channel are missing: a method in progress cannot continue.
+    ///
+    /// Not needed where ring positions show the gap: a submission that does not begin at the end of the last one has the
+    /// same effect.
+    pub fn gap(&mut self, id: ChannelId) {
+        if let Some(channel) = self.channels.get_mut(&id) {
+            channel.stream.reset();
+        }
+    }
+
+    /// Forgets the state of a channel: what comes of it is decoded as its first submissions are.
+    pub fn forget_channel(&mut self, id: ChannelId) {
+        self.channels.remove(&id);
+    }
+
+    /// A process has ended or executed another program: forgets its channels and memory, and replays of graphs that were
+    /// not emitted ([`Decoder::end`] emits them).
+    pub fn forget_process(&mut self, pid: u32) {
+        self.forget_process_before(pid, u64::MAX);
+    }
+
+    /// As [`Decoder::forget_process`], but for kernels whose records are of that time or later.
+    pub fn forget_process_before(&mut self, pid: u32, time_ns: u64) {
+        self.channels.retain(|_, c| c.space != pid);
+        self.chips.forget_space(pid);
+        self.graphs.forget(pid);
+        self.images.retain(|i| i.0 != pid);
+        self.driver_writes.forget(pid);
+        self.kernels.forget(pid, time_ns);
+        self.shadow.forget(pid);
+    }
+
+    /// The context of a submission, from the facts known of its channel. A caller with more facts (thread names, phases)
+    /// adds them.
+    pub fn context(&self, s: &Submission, serial: u64) -> Context {
+        let channel = self.channels.get(&s.channel);
+        Context {
+            at: s.at,
+            thread: s.thread.clone(),
+            gpu: channel.and_then(|c| c.gpu),
+            channel: s.channel,
+            token: s.token.or(channel.and_then(|c| c.token)),
+            class: channel.and_then(|c| c.class),
+            engine: channel.map_or(Engine::Unknown, |c| c.engine),
+            serial,
+            how: s.how,
+            late: s.late,
+            phase: None,
+            stack: None,
+            gpu_time: None,
+            parts: None,
+            identity: None,
+        }
+    }
+
+    /// Counts of everything decoded so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How often each method was written: class, byte address, writes; by class and address.
+    pub fn method_counts(&self) -> Vec<(u32, u16, u64)> {
+        let mut all: Vec<_> = self
+            .plans
+            .list
+            .iter()
+            .flat_map(|c| {
+                let written = c.writes.iter().enumerate().filter(|(_, n)| **n > 0);
+                written.map(|(slot, &n)| (c.plan.class, (slot * 4) as u16, n))
+            })
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Pages held, and pages dropped because of the shadow's size limit.
+    pub fn shadow_pages(&self) -> (usize, u64) {
+        (self.shadow.pages(), self.shadow.evicted())
+    }
+
+    /// The shadow of GPU memory: writes to it that were seen in the stream.
+    pub fn shadow(&mut self) -> &mut Shadow {
+        &mut self.shadow
+    }
+
+    fn channel_mut(&mut self, id: ChannelId, space: Space) -> &mut ChannelBindings {
+        let (plan, counter) = self.plans.of(0);
+        let subdevice = self.options.subdevice;
+        self.channels.entry(id).or_insert_with(|| ChannelBindings {
+            space,
+            gpu: None,
+            token: None,
+            class: None,
+            engine: Engine::Unknown,
+            stream: Stream::of_subdevice(subdevice),
+            base: 0,
+            host: Sub::new(plan.clone(), counter),
+            subs: std::array::from_fn(|_| Sub::new(plan.clone(), counter)),
+            next_position: None,
+            chip_searches: 0,
+        })
+    }
+
+    /// Decodes a submission; `sink` gets its events in order.
+    ///
+    /// `places` gives copies a direction (pass `&()` if nothing is known).
+    pub fn submission(
+        &mut self,
+        s: &Submission,
+        context: &Context,
+        places: &dyn Places,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        self.channel_mut(s.channel, s.at.pid);
+        let Self {
+            channels,
+            options,
+            shadow,
+            plans,
+            chips,
+            graphs,
+            images,
+            driver_writes,
+            kernels,
+            counts,
+        } = self;
+        let Some(channel) = channels.get_mut(&s.channel) else {
+            return;
+        };
+        channel.token = channel.token.or(s.token);
+        if channel.next_position.is_some_and(|p| p != s.position) {
+            channel.stream.reset();
+        }
+        channel.next_position = s.position.checked_add(s.segments.len() as u64);
+        let class = context.class.or(channel.class);
+        let engine = if context.engine == Engine::Unknown {
+            channel.engine
+        } else {
+            context.engine
+        };
+
+        let head = head_of(s);
+        counts.submissions += 1;
+        counts.bytes += head.bytes;
+        sink(&Event {
+            context,
+            entry: 0,
+            body: Body::Submission(head),
+        });
+
+        let mut unit = SubmissionDecoder {
+            wants: options.wants,
+            context,
+            sink,
+            counts,
+            plans,
+            chips,
+            graphs,
+            images,
+            driver_writes,
+            kernels,
+            shadow,
+            places,
+            space: channel.space,
+            gpu: context.gpu.or(channel.gpu),
+            engine,
+            token: context.token.or(channel.token),
+            class,
+            chip: None,
+            host_class: options.host_class,
+            host: &mut channel.host,
+            subs: &mut channel.subs,
+            entry: 0,
+            segment: &[],
+            only_inline: true,
+            named: Vec::new(),
+            written: NumberSet::default(),
+        };
+        let (space, gpu) = (unit.space, unit.gpu);
+        let examined = Examined {
+            space,
+            gpu,
+            stream: &channel.stream,
+            engine,
+            host: class,
+            searched: &mut channel.chip_searches,
+        };
+        unit.chip = unit.chips.of(s, examined);
+        unit.chip_news();
+        unit.settle_host();
+        for (index, segment) in s.segments.iter().enumerate() {
+            unit.counts.entries += 1;
+            unit.entry = index as u32;
+            let kind = entry::read(segment.entry, channel.base);
+            if unit.wants.entries {
+                let head = EntryHead {
+                    index: index as u32,
+                    raw: segment.entry,
+                    kind,
+                    bytes: &segment.bytes,
+                };
+                unit.emit(Body::Entry(head));
+            }
+            match kind {
+                EntryKind::Control {
+                    opcode, operand, ..
+                } => {
+                    unit.counts.controls += 1;
+                    entry::control_passed(opcode, operand, &mut channel.base);
+                }
+                // Not fetched while its subdevice is masked out.
+                EntryKind::Segment {
+                    conditional: true, ..
+                } if channel.stream.masked() => {}
+                EntryKind::Segment { len, .. } => {
+                    unit.segment = &segment.bytes;
+                    // Unfinished data continues: then this entry is a part of the one before.
+                    unit.only_inline |= channel.stream.pending() == 0;
+                    for item in channel.stream.runs(&segment.bytes, len, &segment.holes) {
+                        match item {
+                            Item::Run(run) => unit.run(&run),
+                            Item::Control(..) => {}
+                            Item::Skipped {
+                                subchannel,
+                                address,
+                                words,
+                            } => unit.skip(subchannel, address, words),
+                            Item::Stop(offset, why) => {
+                                unit.counts.stops += 1;
+                                unit.emit(Body::Stop(Stop {
+                                    entry: index as u32,
+                                    offset,
+                                    why,
+                                }));
+                            }
+                        }
+                    }
+                    unit.end_of_entry(len.into());
+                }
+            }
+        }
+    }
+}
+
+fn head_of(s: &Submission) -> SubmissionHead {
+    let mut bytes = 0;
+    let mut missing = 0;
+    for segment in &s.segments {
+        let len = entry::len(segment.entry);
+        if len == 0 {
+            continue;
+        }
+        let short = u64::from(len).saturating_sub(segment.bytes.len() as u64);
+        bytes += u64::from(len);
+        missing += short + segment.holes.iter().map(|h| u64::from(h.len)).sum::<u64>();
+    }
+    SubmissionHead {
+        position: s.position,
+        gp_get: s.gp_get,
+        prev_put: s.prev_put,
+        gp_put: s.gp_put,
+        entries: s.segments.len() as u32,
+        bytes,
+        missing,
+        ip: s.ip,
+    }
+}

@@ -1,0 +1,53 @@
+//! Work that the driver submits on its own account: contexts that it makes and modules that it loads.
+
+/// Work of the driver that submissions can be a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "snake_case")
+)]
+pub enum PartOf {
+    /// A context that is made.
+    Context,
+    /// A module that is loaded, or functions of one.
+    Module,
+}
+
+impl PartOf {
+    /// Words for the whole of it, once it is done.
+    #[must_use]
+    pub const fn done(self) -> &'static str {
+        match self {
+            Self::Context => "context created",
+            Self::Module => "module loaded",
+        }
+    }
+
+    /// Its name in JSON, tables and filters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Context => "context",
+            Self::Module => "module",
+        }
+    }
+}
+
+/// A context that was made, or a module that was loaded, by all the submissions of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Load {
+    /// Kind of the work.
+    pub part_of: PartOf,
+    /// Ring entries that it took.
+    pub entries: u64,
+    /// Bytes of code, and the writes and copies that brought it.
+    pub code_bytes: u64,
+    /// Writes and copies of code.
+    pub code_writes: u64,
+    /// Bytes of variables and constants.
+    pub data_bytes: u64,
+    /// Writes, copies and fills of variables and constants.
+    pub data_writes: u64,
+}

@@ -1,0 +1,252 @@
+//! The kernels at programs' addresses, as records told them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    event::{Launch, LaunchKind},
+    shadow::Space,
+};
+use crate::record::{Kernel, NamedBy};
+use crate::wire::GpuVa;
+use crate::wire::hash::NumberMap;
+
+/// The most programs kept of one process. A long-lived process that compiles at run time makes ever new ones.
+const MOST: usize = 1 << 20;
+/// The most kernels kept of one program's address, where code was replaced.
+const MOST_OF_ONE: usize = 4;
+
+/// A kernel at a program's address. It holds from the time of its first record on, the submission that launched it first; at that of
+/// its last record it was still there.
+#[derive(Debug)]
+struct Held {
+    kernel: Arc<Kernel>,
+    last_ns: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Kernels {
+    spaces: NumberMap<Space, BTreeMap<u64, Vec<Held>>>,
+}
+
+impl Kernels {
+    /// Takes a kernel.
+    pub(super) fn add(&mut self, kernel: Kernel) {
+        let space = self.spaces.entry(kernel.at.pid).or_default();
+        if space.len() >= MOST {
+            space.pop_first();
+        }
+        let here = space.entry(kernel.program.0).or_default();
+        let time_ns = kernel.at.time_ns;
+        here.retain(|h| h.kernel.at.time_ns != time_ns);
+        let behind = here.partition_point(|h| h.kernel.at.time_ns <= time_ns);
+        // The same one as before, asked for again because its memory may have been written.
+        let before = behind.checked_sub(1).and_then(|i| here.get_mut(i));
+        if let Some(before) = before.filter(|h| h.kernel.is_same(&kernel)) {
+            before.last_ns = before.last_ns.max(time_ns);
+            return;
+        }
+        here.insert(
+            behind,
+            Held {
+                kernel: Arc::new(kernel),
+                last_ns: time_ns,
+            },
+        );
+        if here.len() > MOST_OF_ONE {
+            here.remove(0);
+        }
+    }
+
+    /// Forgets the kernels whose code begins in a range that was written at a time, but for those that came later.
+    pub(super) fn written(&mut self, space: Space, at: GpuVa, bytes: u64, time_ns: u64) {
+        let Some(known) = self.spaces.get_mut(&space).filter(|k| !k.is_empty()) else {
+            return;
+        };
+        let end = at.0.saturating_add(bytes);
+        let mut empty = Vec::new();
+        for (program, here) in known.range_mut(at.0..end) {
+            here.retain(|h| h.last_ns >= time_ns);
+            if here.is_empty() {
+                empty.push(*program);
+            }
+        }
+        for program in empty {
+            known.remove(&program);
+        }
+    }
+
+    /// Forgets the kernels of a process from before a time: names of what it ran since may be known already.
+    pub(super) fn forget(&mut self, space: Space, before_ns: u64) {
+        let Some(known) = self.spaces.get_mut(&space) else {
+            return;
+        };
+        known.retain(|_, here| {
+            here.retain(|h| h.last_ns >= before_ns);
+            !here.is_empty()
+        });
+        if known.is_empty() {
+            self.spaces.remove(&space);
+        }
+    }
+
+    /// Names a launch of a submission at a time.
+    pub(super) fn name(&self, space: Space, launch: &mut Launch, time_ns: u64) {
+        if launch.kernel.is_some() {
+            return;
+        }
+        let program = launch.program.map(|p| p.0);
+        let here = program.and_then(|p| self.spaces.get(&space)?.get(&p));
+        let held = here.and_then(|h| h.iter().rev().find(|h| h.kernel.at.time_ns <= time_ns));
+        if let Some(held) = held {
+            launch.set_kernel(&held.kernel);
+        }
+    }
+}
+
+impl Kernel {
+    /// Tells whether two records say the same, at different times.
+    fn is_same(&self, other: &Self) -> bool {
+        let at = self.at;
+        *self
+            == Self {
+                at,
+                ..other.clone()
+            }
+    }
+}
+
+impl Launch {
+    /// Sets its kernel, and the kind that follows from the kernel's name. A program that only its code names may launch others' kernels, as
+    /// CUPTI's does: then the launch's shape tells more, unless the program is the driver's.
+    pub fn set_kernel(&mut self, kernel: &Arc<Kernel>) {
+        let tells = kernel.certain && (kernel.driver || kernel.by != NamedBy::Code);
+        if tells && !matches!(self.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
+            self.kind = kind(kernel);
+            if !matches!(self.kind, LaunchKind::DriverMemset | LaunchKind::DriverCopy) {
+                self.moves = None;
+            }
+        }
+        self.kernel = Some(kernel.clone());
+    }
+}
+
+/// The kind of a launch by its kernel. The names of the driver's own: docs/decoding.md, "Kernels of the driver".
+fn kind(kernel: &Kernel) -> LaunchKind {
+    match (kernel.driver, kernel.name.as_str()) {
+        (false, _) => LaunchKind::User,
+        (true, name) if name.starts_with("memset") => LaunchKind::DriverMemset,
+        (true, name) if name.starts_with("memcpy") || name.contains("Aligned_") => {
+            LaunchKind::DriverCopy
+        }
+        (true, name) if name.ends_with("Scheduler") => LaunchKind::DriverGraph,
+        (true, _) => LaunchKind::Driver,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::event::LaunchHow;
+    use crate::record::At;
+
+    fn kernel(program: u64, name: &str, driver: bool) -> Kernel {
+        let at = At {
+            pid: 7,
+            ..At::default()
+        };
+        Kernel {
+            driver,
+            ..Kernel::called(at, program, name)
+        }
+    }
+
+    #[test]
+    fn written_code_has_another_name() {
+        let mut kernels = Kernels::default();
+        for program in [0x1000, 0x2000, 0x3000] {
+            kernels.add(kernel(program, "add", false));
+        }
+        kernels.written(7, GpuVa(0x1800), 0x1000, 5);
+        kernels.written(8, GpuVa(0), u64::MAX, 5);
+        let known: Vec<u64> = kernels.spaces[&7].keys().copied().collect();
+        assert_eq!(known, [0x1000, 0x3000]);
+        kernels.written(7, GpuVa(0x3000), u64::MAX, 5);
+        assert_eq!(kernels.spaces[&7].len(), 1);
+    }
+
+    #[test]
+    fn a_kernel_holds_from_its_first_launch_on() {
+        let mut kernels = Kernels::default();
+        let named_at = |kernels: &Kernels, time_ns: u64| {
+            let mut launch = crate::decode::ops::launch::unresolved(LaunchHow::Scheduled, None);
+            launch.program = Some(GpuVa(0x1000));
+            kernels.name(7, &mut launch, time_ns);
+            launch.kernel.map(|k| k.name.clone())
+        };
+        for (time_ns, name) in [(20, "second"), (10, "first")] {
+            let mut of = kernel(0x1000, name, false);
+            of.at.time_ns = time_ns;
+            kernels.add(of);
+        }
+        assert_eq!(named_at(&kernels, 9), None);
+        assert_eq!(named_at(&kernels, 10).as_deref(), Some("first"));
+        assert_eq!(named_at(&kernels, 25).as_deref(), Some("second"));
+        // Told again many times, because its memory may have been written: it was there all the time.
+        for time_ns in 22..30 {
+            let mut of = kernel(0x1000, "second", false);
+            of.at.time_ns = time_ns;
+            kernels.add(of);
+        }
+        assert_eq!(named_at(&kernels, 10).as_deref(), Some("first"));
+        assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
+        kernels.written(7, GpuVa(0x1000), 64, 25);
+        assert_eq!(named_at(&kernels, 27).as_deref(), Some("second"));
+        // The second one's code, whose submission is decoded after its name is known.
+        kernels.written(7, GpuVa(0x1000), 64, 20);
+        assert_eq!(named_at(&kernels, 15), None);
+        assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
+        kernels.written(7, GpuVa(0x1000), 64, 30);
+        assert_eq!(named_at(&kernels, 40), None);
+    }
+
+    #[test]
+    fn an_exec_leaves_what_came_after_it() {
+        let mut kernels = Kernels::default();
+        for (program, time_ns) in [(0x1000, 5), (0x2000, 15)] {
+            let mut of = kernel(program, "add", false);
+            of.at.time_ns = time_ns;
+            kernels.add(of);
+        }
+        kernels.forget(7, 10);
+        let known: Vec<u64> = kernels.spaces[&7].keys().copied().collect();
+        assert_eq!(known, [0x2000]);
+        kernels.forget(7, u64::MAX);
+        assert!(kernels.spaces.is_empty());
+    }
+
+    /// CUPTI launches every kernel through a program of its own, which its code names.
+    #[test]
+    fn a_program_that_its_code_alone_names_does_not_tell_what_is_launched() {
+        let mut launch = crate::decode::ops::launch::unresolved(LaunchHow::Scheduled, None);
+        launch.kind = LaunchKind::DriverMemset;
+        let mut of = kernel(1, "hopperTraceKernel", false);
+        of.by = NamedBy::Code;
+        launch.set_kernel(&Arc::new(of));
+        assert_eq!(launch.kind, LaunchKind::DriverMemset);
+        assert!(launch.kernel.is_some());
+        launch.set_kernel(&Arc::new(kernel(1, "add", false)));
+        assert_eq!(launch.kind, LaunchKind::User);
+    }
+
+    #[test]
+    fn the_driver_s_kernels_by_name() {
+        let kind_of = |name: &str| kind(&kernel(1, name, true));
+        assert_eq!(kind_of("memset32"), LaunchKind::DriverMemset);
+        assert_eq!(kind_of("memcpy32_post"), LaunchKind::DriverCopy);
+        assert_eq!(kind_of("IntAligned_AtoA_surf"), LaunchKind::DriverCopy);
+        assert_eq!(kind_of("conditionalScheduler"), LaunchKind::DriverGraph);
+        assert_eq!(kind_of("cnpLaunchDeviceV2"), LaunchKind::Driver);
+        assert_eq!(kind(&kernel(1, "memset32", false)), LaunchKind::User);
+    }
+}

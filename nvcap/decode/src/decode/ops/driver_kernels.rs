@@ -1,0 +1,223 @@
+//! The driver's own kernels, recognised by their form: memsets, copies within the device, and kernels that lead a CUDA
+//! graph on.
+//!
+//! Measured with CUDA 13.0 and driver 580 on Hopper against CUPTI (docs/decoding.md has the evidence). A QMD of libcuda's without any
+//! shared memory is the driver's: every kernel that is compiled for Ampere and later has at least the 1 KiB that is
+//! reserved for the system. A client without CUDA may leave that out, and its kernels are the program's: libcuda's QMDs are told by a
+//! constant bank of its own. Arguments, block and grid together show what a driver's kernel does.
+
+use crate::decode::{
+    event::{LaunchKind, Moves},
+    shadow::{Shadow, Space},
+    view::View,
+};
+use crate::wire::GpuVa;
+use crate::wire::{
+    graph_table::{self, GraphEntry, GraphTable},
+    words::{u32_at, u64_at},
+};
+
+/// First compute class whose kernels all have shared memory.
+const RESERVES_SHARED: u32 = 0xc6c0;
+/// The constant bank with tables of libcuda's own (64 KiB), which each of its QMDs with a program has, its own kernels' and the program's.
+const LIBCUDA_BANK: u32 = 7;
+/// Shared memory of a block that the system reserves since Ampere (CUDA: reservedSharedMemPerBlock), bytes.
+const RESERVED: u32 = 1024;
+
+/// Splits SHARED_MEMORY_SIZE into the program's part and the system's.
+pub(in crate::decode) fn split_shared(class: u32, size: u32) -> (u32, u32) {
+    match size.checked_sub(RESERVED) {
+        Some(asked) if class >= RESERVES_SHARED => (asked, RESERVED),
+        _ => (size, 0),
+    }
+}
+
+/// Returns the origin of a kernel (the program or the driver), and the effect of a memset or copy of the driver's.
+pub(in crate::decode) fn kind(class: u32, view: &View, args: &[u8]) -> (LaunchKind, Option<Moves>) {
+    if view.null || view.grid.contains(&0) {
+        return (LaunchKind::Companion, None);
+    }
+    let is_libcudas = { view.constant_banks.iter() }.any(|bank| bank.index == LIBCUDA_BANK);
+    if class < RESERVES_SHARED || view.shared_bytes != 0 || !is_libcudas {
+        return (LaunchKind::User, None);
+    }
+    let words = Words(args);
+    if let Some(moves) = memset(view.grid, view.block, words) {
+        return (LaunchKind::DriverMemset, Some(moves));
+    }
+    match copy(view.grid, view.block, words) {
+        Some(moves) => (LaunchKind::DriverCopy, Some(moves)),
+        None => (LaunchKind::Driver, None),
+    }
+}
+
+/// Arguments as 64-bit words.
+#[derive(Clone, Copy)]
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn at(self, i: usize) -> u64 {
+        u64_at(self.0, i * 8).unwrap_or(0)
+    }
+
+    fn len(self) -> usize {
+        self.0.len()
+    }
+}
+
+fn is_address(a: u64) -> bool {
+    (0x1_0000..1 << 57).contains(&a)
+}
+
+/// {address, pattern of 32 bits, elements of a row, pitch}; one row: 512 threads of 16 bytes each; several: one block for
+/// each row.
+fn memset(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
+    let (dst, value, elements, pitch) = (args.at(0), args.at(1), args.at(2), args.at(3));
+    // The pattern has 32 bits; the word behind it is leftover memory.
+    if args.len() != 32 || !is_address(dst) || elements == 0 {
+        return None;
+    }
+    if block[1..] != [1, 1] || grid[2] != 1 {
+        return None;
+    }
+    let threads = |row: u64| row.div_ceil(16).next_multiple_of(32).min(512);
+    // The widest element that fits: the driver writes as wide as address, pitch and length allow.
+    let size = [4u64, 2, 1].into_iter().find(|size| {
+        let row = elements.saturating_mul(*size);
+        let aligned = dst.is_multiple_of(*size) && pitch.is_multiple_of(*size);
+        let fits = if pitch == 0 {
+            let blocks = u64::from(grid[0]) == (row / 8192).max(1) && grid[1] == 1;
+            // A single block has one thread for each whole 16 bytes.
+            blocks
+                && (grid[0] > 1
+                    || u64::from(block[0]) == (row / 16).min(512)
+                    || u64::from(block[0]) == threads(row))
+        } else {
+            u64::from(block[0]) == threads(row)
+        };
+        aligned && fits
+    });
+    let rows = if pitch == 0 { 1 } else { u64::from(grid[1]) };
+    size.map(|size| Moves {
+        dst: GpuVa(dst),
+        src: None,
+        bytes: elements.checked_mul(size * rows),
+        value: Some(value as u32),
+    })
+}
+
+fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
+    let (dst, src) = (args.at(0), args.at(1));
+    if !is_address(dst) || !is_address(src) {
+        return None;
+    }
+    let one_row = block == [256, 1, 1] && grid[1..] == [1, 1];
+    let blocks = u64::from(grid[0]);
+    let bytes = match args.len() {
+        // Each block copies 4 KiB; more than 65,535 blocks are two rows or more (256 MiB on an H200: 32768x2).
+        16 if block == [256, 1, 1] && grid[2] == 1 => Some(blocks * u64::from(grid[1]) * 4096),
+        // One thread for each element: 4 bytes if everything is aligned to that, else single bytes. For small copies
+        // nothing in the launch tells a few aligned elements from as many bytes.
+        24 if one_row && blocks == args.at(2).div_ceil(256) => {
+            let elements = args.at(2);
+            if !(dst | src).is_multiple_of(4) {
+                Some(elements)
+            } else if elements.is_multiple_of(4) {
+                elements.checked_mul(4)
+            } else {
+                None
+            }
+        }
+        // Words of 4 bytes, and single bytes behind them.
+        40 if one_row => {
+            let (words, rest) = (args.at(3), args.at(4));
+            let threads = words.saturating_add(rest);
+            (blocks == threads.div_ceil(256)).then_some(())?;
+            words.checked_mul(4).and_then(|n| n.checked_add(rest))
+        }
+        // Rows: bytes of a row, number of rows, pitches.
+        56 if block[1..] == [1, 1] => args.at(2).checked_mul(args.at(3)),
+        _ => return None,
+    };
+    Some(Moves {
+        dst: GpuVa(dst),
+        src: Some(GpuVa(src)),
+        bytes,
+        value: None,
+    })
+}
+
+/// A kernel of the driver that leads a graph on: it works on a table of the graph's parts in GPU memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::decode) struct GraphKernel(pub(in crate::decode) GraphTable);
+
+/// Successor that an entry of the driver's graph table starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::decode) enum Successor {
+    /// A QMD, and how many entries lead to it: the last of them starts it.
+    Qmd { entry: u32, address: u64, of: u32 },
+    /// A conditional node: the GPU decides.
+    Conditional,
+}
+
+/// The most successors of an entry that are followed.
+const MOST_SUCCESSORS: u32 = 4096;
+
+impl GraphKernel {
+    /// Tells whether a QMD may describe such a kernel: cheaper than reading the kernel's arguments for it.
+    pub(in crate::decode) fn may_be(view: &View) -> bool {
+        GraphTable::may_be_of(view.grid, view.block)
+    }
+
+    /// Recognises such a kernel by `args`, and by the table's entry, which names this QMD as proof.
+    pub(in crate::decode) fn of(
+        qmd: u64,
+        view: &View,
+        args: &[u8],
+        shadow: &mut Shadow,
+        space: Space,
+    ) -> Option<Self> {
+        let kernel = Self(GraphTable::of(view.grid, view.block, args)?);
+        let entry = kernel.entry(kernel.0.index, shadow, space)?;
+        (entry.qmd == qmd).then_some(kernel)
+    }
+
+    /// The successors of its entry.
+    pub(in crate::decode) fn successors(self, shadow: &mut Shadow, space: Space) -> Vec<Successor> {
+        let Some(own) = self.entry(self.0.index, shadow, space) else {
+            return Vec::new();
+        };
+        let edge = |i: u32, shadow: &mut Shadow| {
+            let at = self.0.edge_at(own.first.checked_add(i)?)?;
+            let mut word = [0; 4];
+            shadow
+                .read(space, GpuVa(at), &mut word)
+                .then(|| u32_at(&word, 0))?
+        };
+        let mut all = Vec::new();
+        for i in 0..own.successors.min(MOST_SUCCESSORS) {
+            let Some(next) = edge(i, shadow) else { break };
+            let Some(entry) = self.entry(next, shadow, space) else {
+                break;
+            };
+            all.push(if entry.conditional {
+                Successor::Conditional
+            } else {
+                Successor::Qmd {
+                    entry: next,
+                    address: entry.qmd,
+                    of: entry.predecessors,
+                }
+            });
+        }
+        all
+    }
+
+    fn entry(self, index: u32, shadow: &mut Shadow, space: Space) -> Option<GraphEntry> {
+        let at = self.0.entry_at(index)?;
+        let mut bytes = [0; graph_table::KNOWN];
+        shadow
+            .read(space, GpuVa(at), &mut bytes)
+            .then(|| GraphEntry::read(&bytes))?
+    }
+}

@@ -1,0 +1,512 @@
+//! The launch that a QMD describes, in bytes, blocks and threads, independent of the layout's names and scales.
+//!
+//! Every layout names its fields a little differently, and some fields hold a value shifted down by n bits, which is part
+//! of the name (`..._SHIFTEDn`). A plan (bit, width, shift of each field) is made once for each layout.
+
+use crate::decode::event::{ConstantBank, QmdRelease};
+use crate::wire::GpuVa;
+use std::sync::OnceLock;
+
+use super::qmd::{self, ByVersion, Layout, bits, one_load};
+
+/// A launch as a QMD describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct View {
+    /// Version of the layout.
+    pub version: (u8, u8),
+    /// It launches nothing (QMD_TYPE is GRID_NULL).
+    pub null: bool,
+    /// It is a queue, not a grid.
+    pub queue: bool,
+    /// Blocks in x, y, z, whatever the layout counts: a grid of clusters (QMD_TYPE GRID_GPC_CGA) is counted in clusters
+    /// there, and the grid of a cooperative launch (GRID_GPU_CGA) is one cluster over the whole GPU. In 05_01, where a QMD
+    /// holds several grids, these and the fields below are those of the first.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Blocks of a cluster (GPC_CGA) in x, y, z, where the grid is made of clusters.
+    pub cluster: Option<[u32; 3]>,
+    /// All blocks run at once (a cooperative launch: GRID_GPU_CGA or GRID_GPU_GPC_CGA).
+    pub cooperative: bool,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// SHARED_MEMORY_SIZE: shared memory of a block, bytes, including the system's reserve.
+    pub shared_bytes: u32,
+    /// Local memory of a thread, bytes (the low part: the compiler's; the high part is the driver's).
+    pub local_bytes: u32,
+    /// Barriers of a block.
+    pub barriers: u32,
+    /// GPU address of the program.
+    pub program: GpuVa,
+    /// GPU address of the code to fetch beforehand, without its lowest 8 bits; 0 where the layout does not have it. libcuda names the
+    /// program there.
+    pub prefetch: GpuVa,
+    /// `program` is an offset from SET_PROGRAM_REGION (layouts before 02_02).
+    pub program_relative: bool,
+    /// The valid constant banks.
+    pub constant_banks: Vec<ConstantBank>,
+    /// The enabled semaphore releases.
+    pub releases: Vec<QmdRelease>,
+    /// The enabled dependent QMDs.
+    pub dependents: Vec<Dependent>,
+    /// DEPENDENCE_COUNTER: how many decrements it waits for before it runs.
+    pub dependence: u32,
+    /// REQUIRE_SCHEDULING_PCAS: a PCAS alone does not start it; another QMD must schedule it too.
+    pub requires_pcas: bool,
+}
+
+/// Start conditions of a QMD, without the launch that it describes: cheaper than a [`View`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// [`View::null`].
+    pub null: bool,
+    /// [`View::dependence`].
+    pub dependence: u32,
+    /// [`View::requires_pcas`].
+    pub requires_pcas: bool,
+}
+
+/// A QMD on which another one acts when its grid ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dependent {
+    /// GPU address of the QMD.
+    pub address: GpuVa,
+    /// The action.
+    pub action: DependentAction,
+}
+
+/// DEPENDENT_QMD_ACTION.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DependentAction {
+    /// QMD_SCHEDULE, QMD_INVALIDATE_COPY_SCHEDULE, and the enable bit of layouts that have no action.
+    Schedule,
+    /// QMD_DECREMENT_DEPENDENCE.
+    DecrementDependence,
+    /// QMD_INCREMENT_PUT and numbers that no header names: starts nothing.
+    Other(u8),
+}
+
+impl DependentAction {
+    fn read(value: u64) -> Self {
+        match value {
+            1 | 3 => Self::Schedule,
+            4 => Self::DecrementDependence,
+            other => Self::Other(other as u8),
+        }
+    }
+
+    /// Its number in the layouts.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Schedule => 1,
+            Self::DecrementDependence => 4,
+            Self::Other(n) => n,
+        }
+    }
+}
+
+/// Place of a field, with the scale in its name.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    low: u32,
+    /// 0: the layout does not have it.
+    width: u32,
+    /// As many ones.
+    mask: u64,
+    stride: u32,
+    count: u32,
+    shift: u32,
+}
+
+impl Slot {
+    fn get(self, qmd: &[u8]) -> u64 {
+        self.at(qmd, 0)
+    }
+
+    fn at(self, qmd: &[u8], i: u32) -> u64 {
+        self.unshifted(qmd, i) << self.shift
+    }
+
+    fn unshifted(self, qmd: &[u8], i: u32) -> u64 {
+        let low = (self.low + i * self.stride) as usize;
+        let width = self.width as usize;
+        one_load(qmd, low, width, self.mask)
+            .or_else(|| bits(qmd, low, width))
+            .unwrap_or(0)
+    }
+}
+
+/// The lower and upper half of an address or payload.
+#[derive(Clone, Copy, Default)]
+struct Pair {
+    low: Slot,
+    high: Slot,
+}
+
+impl Pair {
+    /// The halves are parts of one shifted value: joined first, then shifted.
+    fn at(self, qmd: &[u8], i: u32) -> u64 {
+        (self.low.unshifted(qmd, i) | self.high.unshifted(qmd, i) << 32) << self.low.shift
+    }
+}
+
+#[derive(Default)]
+struct Release {
+    enable: Slot,
+    element: u32,
+    address: Pair,
+    payload: Pair,
+}
+
+impl Release {
+    fn is_enabled(&self, qmd: &[u8]) -> bool {
+        self.enable.width != 0
+            && self.address.low.width != 0
+            && self.enable.at(qmd, self.element) != 0
+    }
+}
+
+#[derive(Default)]
+struct QmdFields {
+    kind: Slot,
+    is_queue: Slot,
+    grid: [Slot; 3],
+    block: [Slot; 3],
+    cluster: [Slot; 3],
+    gpu_cluster: [Slot; 3],
+    registers: Slot,
+    shared: Slot,
+    local: Slot,
+    barriers: Slot,
+    program: Pair,
+    prefetch: Pair,
+    program_relative: bool,
+    bank_valid: Slot,
+    bank_address: Pair,
+    bank_size: Slot,
+    releases: [Release; 3],
+    dependents: [Next; 2],
+    dependence: Slot,
+    requires_pcas: Slot,
+}
+
+/// One of the dependents: its fields, each with the element to read.
+#[derive(Default)]
+struct Next {
+    enable: (Slot, u32),
+    /// No width if the layout has no action: enabled then means schedule.
+    action: (Slot, u32),
+    pointer: (Slot, u32),
+}
+
+impl QmdFields {
+    fn new(layout: Layout) -> Self {
+        // The newest spelling first; the task's own field before the array over all tasks.
+        let field = |names: &[&str]| -> Slot {
+            let found = names
+                .iter()
+                .find_map(|name| layout.fields().find(|f| f.name() == *name));
+            let Some(f) = found else {
+                return Slot::default();
+            };
+            // In an array over the tasks of 05_01 the first index is the task: the elements of a task have the second.
+            let second = f.stride()[1] != 0;
+            let shift = f
+                .name()
+                .rsplit_once("_SHIFTED")
+                .and_then(|(_, n)| n.parse().ok());
+            let width = u32::from(f.high() - f.low()) + 1;
+            Slot {
+                low: u32::from(f.low()),
+                width,
+                mask: u64::MAX >> (64 - width.min(64)),
+                stride: u32::from(f.stride()[usize::from(second)]),
+                count: u32::from(f.count()[usize::from(second)]),
+                shift: shift.unwrap_or(0),
+            }
+        };
+        let text = |a: &str, b: &str| -> Slot { field(&[a, b]) };
+        let axis = |i: usize| {
+            let new = ["GRID_WIDTH", "GRID_HEIGHT", "GRID_DEPTH"][i];
+            let old = ["CTA_RASTER_WIDTH", "CTA_RASTER_HEIGHT", "CTA_RASTER_DEPTH"][i];
+            field(&[new, old, &format!("SUB_TASK_{new}")])
+        };
+        let thread = |i: usize| {
+            let name = format!("CTA_THREAD_DIMENSION{i}");
+            text(&name, &format!("SUB_TASK_{name}"))
+        };
+        let program = |part: &str| {
+            let name = format!("PROGRAM_ADDRESS_{part}");
+            field(&[
+                &name,
+                &format!("{name}_SHIFTED4"),
+                &format!("SUB_TASK_{name}_SHIFTED4"),
+            ])
+        };
+        let bank = |what: &str| {
+            let buffer = format!("CONSTANT_BUFFER_{what}");
+            let task = format!("SUB_TASK_CONSTANT_BANK_{what}");
+            field(&[
+                &buffer,
+                &format!("{buffer}_SHIFTED4"),
+                &format!("{buffer}_SHIFTED6"),
+                &task,
+                &format!("{task}_SHIFTED4"),
+                &format!("{task}_SHIFTED6"),
+            ])
+        };
+        let release = |i: usize| {
+            let part = |what: &str, old: &str, half: &str| {
+                let new = format!("RELEASE_SEMAPHORE{i}_{what}_{half}");
+                let old = format!("RELEASE{i}_{old}");
+                // The oldest layouts have a payload of 32 bits only, with no half in its name.
+                let whole = if half == "LOWER" { old.as_str() } else { "" };
+                field(&[&new, &format!("{old}_{half}"), whole])
+            };
+            let pair = |what: &str, old: &str| Pair {
+                low: part(what, old, "LOWER"),
+                high: part(what, old, "UPPER"),
+            };
+            let own = text(
+                &format!("RELEASE{i}_ENABLE"),
+                &format!("SEMAPHORE_RELEASE_ENABLE{i}"),
+            );
+            let array = field(&["RELEASE_ENABLE"]);
+            let (enable, element) = if own.width != 0 {
+                (own, 0)
+            } else {
+                (array, i as u32)
+            };
+            Release {
+                enable,
+                element,
+                address: pair("ADDR", "ADDRESS"),
+                payload: pair("PAYLOAD", "PAYLOAD"),
+            }
+        };
+        let dependent = |i: usize| {
+            let choose = |own: &str, array: &[&str]| {
+                let (own, array) = (field(&[own]), field(array));
+                match (own.width, array.count as usize) {
+                    (0, n) if i < n => (array, i as u32),
+                    (0, _) => (Slot::default(), 0),
+                    _ => (own, 0),
+                }
+            };
+            Next {
+                enable: choose(
+                    &format!("DEPENDENT_QMD{i}_ENABLE"),
+                    &["DEPENDENT_QMD_ENABLE", "DEPENDENT_QMD_SCHEDULE_ENABLE"],
+                ),
+                action: choose(
+                    &format!("DEPENDENT_QMD{i}_ACTION"),
+                    &["DEPENDENT_QMD_ACTION"],
+                ),
+                pointer: choose(
+                    &format!("DEPENDENT_QMD{i}_POINTER"),
+                    &["DEPENDENT_QMD_POINTER"],
+                ),
+            }
+        };
+        let program = Pair {
+            low: program("LOWER"),
+            high: program("UPPER"),
+        };
+        let relative = program.low.width == 0;
+        Self {
+            kind: field(&["QMD_TYPE"]),
+            is_queue: field(&["IS_QUEUE"]),
+            grid: [axis(0), axis(1), axis(2)],
+            block: [thread(0), thread(1), thread(2)],
+            cluster: [
+                field(&["GPC_CGA_WIDTH"]),
+                field(&["GPC_CGA_HEIGHT"]),
+                field(&["GPC_CGA_DEPTH"]),
+            ],
+            gpu_cluster: [
+                field(&["GPU_CGA_WIDTH"]),
+                field(&["GPU_CGA_HEIGHT"]),
+                field(&["GPU_CGA_DEPTH"]),
+            ],
+            registers: field(&[
+                "REGISTER_COUNT_V",
+                "REGISTER_COUNT",
+                "SUB_TASK_REGISTER_COUNT",
+            ]),
+            shared: field(&[
+                "SHARED_MEMORY_SIZE",
+                "SHARED_MEMORY_SIZE_SHIFTED7",
+                "SUB_TASK_SHARED_MEMORY_SIZE_SHIFTED7",
+            ]),
+            local: {
+                let name = "SHADER_LOCAL_MEMORY_LOW_SIZE";
+                field(&[
+                    name,
+                    &format!("{name}_SHIFTED4"),
+                    &format!("SUB_TASK_{name}_SHIFTED4"),
+                ])
+            },
+            barriers: text("BARRIER_COUNT", "SUB_TASK_BARRIER_COUNT"),
+            program: if relative {
+                Pair {
+                    low: field(&["PROGRAM_OFFSET"]),
+                    high: Slot::default(),
+                }
+            } else {
+                program
+            },
+            prefetch: Pair {
+                low: field(&["PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED"]),
+                high: field(&["PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED"]),
+            },
+            program_relative: relative,
+            bank_valid: bank("VALID"),
+            bank_address: Pair {
+                low: bank("ADDR_LOWER"),
+                high: bank("ADDR_UPPER"),
+            },
+            bank_size: bank("SIZE"),
+            releases: [release(0), release(1), release(2)],
+            dependents: [dependent(0), dependent(1)],
+            dependence: field(&["DEPENDENCE_COUNTER"]),
+            requires_pcas: field(&["REQUIRE_SCHEDULING_PCAS"]),
+        }
+    }
+}
+
+/// The plan of each version, made when first needed.
+fn plan(version: (u8, u8)) -> Option<&'static QmdFields> {
+    static PLANS: OnceLock<ByVersion<Box<QmdFields>>> = OnceLock::new();
+    let plans = PLANS.get_or_init(|| ByVersion::new(|l| Box::new(QmdFields::new(l))));
+    plans.get(version).map(Box::as_ref)
+}
+
+/// QMD_TYPE in 04_00 and later.
+const TYPE_QUEUE: u64 = 0;
+const TYPE_GRID_NULL: u64 = 1;
+const TYPE_GRID_GPC_CGA: u64 = 3;
+const TYPE_GRID_GPU_CGA: u64 = 4;
+const TYPE_GRID_GPU_GPC_CGA: u64 = 5;
+
+/// Tells whether `qmd` can be a QMD of `class` (0 if unknown): version bits that the class can have and a block that a grid
+/// can have. Cheaper than [`View::of`].
+pub(super) fn plausible(class: u32, qmd: &[u8]) -> bool {
+    let Some(version) = qmd::version_of(class, qmd) else {
+        return false;
+    };
+    let listed = qmd::versions_of(class);
+    if !listed.is_empty() && !listed.contains(&version) {
+        return false;
+    }
+    let Some(p) = plan(version) else { return false };
+    let threads: u64 = p.block.iter().map(|s| s.get(qmd)).product();
+    // Much other data has the size of a short layout: require more of it.
+    let runs = || p.program.at(qmd, 0) != 0 && p.grid.iter().all(|s| s.get(qmd) != 0);
+    (1..=1024).contains(&threads) && (qmd.len() == qmd::MAX_BYTES || runs())
+}
+
+/// Addresses of the words that `qmd` releases, as [`View::of`] has them. Cheaper.
+pub(super) fn releases(class: u32, qmd: &[u8]) -> impl Iterator<Item = GpuVa> {
+    let plan = qmd::version_of(class, qmd).and_then(plan);
+    let all = plan.map_or(&[][..], |p| &p.releases);
+    all.iter()
+        .filter(|r| r.is_enabled(qmd))
+        .map(|r| GpuVa(r.address.at(qmd, 0)))
+}
+
+impl Needs {
+    /// Reads the start conditions of `qmd` for `class`; `None` where [`View::of`] has none.
+    pub(super) fn of(class: u32, qmd: &[u8]) -> Option<Self> {
+        plan(qmd::version_of(class, qmd)?).map(|p| Self::by(p, qmd))
+    }
+
+    fn by(p: &QmdFields, qmd: &[u8]) -> Self {
+        Self {
+            // Without a type the width is 0, and so is the value.
+            null: p.kind.get(qmd) == TYPE_GRID_NULL,
+            dependence: p.dependence.get(qmd) as u32,
+            requires_pcas: p.requires_pcas.get(qmd) != 0,
+        }
+    }
+}
+
+impl View {
+    /// The launch that `qmd` describes for `class` (0 if unknown); `None` if no layout fits its version bits and its
+    /// length.
+    pub fn of(class: u32, qmd: &[u8]) -> Option<Self> {
+        let version = qmd::version_of(class, qmd)?;
+        let p = plan(version)?;
+        let three = |slots: &[Slot; 3]| slots.map(|s| s.get(qmd) as u32);
+        let typed = p.kind.width != 0;
+        let kind = p.kind.get(qmd);
+        let cluster = three(&p.cluster);
+        let in_clusters = typed && matches!(kind, TYPE_GRID_GPC_CGA | TYPE_GRID_GPU_GPC_CGA);
+        let cooperative = typed && matches!(kind, TYPE_GRID_GPU_CGA | TYPE_GRID_GPU_GPC_CGA);
+        let mut grid = three(&p.grid);
+        // A dimension that is not set counts as one.
+        let times = |grid: [u32; 3], each: [u32; 3]| {
+            std::array::from_fn(|i| grid[i].saturating_mul(each[i].max(1)))
+        };
+        if in_clusters {
+            grid = times(grid, cluster);
+        }
+        if cooperative {
+            grid = times(grid, three(&p.gpu_cluster));
+        }
+        let needs = Needs::by(p, qmd);
+        let mut view = Self {
+            version,
+            null: needs.null,
+            queue: if typed {
+                kind == TYPE_QUEUE
+            } else {
+                p.is_queue.get(qmd) != 0
+            },
+            grid,
+            block: three(&p.block),
+            cluster: (in_clusters || !typed && cluster.iter().any(|&n| n > 1)).then_some(cluster),
+            cooperative,
+            dependence: needs.dependence,
+            requires_pcas: needs.requires_pcas,
+            registers: p.registers.get(qmd) as u32,
+            shared_bytes: p.shared.get(qmd) as u32,
+            local_bytes: p.local.get(qmd) as u32,
+            barriers: p.barriers.get(qmd) as u32,
+            program: GpuVa(p.program.at(qmd, 0)),
+            prefetch: GpuVa(p.prefetch.at(qmd, 0) << 8),
+            program_relative: p.program_relative,
+            ..Self::default()
+        };
+        for i in 0..p.bank_valid.count {
+            if p.bank_valid.at(qmd, i) != 0 {
+                view.constant_banks.push(ConstantBank {
+                    index: i,
+                    address: GpuVa(p.bank_address.at(qmd, i)),
+                    size: p.bank_size.at(qmd, i) as u32,
+                });
+            }
+        }
+        for r in &p.releases {
+            if r.is_enabled(qmd) {
+                view.releases.push(QmdRelease {
+                    address: GpuVa(r.address.at(qmd, 0)),
+                    payload: r.payload.at(qmd, 0),
+                });
+            }
+        }
+        for next in &p.dependents {
+            let field = |(slot, i): (Slot, u32)| slot.at(qmd, i);
+            if next.enable.0.width != 0 && next.pointer.0.width != 0 && field(next.enable) != 0 {
+                let action = match next.action.0.width {
+                    0 => DependentAction::Schedule,
+                    _ => DependentAction::read(field(next.action)),
+                };
+                // The pointer is an address shifted down by 8, as in SEND_PCAS_A.
+                let address = GpuVa(field(next.pointer) << 8);
+                view.dependents.push(Dependent { address, action });
+            }
+        }
+        Some(view)
+    }
+}

@@ -1,0 +1,60 @@
+//! The end of work, and how long it took until then: never no time at all.
+
+use crate::decode::event::{DurationBy, GpuDuration};
+
+/// The end of an entry's kernels, on the GPU's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub at: u64,
+    /// The most by which it may be wrong, ns.
+    pub error_ns: u64,
+    /// Evidence for the end.
+    pub by: DurationBy,
+}
+
+impl End {
+    /// The time from `from` to this end, which is at least `least` ns: an end that may lie before that is taken to be in the middle of
+    /// what is possible.
+    pub(super) fn behind(self, from: u64, least: u64) -> GpuDuration {
+        let ns = self.at.saturating_sub(from);
+        let (ns, error_ns) = match ns > least {
+            true => (ns, self.error_ns),
+            false => {
+                let most = (self.at + self.error_ns)
+                    .saturating_sub(from)
+                    .max(least + 1);
+                let middle = least + (most - least).div_ceil(2);
+                // Where all of it lies before that, the end or its error is wrong.
+                let wrong = (from + least).saturating_sub(self.at + self.error_ns);
+                (middle, middle - least + wrong)
+            }
+        };
+        GpuDuration {
+            ns,
+            error_ns,
+            by: self.by,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_takes_no_time() {
+        let of = |at, error_ns, from, least| {
+            let by = DurationBy::Release;
+            let told = End { at, error_ns, by }.behind(from, least);
+            (told.ns, told.error_ns)
+        };
+        assert_eq!(of(5_000, 200, 1_000, 512), (4_000, 200));
+        // It may have ended by 2,100: 512 to 1,100 are possible, and no less, which all are within the error.
+        assert_eq!(of(1_400, 700, 1_000, 512), (806, 294));
+        // Before its begin, as far as it is known: 0 to 300.
+        assert_eq!(of(900, 400, 1_000, 0), (150, 150));
+        // What contradicts itself is within its error all the same.
+        assert_eq!(of(100, 50, 1_000, 0), (1, 851));
+        assert_eq!(of(1_000, 0, 1_000, 0), (1, 1));
+    }
+}

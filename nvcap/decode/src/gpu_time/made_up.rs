@@ -1,0 +1,246 @@
+//! Made-up traces for tests of this crate and of those above: kernels on one compute channel, copies on another, their semaphores read as nvcap
+//! reads them.
+
+use crate::decode::encode::{Pushbuffer, Qmd};
+use crate::decode::event::QmdRelease;
+use crate::decode::view::View;
+use crate::record::{
+    At, Channel, ChannelId, Gpu, How, Life, Origin, Process, Record, Stamp, Stamps, Submission,
+};
+use crate::wire::GpuVa;
+
+pub const PID: u32 = 7;
+pub const CLASS: u32 = 0xcbc0;
+pub const KERNELS: ChannelId = ChannelId(0);
+pub const COPIES: ChannelId = ChannelId(1);
+pub const KERNEL_STAMP: u64 = 0x2_0460_fff0;
+pub const COPY_STAMP: u64 = 0x2_0460_ffe0;
+pub const ENDS: u64 = 0x2_0463_7000;
+/// Host less GPU, ns.
+pub const OFFSET: u64 = 600_000;
+/// From a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
+pub const FETCH: u64 = 2_500;
+/// From a kernel's end to the stamp of the next, ns.
+pub const NEXT: u64 = 900;
+
+/// From a doorbell to its trap, ns: the processor traps behind the store.
+pub fn trap(n: u32) -> u64 {
+    1_000 + u64::from(n % 7) * 400
+}
+
+/// The word that a kernel releases at its end, and the number.
+pub fn end_of(n: u32) -> (u64, u32) {
+    (ENDS + u64::from(n % 16) * 16, n * 2 + 1)
+}
+
+pub fn kernel(n: u32) -> Pushbuffer {
+    let view = View {
+        version: (4, 0),
+        grid: [4, 1, 1],
+        block: [64, 1, 1],
+        registers: 24,
+        program: GpuVa(0x7f00_0000_0000),
+        releases: vec![QmdRelease {
+            address: GpuVa(end_of(n).0),
+            payload: end_of(n).1.into(),
+        }],
+        ..View::default()
+    };
+    let mut p = Pushbuffer::new();
+    // The word is free, then the kernel before has ended.
+    for before in [n.checked_sub(16), n.checked_sub(1)].into_iter().flatten() {
+        let (address, number) = end_of(before);
+        let acquire = [address as u32, (address >> 32) as u32, number, 0, 3];
+        p.named(0, 0xc86f, "SEM_ADDR_LO", &acquire)
+            .expect("methods");
+    }
+    let qmd = Qmd::of(&view).expect("a layout");
+    p.inline(1, CLASS, GpuVa(0x2_04c0_0000), qmd.bytes())
+        .expect("inline data");
+    p.pcas(1, CLASS, GpuVa(0x2_04c0_0000)).expect("methods");
+    let stamp = [2, KERNEL_STAMP as u32, n + 1, 0];
+    p.named(1, CLASS, "SET_REPORT_SEMAPHORE_A", &stamp)
+        .expect("methods");
+    p
+}
+
+pub fn copy(n: u32) -> Pushbuffer {
+    let mut p = Pushbuffer::new();
+    p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x182])
+        .expect("a method");
+    p.named(4, 0xc8b5, "SET_SEMAPHORE_A", &[2, COPY_STAMP as u32, n + 1])
+        .expect("methods");
+    p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x14]).expect("a method");
+    p
+}
+
+pub fn submission(
+    channel: ChannelId,
+    position: u64,
+    time_ns: u64,
+    how: How,
+    p: &Pushbuffer,
+) -> Submission {
+    Submission {
+        at: At {
+            time_ns,
+            pid: PID,
+            tid: 0,
+        },
+        channel,
+        token: None,
+        position,
+        gp_get: None,
+        prev_put: 0,
+        gp_put: 1,
+        ip: None,
+        doorbell: None,
+        how,
+        late: false,
+        thread: None,
+        segments: vec![p.segment(GpuVa(0x2_0080_0000))],
+    }
+}
+
+/// Writes to memory, as (time on the GPU's clock, address, number, whether it is stamped).
+pub type Writes = Vec<(u64, u64, u32, bool)>;
+
+/// Returns the stamps seen by a reader that reads every `period` ns, and sees a write 400 ns after it was made at the earliest.
+pub fn read(mut writes: Writes, period: u64, gaps: bool) -> Vec<Stamp> {
+    writes.sort_unstable();
+    let mut stamps: Vec<Stamp> = Vec::new();
+    let mut last_read = 0;
+    let mut all = writes.into_iter().peekable();
+    let mut time = 0;
+    while all.peek().is_some() {
+        time += period;
+        let pause = gaps && (time / 1_000_000) % 3 == 2;
+        if pause {
+            continue;
+        }
+        let mut seen: Vec<(u64, u64, u32, bool)> = Vec::new();
+        while let Some(write) = all.next_if(|w| w.0 + 400 <= time) {
+            // The later of two writes to one place is read.
+            seen.retain(|s| s.1 != write.1);
+            seen.push(write);
+        }
+        for (at, address, payload, stamped) in seen {
+            stamps.push(Stamp {
+                address: GpuVa(address),
+                payload,
+                gpu_ns: stamped.then_some(at),
+                before_ns: last_read,
+                seen_ns: time + OFFSET + 300,
+            });
+        }
+        last_read = time + OFFSET;
+    }
+    stamps
+}
+
+/// The records of a trace: kernels of 20 us on one channel, and behind every fourth a copy of 12 us on another that waits for the
+/// kernel's stamp. Every second kernel is in the ring before the one before it has ended.
+pub fn records(kernels: u32, how: How) -> Vec<Record> {
+    let at = |time_ns, tid| At {
+        time_ns,
+        pid: PID,
+        tid,
+    };
+    let channel = |id, engine, entries| {
+        Record::Channel(Box::new(Channel {
+            at: at(OFFSET + 900_000, PID),
+            id,
+            gpu: Some(0),
+            token: None,
+            class: None,
+            engine: Some(engine),
+            handle: None,
+            ring_gpu: None,
+            ring: None,
+            entries: Some(entries),
+            userd: None,
+            origin: Origin::Given,
+        }))
+    };
+    let mut all = vec![
+        Record::Gpu(Gpu {
+            at: at(OFFSET + 900_000, 0),
+            minor: 0,
+            pci_device: 0x2335,
+        }),
+        Record::Process(Process {
+            at: at(OFFSET + 900_000, PID),
+            life: Life::Present {
+                name: "simulated".to_owned(),
+            },
+        }),
+        channel(KERNELS, 1, 1024),
+        channel(COPIES, 11, 512),
+    ];
+    let tid = if how == How::Observed { 0 } else { PID + 1 };
+    let seen = |doorbell: u64| match how {
+        How::Observed => (doorbell / 300_000 + 1) * 300_000 + OFFSET,
+        _ => doorbell + trap(0) + OFFSET,
+    };
+    let mut writes = Writes::new();
+    let mut submissions = Vec::new();
+    let (mut doorbell, mut free, mut copied, mut copies) = (1_000_000u64, 0u64, 0u64, 0u32);
+    for n in 0..kernels {
+        doorbell += if n % 2 == 0 { 40_000 } else { 5_000 };
+        let stamp = (doorbell + FETCH).max(free + NEXT);
+        let start = stamp + 576;
+        free = start + 20_000;
+        writes.push((stamp, KERNEL_STAMP, n + 1, true));
+        let (end, number) = end_of(n);
+        writes.push((start + 1_500, end, number - 1, false));
+        writes.push((free + 300, end, number, false));
+        let mut p = Pushbuffer::new();
+        p.bind(1, CLASS);
+        for word in kernel(n).words() {
+            p.raw(*word);
+        }
+        let mut s = submission(KERNELS, n.into(), seen(doorbell), how, &p);
+        (s.prev_put, s.gp_put, s.gp_get) =
+            (n % 1024, (n + 1) % 1024, Some(n.saturating_sub(2) % 1024));
+        s.at.tid = tid;
+        submissions.push(s);
+        if n % 4 == 1 {
+            let rang = doorbell + 2_000;
+            let begin = (rang + FETCH).max(stamp + 1_000).max(copied);
+            copied = begin + 12_000;
+            writes.push((copied, COPY_STAMP, copies + 1, true));
+            let mut p = Pushbuffer::new();
+            p.named(
+                0,
+                0xc86f,
+                "SEM_ADDR_LO",
+                &[KERNEL_STAMP as u32, 2, n + 1, 0, 3],
+            )
+            .expect("methods");
+            p.copy(4, 0xc8b5, GpuVa(0x2_0000_1000), GpuVa(0x2_0000_9000), 4096)
+                .expect("methods");
+            p.named(
+                4,
+                0xc8b5,
+                "SET_SEMAPHORE_A",
+                &[2, COPY_STAMP as u32, copies + 1],
+            )
+            .expect("methods");
+            p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x14]).expect("a method");
+            let mut s = submission(COPIES, copies.into(), seen(rang), how, &p);
+            (s.prev_put, s.gp_put) = (copies % 512, (copies + 1) % 512);
+            s.at.tid = tid;
+            submissions.push(s);
+            copies += 1;
+        }
+    }
+    let until = doorbell + OFFSET + 1_000_000;
+    all.extend(submissions.into_iter().map(Record::Submission));
+    all.push(Record::Stamps(Box::new(Stamps {
+        at: at(until, 0),
+        from_ns: OFFSET,
+        reads: 1,
+        stamps: read(writes, 1_100, false),
+    })));
+    all
+}

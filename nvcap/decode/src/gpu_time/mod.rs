@@ -1,0 +1,270 @@
+//! When the GPU worked on each submission, from the semaphores that it writes: time stamps and releases that another
+//! processor saw ([`crate::record::Stamps`]). No I/O, no clock, no panic.
+//!
+//! - [`mod@unit`]: what an entry's commands say of its times: its stamp, the releases of its kernels, what it waits for.
+//! - [`pair`]: the stamps that Vulkan and OpenGL write around a submission.
+//! - [`words`]: what was seen in semaphores.
+//! - [`clock`]: the GPU's clock against the host's.
+//! - [`end`]: ends of work, and its time until then.
+//! - [`rules`]: how far stamps lie from begin and end of work, by GPU.
+//! - [`timeline`]: the entries of a channel, and their times.
+//!
+//! docs/gpu-time.md has the rules with their evidence.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::decode::defaults::Chip;
+use crate::decode::event::GpuTime;
+use crate::record::{ChannelId, How, Record, Stamps, Submission};
+use crate::wire::GpuVa;
+
+mod clock;
+mod end;
+pub mod pair;
+mod rules;
+mod timeline;
+pub mod unit;
+pub mod words;
+
+#[cfg(test)]
+mod known_by;
+#[doc(hidden)]
+pub mod made_up;
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod tests;
+
+use clock::Clock;
+use pair::Pair;
+use rules::Rules;
+use timeline::{Seen, Timeline};
+use unit::{Place, Unit};
+use words::Words;
+
+/// Whose clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Whose {
+    /// That of the GPU with this device file's minor number.
+    Gpu(u32),
+    /// That of the only GPU that a process is taken to use.
+    Process(u32),
+}
+
+/// How much of the time the semaphores were read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Coverage {
+    reads: u64,
+    ns: u64,
+    stamps: u64,
+}
+
+/// The times of all channels.
+#[derive(Debug, Default)]
+pub struct GpuTimes {
+    classes: Classes,
+    words: Words,
+    /// Each GPU has a clock of its own; so has a process whose channels' GPUs are not known.
+    clocks: HashMap<Whose, Clock>,
+    gpus: HashMap<ChannelId, u32>,
+    /// Whose clock the stamps of a semaphore are of, by process and address.
+    semaphores: HashMap<(u32, GpuVa), Whose>,
+    channels: HashMap<ChannelId, (u32, Timeline)>,
+    /// The channels that launch kernels, by process.
+    launching: HashMap<u32, Launching>,
+    coverage: Coverage,
+}
+
+/// The compute class of each GPU by its device file's minor number; `None` where the chip has no name here.
+#[derive(Debug, Default)]
+struct Classes(HashMap<u32, Option<u32>>);
+
+impl Classes {
+    /// That of a GPU; where it is not known which GPU it is, that of all GPUs if they are of one kind.
+    fn of(&self, gpu: Option<u32>) -> Option<u32> {
+        if let Some(class) = gpu.and_then(|g| self.0.get(&g)) {
+            return *class;
+        }
+        let mut all = self.0.values();
+        let first = *all.next()?;
+        first.filter(|_| all.all(|c| *c == first))
+    }
+}
+
+/// Launches are counted as made at once within a time of this length and those beside it, ns.
+const AT_ONCE_NS: u64 = 20_000_000;
+/// How many such times are kept.
+const MOST_TIMES: usize = 64;
+
+/// The channel of a process that launches kernels, by time; `None` where several do.
+#[derive(Clone, Debug, Default)]
+struct Launching(BTreeMap<u64, Option<ChannelId>>);
+
+impl Launching {
+    fn add(&mut self, time_ns: u64, channel: ChannelId) {
+        let only = self.0.entry(time_ns / AT_ONCE_NS).or_insert(Some(channel));
+        if *only != Some(channel) {
+            *only = None;
+        }
+        if self.0.len() > MOST_TIMES {
+            self.0.pop_first();
+        }
+    }
+
+    /// Tells whether several channels launched at about that time.
+    fn is_shared(&self, time_ns: u64) -> bool {
+        let now = time_ns / AT_ONCE_NS;
+        let about = now.saturating_sub(1)..=now.saturating_add(1);
+        let mut all = self.0.range(about).map(|(_, channel)| channel);
+        let first = all.clone().next();
+        all.any(|c| c.is_none() || Some(c) != first)
+    }
+}
+
+/// Has one entry of a submission stand for all that its pair of stamps encloses: the first that launches or copies, else the last.
+/// The others have no times of their own.
+fn stand_for(units: &mut [Unit], pair: Pair) {
+    let Some(within) = units.get_mut(pair.first..=pair.last) else {
+        return;
+    };
+    let count = within.iter().map(|u| u.count).sum();
+    let works = within.iter().position(|u| u.works);
+    for unit in &mut *within {
+        unit.stamp = None;
+        unit.ends.clear();
+    }
+    let last = within.len().saturating_sub(1);
+    if let Some(unit) = within.get_mut(works.unwrap_or(last)) {
+        (unit.pair, unit.count) = (Some(pair), count);
+    }
+}
+
+impl GpuTimes {
+    /// Takes a record as it comes, before it waits for its turn.
+    pub fn note(&mut self, record: &Record) {
+        match record {
+            Record::Submission(s) => self.submission(s),
+            Record::Stamps(s) => self.stamps(s),
+            Record::Gpu(g) => {
+                let chip = Chip::with_pci_device(g.pci_device);
+                self.classes.0.insert(g.minor, chip.map(|c| c.compute));
+            }
+            Record::Channel(c) => {
+                if let Some(gpu) = c.gpu {
+                    self.gpus.insert(c.id, gpu);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn submission(&mut self, s: &Submission) {
+        let whose = self.whose(s.at.pid, s.channel);
+        let class = self.class(s.channel);
+        let (_, timeline) = self
+            .channels
+            .entry(s.channel)
+            .or_insert_with(|| (s.at.pid, Timeline::default()));
+        // A doorbell that found these entries came after their own.
+        let after = s.how.is_after() || s.late;
+        // Trapped behind the store, the doorbell was rung up to `Rules::trap_ns` before; trapped before it, up to as much later.
+        let rung = match s.how {
+            How::Precommit => s.at.time_ns + rules::TRAP_NS,
+            _ => s.at.time_ns,
+        };
+        let units = s.segments.iter();
+        let mut units: Vec<_> = units.map(|g| Unit::of(&g.bytes, class)).collect();
+        if let Some(pair) = Pair::of(s.segments.iter().map(|g| &*g.bytes)) {
+            stand_for(&mut units, pair);
+        }
+        for (position, unit) in (s.position..).zip(units) {
+            let stamps = unit.pair.map(|p| [p.begin, p.end]);
+            for stamp in stamps.into_iter().flatten().chain(unit.stamp.map(|s| s.0)) {
+                self.semaphores.insert((s.at.pid, stamp.address), whose);
+            }
+            if unit.works && matches!(unit.stamp, Some((_, Place::FrontEnd))) {
+                let launching = self.launching.entry(s.at.pid).or_default();
+                launching.add(s.at.time_ns, s.channel);
+            }
+            timeline.note(position, rung, after, unit);
+        }
+    }
+
+    fn stamps(&mut self, s: &Stamps) {
+        self.coverage.reads += s.reads;
+        self.coverage.ns += s.at.time_ns.saturating_sub(s.from_ns);
+        for stamp in &s.stamps {
+            if let Some(gpu_ns) = stamp.gpu_ns {
+                let whose = self.semaphores.get(&(s.at.pid, stamp.address));
+                let whose = whose.copied().unwrap_or(Whose::Process(s.at.pid));
+                let clock = self.clocks.entry(whose).or_default();
+                clock.learn(gpu_ns, stamp.before_ns, stamp.seen_ns);
+                self.coverage.stamps += 1;
+            }
+            self.words.put(s.at.pid, stamp);
+        }
+    }
+
+    /// The times of a submission's entries, whose turn it is.
+    pub fn take(&mut self, s: &Submission) -> Vec<GpuTime> {
+        let unknown = vec![GpuTime::default(); s.segments.len()];
+        let whose = self.whose(s.at.pid, s.channel);
+        let rules = Rules::of(self.class(s.channel));
+        let Some((pid, timeline)) = self.channels.get_mut(&s.channel) else {
+            return unknown;
+        };
+        let Some(clock) = self.clocks.get(&whose) else {
+            let works = |position| GpuTime {
+                works: timeline.works(position),
+                ..GpuTime::default()
+            };
+            let end = s.position + s.segments.len() as u64;
+            let all = (s.position..end).map(works).collect();
+            // Where no stamps come, nothing may wait for them.
+            timeline.forget(end);
+            return all;
+        };
+        let seen = Seen {
+            pid: *pid,
+            words: &self.words,
+            clock,
+            rules: &rules,
+            shared: self
+                .launching
+                .get(pid)
+                .is_some_and(|l| l.is_shared(s.at.time_ns)),
+        };
+        let count = s.segments.len() as u64;
+        (s.position..s.position + count)
+            .map(|position| GpuTime {
+                works: timeline.works(position),
+                ..timeline.time(position, seen)
+            })
+            .collect()
+    }
+
+    /// A process has ended.
+    pub fn forget(&mut self, pid: u32) {
+        self.words.forget(pid);
+        self.clocks.remove(&Whose::Process(pid));
+        self.semaphores.retain(|(of, _), _| *of != pid);
+        self.channels.retain(|_, (of, _)| *of != pid);
+        self.launching.remove(&pid);
+    }
+
+    /// How often each process's semaphores were read, for how long, and how many stamps were seen; and the steps of clocks.
+    pub fn coverage(&self) -> (u64, u64, u64, u64) {
+        let steps = self.clocks.values().map(Clock::steps).sum();
+        let c = self.coverage;
+        (c.reads, c.ns, c.stamps, steps)
+    }
+
+    fn class(&self, channel: ChannelId) -> Option<u32> {
+        self.classes.of(self.gpus.get(&channel).copied())
+    }
+
+    fn whose(&self, pid: u32, channel: ChannelId) -> Whose {
+        let gpu = self.gpus.get(&channel);
+        gpu.map_or(Whose::Process(pid), |gpu| Whose::Gpu(*gpu))
+    }
+}

@@ -1,0 +1,578 @@
+//! The entries of one channel in the order of its ring, and the times that follow from what was seen.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::clock::Clock;
+use super::end::End;
+use super::pair::Pair;
+use super::rules::{Between, Lag, Rules};
+use super::unit::{Place, Unit};
+use super::words::{Value, Words};
+use crate::decode::event::{DurationBy, GpuExec, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy};
+use crate::wire::GpuVa;
+
+/// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
+const MOST: usize = 1 << 18;
+/// An entry that was in the ring for this long before its stamp waited for the one before it, ns: one that found the GPU idle is
+/// stamped some microseconds after its doorbell, and some tens of them after a pause.
+const THERE_NS: i64 = 30_000;
+/// The same where what was seen of the end agrees: it was rung before the end, or so soon after it that nothing is wrong.
+const THERE_AGREED_NS: i64 = 10_000;
+/// A channel without work for so long starts its next kernel somewhat later, ns.
+const IDLE_NS: u64 = 1_000_000;
+/// How long before the trap of its doorbell an entry's stamp can have been seen at most, ns. Later ones are of another program that
+/// had the same number.
+const HELD_UP_NS: u64 = 1_000_000;
+/// How far the release of a word may be from when it was seen beyond the time between two reads, ns.
+const WORD_ERROR_NS: u64 = 1_500;
+/// By how much the difference of two stamps may be wrong: the GPU's clock counts in steps of 32 ns.
+const STAMPS_ERROR_NS: u64 = 64;
+/// The most semaphores that a channel's own entries release; beyond that the channel is taken to wait for others.
+const MOST_OWN: usize = 1 << 14;
+
+/// A time of the host that may be wrong by more is none, ns.
+const MOST_ERROR_NS: u64 = 10_000_000;
+/// A stamp so soon behind a kernel's end is that of an entry that waited for it, ns.
+const CLOSE_BEHIND_NS: u64 = 3_000;
+
+/// An entry that was noted.
+#[derive(Clone, Debug)]
+struct Noted {
+    position: u64,
+    /// Time of its doorbell, or of the look that found it, ns.
+    doorbell: u64,
+    /// The doorbell was not later than that time, and may have been before.
+    observed: bool,
+    /// The latest time at which the entry was not there yet, where known, ns.
+    absent: Option<u64>,
+    unit: Unit,
+}
+
+impl Noted {
+    /// A time at which the entry was not in the ring, ns.
+    fn not_before(&self) -> u64 {
+        match self.observed {
+            false => self.doorbell.saturating_sub(HELD_UP_NS),
+            true => self.absent.unwrap_or(0),
+        }
+    }
+
+    /// Returns the evidence for the time since which it was in the ring.
+    fn queued_by(&self) -> Option<QueuedBy> {
+        match self.observed {
+            false => Some(QueuedBy::Doorbell),
+            true => self.absent.map(|_| QueuedBy::Look),
+        }
+    }
+}
+
+/// Facts kept of the entry that was timed last.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    position: u64,
+    /// Its stamp.
+    stamp: Option<u64>,
+    place: Option<Place>,
+    /// Its end, GPU clock.
+    end: Option<u64>,
+}
+
+/// Sources of an entry's times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    pub pid: u32,
+    pub words: &'a Words,
+    pub clock: &'a Clock,
+    pub rules: &'a Rules,
+    /// Other channels of the process launch kernels, too.
+    pub shared: bool,
+}
+
+impl Seen<'_> {
+    /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
+    fn launch(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
+        let rules = self.rules;
+        // The kernel before this one has just ended.
+        let behind = before.and_then(|l| {
+            let (end, begin) = (l.end?, l.stamp?);
+            let is_close = stamp.saturating_sub(end) <= CLOSE_BEHIND_NS;
+            is_close.then(|| rules.behind(end.saturating_sub(begin)))
+        });
+        let behind = behind.unwrap_or(0);
+        let last = before.and_then(|l| l.end.max(l.stamp));
+        let idle = last.is_some_and(|l| stamp.saturating_sub(l) >= IDLE_NS);
+        match (of.unit.replays, self.shared) {
+            (false, false) if idle => (rules.idle_start_ns, rules.idle_start_error_ns),
+            (true, _) => {
+                let stamped = self.clock.host(stamp);
+                let waited = stamped.map_or(0, |s| s.ns.wrapping_sub(of.doorbell).cast_signed());
+                let start = match waited >= THERE_NS {
+                    true => rules.queued_replay_start_ns,
+                    false => rules.replay_start_ns,
+                };
+                (start, rules.replay_start_error_ns)
+            }
+            (false, false) => (rules.start_ns, rules.start_error_ns + behind),
+            (false, true) => (rules.shared_start_ns, rules.shared_start_error_ns),
+        }
+    }
+
+    /// The stamp that an entry ended with: seen after the entry was there, for another program may have had the same number.
+    fn stamp(self, of: &Noted) -> Option<(u64, Place)> {
+        let (value, place) = of.unit.stamp?;
+        let stamp = self.words.get(self.pid, value)?;
+        (stamp.seen_ns >= of.not_before()).then_some((stamp.gpu_ns?, place))
+    }
+
+    /// Between which times an entry's stamp was seen, on the GPU's clock; `None` of the first of its semaphore.
+    fn stamp_seen(self, of: &Noted) -> Option<Between> {
+        let stamp = self.words.get(self.pid, of.unit.stamp?.0)?;
+        match stamp.before_ns {
+            0 => None,
+            before_ns => self.between(before_ns, stamp.seen_ns),
+        }
+    }
+
+    /// Two times of the host on the GPU's clock.
+    fn between(self, from_ns: u64, until_ns: u64) -> Option<Between> {
+        let (from, until) = (self.clock.gpu(from_ns)?, self.clock.gpu(until_ns)?);
+        let error = |gpu_ns| Some(self.clock.host(gpu_ns)?.error_ns);
+        Some(Between {
+            from,
+            until,
+            clock_error: error(from)?.max(error(until)?),
+        })
+    }
+
+    /// A time of the GPU's clock on both clocks.
+    fn moment(self, gpu_ns: u64, gpu_error_ns: u64) -> Option<GpuMoment> {
+        let host = self.clock.host(gpu_ns)?;
+        if host.error_ns > MOST_ERROR_NS {
+            return None;
+        }
+        Some(GpuMoment {
+            host_ns: host.ns,
+            host_error_ns: host.error_ns + gpu_error_ns,
+            gpu_ns,
+            gpu_error_ns,
+        })
+    }
+
+    /// When the last of an entry's kernels was seen to have ended.
+    fn released(self, of: &Noted) -> Option<Between> {
+        let mut last: Option<Between> = None;
+        for value in &of.unit.ends {
+            let stamp = self.words.get(self.pid, *value)?;
+            if stamp.seen_ns < of.not_before() {
+                return None;
+            }
+            let this = self.between(stamp.before_ns, stamp.seen_ns)?;
+            last = Some(last.map_or(this, |l| Between {
+                from: l.from.max(this.from),
+                until: l.until.max(this.until),
+                clock_error: l.clock_error.max(this.clock_error),
+            }));
+        }
+        last.filter(|r| r.clock_error <= MOST_ERROR_NS)
+    }
+}
+
+/// The entries of a channel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Timeline {
+    noted: VecDeque<Noted>,
+    last: Option<Last>,
+    /// Time of the last look that found something, ns.
+    looked: Option<u64>,
+    lag: Lag,
+    own: Own,
+}
+
+/// The newest number that this channel's entries release in each semaphore, up to the entry whose turn it is: a channel's entries
+/// run one after the other, so that a wait for such a number ends with an entry before.
+#[derive(Clone, Debug, Default)]
+struct Own(HashMap<GpuVa, u32>);
+
+impl Own {
+    fn add(&mut self, unit: &Unit) {
+        if self.0.len() >= MOST_OWN {
+            self.0.clear();
+        }
+        let stamp = unit.stamp.map(|s| s.0);
+        for value in unit.ends.iter().copied().chain(stamp) {
+            self.0.insert(value.address, value.payload);
+        }
+    }
+
+    /// Tells whether one of these entries releases a number that is waited for.
+    fn releases(&self, value: Value) -> bool {
+        let newest = self.0.get(&value.address);
+        newest.is_some_and(|n| n.wrapping_sub(value.payload).cast_signed() >= 0)
+    }
+}
+
+impl Timeline {
+    /// Notes an entry, as it comes from the source.
+    pub(crate) fn note(&mut self, position: u64, doorbell: u64, observed: bool, unit: Unit) {
+        let absent = self.looked.filter(|l| observed && *l < doorbell);
+        if self.looked.is_none_or(|l| l < doorbell) {
+            self.looked = Some(doorbell);
+        }
+        if self.noted.len() >= MOST {
+            self.noted.pop_front();
+        }
+        self.noted.push_back(Noted {
+            position,
+            doorbell,
+            observed,
+            absent,
+            unit,
+        });
+    }
+
+    /// The entries before this position are needed no more.
+    pub(crate) fn forget(&mut self, position: u64) {
+        while self.noted.front().is_some_and(|n| n.position < position) {
+            self.noted.pop_front();
+        }
+    }
+
+    /// How many launches and copies an entry has.
+    pub(crate) fn works(&self, position: u64) -> u32 {
+        let first = self.noted.partition_point(|n| n.position < position);
+        let own = self.noted.get(first).filter(|n| n.position == position);
+        own.map_or(0, |n| n.unit.count)
+    }
+
+    /// How many entries wait for their turn.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.noted.len()
+    }
+
+    /// The times of an entry, whose turn it is. Entries before it are forgotten.
+    pub(crate) fn time(&mut self, position: u64, seen: Seen<'_>) -> GpuTime {
+        self.forget(position);
+        let Some(own) = self.noted.front().filter(|n| n.position == position) else {
+            self.last = None;
+            return GpuTime::default();
+        };
+        let own = own.clone();
+        let waited = waited(&own, &self.own, seen);
+        self.own.add(&own.unit);
+        let next = self.noted.get(1).filter(|n| n.position == position + 1);
+        let before = self.last.filter(|l| l.position + 1 == position);
+        if let Some(pair) = own.unit.pair {
+            let time = paired(&own, pair, seen);
+            self.last = Some(Last {
+                position,
+                stamp: time.end_gpu_ns(),
+                place: Some(Place::Behind),
+                end: time.end_gpu_ns(),
+            });
+            return time;
+        }
+        let stamp = seen.stamp(&own);
+        let told = |stamp| Told {
+            stamp,
+            before,
+            waited,
+        };
+        let time = match stamp {
+            None => GpuTime::default(),
+            Some((stamp, Place::FrontEnd)) => {
+                let next = (next, &self.own);
+                front_end(&own, told(stamp), next, &mut self.lag, seen)
+            }
+            Some((stamp, Place::Behind)) => behind(&own, told(stamp), seen),
+        };
+        self.last = Some(Last {
+            position,
+            stamp: stamp.map(|s| s.0),
+            place: stamp.map(|s| s.1),
+            end: time.end_gpu_ns(),
+        });
+        time
+    }
+}
+
+/// The last semaphore of others that an entry waits for, and when it was released, GPU clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Waited {
+    at: u64,
+    semaphore: GpuVa,
+    /// How long before the release may have been, ns.
+    error_ns: u64,
+}
+
+/// Facts known of an entry when its turn has come.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    stamp: u64,
+    /// The entry before it.
+    before: Option<Last>,
+    waited: Option<Waited>,
+}
+
+/// An entry whose stamp is written when its kernels begin.
+fn front_end(
+    own: &Noted,
+    told: Told,
+    next: (Option<&Noted>, &Own),
+    lag: &mut Lag,
+    seen: Seen<'_>,
+) -> GpuTime {
+    let (launch_ns, launch_error_ns) = seen.launch(own, told);
+    let start = seen.moment(told.stamp, 0);
+    let exec = seen.moment(told.stamp + launch_ns, launch_error_ns);
+    let Some((start, exec)) = start.zip(exec) else {
+        return GpuTime::default();
+    };
+    if let Some(between) = seen.stamp_seen(own) {
+        lag.stamped(told.stamp, between);
+    }
+    let released = seen.released(own);
+    let by_next = next
+        .0
+        .and_then(|n| end_by_next((n, next.1), exec, released, lag, seen));
+    if let (Some((end, true)), Some(r)) = (by_next, released) {
+        lag.learn(end.at, r);
+    }
+    let by_release = || {
+        let r = released?;
+        let (at, error_ns) = lag.end(r);
+        Some(End {
+            at,
+            error_ns: error_ns + r.clock_error,
+            by: DurationBy::Release,
+        })
+    };
+    let end = by_next.map(|(end, _)| end).or_else(by_release);
+    let end = end.filter(|_| own.unit.works);
+    // It had not ended before its first instruction.
+    let least = launch_ns.saturating_sub(launch_error_ns);
+    let duration = end.map(|end| end.behind(start.gpu_ns, least));
+    let executed = end.map(|end| {
+        let error_ns = end.error_ns + launch_error_ns;
+        End { error_ns, ..end }.behind(exec.gpu_ns, 0)
+    });
+    let ready = told.before.and_then(|l| match l.place {
+        Some(Place::FrontEnd) => l.end,
+        _ => l.stamp,
+    });
+    // Its stamp comes behind its waits: what was released was released by then.
+    let waited = told.waited.map(|w| match w.at <= told.stamp {
+        true if w.error_ns <= MOST_ERROR_NS => w,
+        _ => Waited {
+            at: told.stamp,
+            error_ns: 0,
+            ..w
+        },
+    });
+    GpuTime {
+        start: Some(start),
+        start_by: Some(StartBy::OwnStamp),
+        duration,
+        exec: Some(GpuExec {
+            start: exec,
+            duration: executed,
+        }),
+        queued: queued(own, start, seen.rules),
+        queued_by: own.queued_by(),
+        ready_gpu_ns: ready.max(waited.map(|w| w.at)),
+        wait: wait(own, ready, waited, seen),
+        ..GpuTime::default()
+    }
+}
+
+/// The end that the next entry's stamp tells, where that one waited for nothing else, and whether it was there long before: what was
+/// rung just before the end may be stamped a little later than that. `exec`: when the kernel's first instruction ran.
+fn end_by_next(
+    (next, releases): (&Noted, &Own),
+    exec: GpuMoment,
+    released: Option<Between>,
+    lag: &Lag,
+    seen: Seen<'_>,
+) -> Option<(End, bool)> {
+    // Its stamp comes behind what it waits for: that is of this channel's entries, or was there before.
+    let was_there = |value: &Value| {
+        let reached = seen.words.reached(seen.pid, *value);
+        reached.is_some_and(|r| r.seen_ns <= exec.host_ns)
+    };
+    let other = |value: &Value| !releases.releases(*value) && !was_there(value);
+    if next.unit.waits.iter().any(other) {
+        return None;
+    }
+    let (stamp, Place::FrontEnd) = seen.stamp(next)? else {
+        return None;
+    };
+    let rules = seen.rules;
+    let end_ns = match (next.unit.replays, seen.shared) {
+        (true, _) => rules.replay_end_ns,
+        (false, false) => rules.end_ns,
+        (false, true) => rules.shared_end_ns,
+    };
+    let end = |at, error_ns| End {
+        at,
+        error_ns,
+        by: DurationBy::NextStamp,
+    };
+    let at = stamp.checked_sub(end_ns)?;
+    if at < exec.gpu_ns {
+        // Shorter than can be told: it ended between its first instruction and that stamp.
+        let first = exec.gpu_ns.saturating_sub(exec.gpu_error_ns).min(stamp);
+        let half = (stamp - first).div_ceil(2);
+        return (next.doorbell <= exec.host_ns).then_some((end(first + half, half), false));
+    }
+    let stamped = seen.clock.host(stamp)?;
+    let waited = stamped.ns.wrapping_sub(next.doorbell).cast_signed();
+    // The end cannot be behind what was seen of it, nor long before.
+    let in_time = released.is_none_or(|r| {
+        at <= r.until + r.clock_error
+            && at + rules.lag_most_ns + r.clock_error >= r.from
+            && lag.agrees(at, r)
+    });
+    let least = match released {
+        Some(_) => THERE_AGREED_NS,
+        None => THERE_NS,
+    };
+    // As far as the clocks tell.
+    let waited = waited.saturating_sub_unsigned(stamped.error_ns);
+    let error_ns = rules.end_error_ns + rules.drain(at - exec.gpu_ns);
+    (in_time && waited >= least).then_some((end(at, error_ns), waited >= THERE_NS))
+}
+
+/// An entry whose stamp is written behind its work.
+fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
+    let rules = seen.rules;
+    let Told { stamp, waited, .. } = told;
+    let free = told.before.and_then(|l| l.stamp);
+    let ready = free.max(waited.map(|w| w.at));
+    let released = waited.filter(|w| Some(w.at) == ready);
+    let next_error = rules.next_error_ns + released.map_or(0, |w| w.error_ns);
+    let ready_by = match released {
+        Some(_) => StartBy::Release,
+        None => StartBy::PreviousStamp,
+    };
+    // It began when the channel was free for it and it was there; both are needed.
+    let rang = (!own.observed)
+        .then(|| seen.clock.gpu(own.doorbell + rules.fetch_ns))
+        .flatten();
+    let clock_error = |at| seen.clock.host(at).map_or(u64::MAX / 2, |h| h.error_ns);
+    let by_doorbell = |rang| rules.fetch_error_ns.saturating_add(clock_error(rang));
+    let (start, error, by) = match (ready, rang) {
+        // Either may have been the later one: the doorbell's error is that of both.
+        (Some(ready), Some(rang)) if rang.saturating_add(by_doorbell(rang)) > ready => {
+            let by = if rang > ready {
+                StartBy::Doorbell
+            } else {
+                ready_by
+            };
+            (Some(rang.max(ready)), by_doorbell(rang), by)
+        }
+        (Some(ready), Some(_)) => (Some(ready), next_error, ready_by),
+        // It was seen before the one before it had ended: it followed at once.
+        (Some(ready), None) => {
+            let found = own.doorbell + rules.look_ns;
+            let there = seen.clock.gpu(found).is_some_and(|d| d <= ready);
+            (there.then_some(ready), next_error, ready_by)
+        }
+        // The ring's first entry had nothing before it.
+        (None, Some(rang)) if own.position == 0 => {
+            (Some(rang), by_doorbell(rang), StartBy::Doorbell)
+        }
+        (None, _) => (None, 0, StartBy::Doorbell),
+    };
+    let start = start.filter(|s| *s <= stamp && error <= MOST_ERROR_NS);
+    let start = start.and_then(|s| seen.moment(s, error));
+    let end = |s: GpuMoment| End {
+        at: stamp,
+        error_ns: s.gpu_error_ns + rules.next_error_ns,
+        by: DurationBy::OwnStamp,
+    };
+    let duration = start.filter(|_| own.unit.works);
+    let duration = duration.map(|s| end(s).behind(s.gpu_ns, 0));
+    GpuTime {
+        start,
+        start_by: start.map(|_| by),
+        duration,
+        ended: seen.moment(stamp, 0),
+        queued: start.and_then(|s| queued(own, s, rules)),
+        queued_by: start.and(own.queued_by()),
+        ready_gpu_ns: ready,
+        wait: wait(own, free, waited, seen),
+        ..GpuTime::default()
+    }
+}
+
+/// An entry whose submission has stamps around it: from the channel's begin of its commands to the end of all its work.
+fn paired(own: &Noted, pair: Pair, seen: Seen<'_>) -> GpuTime {
+    let gpu_ns = |value| seen.words.get(seen.pid, value)?.gpu_ns;
+    // The stamp of another submission may have been there before.
+    let is_own = |s: &GpuMoment| s.host_ns.saturating_add(s.host_error_ns) >= own.not_before();
+    let start = gpu_ns(pair.begin).and_then(|at| seen.moment(at, 0));
+    let Some(start) = start.filter(is_own) else {
+        return GpuTime::default();
+    };
+    let end = gpu_ns(pair.end).filter(|end| *end >= start.gpu_ns);
+    let end = end.map(|at| End {
+        at,
+        error_ns: STAMPS_ERROR_NS,
+        by: DurationBy::OwnStamp,
+    });
+    GpuTime {
+        start: Some(start),
+        start_by: Some(StartBy::OwnStamp),
+        duration: end.map(|end| end.behind(start.gpu_ns, 0)),
+        queued: queued(own, start, seen.rules),
+        queued_by: own.queued_by(),
+        ..GpuTime::default()
+    }
+}
+
+/// The last semaphore of others that an entry waits for, where its release was seen.
+fn waited(own: &Noted, releases: &Own, seen: Seen<'_>) -> Option<Waited> {
+    let of = |value: &Value| {
+        let stamp = seen.words.reached(seen.pid, *value)?;
+        let (at, error_ns) = match stamp.gpu_ns {
+            Some(gpu_ns) => (gpu_ns, 0),
+            // A kernel's end: released between two reads, and what waited for it began some time after.
+            None => {
+                let between = stamp.seen_ns.saturating_sub(stamp.before_ns);
+                (seen.clock.gpu(stamp.seen_ns)?, between + WORD_ERROR_NS)
+            }
+        };
+        // The number itself was overwritten before it was read: it was released some time before the one that was.
+        let exact = stamp.payload == value.payload;
+        Some(Waited {
+            at,
+            semaphore: value.address,
+            error_ns: if exact { error_ns } else { u64::MAX / 4 },
+        })
+    };
+    let others = own.unit.waits.iter().filter(|v| !releases.releases(**v));
+    others.filter_map(of).max()
+}
+
+/// The wait for a semaphore that was released after the entry was there and the one before it had ended: not known where that end is not.
+fn wait(own: &Noted, free: Option<u64>, waited: Option<Waited>, seen: Seen<'_>) -> Option<GpuWait> {
+    let known = waited.filter(|w| w.error_ns <= MOST_ERROR_NS);
+    let Waited { at, semaphore, .. } = known?;
+    let there = seen.clock.gpu(own.doorbell)?;
+    let free = free.or_else(|| (own.position == 0).then_some(0))?;
+    let ns = at.checked_sub(there.max(free))?;
+    Some(GpuWait { semaphore, ns })
+}
+
+/// How long it was in the ring before the GPU began it, at least and at most.
+fn queued(own: &Noted, start: GpuMoment, rules: &Rules) -> Option<(u64, u64)> {
+    let (there, from) = match own.observed {
+        // Rung before its trap.
+        false => (own.doorbell, own.doorbell.saturating_sub(rules.trap_ns)),
+        // It was there when the look had read the ring, and not at the one before that found something.
+        true => (own.doorbell + rules.look_ns, own.absent?),
+    };
+    let least = start.host_ns.saturating_sub(there + start.host_error_ns);
+    let most = (start.host_ns + start.host_error_ns).saturating_sub(from);
+    Some((least, most))
+}

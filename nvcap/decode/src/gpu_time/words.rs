@@ -1,0 +1,197 @@
+//! Numbers seen in semaphores, by process and address, each with its time stamp or the time at which it was seen.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::record::Stamp;
+use crate::wire::GpuVa;
+
+/// A number in a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Value {
+    /// The semaphore's address.
+    pub address: GpuVa,
+    /// The number.
+    pub payload: u32,
+}
+
+/// How many numbers of a semaphore are kept. A ring of 1,024 entries and the pause until they are decoded lie behind the newest.
+const MOST: usize = 1 << 16;
+/// How many of a semaphore without stamps that are older than the newest number which is less than the one before it: such a word
+/// may serve another purpose since.
+const MOST_BEFORE: usize = 256;
+
+/// Numbers seen in one semaphore.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// The newest numbers, which rise.
+    rising: VecDeque<Stamp>,
+    /// Some of those before them.
+    before: VecDeque<Stamp>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Words(HashMap<(u32, GpuVa), Seen>);
+
+impl Seen {
+    fn put(&mut self, stamp: &Stamp) {
+        // The same number once more, as the pairs of Vulkan's driver have it: the newest time is asked for.
+        if stamp.gpu_ns.is_some()
+            && let Some(newest) = self.rising.back_mut()
+            && newest.payload == stamp.payload
+        {
+            *newest = *stamp;
+            return;
+        }
+        let newest = self.rising.back();
+        if newest.is_some_and(|n| is_less(stamp.payload, n.payload)) {
+            // Another program, another context, or another purpose begins anew.
+            self.before.append(&mut self.rising);
+            let kept = match stamp.gpu_ns {
+                Some(_) => 0,
+                None => MOST_BEFORE,
+            };
+            let old = self.before.len().saturating_sub(kept);
+            self.before.drain(..old);
+        }
+        let is_full = self.before.len() + self.rising.len() >= MOST;
+        if is_full && self.before.pop_front().is_none() {
+            self.rising.pop_front();
+        }
+        self.rising.push_back(*stamp);
+    }
+
+    /// The first of the rising numbers that is not less.
+    fn reached(&self, payload: u32) -> Option<&Stamp> {
+        let newest = self.rising.back()?;
+        // Where they rise by one each time, the place follows from the newest.
+        let step = newest.payload.wrapping_sub(payload) as usize;
+        let guess = self.rising.len().checked_sub(1 + step);
+        let guess = guess.and_then(|i| self.rising.get(i));
+        guess.filter(|s| s.payload == payload).or_else(|| {
+            let less = |s: &Stamp| is_less(s.payload, payload);
+            self.rising.get(self.rising.partition_point(less))
+        })
+    }
+
+    /// Returns the last stamp with this number.
+    fn get(&self, payload: u32) -> Option<&Stamp> {
+        let exact = |s: &&Stamp| s.payload == payload;
+        let before = || self.before.iter().rev().find(exact);
+        self.reached(payload).filter(exact).or_else(before)
+    }
+}
+
+/// Tells whether a number comes before another in a count that wraps.
+fn is_less(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() < 0
+}
+
+impl Words {
+    /// Takes what was seen.
+    pub(crate) fn put(&mut self, pid: u32, stamp: &Stamp) {
+        self.0.entry((pid, stamp.address)).or_default().put(stamp);
+    }
+
+    /// Returns the last stamp with this number in its semaphore.
+    pub(crate) fn get(&self, pid: u32, value: Value) -> Option<&Stamp> {
+        self.0.get(&(pid, value.address))?.get(value.payload)
+    }
+
+    /// The first time that a semaphore had reached a number that counts up.
+    pub(crate) fn reached(&self, pid: u32, value: Value) -> Option<&Stamp> {
+        self.0.get(&(pid, value.address))?.reached(value.payload)
+    }
+
+    /// A process is gone.
+    pub(crate) fn forget(&mut self, pid: u32) {
+        self.0.retain(|(of, _), _| *of != pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: GpuVa = GpuVa(0x2_0460_fff0);
+
+    fn stamp(payload: u32, gpu_ns: Option<u64>) -> Stamp {
+        Stamp {
+            address: AT,
+            payload,
+            gpu_ns,
+            before_ns: 0,
+            seen_ns: u64::from(payload) * 10,
+        }
+    }
+
+    fn value(payload: u32) -> Value {
+        Value {
+            address: AT,
+            payload,
+        }
+    }
+
+    #[test]
+    fn numbers_are_found_though_some_were_not_seen() {
+        let mut words = Words::default();
+        let first = u32::MAX - 20;
+        for n in 0..1000u32 {
+            if n % 7 != 3 {
+                words.put(1, &stamp(first.wrapping_add(n), Some(u64::from(n))));
+            }
+        }
+        for n in 0..1000u32 {
+            let found = words.get(1, value(first.wrapping_add(n)));
+            let expected = (n % 7 != 3).then_some(Some(u64::from(n)));
+            assert_eq!(found.map(|s| s.gpu_ns), expected, "{n}");
+            let reached = words.reached(1, value(first.wrapping_add(n)));
+            let expected = if n % 7 == 3 { n + 1 } else { n };
+            assert_eq!(reached.and_then(|s| s.gpu_ns), Some(u64::from(expected)));
+        }
+        assert_eq!(words.get(1, value(first.wrapping_add(1000))), None);
+        assert_eq!(words.reached(1, value(first.wrapping_add(1000))), None);
+        assert_eq!(words.get(1, value(first.wrapping_sub(1))), None);
+        assert_eq!(words.get(2, value(first)), None);
+        words.forget(1);
+        assert_eq!(words.get(1, value(first)), None);
+    }
+
+    #[test]
+    fn numbers_that_begin_anew_are_those_of_another_context() {
+        let mut words = Words::default();
+        for n in 100..200 {
+            words.put(1, &stamp(n, Some(u64::from(n))));
+        }
+        words.put(1, &stamp(1, Some(1000)));
+        assert_eq!(words.get(1, value(1)).and_then(|s| s.gpu_ns), Some(1000));
+        assert_eq!(words.get(1, value(150)), None);
+    }
+
+    #[test]
+    fn words_without_stamps_come_back_with_any_number() {
+        let mut words = Words::default();
+        for n in [40, 41, 7, 8, 40, 41] {
+            words.put(1, &stamp(n, None));
+        }
+        for n in [40, 41, 7, 8] {
+            assert!(words.get(1, value(n)).is_some(), "{n}");
+        }
+        assert!(words.get(1, value(42)).is_none());
+        // A kernel's word: the number before its own when it begins, its own at its end.
+        for n in 0..100_000 {
+            words.put(1, &stamp(n * 4 + 3, None));
+            words.put(1, &stamp(n * 4 + 4, None));
+        }
+        for n in [68_000, 99_000, 99_999] {
+            assert!(words.get(1, value(n * 4 + 4)).is_some(), "{n}");
+            assert!(words.get(1, value(n * 4 + 5)).is_none(), "{n}");
+            let reached = words.reached(1, value(n * 4 + 2)).map(|s| s.payload);
+            assert_eq!(reached, Some(n * 4 + 3));
+        }
+        assert!(words.get(1, value(4)).is_none(), "a bounded number is kept");
+        words.put(1, &stamp(5, None));
+        assert!(words.get(1, value(5)).is_some() && words.get(1, value(400_000)).is_some());
+        assert!(words.get(1, value(300_000)).is_none());
+    }
+}

@@ -1,0 +1,70 @@
+//! The whole result of one look at processes, as plain data for the outputs.
+
+use super::{Analysis, ChannelFacts, RingState, Thread, Xid};
+use crate::record::ChannelId;
+
+/// One look.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Nanoseconds of `CLOCK_MONOTONIC` at its beginning.
+    pub time_ns: u64,
+    /// It is no look: it was made of a trace's recording, of the moment that is so many ns after the first submission. How far the
+    /// GPU was is known of channels with time stamps alone, and GP_GET is as it was at a channel's newest doorbell.
+    pub trace_ns: Option<u64>,
+    /// How long it took in all, ns: reading, decoding, judging.
+    pub took_ns: u64,
+    /// The processes.
+    pub processes: Vec<ProcessReport>,
+    /// The channels of all of them, decoded.
+    pub rings: RingState,
+    /// The conclusions.
+    pub analysis: Analysis,
+}
+
+/// A process.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessReport {
+    /// Its id.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Its rank in a job of several processes, by the environment that it was started with (RANK and what MPI and Slurm
+    /// set).
+    pub rank: Option<u32>,
+    /// The version of its CPython, if it has one whose frames can be read.
+    pub python: Option<String>,
+    /// The driver's messages about it in the kernel log, oldest first.
+    pub xids: Vec<Xid>,
+    /// Its threads.
+    pub threads: Vec<Thread>,
+    /// How its channels were found and read.
+    pub channels: Vec<ChannelFacts>,
+    /// Slots that are all zero: channels that were never used, or no channels.
+    pub unused: usize,
+    /// Notes on what was left out or not resolved.
+    pub notes: Vec<String>,
+    /// Time for its mappings and for finding its channels, ns.
+    pub finding_ns: u64,
+    /// Time for its rings and pushbuffers, ns.
+    pub reading_ns: u64,
+}
+
+impl Report {
+    /// Some of its contents could not be read whole.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        self.processes
+            .iter()
+            .flat_map(|p| &p.channels)
+            .any(|c| c.ring_gone || c.overwritten + c.elsewhere > 0 || c.unreadable > 0)
+    }
+
+    /// The facts of a channel.
+    #[must_use]
+    pub fn facts(&self, id: ChannelId) -> Option<&ChannelFacts> {
+        self.processes
+            .iter()
+            .flat_map(|p| &p.channels)
+            .find(|c| c.channel == id)
+    }
+}

@@ -1,0 +1,311 @@
+//! One look, decoded: channels and the steps in their rings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decode::event::{
+    Body, Context, Engine, Launch, LaunchKind, Operation, SemaphoreAction, SemaphoreUnit, Stop,
+};
+use crate::decode::{Decoder, Places};
+use crate::record::{ChannelId, Submission};
+use crate::wire::GpuVa;
+
+/// Operations of one ring entry.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Ring position, counted without wrapping from the oldest lap that is still in the ring.
+    pub position: u64,
+    /// Index in the ring.
+    pub index: u32,
+    /// Between GP_GET and GP_PUT: not fetched.
+    pub pending: bool,
+    /// Its operations, in order.
+    pub operations: Vec<Operation>,
+    /// Place at which decoding stopped, if it did.
+    pub stop: Option<Stop>,
+    /// Pushbuffer bytes it points to.
+    pub bytes: u64,
+    /// Part of `bytes`: bytes that could not be read, or were used again since.
+    pub missing: u64,
+}
+
+/// A channel and the contents of its ring.
+#[derive(Clone, Debug)]
+pub struct ChannelState {
+    /// Its number in this look.
+    pub id: ChannelId,
+    /// Its process.
+    pub pid: u32,
+    /// GPU by device file minor number.
+    pub gpu: Option<u32>,
+    /// Work-submit token.
+    pub token: Option<u32>,
+    /// Engine, as far as known.
+    pub engine: Engine,
+    /// Classes that the steps bind or use, by number.
+    pub classes: BTreeSet<u32>,
+    /// GP_GET.
+    pub get: u32,
+    /// GP_PUT.
+    pub put: u32,
+    /// Entries of the ring.
+    pub entries: u32,
+    /// The steps that were read, oldest first; the last is the one before GP_PUT.
+    pub steps: Vec<Step>,
+}
+
+impl ChannelState {
+    /// A channel with no steps yet.
+    #[must_use]
+    pub fn new(id: ChannelId, pid: u32, get: u32, put: u32, entries: u32) -> Self {
+        Self {
+            id,
+            pid,
+            gpu: None,
+            token: None,
+            engine: Engine::Unknown,
+            classes: BTreeSet::new(),
+            get,
+            put,
+            entries,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Tells whether a step launches something whose QMD was not seen.
+    #[must_use]
+    pub fn has_unresolved(&self) -> bool {
+        let unresolved =
+            |op: &Operation| matches!(op, Operation::Launch(l) if l.kind == LaunchKind::Unresolved);
+        self.steps
+            .iter()
+            .any(|s| s.operations.iter().any(unresolved))
+    }
+
+    /// Its launches, in ring order.
+    pub fn launches(&self) -> impl Iterator<Item = &Launch> {
+        let operations = self.steps.iter().flat_map(|s| &s.operations);
+        operations.filter_map(|op| match op {
+            Operation::Launch(l) => Some(&**l),
+            _ => None,
+        })
+    }
+
+    /// As [`ChannelState::launches`], to be completed.
+    pub fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launch> {
+        let operations = self.steps.iter_mut().flat_map(|s| &mut s.operations);
+        operations.filter_map(|op| match op {
+            Operation::Launch(l) => Some(&mut **l),
+            _ => None,
+        })
+    }
+
+    /// Entries that the GPU has not fetched.
+    #[must_use]
+    pub fn pending(&self) -> u32 {
+        let around = self.put.wrapping_add(self.entries).wrapping_sub(self.get);
+        around % self.entries.max(1)
+    }
+
+    /// Adds a step: a submission of one ring entry, in ring order.
+    pub fn decode(
+        &mut self,
+        decoder: &mut Decoder,
+        context: &Context,
+        places: &dyn Places,
+        submission: &Submission,
+    ) {
+        let entries = u64::from(self.entries.max(1));
+        let index = (submission.position % entries) as u32;
+        let ahead = self.put.wrapping_add(self.entries).wrapping_sub(index) % self.entries.max(1);
+        let mut step = Step {
+            position: submission.position,
+            index,
+            // The newest entry is one before GP_PUT.
+            pending: ahead != 0 && ahead <= self.pending(),
+            operations: Vec::new(),
+            stop: None,
+            bytes: 0,
+            missing: 0,
+        };
+        let classes = &mut self.classes;
+        decoder.submission(
+            submission,
+            context,
+            places,
+            &mut |event| match &event.body {
+                Body::Submission(head) => (step.bytes, step.missing) = (head.bytes, head.missing),
+                // The summary of a replay belongs to several submissions, not to this one.
+                Body::Operation(Operation::Graph(_)) => {}
+                Body::Operation(op) => {
+                    if let Operation::Bind(b) = op {
+                        classes.insert(b.class);
+                    }
+                    step.operations.push((*op).clone());
+                }
+                Body::Stop(stop) => step.stop = step.stop.or(Some(*stop)),
+                Body::Entry(_) | Body::Method(_) | Body::Chip(_) => {}
+            },
+        );
+        self.steps.push(step);
+    }
+}
+
+/// One look.
+#[derive(Clone, Debug, Default)]
+pub struct RingState {
+    /// All channels of all processes that were looked at.
+    pub channels: Vec<ChannelState>,
+}
+
+/// Values of semaphores in memory now, by process and address.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    known: BTreeMap<(u32, GpuVa), u64>,
+}
+
+impl Values {
+    /// Sets the 8 bytes at an address.
+    pub fn set(&mut self, pid: u32, address: GpuVa, value: u64) {
+        self.known.insert((pid, address), value);
+    }
+
+    /// All that are set of a process, by address.
+    pub fn of(&self, pid: u32) -> impl Iterator<Item = (GpuVa, u64)> {
+        let of = self.known.range((pid, GpuVa(0))..=(pid, GpuVa(u64::MAX)));
+        of.map(|((_, address), value)| (*address, *value))
+    }
+
+    /// The value of a semaphore; `None` where its memory was not or could not be read.
+    #[must_use]
+    pub fn get(&self, pid: u32, address: GpuVa, wide: bool) -> Option<u64> {
+        let value = *self.known.get(&(pid, address))?;
+        Some(if wide { value } else { value & 0xffff_ffff })
+    }
+}
+
+/// A write to a semaphore, whoever does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub(super) struct Release {
+    pub address: GpuVa,
+    pub payload: u64,
+}
+
+/// A wait of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Acquire {
+    pub address: GpuVa,
+    pub payload: u64,
+    pub action: SemaphoreAction,
+    pub wide: bool,
+    /// ACQ_STRICT_GEQ: compares plain numbers; the other modes compare modulo 2^32 or 2^64.
+    pub strict: bool,
+}
+
+/// The semaphore releases of an operation, in order.
+pub(super) fn releases(op: &Operation) -> Vec<Release> {
+    match op {
+        Operation::Semaphore(s) if s.action == SemaphoreAction::Release => vec![Release {
+            address: s.address,
+            payload: s.payload,
+        }],
+        Operation::Copy(c) => c
+            .semaphore
+            .iter()
+            .map(|s| Release {
+                address: s.address,
+                payload: s.payload,
+            })
+            .collect(),
+        Operation::Launch(l) => l
+            .releases
+            .iter()
+            .map(|r| Release {
+                address: r.address,
+                payload: r.payload,
+            })
+            .collect(),
+        // An inline write of four bytes of the program's data can be the release that another channel waits for.
+        Operation::Inline(i) if i.bytes == 4 || i.bytes == 8 => {
+            let mut value = [0; 8];
+            let len = i.head.len().min(8);
+            match (value.get_mut(..len), i.head.get(..len)) {
+                (Some(to), Some(from)) => to.copy_from_slice(from),
+                _ => return Vec::new(),
+            }
+            vec![Release {
+                address: i.dst,
+                payload: u64::from_le_bytes(value),
+            }]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The acquire of an operation.
+pub(super) fn acquire(op: &Operation) -> Option<Acquire> {
+    match op {
+        Operation::Semaphore(s) => match s.action {
+            SemaphoreAction::AcquireEqual
+            | SemaphoreAction::AcquireGreaterEqual
+            | SemaphoreAction::AcquireAnd
+            | SemaphoreAction::AcquireNor => Some(Acquire {
+                address: s.address,
+                payload: s.payload,
+                action: s.action,
+                wide: s.wide,
+                // SEM_EXECUTE's OPERATION in 2:0 is 2 there; the older SEMAPHORED has no such operation.
+                strict: s.unit == SemaphoreUnit::Host && s.execute & 7 == 2,
+            }),
+            SemaphoreAction::Release | SemaphoreAction::Reduction | SemaphoreAction::Other(_) => {
+                None
+            }
+        },
+        _ => None,
+    }
+}
+
+impl Acquire {
+    /// Tells whether a value ends the wait. Greater-or-equal compares modulo 2^32 (or 2^64) unless strict: the difference is not
+    /// negative.
+    pub(super) fn is_met_by(&self, value: u64) -> bool {
+        match self.action {
+            SemaphoreAction::AcquireEqual => value == self.payload,
+            SemaphoreAction::AcquireGreaterEqual if self.strict => value >= self.payload,
+            SemaphoreAction::AcquireGreaterEqual if self.wide => {
+                value.wrapping_sub(self.payload) as i64 >= 0
+            }
+            SemaphoreAction::AcquireGreaterEqual => {
+                (value as u32).wrapping_sub(self.payload as u32) as i32 >= 0
+            }
+            SemaphoreAction::AcquireAnd => value & self.payload != 0,
+            SemaphoreAction::AcquireNor => {
+                let both = value | self.payload;
+                if self.wide {
+                    !both != 0
+                } else {
+                    !(both as u32) != 0
+                }
+            }
+            SemaphoreAction::Release | SemaphoreAction::Reduction | SemaphoreAction::Other(_) => {
+                true
+            }
+        }
+    }
+}
+
+/// Every semaphore address whose value the analysis needs, with its process.
+#[must_use]
+pub fn addresses(scene: &RingState) -> BTreeSet<(u32, GpuVa)> {
+    let mut all = BTreeSet::new();
+    for channel in &scene.channels {
+        for op in channel.steps.iter().flat_map(|s| &s.operations) {
+            all.extend(acquire(op).map(|a| (channel.pid, a.address)));
+            // An inline write is a semaphore release only if some channel acquires that address.
+            if !matches!(op, Operation::Inline(_)) {
+                all.extend(releases(op).iter().map(|r| (channel.pid, r.address)));
+            }
+        }
+    }
+    all
+}

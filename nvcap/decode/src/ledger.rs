@@ -1,0 +1,510 @@
+//! The ledger: for each channel, what was captured and what is known to be missing.
+//!
+//! A channel's ring positions are contiguous, so a loss does not depend on the source's word: a submission whose position
+//! is not the end of the previous one leaves a gap of a known size, whether or not the source reported it. The ledger does
+//! that sum itself from the [`Record`]s, and takes from the source only counts of losses that it cannot see (dropped
+//! records, doorbells of unknown channels). It knows no source, no decoder and no sink; `output::ledger` shows it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::decode::{Counts, event::Engine};
+use crate::record::{ChannelId, Life, Loss, Lost, Record, RecordKind};
+
+mod channel;
+mod observed;
+mod trapped;
+mod understanding;
+
+pub use channel::ChannelLedger;
+pub use observed::{Margin, Observed};
+pub use trapped::{Captured, Windows};
+pub use trapped::{Duty, Estimate, Trapped};
+pub use understanding::Understanding;
+
+/// Exit status of a trace that is complete.
+pub const STATUS_COMPLETE: u8 = 0;
+/// Exit status of a trace that could not be made.
+pub const STATUS_ERROR: u8 = 1;
+/// Exit status of a command line that is not understood.
+pub const STATUS_USAGE: u8 = 2;
+/// Exit status of a trace that is known to be incomplete.
+pub const STATUS_LOST: u8 = 3;
+/// Exit status of a complete trace of processes of which none used a GPU.
+pub const STATUS_NO_GPU: u8 = 4;
+/// Exit status of a complete trace with something that could not be understood.
+pub const STATUS_NOT_UNDERSTOOD: u8 = 5;
+
+/// The most reasons for untraced things that are kept in words; the others are counted.
+const REASONS_KEPT: usize = 64;
+
+/// Words for the reasons that are not kept.
+const MORE_REASONS: &str = "more reasons than are kept in words";
+
+/// The most processes whose programs are kept for a trace without a GPU.
+const PROGRAMS_KEPT: usize = 64;
+
+/// Doorbells whose channel never became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownDoorbells {
+    /// The process, 0 where unknown.
+    pub pid: u32,
+    /// The token written, where known.
+    pub token: Option<u32>,
+    /// How many.
+    pub count: u64,
+}
+
+/// Reason why something could not be followed, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untraced {
+    /// The process, 0 where unknown.
+    pub pid: u32,
+    /// In words.
+    pub why: String,
+    /// How many times.
+    pub count: u64,
+}
+
+/// The sums over all channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(
+    missing_docs,
+    reason = "the fields are the sums of those of ChannelLedger with the same name"
+)]
+pub struct Totals {
+    pub channels: u64,
+    pub submissions: u64,
+    pub entries: u64,
+    pub bytes: u64,
+    pub gaps: u64,
+    pub unreadable: u64,
+    pub late: u64,
+    pub merged: u64,
+    pub repeated: u64,
+    pub contradictions: u64,
+    pub passed: u64,
+    pub doorbells: u64,
+}
+
+/// Account of what was captured and what is known to be missing. Feed it every record, then query it.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    channels: BTreeMap<ChannelId, ChannelLedger>,
+    dropped: BTreeMap<RecordKind, u64>,
+    unknown: BTreeMap<(u32, Option<u32>), u64>,
+    untraced: Vec<Untraced>,
+    unshown: u64,
+    names: HashMap<u32, String>,
+    /// Channels whose process has no name yet, by process: a name looks through no others.
+    unnamed: BTreeSet<(u32, ChannelId)>,
+    /// The program that each process executed last, also of those that have ended.
+    programs: BTreeMap<u32, String>,
+    /// A process was seen to use a GPU: a channel, a mapping of the driver's, a call to it.
+    gpu: bool,
+    end_ns: u64,
+    observed: Option<Observed>,
+    trapped: Option<Trapped>,
+    understood: Option<Understanding>,
+    stacks: u64,
+    stacks_lost: u64,
+    stack_sample: Option<(u32, u64)>,
+    left_out_of_stacks: BTreeMap<String, u64>,
+}
+
+impl Ledger {
+    /// An empty ledger, which is complete.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes one record into account. Records of one channel must come in the order the source gave them.
+    pub fn record(&mut self, record: &Record) {
+        self.end_ns = self.end_ns.max(record_time(record));
+        self.gpu |= matches!(
+            record,
+            Record::Ioctl(_)
+                | Record::Mapping(_)
+                | Record::Channel(_)
+                | Record::Submission(_)
+                | Record::Passed(_)
+        );
+        match record {
+            Record::Submission(s) => {
+                let channel = self.channels.entry(s.channel).or_default();
+                let is_nobodys = channel.pid == 0;
+                channel.submission(s);
+                if is_nobodys {
+                    self.note_unnamed(s.channel);
+                }
+            }
+            Record::Channel(c) => {
+                let name = self.names.get(&c.at.pid);
+                self.channels.entry(c.id).or_default().learn(c, name);
+                self.note_unnamed(c.id);
+            }
+            Record::Loss(loss) => self.loss(loss),
+            Record::Passed(p) => {
+                let channel = self.channels.entry(p.channel).or_default();
+                let is_nobodys = channel.pid == 0;
+                channel.passed(p);
+                if is_nobodys {
+                    self.note_unnamed(p.channel);
+                }
+            }
+            Record::Stack(_) => self.stacks += 1,
+            Record::Process(p) => match &p.life {
+                Life::Present { name } | Life::Exec { name } => {
+                    self.names.insert(p.at.pid, name.clone());
+                    if self.programs.len() < PROGRAMS_KEPT || self.programs.contains_key(&p.at.pid)
+                    {
+                        self.programs.insert(p.at.pid, name.clone());
+                    }
+                    self.name_channels(p.at.pid, name);
+                }
+                Life::Fork { child } => {
+                    if let Some(name) = self.names.get(&p.at.pid).cloned() {
+                        self.names.insert(*child, name);
+                    }
+                }
+                Life::Exit { process: true } => {
+                    self.names.remove(&p.at.pid);
+                }
+                Life::Identity(_) | Life::Thread { .. } | Life::Exit { process: false } => {}
+            },
+            Record::Ioctl(_)
+            | Record::Mapping(_)
+            | Record::Unmapping(_)
+            | Record::Gpu(_)
+            | Record::Image(_)
+            | Record::Kernel(_)
+            | Record::Stamps(_)
+            | Record::Look(_) => {}
+        }
+    }
+
+    /// Takes note of a channel whose process has no name.
+    fn note_unnamed(&mut self, id: ChannelId) {
+        if let Some(channel) = self.channels.get(&id)
+            && channel.process.is_none()
+        {
+            self.unnamed.insert((channel.pid, id));
+        }
+    }
+
+    /// Gives a process's name to its channels that have none.
+    fn name_channels(&mut self, pid: u32, name: &str) {
+        let of = (pid, ChannelId(0))..=(pid, ChannelId(u32::MAX));
+        let ids: Vec<_> = self.unnamed.range(of).copied().collect();
+        for key in ids {
+            self.unnamed.remove(&key);
+            if let Some(c) = self.channels.get_mut(&key.1)
+                && c.pid == pid
+                && c.process.is_none()
+            {
+                c.process = Some(name.to_owned());
+            }
+        }
+    }
+
+    fn loss(&mut self, loss: &Loss) {
+        match &loss.what {
+            Lost::Entries { position, count } => match loss.channel {
+                Some(id) => self
+                    .channels
+                    .entry(id)
+                    .or_default()
+                    .lost_entries(*position, *count),
+                None => self.add_untraced(
+                    loss.at.pid,
+                    "ring entries of an unnamed channel were overwritten",
+                    *count,
+                ),
+            },
+            Lost::Records { kind, count } => *self.dropped.entry(*kind).or_default() += count,
+            Lost::UnknownChannel { token, count } => {
+                *self.unknown.entry((loss.at.pid, *token)).or_default() += count;
+            }
+            Lost::Stacks { count } => self.stacks_lost += count,
+            Lost::Untraced { why } => self.add_untraced(loss.at.pid, why, 1),
+        }
+    }
+
+    fn add_untraced(&mut self, pid: u32, why: &str, count: u64) {
+        if let Some(known) = self
+            .untraced
+            .iter_mut()
+            .find(|b| b.pid == pid && b.why == why)
+        {
+            known.count += count;
+        } else if self.untraced.len() < REASONS_KEPT {
+            self.untraced.push(Untraced {
+                pid,
+                why: why.to_owned(),
+                count,
+            });
+        } else {
+            match self.untraced.last_mut() {
+                Some(last) if last.why == MORE_REASONS => last.count += count,
+                _ => self.untraced.push(Untraced {
+                    pid: 0,
+                    why: MORE_REASONS.to_owned(),
+                    count,
+                }),
+            }
+        }
+    }
+
+    /// Adds the engine that a channel feeds, found in the stream where the channel's record did not give it.
+    pub fn learn_engine(&mut self, id: ChannelId, engine: Engine) {
+        let channel = self.channels.entry(id).or_default();
+        if channel.engine == Engine::Unknown {
+            channel.engine = engine;
+        }
+    }
+
+    /// Counts objects that were captured but could not be written out (a full disk).
+    pub fn add_unshown(&mut self, count: u64) {
+        self.unshown += count;
+    }
+
+    /// Objects that were captured but could not be written out.
+    #[must_use]
+    pub fn unshown(&self) -> u64 {
+        self.unshown
+    }
+
+    /// Stacks that were taken at doorbells (`--stacks`), and stacks that were lost. A lost stack makes nothing else incomplete.
+    #[must_use]
+    pub fn stacks(&self) -> (u64, u64) {
+        (self.stacks, self.stacks_lost)
+    }
+
+    /// States that the stack of one in `every` doorbells was taken, and that `passed` doorbells were passed over.
+    pub fn add_stack_sample(&mut self, every: u32, passed: u64) {
+        self.stack_sample = Some((every, passed));
+    }
+
+    /// Returns the number of doorbells per stack that was taken, and the number of doorbells that were passed over; `None` where none were.
+    #[must_use]
+    pub fn stack_sample(&self) -> Option<(u32, u64)> {
+        self.stack_sample
+    }
+
+    /// Counts parts that stacks lack, for a bound on what is read or a file that could not be read. No submission is missing for them.
+    pub fn add_left_out_of_stacks(&mut self, what: &str, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let is_full = self.left_out_of_stacks.len() >= REASONS_KEPT;
+        let what = match is_full && !self.left_out_of_stacks.contains_key(what) {
+            true => MORE_REASONS,
+            false => what,
+        };
+        let known = self.left_out_of_stacks.entry(what.to_owned()).or_default();
+        *known = known.saturating_add(count);
+    }
+
+    /// Words for what stacks lack, and how much of it: it makes stacks incomplete, not submissions.
+    pub fn left_out_of_stacks(&self) -> impl Iterator<Item = (&str, u64)> {
+        let all = self.left_out_of_stacks.iter();
+        all.map(|(what, count)| (what.as_str(), *count))
+    }
+
+    /// Takes the decoder's counts: with them the ledger says how much was understood.
+    pub fn understand(&mut self, counts: Counts) {
+        self.understood = Some(counts.into());
+    }
+
+    /// How much was understood; `None` where nothing was decoded.
+    #[must_use]
+    pub fn understood(&self) -> Option<&Understanding> {
+        self.understood.as_ref()
+    }
+
+    /// Adds the account of observing, at its end.
+    pub fn add_observed(&mut self, observed: Observed) {
+        self.observed = Some(observed);
+    }
+
+    /// The account of observing; `None` if nothing was observed.
+    #[must_use]
+    pub fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
+    }
+
+    /// Adds the account of the trap, at its end.
+    pub fn add_trapped(&mut self, trapped: Trapped) {
+        self.trapped = Some(trapped);
+    }
+
+    /// The account of the trap; `None` if nothing was trapped.
+    #[must_use]
+    pub fn trapped(&self) -> Option<&Trapped> {
+        self.trapped.as_ref()
+    }
+
+    /// The channels by their number in this trace.
+    pub fn channels(&self) -> impl Iterator<Item = (ChannelId, &ChannelLedger)> {
+        self.channels.iter().map(|(id, c)| (*id, c))
+    }
+
+    /// One channel.
+    #[must_use]
+    pub fn channel(&self, id: ChannelId) -> Option<&ChannelLedger> {
+        self.channels.get(&id)
+    }
+
+    /// Records dropped, by kind.
+    pub fn dropped(&self) -> impl Iterator<Item = (RecordKind, u64)> + '_ {
+        self.dropped.iter().map(|(k, n)| (*k, *n))
+    }
+
+    /// Doorbells of channels that never became known.
+    pub fn unknown_doorbells(&self) -> impl Iterator<Item = UnknownDoorbells> + '_ {
+        self.unknown
+            .iter()
+            .map(|(&(pid, token), &count)| UnknownDoorbells { pid, token, count })
+    }
+
+    /// Returns the reasons for which the source could not follow something.
+    #[must_use]
+    pub fn untraced(&self) -> &[Untraced] {
+        &self.untraced
+    }
+
+    /// Time of the last record, ns.
+    #[must_use]
+    pub fn end_ns(&self) -> u64 {
+        self.end_ns
+    }
+
+    /// Time from the first submission to the last, ns; `None` without two at different times.
+    #[must_use]
+    pub fn duration_ns(&self) -> Option<u64> {
+        let times = || self.channels.values().filter_map(|c| c.times);
+        let first = times().map(|t| t.0).min()?;
+        let last = times().map(|t| t.1).max()?;
+        Some(last - first).filter(|ns| *ns > 0)
+    }
+
+    /// The sums.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut t = Totals::default();
+        for c in self.channels.values() {
+            t.channels += u64::from(c.submissions > 0 || c.doorbells > 0);
+            t.submissions += c.submissions;
+            t.entries += c.entries;
+            t.bytes += c.bytes;
+            t.gaps += c.gaps;
+            t.unreadable += c.unreadable;
+            t.late += c.late;
+            t.merged += c.merged;
+            t.repeated += c.repeated;
+            t.contradictions += c.contradictions;
+            t.passed += c.passed;
+            t.doorbells += c.doorbells;
+        }
+        t
+    }
+
+    /// Nothing is known to be missing.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.channels.values().all(ChannelLedger::is_complete)
+            && self.dropped.values().all(|n| *n == 0)
+            && self.unknown.values().all(|n| *n == 0)
+            && self.untraced.is_empty()
+            && self.unshown == 0
+    }
+
+    /// The programs of the traced processes, each once, where none of them was seen to use a GPU: no channel, no mapping of a GPU's
+    /// memory. `None` where one did, where something may be missing, and where no process was traced.
+    #[must_use]
+    pub fn without_gpu(&self) -> Option<Vec<&str>> {
+        if self.gpu || self.programs.is_empty() || !self.is_complete() {
+            return None;
+        }
+        let mut all: Vec<&str> = Vec::new();
+        for name in self.programs.values() {
+            if !all.contains(&name.as_str()) {
+                all.push(name);
+            }
+        }
+        Some(all)
+    }
+
+    /// The exit status of this verdict: [`STATUS_COMPLETE`], [`STATUS_LOST`], [`STATUS_NO_GPU`] or [`STATUS_NOT_UNDERSTOOD`].
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match &self.understood {
+            _ if !self.is_complete() => STATUS_LOST,
+            _ if self.without_gpu().is_some() => STATUS_NO_GPU,
+            Some(u) if !u.is_whole() => STATUS_NOT_UNDERSTOOD,
+            _ => STATUS_COMPLETE,
+        }
+    }
+}
+
+fn record_time(record: &Record) -> u64 {
+    match record {
+        Record::Ioctl(r) => r.end_ns.unwrap_or(r.at.time_ns),
+        other => other.at().time_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{At, Channel, Origin, Process};
+
+    fn at(pid: u32) -> At {
+        At::of_process(1, pid)
+    }
+
+    fn channel(pid: u32, id: u32) -> Record {
+        Record::Channel(Box::new(Channel {
+            at: at(pid),
+            id: ChannelId(id),
+            gpu: None,
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: None,
+            entries: None,
+            userd: None,
+            origin: Origin::Found,
+        }))
+    }
+
+    fn present(pid: u32) -> Record {
+        let name = format!("p{pid}");
+        Record::Process(Process {
+            at: at(pid),
+            life: Life::Present { name },
+        })
+    }
+
+    /// With many processes that have a channel each, the name of one looks through its own channels alone.
+    #[test]
+    fn a_name_is_given_to_its_process_s_channels_alone() {
+        let mut ledger = Ledger::new();
+        for pid in 1..2000 {
+            ledger.record(&present(pid));
+            ledger.record(&channel(pid, pid));
+            assert!(ledger.unnamed.is_empty(), "it has its name");
+        }
+        for id in 2000..2010 {
+            ledger.record(&channel(3000 + id % 2, id));
+        }
+        assert_eq!(ledger.unnamed.len(), 10);
+        ledger.record(&present(3001));
+        assert_eq!(ledger.unnamed.len(), 5);
+        let name = |id| ledger.channel(ChannelId(id))?.process.clone();
+        assert_eq!(name(7).as_deref(), Some("p7"));
+        assert_eq!((name(2001).as_deref(), name(2002)), (Some("p3001"), None));
+    }
+}

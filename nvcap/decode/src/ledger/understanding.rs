@@ -1,0 +1,50 @@
+//! How much of the captured bytes was understood: the second axis of the ledger, beside what is missing.
+
+use crate::decode::Counts;
+
+/// How much of the captured bytes was understood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Understanding {
+    /// Kernels of the program that were launched, as CUPTI counts them.
+    pub kernels: u64,
+    /// Launches in all, kernels of the driver and unresolved ones included.
+    pub launches: u64,
+    /// Part of `launches`: nodes of graph replays.
+    pub nodes: u64,
+    /// Graph replays.
+    pub graphs: u64,
+    /// Launches whose QMD is known from the process's memory.
+    pub images: u64,
+    /// Launches whose QMD was not seen.
+    pub unresolved: u64,
+    /// Method writes.
+    pub methods: u64,
+    /// Method writes to an unknown class.
+    pub classless: u64,
+    /// Entries that could not be read to their end.
+    pub stops: u64,
+}
+
+impl Understanding {
+    /// Nothing was left that was not understood.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.unresolved == 0 && self.classless == 0 && self.stops == 0
+    }
+}
+
+impl From<Counts> for Understanding {
+    fn from(counts: Counts) -> Self {
+        Self {
+            kernels: counts.kernels,
+            launches: counts.launches,
+            nodes: counts.nodes,
+            graphs: counts.graphs,
+            images: counts.images,
+            unresolved: counts.unresolved,
+            methods: counts.methods,
+            classless: counts.classless,
+            stops: counts.stops,
+        }
+    }
+}

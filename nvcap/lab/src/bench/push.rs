@@ -1,0 +1,146 @@
+//! One submission: what it asks of its channel, as method writes by the names of the class's header.
+
+use super::{gpu::Channel, rm::Error};
+use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::wire::GpuVa;
+
+/// The subchannels on which CUDA binds its engines; a channel of a copy engine takes any.
+const COMPUTE: u8 = 1;
+const COPY: u8 = 4;
+
+/// Windows on shared and local memory: apart from each other, and far above what the driver's address space hands out.
+const SHARED_WINDOW: GpuVa = GpuVa(0x7f00_0000_0000);
+const LOCAL_WINDOW: GpuVa = GpuVa(0x7e00_0000_0000);
+
+/// Values of SEM_EXECUTE (clc56f.h).
+mod execute {
+    pub(super) const ACQUIRE: u32 = 0;
+    pub(super) const RELEASE: u32 = 1;
+    pub(super) const RELEASE_WFI: u32 = 1 << 20;
+    pub(super) const RELEASE_TIMESTAMP: u32 = 1 << 25;
+}
+
+/// Values of a copy class's LAUNCH_DMA (clc8b5.h).
+mod launch_dma {
+    pub(super) const FLUSH: u32 = 1 << 2;
+    pub(super) const RELEASE_WITH_TIMESTAMP: u32 = 2 << 3;
+}
+
+/// Wait of a release for the channel's earlier work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// The release waits, and what was written can be seen then.
+    ForWork,
+    /// The release does not wait.
+    Not,
+}
+
+/// A submission under construction. Its semaphores get one payload, which none of the channel's had before.
+pub(crate) struct Segment<'a> {
+    channel: &'a Channel,
+    engine_class: u32,
+    payload: u32,
+    push: Pushbuffer,
+}
+
+impl<'a> Segment<'a> {
+    /// An empty submission to a channel whose engine object is of this class.
+    pub(crate) fn new(channel: &'a Channel, engine_class: u32, payload: u32) -> Self {
+        Self {
+            channel,
+            engine_class,
+            payload,
+            push: Pushbuffer::new(),
+        }
+    }
+
+    /// Returns the finished pushbuffer.
+    pub(crate) fn finish(self) -> Pushbuffer {
+        self.push
+    }
+
+    /// Binds the compute class, before its first method, and tells it where its windows on shared and local memory lie.
+    pub(crate) fn bind_compute(&mut self) -> Result<(), Error> {
+        let class = self.engine_class;
+        self.push.bind(COMPUTE, class);
+        for (name, window) in [
+            ("SET_SHADER_SHARED_MEMORY_WINDOW_A", SHARED_WINDOW),
+            ("SET_SHADER_LOCAL_MEMORY_WINDOW_A", LOCAL_WINDOW),
+        ] {
+            self.push.named(COMPUTE, class, name, &halves(window))?;
+        }
+        Ok(())
+    }
+
+    /// Binds the copy class, before its first method.
+    pub(crate) fn bind_copy(&mut self) {
+        self.push.bind(COPY, self.engine_class);
+    }
+
+    /// The host, which reads the pushbuffer, releases semaphore `i` with the time.
+    pub(crate) fn host_release(&mut self, i: usize, waits: Waits) -> Result<(), Error> {
+        let wfi = match waits {
+            Waits::ForWork => execute::RELEASE_WFI,
+            Waits::Not => 0,
+        };
+        self.execute(i, execute::RELEASE | execute::RELEASE_TIMESTAMP | wfi)
+    }
+
+    /// The host waits until semaphore `i` has the payload.
+    pub(crate) fn host_acquire(&mut self, i: usize) -> Result<(), Error> {
+        self.execute(i, execute::ACQUIRE)
+    }
+
+    fn execute(&mut self, i: usize, operation: u32) -> Result<(), Error> {
+        let [upper, lower] = halves(self.channel.semaphore(i));
+        let words = [lower, upper, self.payload, 0, operation];
+        self.push
+            .named(0, self.channel.class(), "SEM_ADDR_LO", &words)?;
+        Ok(())
+    }
+
+    /// The copy engine releases semaphore `i` with the time.
+    pub(crate) fn copy_release(&mut self, i: usize, waits: Waits) -> Result<(), Error> {
+        let [upper, lower] = halves(self.channel.semaphore(i));
+        let class = self.engine_class;
+        let words = [upper, lower, self.payload];
+        self.push.named(COPY, class, "SET_SEMAPHORE_A", &words)?;
+        let flush = match waits {
+            Waits::ForWork => launch_dma::FLUSH,
+            Waits::Not => 0,
+        };
+        let launch = [launch_dma::RELEASE_WITH_TIMESTAMP | flush];
+        self.push.named(COPY, class, "LAUNCH_DMA", &launch)?;
+        Ok(())
+    }
+
+    /// The copy engine copies.
+    pub(crate) fn copy(&mut self, src: GpuVa, dst: GpuVa, bytes: u32) -> Result<(), Error> {
+        self.push.copy(COPY, self.engine_class, src, dst, bytes)?;
+        Ok(())
+    }
+
+    /// The compute engine releases semaphore `i` with the time, behind what it was asked before.
+    pub(crate) fn compute_release(&mut self, i: usize) -> Result<(), Error> {
+        let semaphore = self.channel.semaphore(i);
+        self.push
+            .release(COMPUTE, self.engine_class, semaphore, self.payload)?;
+        Ok(())
+    }
+
+    /// The compute engine writes data that lie in the pushbuffer.
+    pub(crate) fn inline(&mut self, dst: GpuVa, data: &[u8]) -> Result<(), Error> {
+        self.push.inline(COMPUTE, self.engine_class, dst, data)?;
+        Ok(())
+    }
+
+    /// The compute engine runs the kernel whose QMD lies at `qmd`.
+    pub(crate) fn kernel(&mut self, qmd: GpuVa) -> Result<(), Error> {
+        self.push.pcas(COMPUTE, self.engine_class, qmd)?;
+        Ok(())
+    }
+}
+
+fn halves(address: GpuVa) -> [u32; 2] {
+    [(address.0 >> 32) as u32, address.0 as u32]
+}

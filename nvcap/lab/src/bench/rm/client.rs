@@ -1,0 +1,328 @@
+//! One client of the driver: its objects and mappings, all of which the driver frees with it.
+
+use std::{
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    rc::Rc,
+};
+
+use super::{Access, Error, Mapping, Os, Structure};
+use nvcap_decode::driver::{Version, layout};
+
+/// The numbers of the driver's ioctls (nv-ioctl-numbers.h, nv_escape.h).
+mod escape {
+    pub(super) const FREE: u8 = 0x29;
+    pub(super) const CONTROL: u8 = 0x2a;
+    pub(super) const ALLOC: u8 = 0x2b;
+    pub(super) const MAP_MEMORY: u8 = 0x4e;
+    pub(super) const MAP_MEMORY_DMA: u8 = 0x57;
+    pub(super) const CARD_INFO: u8 = 0xc8;
+    pub(super) const REGISTER_FD: u8 = 0xc9;
+}
+
+/// The type of the driver's ioctls (NV_IOCTL_MAGIC).
+const MAGIC: u32 = b'F' as u32;
+
+/// The most GPUs that NV_ESC_CARD_INFO tells of (NV_MAX_DEVICES).
+const MOST_CARDS: usize = 32;
+
+/// NV01_ROOT_CLIENT.
+const ROOT_CLIENT: u32 = 0x41;
+
+const CONTROL_FILE: &str = "/dev/nvidiactl";
+
+/// A handle of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object(pub(crate) u32);
+
+impl Object {
+    /// The handle as a field of a structure takes it.
+    pub(crate) fn field(self) -> u64 {
+        self.0.into()
+    }
+}
+
+/// A GPU that the driver tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    /// The number of its device file.
+    pub(crate) minor: u32,
+    /// The driver's number of it.
+    pub(crate) id: u32,
+}
+
+/// A client: what is allocated lives in it, and goes with it.
+///
+/// The driver frees all that a client has when its file is closed, so a process that is killed leaves nothing behind.
+pub(crate) struct Client {
+    os: Rc<dyn Os>,
+    control: OwnedFd,
+    root: Object,
+    version: Option<Version>,
+}
+
+impl Client {
+    /// A new client. `version` is the driver's release, where it is known.
+    pub(crate) fn new(os: Rc<dyn Os>, version: Option<Version>) -> Result<Self, Error> {
+        let control = open(&*os, CONTROL_FILE)?;
+        let mut client = Self {
+            os,
+            control,
+            root: Object(0),
+            version,
+        };
+        client.root = client.alloc("get a client", Object(0), ROOT_CLIENT, None)?;
+        Ok(client)
+    }
+
+    /// The client's own handle.
+    pub(crate) fn root(&self) -> Object {
+        self.root
+    }
+
+    /// The driver's release, where it is known.
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.version
+    }
+
+    /// A structure for the driver's release.
+    pub(crate) fn structure(
+        &self,
+        name: &'static str,
+        fields: &[(&'static str, u64)],
+    ) -> Result<Structure, Error> {
+        Structure::of(name, self.version, fields)
+    }
+
+    /// The GPUs.
+    pub(crate) fn cards(&self) -> Result<Vec<Card>, Error> {
+        let name = "nv_ioctl_card_info_t";
+        let layout = layout(name, self.version, None).ok_or(Error::Structure(name))?;
+        let field = |field: &'static str| {
+            let known = layout.field(field).map(|f| f.offset..f.offset + f.size);
+            known.ok_or(Error::Field {
+                structure: name,
+                field,
+            })
+        };
+        let (valid, minor, id) = (field("valid")?, field("minor_number")?, field("gpu_id")?);
+        let mut all = vec![0; layout.size() * MOST_CARDS];
+        self.call(
+            "ask for the GPUs",
+            self.control.as_fd(),
+            escape::CARD_INFO,
+            &mut all,
+        )?;
+        let number = |card: &[u8], at: &std::ops::Range<usize>| {
+            let bytes = card[at.clone()].iter().rev();
+            bytes.fold(0, |value, byte| value << 8 | u32::from(*byte))
+        };
+        let cards = all.chunks_exact(layout.size());
+        let present = cards.filter(|card| number(card, &valid) != 0);
+        Ok(present
+            .map(|card| Card {
+                minor: number(card, &minor),
+                id: number(card, &id),
+            })
+            .collect())
+    }
+
+    /// Opens the device file of a GPU for this client.
+    pub(crate) fn open_gpu(&self, minor: u32) -> Result<OwnedFd, Error> {
+        let gpu = open(&*self.os, &gpu_file(minor))?;
+        let control = self.control.as_raw_fd() as u64;
+        let mut register = self.structure("nv_ioctl_register_fd_t", &[("ctl_fd", control)])?;
+        let what = "register the GPU's file";
+        self.call(what, gpu.as_fd(), escape::REGISTER_FD, register.bytes_mut())?;
+        Ok(gpu)
+    }
+
+    /// A new object; the driver chooses its handle.
+    pub(crate) fn alloc(
+        &self,
+        what: &str,
+        parent: Object,
+        class: u32,
+        parameters: Option<&mut Structure>,
+    ) -> Result<Object, Error> {
+        let pointer = parameters.map_or(0, |p| p.bytes_mut().as_mut_ptr() as u64);
+        let mut call = self.structure(
+            "NVOS64_PARAMETERS",
+            &[
+                ("hRoot", self.root.field()),
+                ("hObjectParent", parent.field()),
+                ("hClass", class.into()),
+                ("pAllocParms", pointer),
+            ],
+        )?;
+        self.call(what, self.control.as_fd(), escape::ALLOC, call.bytes_mut())?;
+        succeeded(what, &call)?;
+        Ok(Object(call.get("hObjectNew")? as u32))
+    }
+
+    /// Asks or tells an object something.
+    pub(crate) fn control(
+        &self,
+        what: &str,
+        object: Object,
+        command: u32,
+        parameters: &mut Structure,
+    ) -> Result<(), Error> {
+        let bytes = parameters.bytes_mut();
+        let mut call = self.structure(
+            "NVOS54_PARAMETERS",
+            &[
+                ("hClient", self.root.field()),
+                ("hObject", object.field()),
+                ("cmd", command.into()),
+                ("params", bytes.as_mut_ptr() as u64),
+                ("paramsSize", bytes.len() as u64),
+            ],
+        )?;
+        self.call(
+            what,
+            self.control.as_fd(),
+            escape::CONTROL,
+            call.bytes_mut(),
+        )?;
+        succeeded(what, &call)
+    }
+
+    /// Maps an object of a device or subdevice into this process: of a GPU through its file, of the system's memory through
+    /// the control file. Each mapping has a file of its own, which stays open as long as the mapping.
+    pub(crate) fn map(
+        &self,
+        what: &str,
+        parent: Object,
+        object: Object,
+        len: u64,
+        gpu: Option<u32>,
+        access: Access,
+    ) -> Result<Mapping, Error> {
+        let file = match gpu {
+            Some(minor) => self.open_gpu(minor)?,
+            None => open(&*self.os, CONTROL_FILE)?,
+        };
+        /// NVOS33_FLAGS_ACCESS_WRITE_ONLY.
+        const WRITE_ONLY: u64 = 2;
+        let flags = match access {
+            Access::ReadWrite => 0,
+            Access::WriteOnly => WRITE_ONLY,
+        };
+        let mut call = self.structure(
+            "nv_ioctl_nvos33_parameters_with_fd",
+            &[
+                ("hClient", self.root.field()),
+                ("hDevice", parent.field()),
+                ("hMemory", object.field()),
+                ("length", len),
+                ("flags", flags),
+                ("fd", file.as_raw_fd() as u64),
+            ],
+        )?;
+        self.call(
+            what,
+            self.control.as_fd(),
+            escape::MAP_MEMORY,
+            call.bytes_mut(),
+        )?;
+        succeeded(what, &call)?;
+        let mapped = self.os.map(file.as_fd(), len as usize, access);
+        mapped.map_err(|error| system(what, error))
+    }
+
+    /// Maps memory into an address space of the GPU; the driver chooses the address.
+    pub(crate) fn map_gpu(
+        &self,
+        what: &str,
+        device: Object,
+        space: Object,
+        memory: Object,
+        len: u64,
+        flags: u64,
+    ) -> Result<u64, Error> {
+        let mut call = self.structure(
+            "NVOS46_PARAMETERS",
+            &[
+                ("hClient", self.root.field()),
+                ("hDevice", device.field()),
+                ("hDma", space.field()),
+                ("hMemory", memory.field()),
+                ("length", len),
+                ("flags", flags),
+            ],
+        )?;
+        self.call(
+            what,
+            self.control.as_fd(),
+            escape::MAP_MEMORY_DMA,
+            call.bytes_mut(),
+        )?;
+        succeeded(what, &call)?;
+        call.get("dmaOffset")
+    }
+
+    /// Frees an object with all below it.
+    fn free(&self, object: Object) -> Result<(), Error> {
+        let mut call = self.structure(
+            "NVOS00_PARAMETERS",
+            &[
+                ("hRoot", self.root.field()),
+                ("hObjectParent", self.root.field()),
+                ("hObjectOld", object.field()),
+            ],
+        )?;
+        let what = "free the client";
+        self.call(what, self.control.as_fd(), escape::FREE, call.bytes_mut())?;
+        succeeded(what, &call)
+    }
+
+    fn call(
+        &self,
+        what: &str,
+        file: std::os::fd::BorrowedFd<'_>,
+        number: u8,
+        argument: &mut [u8],
+    ) -> Result<(), Error> {
+        // _IOWR('F', number, argument): both directions, 14 bits of size.
+        let request = 3 << 30 | (argument.len() as u32) << 16 | MAGIC << 8 | u32::from(number);
+        let result = self.os.ioctl(file, request, argument);
+        result.map_err(|error| system(what, error))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // What cannot be freed here goes when the file is closed, below.
+        let _ = self.free(self.root);
+    }
+}
+
+fn open(os: &dyn Os, path: &str) -> Result<OwnedFd, Error> {
+    os.open(path).map_err(|error| Error::Open {
+        path: path.to_owned(),
+        error,
+    })
+}
+
+/// The device file of a GPU.
+pub(crate) fn gpu_file(minor: u32) -> String {
+    format!("/dev/nvidia{minor}")
+}
+
+fn system(what: &str, error: std::io::Error) -> Error {
+    Error::System {
+        what: what.to_owned(),
+        error,
+    }
+}
+
+/// The status that the driver left in a call's argument.
+fn succeeded(what: &str, call: &Structure) -> Result<(), Error> {
+    match call.get("status")? as u32 {
+        0 => Ok(()),
+        status => Err(Error::Status {
+            what: what.to_owned(),
+            status,
+        }),
+    }
+}

@@ -1,0 +1,124 @@
+//! A client of the driver's resource manager (RM): objects are allocated, asked and mapped by ioctls of /dev/nvidiactl.
+//!
+//! Numbers are those of the public headers (nvos.h, nv-ioctl-numbers.h, cl*.h, ctrl*.h); structures come from the tables
+//! of facts/rm by the driver's release, so that one program speaks to all of them. Knows nothing of pushbuffers.
+
+mod client;
+mod os;
+mod structure;
+
+pub(crate) use client::{Client, Object, gpu_file};
+pub use os::Kernel;
+pub use os::{Access, Mapping, Os};
+pub(crate) use structure::Structure;
+
+use std::io;
+
+use nvcap_decode::driver::names;
+
+/// Error of a driver call.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A device file cannot be opened.
+    #[error("cannot open {path}: {error}{}", hint(error))]
+    Open {
+        /// The file.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The kernel refused an ioctl or a mapping.
+    #[error("cannot {what}: {error}")]
+    System {
+        /// What was to be done.
+        what: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The driver refused a call.
+    #[error("cannot {what}: the driver says {}", named(*status))]
+    Status {
+        /// What was to be done.
+        what: String,
+        /// NV_STATUS.
+        status: u32,
+    },
+    /// The tables do not have a structure.
+    #[error("the tables have no {0} for this release of the driver: update nvcap")]
+    Structure(&'static str),
+    /// The release's structure has no such field.
+    #[error("{structure} of this release of the driver has no {field}: update nvcap")]
+    Field {
+        /// The structure.
+        structure: &'static str,
+        /// The field.
+        field: &'static str,
+    },
+    /// There is no such GPU.
+    #[error("there is no GPU {minor} (/dev/nvidia{minor}): {}", those(there))]
+    NoGpu {
+        /// The minor number that was asked for.
+        minor: u32,
+        /// Those that there are.
+        there: Vec<u32>,
+    },
+    /// The GPU has no class of an engine that is needed.
+    #[error(
+        "this GPU lacks channels with doorbells, compute or copy engines: Volta or newer is needed"
+    )]
+    Classes,
+    /// A submission is longer than a pushbuffer.
+    #[error("a submission of {0} bytes is longer than the pushbuffer")]
+    TooLong(u64),
+    /// A class's table lacks a method.
+    #[error(transparent)]
+    Unnamed(#[from] nvcap_decode::decode::encode::Unnamed),
+    /// Nothing was measured.
+    #[error("nothing was measured")]
+    Nothing,
+    /// The GPU's clock went back.
+    #[error("the GPU's time stamps go back from {0} to {1}")]
+    Clock(u64, u64),
+    /// No kernel can be formed for a class.
+    #[error(
+        "nvcap forms no kernel for class {0:x}: it does for cbc0 (Hopper), cdc0 and cec0 (Blackwell)"
+    )]
+    NoKernel(u32),
+    /// The GPU did not finish a submission.
+    #[error(
+        "the GPU did not finish a submission in 10 s (engine {engine:#x}, GP_GET {get}, GP_PUT {put}); `dmesg | grep Xid` tells \
+         of faults"
+    )]
+    Hang {
+        /// NV2080_ENGINE_TYPE.
+        engine: u32,
+        /// The next entry that it takes.
+        get: u32,
+        /// The next entry that is written.
+        put: u32,
+    },
+}
+
+fn named(status: u32) -> String {
+    format!("{} ({status:#x})", names::status(status))
+}
+
+fn those(there: &[u32]) -> String {
+    match there {
+        [] => "the driver tells of none".to_owned(),
+        there => {
+            let all: Vec<String> = there.iter().map(u32::to_string).collect();
+            format!("type --gpu with one of {}", all.join(", "))
+        }
+    }
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "; NVIDIA's driver is not loaded, or this container was started without a GPU"
+        }
+        io::ErrorKind::PermissionDenied => "; run as a user who may use the GPU",
+        _ => "",
+    }
+}

@@ -1,0 +1,19 @@
+//! Images of CUDA code in a running process: libcuda keeps those of the modules that it has loaded in private memory.
+
+use std::io;
+
+use super::names::scan;
+use nvcap_decode::cubin::Image;
+use nvcap_process::procfs::mem::Ordinary;
+
+/// The images of a process, in the order of their addresses, and the memory that they were found in.
+///
+/// # Errors
+/// Those of opening `/proc/PID/mem` and `/proc/PID/maps`. Memory that cannot be read is skipped.
+pub fn of(pid: u32) -> io::Result<(Ordinary, Vec<Image>)> {
+    let memory = Ordinary::open(pid)?;
+    let found = scan::search(&memory, &scan::runs(pid)?, &[]);
+    let images = found.images.into_iter();
+    let images = images.filter_map(|at| Image::read(&memory, at)).collect();
+    Ok((memory, images))
+}

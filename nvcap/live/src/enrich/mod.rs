@@ -1,0 +1,30 @@
+//! Facts from outside the stream of submissions, given as records: this room stands between a source and the pipeline.
+//!
+//! - [`images`]: QMDs that a process wrote before nvcap attached, found in its memory.
+//! - `cubins`: images of CUDA code, found there, too.
+//! - `enriched`: adds these records to a live source.
+//! - [`names`]: the names of kernels, from libcuda's own records and images.
+//! - `stamps`: the GPU's time stamps, read from a process's semaphores.
+//!
+//! All reading of a process's memory other than rings and pushbuffers is done here; the decoder only gets facts.
+
+#[cfg(target_os = "linux")]
+pub mod cubins;
+pub mod enriched;
+#[cfg(target_os = "linux")]
+pub mod images;
+#[cfg(target_os = "linux")]
+pub mod names;
+mod present;
+pub(crate) mod stamps;
+
+/// The niceness of searches: only nvcap waits for them.
+#[cfg(target_os = "linux")]
+pub const SEARCHES: i32 = 10;
+
+/// Sets this thread's niceness; where that is not allowed, it stays as it is.
+#[cfg(target_os = "linux")]
+pub fn set_niceness(niceness: i32) {
+    // SAFETY: sets this thread's own niceness.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
+}

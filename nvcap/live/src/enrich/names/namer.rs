@@ -1,0 +1,379 @@
+//! Finds the names of programs beside a live source, as records.
+//!
+//! Each submission is looked at as it comes from the source, some 100 ms before the pipeline decodes it. Programs that are new
+//! are looked for by a thread of their own; the kernels that it finds become records, which the pipeline takes at once.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    files::Files,
+    programs::{New, Programs},
+    resolver::{Ask, Resolver},
+};
+use crate::enrich;
+use nvcap_decode::record::{At, Kernel, Life, Record};
+use nvcap_decode::wire::GpuVa;
+
+/// How long lines wait for a name.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+/// How long output waits that has no line for a name that is found later.
+pub(crate) const LONG_PATIENCE: Duration = Duration::from_secs(1);
+/// While names are outstanding, the source is asked this often.
+pub(crate) const SOON: Duration = Duration::from_millis(2);
+/// Asks that come within this time are answered by one search.
+const GATHER: Duration = Duration::from_millis(2);
+/// How often programs without a name are looked for again, where processor time is left for it.
+const AGAIN: Duration = Duration::from_secs(2);
+/// How soon after a search that did not find them, the first time; twice as long after each.
+const FIRST_AGAIN: Duration = Duration::from_millis(30);
+/// How long nothing must have been asked before files are looked into.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Set to `file` where names are looked for in mapped files alone, for as long as that takes: the tests' way to compare what is found there with the names
+/// from the driver's records.
+const NAMES_BY: &str = "NVCAP_NAMES_BY";
+
+/// To the thread that searches.
+enum Request {
+    Find(Vec<Ask>),
+    /// A process has ended or runs another program.
+    Forget(u32),
+}
+
+/// From it: how many asks were dealt with, and the kernels.
+type Answer = (usize, Vec<Kernel>);
+
+/// See the module.
+pub(crate) struct Namer {
+    /// The compute class of all GPUs, if known.
+    class: Option<u32>,
+    programs: HashMap<u32, Programs>,
+    to: mpsc::Sender<Request>,
+    from: mpsc::Receiver<Answer>,
+    /// Requests that the thread has not taken yet.
+    waiting: Arc<AtomicUsize>,
+    /// Asks without an answer: when they were made, and how many.
+    outstanding: VecDeque<(Instant, usize)>,
+    patience: Duration,
+    now: fn() -> Instant,
+}
+
+impl Namer {
+    /// Starts the thread that searches.
+    pub(crate) fn start(class: Option<u32>) -> Option<Self> {
+        let (to, asked) = mpsc::channel();
+        let (answer, from) = mpsc::channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let others = waiting.clone();
+        thread::Builder::new()
+            .name("nvcap-names".into())
+            .spawn(move || serve(&asked, &answer, &others))
+            .ok()?;
+        Some(Self::between(class, (to, from), waiting, Instant::now))
+    }
+
+    fn between(
+        class: Option<u32>,
+        (to, from): (mpsc::Sender<Request>, mpsc::Receiver<Answer>),
+        waiting: Arc<AtomicUsize>,
+        now: fn() -> Instant,
+    ) -> Self {
+        Self {
+            class,
+            programs: HashMap::new(),
+            to,
+            from,
+            waiting,
+            outstanding: VecDeque::new(),
+            patience: PATIENCE,
+            now,
+        }
+    }
+
+    /// A namer without a thread, at a time that the test says: the test answers.
+    #[cfg(test)]
+    pub(crate) fn answered_by_test(class: Option<u32>, now: fn() -> Instant) -> (Self, Answers) {
+        let (to, _asked) = mpsc::channel();
+        let (answer, from) = mpsc::channel();
+        let namer = Self::between(class, (to, from), Arc::default(), now);
+        (namer, Answers { answer, _asked })
+    }
+
+    /// How many asks have no answer.
+    #[cfg(test)]
+    pub(crate) fn asks(&self) -> usize {
+        self.outstanding.iter().map(|(_, count)| count).sum()
+    }
+
+    /// How long the oldest ask has had no answer.
+    fn asked_for(&self) -> Option<Duration> {
+        let (asked, _) = self.outstanding.front()?;
+        Some((self.now)().saturating_duration_since(*asked))
+    }
+
+    /// Output waits longer for names.
+    #[must_use]
+    pub(crate) fn patient(self) -> Self {
+        Self {
+            patience: LONG_PATIENCE,
+            ..self
+        }
+    }
+
+    /// Looks at new records, and asks for the names of new programs.
+    pub(crate) fn look(&mut self, records: &[Record]) {
+        let mut asks = Vec::new();
+        for record in records {
+            let at = record.at();
+            match record {
+                Record::Submission(s) => {
+                    let new = self.programs.entry(at.pid).or_default().of(s, self.class);
+                    asks.extend(new.into_iter().map(|n| ask(at, n)));
+                }
+                Record::Image(i) => {
+                    // It was there before the trace.
+                    let at = At { time_ns: 0, ..at };
+                    let programs = self.programs.entry(at.pid).or_default();
+                    let new = programs.of_image(&i.bytes, self.class);
+                    asks.extend(new.map(|n| ask(at, n)));
+                }
+                Record::Process(p)
+                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true })
+                        && self.programs.remove(&at.pid).is_some() =>
+                {
+                    let _ = self.to.send(Request::Forget(at.pid));
+                }
+                _ => {}
+            }
+        }
+        if !asks.is_empty() {
+            let count = asks.len();
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            if self.to.send(Request::Find(asks)).is_ok() {
+                self.outstanding.push_back(((self.now)(), count));
+            }
+        }
+    }
+
+    /// Takes the answers that have come; waits for the first for up to `wait`.
+    pub(crate) fn answers(&mut self, wait: Duration, to: &mut Vec<Record>) {
+        let mut next = if wait.is_zero() {
+            self.from.try_recv().ok()
+        } else {
+            self.from.recv_timeout(wait).ok()
+        };
+        while let Some((done, kernels)) = next {
+            self.answered(done);
+            to.extend(kernels.into_iter().map(|k| Record::Kernel(Box::new(k))));
+            next = self.from.try_recv().ok();
+        }
+    }
+
+    /// So many of the oldest asks have an answer.
+    fn answered(&mut self, mut done: usize) {
+        while let Some((_, count)) = self.outstanding.front_mut() {
+            if *count > done {
+                *count -= done;
+                return;
+            }
+            done -= *count;
+            self.outstanding.pop_front();
+        }
+    }
+
+    /// Tells whether names are outstanding, for less than `most`.
+    pub(crate) fn is_asking(&self, most: Duration) -> bool {
+        self.asked_for().is_some_and(|time| time < most)
+    }
+
+    /// Tells whether output waits for a name longer than its order takes.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.patience > PATIENCE && self.is_asking(self.patience)
+    }
+
+    /// How much longer output waits for names.
+    pub(crate) fn patience(&self) -> Duration {
+        self.asked_for()
+            .map_or(Duration::ZERO, |time| self.patience.saturating_sub(time))
+    }
+}
+
+/// The test's end of [`Namer::answered_by_test`].
+#[cfg(test)]
+pub(crate) struct Answers {
+    answer: mpsc::Sender<Answer>,
+    _asked: mpsc::Receiver<Request>,
+}
+
+#[cfg(test)]
+impl Answers {
+    /// So many asks were dealt with; no name was found.
+    pub(crate) fn none_of(&self, asks: usize) {
+        self.answer.send((asks, Vec::new())).unwrap();
+    }
+}
+
+fn ask(at: At, new: New) -> Ask {
+    Ask {
+        at,
+        program: GpuVa(new.address),
+        registers: Some(new.registers),
+        code: new.code,
+    }
+}
+
+/// Answers requests until nobody asks any more.
+fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Arc<AtomicUsize>) {
+    enrich::set_niceness(enrich::SEARCHES);
+    let mut resolvers: HashMap<u32, Option<Resolver>> = HashMap::new();
+    let files_alone = std::env::var_os(NAMES_BY).is_some_and(|by| by == "file");
+    let mut files = if files_alone {
+        Files::without_limit()
+    } else {
+        Files::default()
+    };
+    let mut again = Instant::now() + AGAIN;
+    let mut soon = FIRST_AGAIN;
+    // Asks that are answered by the next such search.
+    let mut owed = 0;
+    loop {
+        let wants_files = |r: &Resolver| files.may_work() && r.wants_files().is_some();
+        let in_files = resolvers.values().flatten().any(wants_files);
+        let wait = again.saturating_duration_since(Instant::now());
+        let wait = if in_files { wait.min(QUIET) } else { wait };
+        let mut requests = match from.recv_timeout(wait) {
+            Ok(request) => vec![request],
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let (mut done, mut kernels) = (0, Vec::new());
+                if Instant::now() >= again {
+                    kernels = again_of(&mut resolvers);
+                    (done, again) = after_again(&mut owed, waiting);
+                } else if in_files {
+                    let wanting = resolvers.values_mut().flatten();
+                    let wanting = wanting.filter_map(|r| Some((r.wants_files()?, r)));
+                    // Those that have had least of it.
+                    if let Some((_, resolver)) = wanting.min_by_key(|(search, _)| *search) {
+                        kernels = resolver.in_files(&mut files);
+                    }
+                }
+                if (done > 0 || !kernels.is_empty()) && to.send((done, kernels)).is_err() {
+                    return;
+                }
+                continue;
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        };
+        thread::sleep(GATHER);
+        requests.extend(from.try_iter());
+        let mut asks: BTreeMap<u32, Vec<Ask>> = BTreeMap::new();
+        let mut over = Vec::new();
+        for request in requests {
+            match request {
+                Request::Find(all) => {
+                    waiting.fetch_sub(1, Ordering::SeqCst);
+                    for ask in all {
+                        asks.entry(ask.at.pid).or_default().push(ask);
+                    }
+                }
+                Request::Forget(pid) => over.push(pid),
+            }
+        }
+        for (pid, asks) in asks {
+            let resolver = resolvers
+                .entry(pid)
+                .or_insert_with(|| match Resolver::open(pid) {
+                    Ok(r) if files_alone => Some(r.in_files_alone()),
+                    Ok(r) => Some(r.that_yields_to(waiting)),
+                    Err(e) => {
+                        log::info!("process {pid}: names of kernels are not looked for: {e}");
+                        None
+                    }
+                });
+            let kernels = resolver
+                .as_mut()
+                .map_or_else(Vec::new, |r| r.resolve(&asks));
+            let mut done = asks.len();
+            if resolver.as_ref().is_some_and(Resolver::has_left) {
+                let named = |a: &Ask| kernels.iter().any(|k| k.program == a.program && k.certain);
+                let nameless = asks.iter().filter(|a| !named(a)).count();
+                if nameless > 0 {
+                    owed += nameless;
+                    done -= nameless;
+                    again = again.min(Instant::now() + soon);
+                    soon = AGAIN.min(soon * 2);
+                }
+            }
+            if to.send((done, kernels)).is_err() {
+                break;
+            }
+        }
+        for pid in over {
+            if let Some(Some(resolver)) = resolvers.remove(&pid) {
+                tell(pid, &resolver);
+            }
+        }
+        // Where new programs keep coming, too.
+        if Instant::now() >= again {
+            let kernels = again_of(&mut resolvers);
+            let done;
+            (done, again) = after_again(&mut owed, waiting);
+            if (done > 0 || !kernels.is_empty()) && to.send((done, kernels)).is_err() {
+                break;
+            }
+        }
+    }
+    if !files.is_empty() {
+        log::info!("names of kernels: {}", files.cost());
+    }
+    for (pid, resolver) in &resolvers {
+        if let Some(resolver) = resolver {
+            tell(*pid, resolver);
+        }
+    }
+}
+
+/// How many asks are answered when programs were looked for again, and when that is done next: soon, where it was broken off for
+/// requests that came.
+fn after_again(owed: &mut usize, waiting: &AtomicUsize) -> (usize, Instant) {
+    match waiting.load(Ordering::SeqCst) {
+        0 => (std::mem::take(owed), Instant::now() + AGAIN),
+        _ => (0, Instant::now() + FIRST_AGAIN),
+    }
+}
+
+/// Looks again for programs that are left, where there is time for it.
+fn again_of(resolvers: &mut HashMap<u32, Option<Resolver>>) -> Vec<Kernel> {
+    let resolvers = resolvers.values_mut().flatten();
+    resolvers
+        .filter(|r| r.has_left())
+        .flat_map(|r| r.resolve(&[]))
+        .collect()
+}
+
+/// Says in the log what the search of a process took.
+fn tell(pid: u32, resolver: &Resolver) {
+    let cost = resolver.cost();
+    log::info!(
+        "process {pid}: names of {} of {} programs; {} searches ({} of known memory), {:.0} MB; processor time {:.0} ms at first and {:.0} ms later; {:.1} ms in all, the longest {:.1} ms, at most {:.1} ms after a launch; {}",
+        cost.found,
+        cost.asked,
+        cost.searches,
+        cost.whole,
+        cost.bytes as f64 / 1e6,
+        cost.first.as_secs_f64() * 1e3,
+        cost.later.as_secs_f64() * 1e3,
+        cost.time.as_secs_f64() * 1e3,
+        cost.longest.as_secs_f64() * 1e3,
+        cost.latest.as_secs_f64() * 1e3,
+        resolver.learnt()
+    );
+}

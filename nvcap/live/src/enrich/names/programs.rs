@@ -1,0 +1,251 @@
+//! The programs that a submission may launch, before it is decoded: QMDs that its commands write, and code that they write
+//! before. Memory that they copy to has other code from then on.
+//!
+//! A launch names a QMD that was written by an inline write, in the same submission or earlier; libcuda writes QMDs of graphs
+//! when a graph is made or uploaded. So a program's address is known here at its first doorbell, and its name can be looked
+//! for while the submission waits for its turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::copies;
+use nvcap_decode::decode::image;
+use nvcap_decode::record::Submission;
+
+/// The most words of an inline write that is looked at: code of one function, or a QMD.
+const MOST_WORDS: u16 = 0x1fff;
+/// The most bytes of code kept of a process, the oldest go first.
+const MOST_CODE: usize = 8 << 20;
+/// Code lies at a multiple of this.
+const CODE_ALIGNED: u64 = 128;
+/// The shortest code: one block of instructions.
+const LEAST_CODE: usize = 128;
+/// Compute classes with different layouts of QMDs, tried where the chip is not known.
+const CLASSES: [u32; 4] = [0xcbc0, 0xcdc0, 0xc6c0, 0xc3c0];
+
+/// A program that is new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct New {
+    pub(super) address: u64,
+    pub(super) registers: u32,
+    pub(super) code: Option<Vec<u8>>,
+}
+
+/// Known programs of one process.
+#[derive(Debug, Default)]
+pub(super) struct Programs {
+    known: BTreeSet<u64>,
+    /// Code by address, with its number.
+    code: BTreeMap<u64, (u64, Vec<u8>)>,
+    code_bytes: usize,
+    written: u64,
+}
+
+impl Programs {
+    /// The programs that a submission names for the first time, or since their code was written again. `class` is the
+    /// compute class of the GPU, if known.
+    pub(super) fn of(&mut self, submission: &Submission, class: Option<u32>) -> Vec<New> {
+        let mut new = Vec::new();
+        for segment in &submission.segments {
+            for (address, bytes) in copies::copies(&segment.bytes) {
+                self.forget(address.0, bytes);
+            }
+            for upload in image::uploads(&segment.bytes, MOST_WORDS) {
+                if let Some((address, registers)) = program(class, upload.data) {
+                    if self.known.insert(address) {
+                        new.push(New {
+                            address,
+                            registers,
+                            code: None,
+                        });
+                    }
+                } else if upload.data.len() >= LEAST_CODE
+                    && upload.address.0.is_multiple_of(CODE_ALIGNED)
+                {
+                    self.write(upload.address.0, upload.data);
+                }
+            }
+        }
+        for new in &mut new {
+            new.code = self.code.get(&new.address).map(|(_, code)| code.clone());
+        }
+        new
+    }
+
+    /// A program named by a QMD that was found in the process's memory.
+    pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Option<New> {
+        let (address, registers) = program(class, bytes)?;
+        self.known.insert(address).then_some(New {
+            address,
+            registers,
+            code: None,
+        })
+    }
+
+    /// Memory that is written with what is not seen: modules are uploaded by the copy engine.
+    fn forget(&mut self, at: u64, bytes: u64) {
+        let end = at.saturating_add(bytes);
+        let gone: Vec<u64> = self.known.range(at..end).copied().collect();
+        for program in gone {
+            self.known.remove(&program);
+        }
+        let gone: Vec<u64> = self.code.range(at..end).map(|(at, _)| *at).collect();
+        for at in gone {
+            if let Some((_, code)) = self.code.remove(&at) {
+                self.code_bytes -= code.len();
+            }
+        }
+    }
+
+    /// Data that may be code.
+    fn write(&mut self, at: u64, data: &[u8]) {
+        // What was there is no more.
+        self.known.remove(&at);
+        self.written += 1;
+        self.code_bytes += data.len();
+        if let Some((_, old)) = self.code.insert(at, (self.written, data.to_vec())) {
+            self.code_bytes -= old.len();
+        }
+        while self.code_bytes > MOST_CODE {
+            let oldest = self.code.iter().min_by_key(|(_, (number, _))| *number);
+            let Some(at) = oldest.map(|(at, _)| *at) else {
+                return;
+            };
+            if let Some((_, old)) = self.code.remove(&at) {
+                self.code_bytes -= old.len();
+            }
+        }
+    }
+}
+
+/// The program and registers of a QMD of a kernel.
+fn program(class: Option<u32>, bytes: &[u8]) -> Option<(u64, u32)> {
+    let of = |class: u32| {
+        if bytes.len() != image::size(class) {
+            return None;
+        }
+        let view = image::node(class, bytes)?;
+        (view.program.0 > 0xffff && !view.program_relative)
+            .then_some((view.program.0, view.registers))
+    };
+    match class {
+        Some(class) => of(class),
+        None => CLASSES.into_iter().find_map(of),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
+    use nvcap_decode::decode::view::View;
+    use nvcap_decode::record::{At, ChannelId, How};
+    use nvcap_decode::wire::GpuVa;
+
+    const CLASS: u32 = 0xcbc0;
+
+    fn qmd(program: u64) -> Vec<u8> {
+        let view = View {
+            version: (4, 0),
+            grid: [1, 1, 1],
+            block: [64, 1, 1],
+            registers: 24,
+            program: GpuVa(program),
+            ..View::default()
+        };
+        Qmd::of(&view).expect("a layout").bytes().to_vec()
+    }
+
+    fn submission(writes: &[(u64, &[u8])]) -> Submission {
+        let mut p = Pushbuffer::new();
+        for (at, data) in writes {
+            p.inline(1, CLASS, GpuVa(*at), data).expect("inline data");
+        }
+        Submission {
+            at: At::default(),
+            channel: ChannelId(0),
+            token: None,
+            position: 0,
+            gp_get: None,
+            prev_put: 0,
+            gp_put: 1,
+            ip: None,
+            doorbell: None,
+            how: How::Trapped,
+            late: false,
+            thread: None,
+            segments: vec![p.segment(GpuVa(0x2_0080_0000))],
+        }
+    }
+
+    #[test]
+    fn a_program_is_new_once_and_again_with_new_code() {
+        let mut programs = Programs::default();
+        let (at, code) = (0x7f00_0000_0200, vec![0x18; 640]);
+        for class in [Some(CLASS), None] {
+            let new = programs.of(
+                &submission(&[(at, &code), (0x2_04c0_0000, &qmd(at))]),
+                class,
+            );
+            assert_eq!(
+                new,
+                [New {
+                    address: at,
+                    registers: 24,
+                    code: Some(code.clone())
+                }],
+                "its code was written again"
+            );
+        }
+        let again = submission(&[(0x2_04c0_0200, &qmd(at))]);
+        assert_eq!(programs.of(&again, None), []);
+        assert_eq!(programs.of_image(&qmd(at), Some(CLASS)), None);
+        let other = programs.of_image(&qmd(at + 0x400), None).expect("new");
+        assert_eq!((other.address, other.code), (at + 0x400, None));
+    }
+
+    #[test]
+    fn a_program_is_new_again_where_its_memory_was_copied_to() {
+        let mut programs = Programs::default();
+        let at = 0x7fcb_03c0_0000;
+        let launch = submission(&[(0x2_04c0_0000, &qmd(at))]);
+        let copy = |to: u64, bytes: u32| {
+            let mut p = Pushbuffer::new();
+            p.copy(4, 0xc8b5, GpuVa(0x7fcb_d260_0000), GpuVa(to), bytes)
+                .expect("a copy class");
+            let mut s = submission(&[]);
+            s.segments = vec![p.segment(GpuVa(0x2_0080_0000))];
+            s
+        };
+        assert_eq!(programs.of(&launch, Some(CLASS)).len(), 1);
+        // Data that looks like a copy's commands is none.
+        let s = copy(at, 64);
+        let commands = s.segments[0].bytes.clone();
+        assert_eq!(
+            programs.of(&submission(&[(0x2_0600_0000, &commands)]), Some(CLASS)),
+            []
+        );
+        assert_eq!(programs.of(&launch, Some(CLASS)), []);
+        for (to, bytes, new) in [
+            (at - 0x1000, 0x1000, 0),
+            (at - 0x1000, 0x1001, 1),
+            (at, 125_184, 1),
+            (at + 1, 0x1000, 0),
+        ] {
+            assert_eq!(programs.of(&copy(to, bytes), Some(CLASS)), []);
+            let found = programs.of(&launch, Some(CLASS));
+            assert_eq!(found.len(), new, "{bytes} B to {to:#x}");
+        }
+    }
+
+    #[test]
+    fn kept_code_is_bounded() {
+        let mut programs = Programs::default();
+        for i in 0..(MOST_CODE / 16384 + 10) as u64 {
+            programs.write(0x7f00_0000_0000 + i * 0x4000, &[7; 16384]);
+        }
+        assert!(programs.code_bytes <= MOST_CODE);
+        assert!(!programs.code.contains_key(&0x7f00_0000_0000));
+        let left: usize = programs.code.values().map(|(_, c)| c.len()).sum();
+        assert_eq!(left, programs.code_bytes);
+    }
+}

@@ -1,0 +1,428 @@
+//! Time stamps of the GPU, as records: the semaphores that a process's submissions release are read again and again, by a
+//! thread of nvcap's own. The traced process notices nothing of it.
+//!
+//! Which semaphores: those that its submissions name, as they come from the source. CUDA's stamp stands until the next
+//! submission of its channel writes it again, so what is read often enough is seen whole ([`regions`]). Vulkan and OpenGL write each
+//! stamp to a place of its own ([`once`]), which the process has at another address than the GPU.
+
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nvcap_decode::gpu_time::pair::Pair;
+use nvcap_decode::gpu_time::unit::Unit;
+use nvcap_decode::gpu_time::words::Value;
+use nvcap_decode::record::{At, ChannelId, CpuVa, Life, Record, Stamp, Stamps};
+use nvcap_decode::wire::{GpuVa, release};
+use nvcap_process::clock;
+use nvcap_process::procfs::mem::{Memory, Ordinary};
+
+mod in_step;
+mod once;
+mod regions;
+
+use once::Once;
+use regions::{Kind, Regions};
+
+/// How long output waits for the times of a submission.
+pub(crate) const PATIENCE_NS: u64 = 1_000_000_000;
+/// While stamps are awaited, the source is asked this often.
+pub(crate) const SOON: Duration = Duration::from_millis(2);
+/// How long the last stamps are waited for at the end.
+pub(crate) const LAST: Duration = Duration::from_millis(5);
+/// Changes are handed on this often.
+const BATCH: Duration = Duration::from_millis(1);
+/// That they were read is handed on this often where nothing changes, ns.
+const QUIET_NS: u64 = 100_000_000;
+/// How long semaphores are read without a pause after the last change; then with pauses.
+const EAGER: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_micros(20);
+/// The length of a burst, where reading has a share of a processor alone.
+const BURST: Duration = Duration::from_millis(2);
+/// The first submissions of a channel whose kernels' releases are looked for, and of the later ones each of so many.
+const FIRST: u64 = 256;
+const EACH: u64 = 16;
+/// Bytes of an entry below which it is always looked through: a replay of a graph is short.
+const SMALL: usize = 512;
+
+/// How long before its trap a doorbell was rung at most, ns: the processor traps behind the store.
+const TRAP_NS: u64 = 10_000;
+
+/// Number of processors from which the thread that reads runs before others: there it takes none that the traced process needs.
+const MANY: usize = 4;
+const NICENESS: i32 = -10;
+
+/// To the thread that reads.
+enum Request {
+    Watch(u32, Kind, GpuVa),
+    /// A stamp that is written once, where the process has it, and when it was not written yet (0: not known).
+    Await(u32, Value, CpuVa, u64),
+    /// A process has ended or runs another program.
+    Forget(u32),
+}
+
+/// See the module.
+pub(crate) struct Stamper {
+    /// The compute class of all GPUs, if known.
+    class: Option<u32>,
+    known: HashSet<(u32, GpuVa)>,
+    counts: HashMap<ChannelId, u64>,
+    to: mpsc::Sender<Request>,
+    from: mpsc::Receiver<Record>,
+    /// When the newest submission came.
+    newest: Option<Instant>,
+}
+
+impl Stamper {
+    /// Starts the thread that reads. `share`: of one processor; all of it where there is none.
+    pub(crate) fn start(class: Option<u32>, share: Option<f64>) -> Option<Self> {
+        let (to, requests) = mpsc::channel();
+        let (records, from) = mpsc::channel();
+        thread::Builder::new()
+            .name("nvcap-stamps".into())
+            .spawn(move || {
+                // SAFETY: sets this thread's own timer slack, ns.
+                unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
+                if thread::available_parallelism().is_ok_and(|n| n.get() >= MANY) {
+                    // What is read late is overwritten.
+                    super::set_niceness(NICENESS);
+                }
+                Reader::new(share).run(&requests, &records);
+            })
+            .ok()?;
+        Some(Self {
+            class,
+            known: HashSet::new(),
+            counts: HashMap::new(),
+            to,
+            from,
+            newest: None,
+        })
+    }
+
+    /// Looks at new records, and has the semaphores read that they name for the first time. `locate`: the process's address of
+    /// what the GPU has at an address of a channel.
+    pub(crate) fn look(
+        &mut self,
+        records: &[Record],
+        locate: impl Fn(ChannelId, GpuVa) -> Option<CpuVa>,
+    ) {
+        for record in records {
+            let at = record.at();
+            match record {
+                Record::Submission(s) => {
+                    self.newest = Some(Instant::now());
+                    let count = self.counts.entry(s.channel).or_default();
+                    *count += 1;
+                    let whole = *count <= FIRST || count.is_multiple_of(EACH);
+                    if let Some(pair) = Pair::of(s.segments.iter().map(|g| &*g.bytes)) {
+                        // The GPU writes nothing before the doorbell, but that may have been an earlier one.
+                        let absent_ns = match s.late {
+                            false => at.time_ns.saturating_sub(TRAP_NS),
+                            true => 0,
+                        };
+                        for value in [pair.begin, pair.end] {
+                            if let Some(cpu) = locate(s.channel, value.address) {
+                                let _ = self.to.send(Request::Await(at.pid, value, cpu, absent_ns));
+                            }
+                        }
+                        continue;
+                    }
+                    for segment in &s.segments {
+                        let whole = whole || segment.bytes.len() < SMALL;
+                        self.segment(at.pid, &segment.bytes, whole);
+                    }
+                }
+                Record::Process(p)
+                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
+                {
+                    self.known.retain(|(pid, _)| *pid != at.pid);
+                    let _ = self.to.send(Request::Forget(at.pid));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn segment(&mut self, pid: u32, bytes: &[u8], whole: bool) {
+        if !whole {
+            if let Some(release) = release::at_end(bytes).filter(|r| r.stamped) {
+                self.watch(pid, Kind::Stamped, release.address);
+            }
+            return;
+        }
+        let unit = Unit::of(bytes, self.class);
+        if let Some((stamp, _)) = unit.stamp {
+            self.watch(pid, Kind::Stamped, stamp.address);
+        }
+        for end in unit.ends {
+            self.watch(pid, Kind::Words, end.address);
+        }
+    }
+
+    fn watch(&mut self, pid: u32, kind: Kind, address: GpuVa) {
+        if self.known.insert((pid, address)) {
+            let _ = self.to.send(Request::Watch(pid, kind, address));
+        }
+    }
+
+    /// Takes the stamps that have come.
+    pub(crate) fn stamps(&self, to: &mut Vec<Record>) {
+        to.extend(self.from.try_iter());
+    }
+
+    /// Tells whether stamps of submissions that came may still come, and are waited for.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let patience = Duration::from_nanos(in_step::patience_ns(PATIENCE_NS));
+        self.newest.is_some_and(|n| n.elapsed() < patience)
+    }
+}
+
+/// A process whose semaphores are read.
+struct Process {
+    memory: Ordinary,
+    regions: Regions,
+    /// Memory that `process_vm_readv` does not read, for stamps that are written once.
+    whole: Option<Memory>,
+    once: Once,
+    /// It has stamps that are written once: the time in which none is awaited is no gap.
+    awaits: bool,
+    /// Since when they are read without a gap, and how often since the last record.
+    from_ns: u64,
+    reads: u64,
+    stamps: Vec<Stamp>,
+}
+
+impl Process {
+    fn of(memory: Ordinary) -> Self {
+        Self {
+            memory,
+            regions: Regions::default(),
+            whole: None,
+            once: Once::default(),
+            awaits: false,
+            from_ns: clock::now(),
+            reads: 0,
+            stamps: Vec::new(),
+        }
+    }
+
+    /// Reads no more; what was seen stands.
+    fn end(&mut self) {
+        (self.regions, self.whole, self.once, self.awaits) = Default::default();
+    }
+
+    fn is_over(&self) -> bool {
+        self.regions.is_empty() && !self.awaits
+    }
+}
+
+/// The pauses between bursts, at random: what is seen in bursts is a sample of all, whatever rhythm the traced program has.
+struct Pauses(u64);
+
+impl Pauses {
+    /// The pause behind a burst, so that bursts have this share of the time: of an exponential distribution, ten times the mean at most.
+    fn next(&mut self, burst: Duration, share: f64) -> Duration {
+        // Xorshift: any number but 0 will do to begin with.
+        let mut x = self.0 | 1;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.0 = x;
+        let chance = ((x >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        let mean = burst.mul_f64((1.0 / share - 1.0).max(0.0));
+        mean.mul_f64((-chance.ln()).min(10.0))
+    }
+}
+
+/// The thread that reads.
+struct Reader {
+    share: Option<f64>,
+    processes: HashMap<u32, Process>,
+    pauses: Pauses,
+    /// When something changed last, and when records were handed on.
+    changed: Instant,
+    handed: Instant,
+}
+
+impl Reader {
+    fn new(share: Option<f64>) -> Self {
+        Self {
+            share,
+            processes: HashMap::new(),
+            pauses: Pauses(clock::now()),
+            changed: Instant::now(),
+            handed: Instant::now(),
+        }
+    }
+
+    fn run(&mut self, requests: &mpsc::Receiver<Request>, records: &mpsc::Sender<Record>) {
+        let mut burst = Instant::now();
+        loop {
+            let next = if self.processes.is_empty() {
+                let next = requests.recv();
+                // The time without anything to read is no part of a burst.
+                burst = Instant::now();
+                next.map_err(|_| mpsc::TryRecvError::Disconnected)
+            } else {
+                requests.try_recv()
+            };
+            match next {
+                Ok(request) => {
+                    self.request(request);
+                    // All that have come: a place that is written once is read soon, or not in time.
+                    requests
+                        .try_iter()
+                        .for_each(|request| self.request(request));
+                }
+                Err(mpsc::TryRecvError::Empty) => {}
+                Err(mpsc::TryRecvError::Disconnected) => return,
+            }
+            self.read();
+            if self.handed.elapsed() >= in_step::batch(BATCH) {
+                self.handed = Instant::now();
+                if !self.hand_on(records, false) {
+                    return;
+                }
+            }
+            match self.share {
+                Some(share) if burst.elapsed() >= BURST => {
+                    if !self.hand_on(records, true) {
+                        return;
+                    }
+                    thread::sleep(self.pauses.next(burst.elapsed(), share));
+                    burst = Instant::now();
+                    let now = clock::now();
+                    for process in self.processes.values_mut() {
+                        process.from_ns = now;
+                    }
+                }
+                None if self.changed.elapsed() >= EAGER => thread::sleep(PAUSE),
+                _ => {}
+            }
+        }
+    }
+
+    fn request(&mut self, request: Request) {
+        match request {
+            Request::Watch(pid, kind, address) => {
+                if let Some(process) = self.process(pid) {
+                    process.regions.add(kind, address);
+                }
+            }
+            Request::Await(pid, value, cpu, absent_ns) => {
+                if let Some(process) = self.process(pid) {
+                    if process.whole.is_none() {
+                        process.whole = Memory::open(pid).ok();
+                    }
+                    let place = (value.address, cpu);
+                    process.once.add(place, value.payload, absent_ns);
+                    process.awaits = true;
+                }
+            }
+            Request::Forget(pid) => {
+                // What it was seen to have done is handed on; its memory is gone.
+                log::debug!("process {pid}: its time stamps are read no more");
+                if let Some(process) = self.processes.get_mut(&pid) {
+                    process.end();
+                }
+            }
+        }
+    }
+
+    /// A process that something is to be read of; `None` where that may not be.
+    fn process(&mut self, pid: u32) -> Option<&mut Process> {
+        self.changed = Instant::now();
+        match self.processes.entry(pid) {
+            Entry::Occupied(process) => Some(process.into_mut()),
+            Entry::Vacant(place) => match Ordinary::open(pid) {
+                Ok(memory) => {
+                    log::debug!("process {pid}: time stamps are read");
+                    Some(place.insert(Process::of(memory)))
+                }
+                Err(e) => {
+                    log::info!("process {pid}: time stamps are not read: {e}");
+                    None
+                }
+            },
+        }
+    }
+
+    /// Reads all semaphores once.
+    fn read(&mut self) {
+        for (pid, process) in &mut self.processes {
+            let had = process.stamps.len();
+            let (memory, stamps) = (&process.memory, &mut process.stamps);
+            let mut stands = true;
+            if !process.regions.is_empty() {
+                stands &= process.regions.read(memory, &clock::now, stamps);
+                in_step::tell_first(*pid, &mut process.regions);
+            }
+            if let Some(whole) = process.whole.as_ref().filter(|_| !process.once.is_empty()) {
+                process.once.read(whole, &clock::now, stamps);
+            }
+            process.reads += u64::from(!process.is_over());
+            if process.stamps.len() > had {
+                self.changed = Instant::now();
+            }
+            if !stands {
+                process.end();
+            }
+        }
+    }
+
+    /// Hands on what was seen; false where nobody takes it any more. At the end of a burst also that nothing was: the time was read.
+    fn hand_on(&mut self, records: &mpsc::Sender<Record>, burst_ends: bool) -> bool {
+        let now = clock::now();
+        for (pid, process) in &mut self.processes {
+            // That nothing changed is told from time to time.
+            let quiet = process.stamps.is_empty() && now - process.from_ns < QUIET_NS;
+            if process.reads == 0 || quiet && !burst_ends {
+                continue;
+            }
+            let stamps = Stamps {
+                at: At {
+                    time_ns: now,
+                    pid: *pid,
+                    tid: 0,
+                },
+                from_ns: std::mem::replace(&mut process.from_ns, now),
+                reads: std::mem::take(&mut process.reads),
+                stamps: std::mem::take(&mut process.stamps),
+            };
+            let read = in_step::read(&stamps.stamps);
+            if records.send(Record::Stamps(Box::new(stamps))).is_err() {
+                return false;
+            }
+            in_step::tell(*pid, &read);
+        }
+        self.processes
+            .retain(|_, p| !p.is_over() || !p.stamps.is_empty());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_have_their_share_of_the_time_at_random() {
+        let mut pauses = Pauses(7);
+        let burst = Duration::from_millis(2);
+        let all: Vec<_> = (0..10_000).map(|_| pauses.next(burst, 0.05)).collect();
+        let share = 10_000.0 * burst.as_secs_f64()
+            / (all.iter().sum::<Duration>() + burst * 10_000).as_secs_f64();
+        assert!((0.048..0.052).contains(&share), "{share}");
+        // No rhythm: a third of the pauses is longer than the mean, and a tenth shorter than a tenth of it.
+        let mean = Duration::from_millis(38);
+        let longer = all.iter().filter(|p| **p > mean).count();
+        let shorter = all.iter().filter(|p| **p < mean / 10).count();
+        assert!((3_400..3_960).contains(&longer), "{longer}");
+        assert!((800..1_100).contains(&shorter), "{shorter}");
+        assert_eq!(pauses.next(burst, 1.0), Duration::ZERO);
+    }
+}

@@ -1,0 +1,179 @@
+//! The semaphores of one process that are written once and then stand, each read until its stamp has come.
+
+use std::collections::VecDeque;
+
+use nvcap_decode::record::{CpuVa, Stamp};
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::peek::Peek;
+use nvcap_decode::wire::words::{u32_at, u64_at};
+
+/// Bytes of a semaphore with a time stamp: number, nothing, time.
+const STAMPED: usize = 16;
+/// The most that are read together; beyond that the oldest have no stamp.
+const MOST: usize = 256;
+/// For how long a stamp is awaited, ns: twice as long as output waits for it. Later the process may have other memory there.
+const AWAITED_NS: u64 = 2_000_000_000;
+/// A stamp older than the newest one by more, ns, was written the last time that the driver used the place.
+const LAST_TIME_NS: u64 = 1_000_000_000;
+
+/// A semaphore whose stamp is awaited.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    gpu: GpuVa,
+    cpu: CpuVa,
+    payload: u32,
+    /// Stamps up to this one are old, ns of the GPU's clock.
+    old_ns: u64,
+    /// When it had no stamp yet: before its doorbell, or when it was read last; 0 where that is not known, ns.
+    absent_ns: u64,
+    /// When it was read first; `None`: not yet, ns.
+    first_ns: Option<u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Once {
+    awaited: VecDeque<Awaited>,
+    /// The newest stamp, ns of the GPU's clock.
+    newest_ns: u64,
+}
+
+impl Once {
+    /// Tells whether nothing is awaited.
+    pub(super) fn is_empty(&self) -> bool {
+        self.awaited.is_empty()
+    }
+
+    /// Awaits the stamp with this number in a semaphore, which the process has at an address of its own. `absent_ns`: when it was not
+    /// written yet, 0 where that is not known.
+    pub(super) fn add(&mut self, (gpu, cpu): (GpuVa, CpuVa), payload: u32, absent_ns: u64) {
+        self.awaited.retain(|a| a.cpu != cpu);
+        if self.awaited.len() >= MOST {
+            self.awaited.pop_front();
+        }
+        self.awaited.push_back(Awaited {
+            gpu,
+            cpu,
+            payload,
+            old_ns: self.newest_ns.saturating_sub(LAST_TIME_NS),
+            absent_ns,
+            first_ns: None,
+        });
+    }
+
+    /// Reads all once; stamps that have come go to `to`. What cannot be read is given up: it is unmapped, or the process is gone.
+    ///
+    /// The memory is that of `/proc/PID/mem`: the driver maps these pages so that `process_vm_readv` refuses them.
+    pub(super) fn read(&mut self, memory: &impl Peek, now: &impl Fn() -> u64, to: &mut Vec<Stamp>) {
+        let newest_ns = &mut self.newest_ns;
+        self.awaited.retain_mut(|awaited| {
+            let mut bytes = [0; STAMPED];
+            let begun = now();
+            let first = *awaited.first_ns.get_or_insert(begun);
+            if begun > first + AWAITED_NS {
+                return false;
+            }
+            if memory.peek(awaited.cpu.0, &mut bytes).is_err() {
+                return false;
+            }
+            let (payload, gpu_ns) = (u32_at(&bytes, 0), u64_at(&bytes, 8));
+            let is_new = |ns: &u64| payload == Some(awaited.payload) && *ns > awaited.old_ns;
+            let Some(gpu_ns) = gpu_ns.filter(is_new) else {
+                awaited.absent_ns = begun;
+                return true;
+            };
+            *newest_ns = gpu_ns.max(*newest_ns);
+            to.push(Stamp {
+                address: awaited.gpu,
+                payload: awaited.payload,
+                gpu_ns: Some(gpu_ns),
+                before_ns: awaited.absent_ns,
+                seen_ns: now(),
+            });
+            false
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io;
+
+    use super::*;
+
+    /// Semaphores by their address in the process: number and time.
+    struct Fake(Vec<(u64, u32, u64)>);
+
+    impl Peek for Fake {
+        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            let found = self.0.iter().find(|(a, ..)| *a == at);
+            let (_, payload, ns) = found.ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))?;
+            to[..4].copy_from_slice(&payload.to_le_bytes());
+            to[8..].copy_from_slice(&ns.to_le_bytes());
+            Ok(())
+        }
+    }
+
+    fn read(once: &mut Once, memory: &Fake, time: u64) -> Vec<(u64, Option<u64>, u64)> {
+        let clock = Cell::new(time);
+        let now = || clock.replace(clock.get());
+        let mut to = Vec::new();
+        once.read(memory, &now, &mut to);
+        to.iter()
+            .map(|s| (s.address.0, s.gpu_ns, s.before_ns))
+            .collect()
+    }
+
+    #[test]
+    fn each_is_read_until_its_stamp_has_come() {
+        let mut once = Once::default();
+        let mut memory = Fake(vec![(0x7000, 0, 0), (0x7010, 1, 5_000)]);
+        once.add((GpuVa(0x100), CpuVa(0x7000)), 1, 0);
+        once.add((GpuVa(0x110), CpuVa(0x7010)), 1, 7);
+        assert_eq!(read(&mut once, &memory, 10), [(0x110, Some(5_000), 7)]);
+        assert_eq!(read(&mut once, &memory, 20), []);
+        memory.0[0] = (0x7000, 1, 6_000);
+        assert_eq!(read(&mut once, &memory, 30), [(0x100, Some(6_000), 20)]);
+        assert!(once.is_empty());
+    }
+
+    #[test]
+    fn a_stamp_that_does_not_come_is_given_up() {
+        let mut once = Once::default();
+        let memory = Fake(vec![(0x7000, 0, 0)]);
+        once.add((GpuVa(0x100), CpuVa(0x7000)), 1, 0);
+        for (time, is_empty) in [(5, false), (5 + AWAITED_NS, false), (6 + AWAITED_NS, true)] {
+            assert_eq!(read(&mut once, &memory, time), []);
+            assert_eq!(once.is_empty(), is_empty, "{time}");
+        }
+    }
+
+    #[test]
+    fn what_stood_there_from_the_last_time_is_no_stamp() {
+        let (mut once, now) = (Once::default(), 9 * LAST_TIME_NS);
+        let mut memory = Fake(vec![(0x7000, 1, now), (0x7020, 1, now - 2 * LAST_TIME_NS)]);
+        once.add((GpuVa(0x100), CpuVa(0x7000)), 1, 0);
+        assert_eq!(read(&mut once, &memory, 10), [(0x100, Some(now), 0)]);
+        once.add((GpuVa(0x120), CpuVa(0x7020)), 1, 0);
+        assert_eq!(read(&mut once, &memory, 20), []);
+        memory.0[1] = (0x7020, 1, now + 7);
+        assert_eq!(read(&mut once, &memory, 30), [(0x120, Some(now + 7), 20)]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_given_up_and_the_number_is_bounded() {
+        let mut once = Once::default();
+        let memory = Fake(vec![(0x7000, 0, 0), (0x7020, 1, 5_000)]);
+        for (gpu, cpu) in [(0x100, 0x7000), (0x110, 0x7010), (0x120, 0x7020)] {
+            once.add((GpuVa(gpu), CpuVa(cpu)), 1, 0);
+        }
+        assert_eq!(read(&mut once, &memory, 10), [(0x120, Some(5_000), 0)]);
+        assert_eq!(once.awaited.len(), 1);
+        for n in 0..2 * MOST as u64 {
+            once.add((GpuVa(n * 16), CpuVa(0x9000 + n * 16)), 1, 0);
+        }
+        assert_eq!(once.awaited.len(), MOST);
+        assert_eq!(once.awaited.back().map(|a| a.gpu.0), Some(511 * 16));
+    }
+}

@@ -1,0 +1,139 @@
+//! Processes that are born anywhere on this machine. A child whose parent has ended is nobody's child any more, so that it is
+//! found by no list of children.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::process::{is_there, now};
+use nvcap_process::procfs::births::Numbers;
+
+/// How long a number is looked at again that was given to a process which was not there yet, ns: the kernel gives it some time
+/// before the process can be seen.
+const EARLY_NS: u64 = 1_000_000_000;
+/// So many of those numbers are kept.
+const EARLY: usize = 256;
+
+/// A process that has a number and cannot be seen yet, or is gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Early {
+    /// Its number.
+    pub pid: u32,
+    /// Until when it is looked at again, ns.
+    until: u64,
+}
+
+/// A process that may descend from an observed one and is kept in view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Suspect {
+    /// It was not seen to use a GPU.
+    Idle,
+    /// It was first seen to use one then, ns.
+    Uses(u64),
+    /// That was said.
+    Told,
+}
+
+/// Processes that are born, as far as they are known.
+#[derive(Debug)]
+pub(super) struct Births {
+    numbers: Numbers,
+    /// Processes that were not there yet, or are gone.
+    early: VecDeque<Early>,
+    /// When one that is observed was last found to have ended, ns.
+    ended: u64,
+    /// When newborn processes are looked at next, ns.
+    pub next: u64,
+    /// Processes that may descend from an observed one and are not followed.
+    pub suspects: BTreeMap<u32, Suspect>,
+}
+
+impl Births {
+    /// Knows of those that are born from now on.
+    pub(super) fn new() -> Self {
+        Self {
+            numbers: Numbers::new(),
+            early: VecDeque::new(),
+            ended: 0,
+            next: 0,
+            suspects: BTreeMap::new(),
+        }
+    }
+
+    /// Numbers that were given since the last call.
+    pub(super) fn fresh(&mut self) -> Vec<u32> {
+        self.numbers.fresh()
+    }
+
+    /// A process that has a number cannot be seen yet, or is executing a program.
+    pub(super) fn keep(&mut self, pid: u32) {
+        if self.early.len() == EARLY {
+            self.early.pop_front();
+        }
+        let until = now() + EARLY_NS;
+        self.early.push_back(Early { pid, until });
+    }
+
+    /// Processes are kept that could not be seen yet, or had gone before they were looked at.
+    fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// This one could not be seen yet, or had gone.
+    pub(super) fn is_early(&self, pid: u32) -> bool {
+        self.early.iter().any(|e| e.pid == pid)
+    }
+
+    /// One that is observed has ended: what it made last may not have been seen.
+    pub(super) fn ended(&mut self) {
+        self.ended = now();
+    }
+
+    /// Processes that come and go between two looks are not told; see [`Numbers::tells_all`].
+    pub(super) fn are_listed(&self) -> bool {
+        !self.numbers.tells_all()
+    }
+
+    /// A process that may have made others has come and gone unseen of late, or an observed one has ended.
+    pub(super) fn may_have_missed(&self) -> bool {
+        self.are_listed() || self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
+    }
+
+    /// Takes out those that were kept and can be seen now. The caller looks at them again, and gives those back
+    /// ([`still`](Self::still)) of which nothing can be told yet.
+    pub(super) fn early(&mut self) -> Vec<Early> {
+        let now = now();
+        self.early.retain(|e| e.until > now);
+        let (there, not): (Vec<_>, Vec<_>) = self.early.drain(..).partition(|e| is_there(e.pid));
+        self.early = not.into();
+        there
+    }
+
+    /// Keeps one of [`early`](Self::early) until its time is over.
+    pub(super) fn still(&mut self, early: Early) {
+        self.early.push_back(early);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_yet_is_looked_at_again() {
+        let mut births = Births::new();
+        let own = std::process::id();
+        for pid in [own, 0x3fff_fff0] {
+            births.keep(pid);
+        }
+        let early = births.early();
+        assert_eq!(early.iter().map(|e| e.pid).collect::<Vec<_>>(), [own]);
+        assert!(births.has_early() && births.early().is_empty());
+        for until in [now() + 1_000_000_000, 0] {
+            births.still(Early { pid: own, until });
+        }
+        assert_eq!(births.early().len(), 1);
+        for pid in 0..10_000 {
+            births.keep(0x3000_0000 + pid);
+        }
+        assert_eq!(births.early.len(), EARLY);
+    }
+}

@@ -1,0 +1,25 @@
+//! Changes that a look after a process found, as plain data.
+
+use super::channel::Begin;
+use nvcap_decode::record::{Channel, Record};
+use nvcap_process::memory::snapshot::RingToken;
+
+/// A channel that was seen, and where following it begins.
+#[derive(Debug)]
+pub(crate) struct NewChannel {
+    /// The channel; its number is still to be given.
+    pub channel: Channel,
+    /// Place where following the channel begins.
+    pub begin: Begin,
+}
+
+/// Changes that a look after a process found.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Mappings made and given up.
+    pub records: Vec<Record>,
+    /// Channels that were not there before.
+    pub channels: Vec<NewChannel>,
+    /// Tokens that are known now.
+    pub tokens: Vec<RingToken>,
+}

@@ -1,0 +1,182 @@
+//! Reports of a process's work that may have been missed, when it has given channels up or its memory is gone.
+
+use super::{CONTEXT_NS, Watched};
+use crate::observe::followed::{self, Dropped, quiet};
+
+/// Channels that a process unmaps so long after the last search for channels, ns, may not have been all of its.
+const UNSOUGHT_NS: u64 = 30_000_000;
+
+/// The same, but in step, where a program waits until its channels have been read before it unmaps them: it has missed nothing that it was
+/// late for.
+fn unsought_ns() -> u64 {
+    #[cfg(feature = "in-step")]
+    if nvcap_process::in_step::is_on() {
+        return nvcap_process::in_step::PATIENCE_NS;
+    }
+    UNSOUGHT_NS
+}
+
+impl Watched {
+    /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
+    /// say.
+    pub(crate) fn unfound(&self, how: &str) -> Option<String> {
+        match self.unread.len() {
+            0 if self.doorbell && !self.found => Some(format!(
+                "it mapped a doorbell and {how} before any of its channels was found"
+            )),
+            0 => None,
+            n => Some(format!(
+                "{n} of its channels could not be read any more when they were found"
+            )),
+        }
+    }
+
+    /// It has ended: what is said where it may have submitted what nobody saw.
+    pub(crate) fn unseen(&self, now: u64) -> Option<String> {
+        let unseen_ns = now.saturating_sub(self.mapped_at());
+        let ended = self.launched && !self.seen_to_its_end;
+        let ms = unseen_ns as f64 / 1e6;
+        match self.unfound("ended") {
+            None if !self.put_off.is_empty() => Some(format!(
+                "it ended before {} of its channels that were found could be looked at",
+                self.put_off.len()
+            )),
+            None if self.found => None,
+            None if self.opened_late => Some(
+                "it had a GPU's file open, and may have mapped its memory and given it up between two looks at its mappings".to_owned(),
+            ),
+            None if ended && (self.parent.is_none() || unseen_ns > CONTEXT_NS) => Some(format!(
+                "it ended {ms:.1} ms after the last look at its mappings: whether it used a GPU in that time is not known"
+            )),
+            unfound => unfound,
+        }
+    }
+
+    /// It stood still at its end, and was looked at since `begun`, for the last time. `mapped_at`: when its mappings were looked
+    /// at before that. Where it has a GPU's file open and no doorbell mapped, that was too long ago if it opened the file since,
+    /// or could have made a context and given it up again.
+    pub(crate) fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
+        let unseen_ns = begun.saturating_sub(mapped_at);
+        self.opened_late = !self.doorbell
+            && self
+                .files_since
+                .is_some_and(|since| since >= begun || unseen_ns > CONTEXT_NS);
+        self.seen_to_its_end = true;
+    }
+
+    /// Nobody has one of its channels any more.
+    pub(crate) fn drop_channel(&mut self, dropped: Dropped) {
+        self.moved = self.moved.max(dropped.moved);
+        if self.sought_at > 0 {
+            let unsought = dropped.now.saturating_sub(self.sought_at);
+            self.unsought = self.unsought.max(unsought);
+        }
+        self.dropped.push(dropped);
+    }
+
+    /// Its memory or channels of it are gone, and what that means has not been said yet.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.suspect || self.gone || !self.dropped.is_empty()
+    }
+
+    /// It lives on without the channels that were dropped: what is said where something of them may have been missed. `active`:
+    /// when something last came on any of the channels that it has, ns.
+    pub(crate) fn unmapped(&mut self, active: u64) -> Option<String> {
+        let active = active.max(self.moved);
+        if self.gone {
+            // It is ending, or executing another program: the next look tells which.
+            return None;
+        }
+        let mut dropped = std::mem::take(&mut self.dropped);
+        // The making of a context submits: where nothing ever came, something was missed.
+        let silent = self.launched && active == 0;
+        dropped.retain(|d| {
+            silent || d.hot || d.busy || d.long_ago || d.looked.saturating_sub(active) < quiet(0)
+        });
+        let unsought = std::mem::take(&mut self.unsought);
+        followed::unmapped(&dropped).or_else(|| {
+            (unsought > unsought_ns()).then(|| {
+                let ms = unsought as f64 / 1e6;
+                format!(
+                    "it unmapped channels {ms:.1} ms after channels had last been looked for: whether one was used for the first time in between is not known"
+                )
+            })
+        })
+    }
+
+    /// All its memory is gone. Gives how long before that one of its channels was last looked at, ns, if it had any then and did not
+    /// stand at its end: however quiet they were, it may have submitted since.
+    pub(crate) fn ended_unseen(&mut self) -> Option<u64> {
+        let dropped = std::mem::take(&mut self.dropped);
+        let unseen = dropped.iter().map(|d| d.now.saturating_sub(d.looked));
+        unseen.max().filter(|_| !self.seen_to_its_end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::channel::Begin;
+    use nvcap_decode::record::ChannelId;
+
+    const MS: u64 = 1_000_000;
+
+    /// A channel that was looked at a ms before it was unmapped.
+    fn dropped(channel: u32, moved: u64) -> Dropped {
+        Dropped {
+            hot: false,
+            channel: ChannelId(channel),
+            now: 1000 * MS,
+            looked: 999 * MS,
+            moved,
+            busy: false,
+            long_ago: false,
+        }
+    }
+
+    #[test]
+    fn a_process_that_used_one_channel_unmaps_them_one_after_another() {
+        let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
+        process.drop_channel(dropped(0, 700 * MS));
+        assert_eq!(process.unmapped(0), None);
+        // The one that was used is followed no longer when the others go.
+        process.drop_channel(dropped(1, 0));
+        assert_eq!(process.unmapped(0), None);
+        assert_eq!(process.ended_unseen(), None);
+    }
+
+    #[test]
+    fn a_process_that_ends_with_channels_may_have_submitted_since_the_last_look() {
+        for moved in [0, MS] {
+            let mut process = Watched::open(std::process::id(), Begin::Here).unwrap();
+            assert_eq!(process.ended_unseen(), None);
+            process.drop_channel(dropped(0, moved));
+            assert_eq!(process.ended_unseen(), Some(MS));
+            // What the kernel stopped at its end was looked at then.
+            process.drop_channel(dropped(1, moved));
+            process.seen_to_its_end = true;
+            assert_eq!(process.ended_unseen(), None);
+        }
+    }
+
+    #[test]
+    fn channels_that_were_not_looked_for_of_late_may_have_been_more() {
+        // It was quiet for long when it was looked at, 1 ms before.
+        for (sought_ms, said) in [(0, false), (900, true), (975, false), (999, false)] {
+            let mut process = Watched::open(std::process::id(), Begin::Here).unwrap();
+            process.sought_at = sought_ms * MS;
+            process.drop_channel(dropped(0, 100 * MS));
+            let why = process.unmapped(0);
+            assert_eq!(why.is_some(), said, "{sought_ms} ms: {why:?}");
+            // Once.
+            assert_eq!(process.unmapped(0), None);
+        }
+    }
+
+    #[test]
+    fn a_command_of_which_nothing_was_seen_missed_something() {
+        let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
+        process.drop_channel(dropped(0, 0));
+        assert!(process.unmapped(0).is_some());
+    }
+}

@@ -1,0 +1,79 @@
+//! Identity of program images. A forked process has its parent's image until it executes a program, and keeps the image
+//! when the parent ends.
+
+use std::io;
+
+use nvcap_process::procfs::{auxv::Auxv, mem::Memory};
+
+/// A program image: what the kernel told the program when it began (its auxiliary vector), and the 16 random bytes that this
+/// points to, which no other image has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Image {
+    auxv: Auxv,
+    random: Option<[u8; 16]>,
+}
+
+impl Image {
+    /// That of a process; empty while the process executes a program, and where it has no memory any more.
+    ///
+    /// # Errors
+    /// Those of reading `/proc/PID/auxv`.
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        let auxv = Auxv::of_process(pid)?;
+        if !auxv.is_whole() {
+            return Ok(Self::default());
+        }
+        let mut image = Self { auxv, random: None };
+        if let Some(at) = image.auxv.random_at() {
+            let mut random = [0; 16];
+            match Memory::open(pid).and_then(|m| m.read(at, &mut random)) {
+                Ok(()) => image.random = Some(random),
+                // It executes another program just now, or has ended.
+                Err(_) => return Ok(Self::default()),
+            }
+        }
+        Ok(image)
+    }
+
+    /// Nothing is known of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.auxv.is_empty()
+    }
+
+    /// The two have the same auxiliary vector. Where addresses are not random, two runs of one program may have the same;
+    /// on the other hand a program may write over its random bytes.
+    pub(crate) fn looks_like(&self, other: &Self) -> bool {
+        self.auxv == other.auxv
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_process_has_its_parents_image_and_no_other_has() {
+        let own = Image::of(std::process::id()).unwrap();
+        assert!(!own.is_empty() && own.random.is_some());
+        // SAFETY: the child sleeps and ends without unwinding.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                libc::sleep(3600);
+                libc::_exit(0);
+            }
+        }
+        let forked = Image::of(child as u32);
+        // SAFETY: ends and takes the child that was made above.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(forked.unwrap(), own);
+        let other = nvcap_waiting::Sleeper::start();
+        assert_ne!(Image::of(other.id()).unwrap(), own);
+        assert!(Image::of(child as u32).map_or(true, |i| i.is_empty()));
+    }
+}

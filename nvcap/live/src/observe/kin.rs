@@ -1,0 +1,456 @@
+//! Processes that have the same memory by fork: who is observed because of whose child it is, and which rings are one.
+//!
+//! A forked process has all rings of the one that forked it, at the same addresses, until it executes a program or unmaps
+//! them. So it is a holder of them from the moment that it is found, and following goes on in it when the other ends.
+//! Before a ring loses its last holder, all processes that were born meanwhile are looked through for those that have the
+//! same program image ([`Image`]): also one whose own parent has ended long before.
+
+use super::{
+    channel::Begin,
+    discover::Watched,
+    doze::SAFETY_NS,
+    followed::Followed,
+    image::Image,
+    orphans::FOUND_NS,
+    process::{self, Identity, now},
+    session::Session,
+};
+use nvcap_decode::record::{Channel, Life};
+use nvcap_process::memory::scan;
+pub use nvcap_process::procfs::mem::Peek;
+
+/// Rounds in which processes are looked for that were born while others were looked through.
+const ROUNDS: u32 = 16;
+/// Shortest and longest time between two looks for processes that were born, ns, and the share of a core that they may take.
+const SHORTEST_NS: u64 = 3_000_000;
+const LONGEST_NS: u64 = 100_000_000;
+const PART: u64 = 100;
+
+/// Descent of a process that was just born.
+enum Born {
+    /// A process that is observed made it, or it descends from one by forks alone.
+    Kin { parent: u32 },
+    /// Nothing shows that it has to do with an observed process.
+    Stranger,
+    /// It cannot be told yet.
+    Unseen,
+}
+
+impl Session {
+    /// Observes a process.
+    pub(super) fn adopt(&mut self, pid: u32, begin: Begin) -> std::io::Result<()> {
+        let watched = Watched::open(pid, begin)?;
+        self.watched.insert(pid, watched);
+        self.births.suspects.remove(&pid);
+        self.scheduler.look_after(pid);
+        Ok(())
+    }
+
+    /// A child that was found.
+    pub(super) fn child(&mut self, parent: u32, child: u32) {
+        if self.adopt_child(parent, child) {
+            self.seize_child_of(parent, child);
+            self.look_after(child);
+        }
+    }
+
+    /// Takes a child on, with the rings that it has from its parent. False: it is gone, or cannot be observed, which is then
+    /// said.
+    pub(super) fn adopt_child(&mut self, parent: u32, child: u32) -> bool {
+        self.life(parent, Life::Fork { child });
+        match self.adopt(child, Begin::First) {
+            Ok(()) => {
+                if let Some(w) = self.watched.get_mut(&child) {
+                    w.parent = Some(parent);
+                    if !w.is_forked() {
+                        let name = process::name(child);
+                        self.life(child, Life::Exec { name });
+                    }
+                }
+                self.inherit(child);
+                return true;
+            }
+            // Already gone is no refusal: it lived too short to submit anything.
+            // Its memory goes first, while its state says still that it runs.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+            Err(_) if !process::state(child).lives => {}
+            Err(e) => self.untraced(child, process::refusal(child, &e).to_string()),
+        }
+        false
+    }
+
+    /// A process that is stopped at its events (`exit_stop`) has made a child.
+    pub(super) fn born(&mut self, by: u32, pid: u32) {
+        if self.watched.contains_key(&pid) {
+            return;
+        }
+        // It is looked after soon, and before its end at the latest: it is not kept waiting for that.
+        if self.watched.contains_key(&by) {
+            self.adopt_child(by, pid);
+        } else {
+            self.births.keep(pid);
+            self.find_kin();
+        }
+    }
+
+    // ---- processes that were born
+
+    /// Looks for processes that were born, where that is due.
+    pub(super) fn look_for_kin(&mut self) {
+        if now() < self.births.next {
+            return;
+        }
+        let begun = process::search_cpu();
+        self.find_kin();
+        self.look_at_orphans(FOUND_NS);
+        let cost = process::search_cpu().saturating_sub(begun);
+        self.births.next = now()
+            + if self.all_sleep() {
+                // Who makes a child runs, of which the kernel tells.
+                SAFETY_NS
+            } else {
+                (cost * PART).clamp(SHORTEST_NS, LONGEST_NS)
+            };
+    }
+
+    /// Takes on all processes that were born by now and are kin. A process that ends while this goes on may have made another,
+    /// with a higher number: so this goes on until none is left.
+    pub(super) fn find_kin(&mut self) {
+        if !self.options.follow {
+            return;
+        }
+        for early in self.births.early() {
+            if !self.take_on(early.pid) {
+                self.births.still(early);
+            }
+        }
+        for _ in 0..ROUNDS {
+            let fresh = self.births.fresh();
+            if fresh.is_empty() {
+                break;
+            }
+            for pid in fresh {
+                if !self.take_on(pid) {
+                    self.births.keep(pid);
+                }
+            }
+        }
+    }
+
+    /// Takes a process on if it is kin. False: that cannot be told yet.
+    fn take_on(&mut self, pid: u32) -> bool {
+        if self.watched.contains_key(&pid) {
+            return true;
+        }
+        if !process::is_there(pid) {
+            return false;
+        }
+        let parent = process::parent(pid);
+        // It may have become visible after its child did.
+        if let Some(parent) = parent.filter(|p| self.births.is_early(*p) && *p < pid) {
+            self.take_on(parent);
+        }
+        match self.judge(pid, parent) {
+            Born::Kin { parent } => {
+                log::debug!("process {pid} descends from process {parent}");
+                if self.adopt_child(parent, pid) {
+                    self.seize_child_of(parent, pid);
+                }
+                true
+            }
+            Born::Stranger => {
+                self.suspect(pid);
+                true
+            }
+            Born::Unseen => false,
+        }
+    }
+
+    fn judge(&self, pid: u32, parent: Option<u32>) -> Born {
+        let image = match Image::of(pid) {
+            Ok(image) if image.is_empty() => return Born::Unseen,
+            Ok(image) => image,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                return Born::Unseen;
+            }
+            // Somebody else's.
+            Err(_) => return Born::Stranger,
+        };
+        let made_by = parent.filter(|p| self.watched.contains_key(p));
+        let like = self.watched.iter().find(|(_, w)| *w.image == image);
+        let had = self.followed.iter().find(|f| f.live && *f.image == image);
+        let parent = made_by
+            .or(like.map(|(pid, _)| *pid))
+            .or(had.map(|f| f.follower.announced.at.pid));
+        match parent {
+            // Threads have numbers too.
+            Some(parent) if process::is_process(pid) => Born::Kin { parent },
+            _ => Born::Stranger,
+        }
+    }
+
+    // ---- rings that are one
+
+    /// A process holds the rings that other processes with its program image have, as far as it has them mapped too.
+    fn inherit(&mut self, pid: u32) {
+        for i in 0..self.followed.len() {
+            if self.shares(i, pid) {
+                self.hold(i, pid);
+            }
+        }
+    }
+
+    /// A channel was just found in one process: forked children have it too.
+    pub(super) fn hand_down(&mut self, i: usize) {
+        let image = self.followed[i].image.clone();
+        let kin = self.watched.iter().filter(|(_, w)| w.image == image);
+        for pid in kin.map(|(pid, _)| *pid).collect::<Vec<_>>() {
+            if self.shares(i, pid) {
+                self.hold(i, pid);
+            }
+        }
+    }
+
+    /// A process has a channel that is followed.
+    pub(super) fn hold(&mut self, i: usize, pid: u32) {
+        let f = &mut self.followed[i];
+        f.holders.push(pid);
+        self.scheduler.at_once(f.follower.announced.id);
+        if let (Some(w), Some(ring)) = (self.watched.get_mut(&pid), f.follower.announced.ring) {
+            w.has_ring(ring);
+        }
+    }
+
+    /// Tells whether a process turns out to have a channel that is followed, of which it is no holder yet.
+    pub(super) fn shares(&self, i: usize, pid: u32) -> bool {
+        let ring = self.followed[i].follower.announced.ring;
+        let has =
+            |f: &Followed| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid);
+        self.followed[i].live
+            && !self.followed.iter().any(has)
+            && self.is_same(i, pid) == Some(true)
+    }
+
+    /// Tells whether the memory at a followed channel's addresses is the channel's in this process too: by the mapping's identity
+    /// or, for device memory, by the program image and by its content. `None`: this cannot be told, because neither can be read.
+    pub(super) fn is_same(&self, i: usize, pid: u32) -> Option<bool> {
+        let f = &self.followed[i];
+        let w = self.watched.get(&pid)?;
+        if let Some(identity) = &f.identity {
+            let ring = f.follower.announced.ring?;
+            return process::shared_identity(pid, ring.0).map(|own| own == *identity);
+        }
+        // Memory of another program at the same addresses may well look the same: unused rings are all alike.
+        if w.image != f.image || w.image.is_empty() {
+            return Some(false);
+        }
+        let own = &w.process.as_ref()?.memory;
+        let holders = f.holders.iter().filter(|h| **h != pid);
+        for holder in holders {
+            let holder = self.watched.get(holder).and_then(|w| w.process.as_ref());
+            let same = holder.and_then(|h| same_contents(&h.memory, own, &f.follower.announced));
+            if same.is_some() {
+                return same;
+            }
+        }
+        // All others have ended. It was forked with this ring, and what it has there can be read.
+        f.follower.get_put(own).ok().map(|_| true)
+    }
+
+    /// A forked child may have given its parent's rings up and mapped others at their addresses.
+    pub(super) fn check_shared(&mut self, pid: u32) {
+        let shared = |i: &usize| {
+            let f = &self.followed[*i];
+            f.live && f.holders.len() > 1 && f.holders.contains(&pid)
+        };
+        // One that is not used looks like any other.
+        let most_used = (0..self.followed.len())
+            .filter(shared)
+            .max_by_key(|i| self.followed[*i].moved);
+        let Some(i) = most_used.filter(|i| self.is_same(*i, pid) == Some(false)) else {
+            return;
+        };
+        log::debug!("process {pid} has other memory at the ring of channel {i}");
+        for f in &mut self.followed {
+            if f.holders.len() > 1 {
+                f.holders.retain(|h| *h != pid);
+            }
+        }
+        if let Some(w) = self.watched.get_mut(&pid) {
+            w.forget_rings();
+        }
+    }
+
+    /// The forebear of a process that has this ring too, though it was not found there yet.
+    pub(super) fn forebear_with(&self, pid: u32, channel: &Channel) -> Option<u32> {
+        let own = self.watched.get(&pid)?;
+        let mut forebear = own.parent;
+        while let Some(w) = forebear.and_then(|p| self.watched.get(&p)) {
+            if w.image == own.image
+                && let (Some(its), Some(mine)) = (&w.process, &own.process)
+                && self.is_one(forebear?, pid, channel)
+                && same_contents(&its.memory, &mine.memory, channel) == Some(true)
+            {
+                return forebear;
+            }
+            forebear = w.parent;
+        }
+        None
+    }
+
+    /// Two processes' mappings at a ring do not differ in their identity.
+    fn is_one(&self, a: u32, b: u32, channel: &Channel) -> bool {
+        channel.ring.is_some_and(|ring| {
+            process::shared_identity(a, ring.0) == process::shared_identity(b, ring.0)
+        })
+    }
+
+    /// Returns the identity of a process's ring, the same wherever it is mapped; device memory has none.
+    pub(super) fn identity(&self, pid: u32, channel: &Channel) -> Option<Identity> {
+        let ring = channel.ring?.0;
+        let w = self.watched.get(&pid)?;
+        if w.is_device(ring) {
+            return None;
+        }
+        process::shared_identity(pid, ring)
+    }
+
+    // ---- processes that execute a program
+
+    /// A process that executes a program has other memory. `forked`: it runs its parent's program still.
+    pub(super) fn notice_exec(&mut self, pid: u32, forked: bool) {
+        let Some(w) = self.watched.get_mut(&pid) else {
+            return;
+        };
+        let was_forked = w.is_forked();
+        let Some(image) = w.executes(forked) else {
+            return;
+        };
+        self.leave(pid);
+        self.ended(pid);
+        // What a forked child had mapped was its parent's.
+        let w = self.watched.get(&pid).filter(|_| !was_forked);
+        if let Some(why) = w.and_then(|w| w.unfound("executed another program")) {
+            self.untraced(pid, why);
+        }
+        let name = process::name(pid);
+        self.life(pid, Life::Exec { name });
+        if let Some(stops) = &mut self.stops {
+            stops.seize_again(pid);
+        }
+        if let Some(w) = self.watched.get_mut(&pid) {
+            w.begin_anew(image);
+        }
+    }
+
+    /// Tells whether the memory that was opened of this process may be its parent's: vfork made the process, which has executed a program since.
+    pub(super) fn is_outdated(&self, pid: u32) -> bool {
+        let Some(w) = self.watched.get(&pid) else {
+            return true;
+        };
+        let as_it_was =
+            || Image::of(pid).is_ok_and(|i| i.looks_like(&w.image)) && process::state(pid).forked;
+        w.image.is_empty() || w.is_forked() && !as_it_was()
+    }
+}
+
+/// Tells by their content whether two processes' rings are the same. `None`: the ring of `holder` cannot be read.
+fn same_contents(holder: &impl Peek, other: &impl Peek, channel: &Channel) -> Option<bool> {
+    let (ring, userd) = (channel.ring?, channel.userd?);
+    let mask = channel.entries.unwrap_or(1).saturating_sub(1);
+    for _ in 0..3 {
+        // However fast it moves: the other's GP_PUT lies between the first one's before and after it, and the entry
+        // before it is one and the same.
+        let (_, before) = scan::get_put(holder, userd.0).ok()?;
+        let Ok((_, theirs)) = scan::get_put(other, userd.0) else {
+            return Some(false);
+        };
+        let (_, after) = scan::get_put(holder, userd.0).ok()?;
+        let newest = ring.0 + 8 * u64::from(theirs.wrapping_sub(1) & mask);
+        let mine = holder.word(newest).ok()?;
+        let Ok(its) = other.word(newest) else {
+            return Some(false);
+        };
+        let between = theirs.wrapping_sub(before) & mask <= after.wrapping_sub(before) & mask;
+        if between && mine == its {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, collections::BTreeMap, io};
+
+    use super::*;
+    use nvcap_decode::record::{At, ChannelId, CpuVa, Origin};
+    use nvcap_process::memory::scan::GP_GET;
+
+    const RING: u64 = 0x2_0060_0000;
+    const USERD: u64 = 0x2_0060_2000;
+
+    /// Words by address; GP_PUT grows with each read by so many.
+    struct Words(BTreeMap<u64, u64>, Cell<u64>, u64);
+
+    impl Words {
+        fn with(put: u64, grows: u64) -> Self {
+            let ring = (0..16).map(|n| (RING + 8 * n, n + 1));
+            Self(ring.collect(), Cell::new(put), grows)
+        }
+    }
+
+    impl Peek for Words {
+        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            let word = if at == USERD + GP_GET {
+                let put = self.1.get();
+                self.1.set((put + self.2) % 16);
+                put << 32
+            } else {
+                *self.0.get(&at).ok_or(io::ErrorKind::UnexpectedEof)?
+            };
+            to.copy_from_slice(&word.to_le_bytes());
+            Ok(())
+        }
+    }
+
+    fn channel() -> Channel {
+        Channel {
+            at: At::default(),
+            id: ChannelId(0),
+            gpu: None,
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: Some(CpuVa(RING)),
+            entries: Some(16),
+            userd: Some(CpuVa(USERD)),
+            origin: Origin::Found,
+        }
+    }
+
+    fn compared(a: &Words, b: &Words) -> Option<bool> {
+        same_contents(a, b, &channel())
+    }
+
+    #[test]
+    fn rings_are_compared_by_what_is_in_them() {
+        let still = Words::with(5, 0);
+        assert_eq!(compared(&still, &Words::with(5, 0)), Some(true));
+        assert_eq!(compared(&still, &Words::with(6, 0)), Some(false));
+        // It moves on between the reads.
+        assert_eq!(
+            compared(&Words::with(14, 4), &Words::with(0, 0)),
+            Some(true)
+        );
+        let mut other = Words::with(5, 0);
+        other.0.insert(RING + 8 * 4, 77);
+        assert_eq!(compared(&still, &other), Some(false));
+        // Not mapped in the one, or gone with the other.
+        let none = Words(BTreeMap::new(), Cell::new(5), 0);
+        assert_eq!(compared(&still, &none), Some(false));
+        assert_eq!(compared(&none, &still), None);
+    }
+}

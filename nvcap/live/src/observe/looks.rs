@@ -1,0 +1,201 @@
+//! Looks at channels: each when the scheduler says that it is its turn, in the first of its holders whose memory can be read.
+
+use std::io;
+
+use super::{
+    channel::{Context, ReadRing, is_cleared},
+    doze::{SAFETY_NS, WHOLE_NS},
+    process::{self, now},
+    scheduler::{Scheduler, Turn},
+    session::Session,
+};
+use nvcap_decode::record::Origin;
+
+impl Session {
+    /// Looks at the channels that are due, the one that has waited longest first.
+    pub(super) fn look_at_due(&mut self) {
+        let round = Scheduler::round(now());
+        loop {
+            let begun = now();
+            let Some(turn) = self.scheduler.choose(begun, round) else {
+                return;
+            };
+            let its = |f: &super::followed::Followed| f.follower.announced.id == turn.channel;
+            let Some(i) = self.followed.iter().position(its) else {
+                self.scheduler.forget(turn.channel);
+                continue;
+            };
+            if self.still_rests(i, begun) {
+                self.scheduler.rest(turn.channel, begun + SAFETY_NS);
+                continue;
+            }
+            let moved = self.followed[i].moved;
+            self.look_in_turn(i, turn, begun);
+            self.set_due(i, begun, self.followed[i].moved != moved);
+        }
+    }
+
+    /// All processes that have this channel sleep, and GP_PUT is where it was. The kernel would have told of a process that ran long
+    /// enough to fill the ring.
+    fn still_rests(&mut self, i: usize, now: u64) -> bool {
+        if !self.is_at_rest(i) || now.saturating_sub(self.followed[i].read) > WHOLE_NS {
+            return false;
+        }
+        let f = &mut self.followed[i];
+        let first = f.holders.first().and_then(|pid| self.watched.get(pid));
+        first
+            .and_then(|w| w.process.as_ref())
+            .is_some_and(|p| matches!(f.follower.stands(&p.memory, now), Ok(true)))
+    }
+
+    /// Looks at a channel, and takes down how late that was and how long it took.
+    fn look_in_turn(&mut self, i: usize, turn: Turn, begun: u64) {
+        let late_ns = turn.late_ns.unwrap_or(0);
+        if self.followed[i].follower.phase().is_used() && late_ns > self.sums.latest_ns {
+            self.sums.latest_ns = late_ns;
+            log::debug!("the latest look so far: {} us", late_ns / 1000);
+        }
+        let before = log::log_enabled!(log::Level::Debug).then(process::disturbances);
+        self.look(i, ReadRing::IfNeeded);
+        let took = now() - begun;
+        if let Some(before) = before
+            && took > self.sums.longest_look_ns
+        {
+            let now = process::disturbances();
+            let [faults, waits, preempted] = std::array::from_fn(|i| now[i] - before[i]);
+            log::debug!(
+                "the longest look so far: {} us, begun {} us late; {faults} page faults, waited {waits} times, {preempted} times preempted",
+                took / 1000,
+                late_ns / 1000
+            );
+        }
+        self.sums.longest_look_ns = self.sums.longest_look_ns.max(took);
+    }
+
+    /// Sets when a channel is looked at next, after a look at `begun` that found that it had moved, or not.
+    fn set_due(&mut self, i: usize, begun: u64, moved: bool) {
+        let channel = self.followed[i].follower.announced.id;
+        if self.is_at_rest(i) {
+            if !moved {
+                self.scheduler.rest(channel, begun + SAFETY_NS);
+                return;
+            }
+            for pid in self.followed[i].holders.clone() {
+                self.wake_up(pid);
+            }
+        }
+        let again = self.followed[i].follower.again();
+        self.scheduler.looked(channel, begun, again);
+    }
+
+    /// Called again and again while something else is done that takes long.
+    pub(super) fn meanwhile(&mut self) {
+        let now = now();
+        self.poll_stops(now);
+        if self.scheduler.is_due(now) {
+            process::left_out(|| self.look_at_due());
+        }
+    }
+
+    /// Reads all that is in a channel's ring.
+    pub(super) fn look_at_all_of(&mut self, i: usize) {
+        let mut more = self.followed[i].live;
+        while more {
+            self.look(i, ReadRing::Always);
+            let f = &self.followed[i];
+            more = f.live && f.follower.phase().is_behind();
+        }
+    }
+
+    /// Looks at one channel now.
+    pub(super) fn look(&mut self, i: usize, read: ReadRing) {
+        let begun = now();
+        let mut no_ring = None;
+        let was = self.followed[i].follower.looked;
+        let first = self.followed[i].holders.first().copied();
+        while let Some(pid) = self.followed[i].holders.first().copied() {
+            // A child that goes on where its parent has ended may have mapped another ring there.
+            let other = first != Some(pid) && self.is_same(i, pid) == Some(false);
+            let seen = if other {
+                Err(io::ErrorKind::NotFound.into())
+            } else {
+                self.look_in(i, pid, read, begun)
+            };
+            let Err(e) = seen else {
+                return;
+            };
+            let why = e.kind();
+            if is_cleared(&e) {
+                no_ring = Some(e);
+            }
+            if self.searched.is_some() {
+                // What that means is judged when the search is over, and its result known.
+                return;
+            }
+            self.loses(i, pid, why, no_ring.is_some(), begun);
+        }
+        self.end_channel(i, begun);
+        self.sums.tail_ns = self.sums.tail_ns.max(begun.saturating_sub(was));
+        if let Some(e) = no_ring {
+            let channel = self.followed[i].follower.announced.clone();
+            self.report_named(&channel, Some(&e));
+        }
+    }
+
+    /// Looks at a channel in the memory of one process.
+    fn look_in(&mut self, i: usize, pid: u32, read: ReadRing, begun: u64) -> io::Result<()> {
+        let searched = self.searched.as_ref().filter(|s| s.pid == pid);
+        let process = match searched {
+            Some(searched) => searched.process.as_ref(),
+            None => self.watched.get(&pid).and_then(|w| w.process.as_ref()),
+        };
+        let memory = &process.ok_or(io::ErrorKind::UnexpectedEof)?.memory;
+        let f = &mut self.followed[i];
+        let mut context = Context {
+            memory,
+            clock: &now,
+            to: &mut self.out,
+            faults: &mut self.faults,
+        };
+        let looked = f.follower.look_with(&mut context, read)?;
+        f.take(looked, begun);
+        Ok(())
+    }
+
+    /// The first holder of a channel has it no more: it is gone, executes another program, or has unmapped it. `no_ring`: what is
+    /// there was found to be none.
+    fn loses(&mut self, i: usize, pid: u32, why: io::ErrorKind, no_ring: bool, begun: u64) {
+        if self.followed[i].holders.len() == 1 {
+            // Another process may have it still.
+            self.find_kin();
+        }
+        let f = &mut self.followed[i];
+        f.holders.remove(0);
+        if let Some(w) = self.watched.get_mut(&pid) {
+            // What the user names is not looked for again where it is no ring.
+            let given = f.follower.announced.origin == Origin::Given && no_ring;
+            let ring = f.follower.announced.ring.filter(|_| !given);
+            w.forget(ring, why);
+            if f.holders.is_empty() && !given {
+                w.drop_channel(f.dropped(begun));
+            }
+        }
+    }
+
+    /// Nobody has a channel any more.
+    pub(super) fn end_channel(&mut self, i: usize, now: u64) {
+        let f = &mut self.followed[i];
+        f.live = false;
+        f.follower.end(now, &mut self.out);
+        self.scheduler.forget(f.follower.announced.id);
+    }
+
+    /// When something last came on a channel of a process, ns.
+    pub(super) fn active_at(&self, pid: u32) -> u64 {
+        let its = self
+            .followed
+            .iter()
+            .filter(|f| f.follower.announced.at.pid == pid);
+        its.map(|f| f.moved).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,543 @@
+//! All channels of all processes that are observed: each looked at when its pace says so, within the CPU that may be
+//! used; and the looks that find new processes, mappings and channels.
+
+use nvcap_process::procfs;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+pub(crate) use super::process::check;
+use super::{
+    births::Births,
+    changes::NewChannel,
+    channel::{Begin, Faults, Follower, ReadRing},
+    discover::Watched,
+    doze::{Sleepers, WHOLE_NS},
+    followed::Followed,
+    held_ends::HeldEnds,
+    pace::Budget,
+    process::{self, Process as Seen, now},
+    scheduler::Scheduler,
+};
+use crate::run::{LONGEST_WAIT, QUEUE, Source};
+use nvcap_decode::ledger::{Margin, Observed};
+use nvcap_decode::record::{
+    At, Channel, ChannelId, CpuVa, Life, Loss, Lost, Origin, Process, Record,
+};
+use nvcap_decode::wire::GpuVa;
+use nvcap_process::memory::snapshot::RingToken;
+use nvcap_process::signals;
+use nvcap_process::{channels_file::ChannelsFile, error::Result, exit_stop::ExitStops};
+
+/// How long nothing is done while every process sleeps.
+const ASLEEP: Duration = Duration::from_secs(1);
+
+/// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
+pub(crate) const WAITING_IN_BUDGET: usize = 64 << 10;
+
+/// How to observe.
+#[derive(Clone, Debug, Default)]
+pub struct ObserveOptions {
+    /// Children are observed too.
+    pub follow: bool,
+    /// Channels that the user names; their doorbells are not needed.
+    pub named: ChannelsFile,
+    /// Share of one core that this program may use; no limit where there is none.
+    pub cpu: Option<f64>,
+    /// Which processes are stopped at their end for a last look.
+    pub stop_at_exit: StopAtExit,
+    /// Processes that are stopped at their end wait there for [`Source::let_end`], or for a quarter of a second.
+    pub hold_ends: bool,
+}
+
+/// `--stop-at-exit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StopAtExit {
+    /// The command that nvcap starts, and its children.
+    #[default]
+    Command,
+    /// Running processes too.
+    Always,
+    /// None.
+    Never,
+}
+
+/// A live trace without a trap.
+#[derive(Debug)]
+pub struct Session {
+    pub(super) options: ObserveOptions,
+    pub(super) watched: BTreeMap<u32, Watched>,
+    pub(super) followed: Vec<Followed>,
+    /// Stops processes at their end.
+    pub(super) stops: Option<ExitStops>,
+    /// Those that stand there.
+    pub(super) held: HeldEnds,
+    /// Processes that need not be polled.
+    pub(super) sleepers: Sleepers,
+    /// Channels that the user named, by ring, and why one is not followed.
+    pub(super) named: BTreeMap<u64, Option<String>>,
+    /// When it was last asked what has stopped, ns.
+    pub(super) asked_stops: u64,
+    /// Order of the next looks.
+    pub(super) scheduler: Scheduler,
+    /// Processes that are born.
+    pub(super) births: Births,
+    /// A process that is being searched while channels are looked at.
+    pub(super) searched: Option<Searched>,
+    budget: Option<Budget>,
+    pub(super) out: Vec<Record>,
+    pub(super) faults: Faults,
+    pub(super) sums: Observed,
+    /// The margins of channels that are followed no longer.
+    margins: Vec<Margin>,
+    started: Clocks,
+    next_id: u32,
+}
+
+/// A process that is being searched: it is not among the others meanwhile, and its memory stays within reach.
+#[derive(Debug)]
+pub(super) struct Searched {
+    pub pid: u32,
+    pub process: Option<Arc<Seen>>,
+}
+
+/// Readings of the clocks, ns.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    wall: u64,
+    /// CPU time of this program.
+    program: u64,
+    /// CPU time of the thread that looks.
+    thread: u64,
+}
+
+impl Clocks {
+    /// As observing begins. The program's clock is read before the thread's, which is a part of it.
+    fn at_begin() -> Self {
+        Self {
+            wall: now(),
+            program: process::own_cpu(),
+            thread: process::thread_cpu(),
+        }
+    }
+
+    /// As observing ends: the other way round, so that what the thread used is never more than the whole.
+    fn at_end() -> Self {
+        let thread = process::thread_cpu();
+        Self {
+            wall: now(),
+            program: process::own_cpu(),
+            thread,
+        }
+    }
+}
+
+pub(super) fn at(pid: u32, tid: u32) -> At {
+    At {
+        time_ns: now(),
+        pid,
+        tid,
+    }
+}
+
+impl Session {
+    /// Observes nothing yet.
+    pub fn new(options: ObserveOptions) -> Self {
+        process::raise_priority();
+        Self {
+            budget: options.cpu.map(Budget::new),
+            options,
+            watched: BTreeMap::new(),
+            followed: Vec::new(),
+            stops: None,
+            held: HeldEnds::default(),
+            sleepers: Sleepers::default(),
+            named: BTreeMap::new(),
+            asked_stops: 0,
+            scheduler: Scheduler::default(),
+            births: Births::new(),
+            searched: None,
+            out: Vec::new(),
+            faults: Faults::default(),
+            sums: Observed::default(),
+            margins: Vec::new(),
+            started: Clocks::at_begin(),
+            next_id: 0,
+        }
+    }
+
+    pub(super) fn untraced(&mut self, pid: u32, why: String) {
+        self.out.push(Record::Loss(Loss {
+            at: at(pid, 0),
+            channel: None,
+            what: Lost::Untraced { why },
+        }));
+    }
+
+    pub(super) fn life(&mut self, pid: u32, life: Life) {
+        self.out.push(Record::Process(Process {
+            at: at(pid, pid),
+            life,
+        }));
+    }
+
+    // ---- processes and channels that come and go
+
+    /// Takes on a running process, with what is in its rings already or without.
+    fn attach_from(&mut self, pid: u32, begin: Begin) -> Result<()> {
+        self.adopt(pid, begin)
+            .map_err(|e| process::refusal(pid, &e))?;
+        self.check_named(pid)?;
+        self.stop_attached_at_exit(pid)?;
+        let name = process::name(pid);
+        self.life(pid, Life::Present { name });
+        self.look_after(pid);
+        Ok(())
+    }
+
+    /// Looks after every process that is due.
+    fn look_after_processes(&mut self) {
+        self.look_for_kin();
+        let is_due = |pid: u32| self.scheduler.is_process_due(pid, now());
+        let all = self.watched.iter();
+        let due = all.filter(|(pid, w)| w.suspect || is_due(**pid));
+        for pid in due.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+            self.meanwhile();
+            self.look_after(pid);
+        }
+    }
+
+    pub(super) fn look_after(&mut self, pid: u32) {
+        let begun = process::search_cpu();
+        // Before it is found dead: a child that was born in between would be nobody's.
+        let children = if self.options.follow {
+            procfs::children(pid, &mut || self.meanwhile())
+        } else {
+            Vec::new()
+        };
+        let state = process::state(pid);
+        if state.lives {
+            self.look_after_living(pid, state.forked);
+        }
+        // After its own channels: a forked child has them from it.
+        for child in children {
+            if !self.watched.contains_key(&child) {
+                self.child(pid, child);
+            }
+        }
+        if !state.lives {
+            self.process_gone(pid);
+            return;
+        }
+        let cost = process::search_cpu().saturating_sub(begun);
+        let sleeps = self.sleepers.has(pid);
+        if let Some(watched) = self.watched.get_mut(&pid) {
+            let mut again = watched.pause(cost, sleeps);
+            if sleeps {
+                // Before it has mapped anything the kernel will have told that it runs.
+                again = now() + WHOLE_NS;
+            }
+            self.scheduler.looked_after(pid, again);
+        }
+    }
+
+    pub(super) fn look_after_living(&mut self, pid: u32, forked: bool) {
+        if forked {
+            self.check_shared(pid);
+        }
+        self.notice_exec(pid, forked);
+        let Some(mut watched) = self.watched.remove(&pid) else {
+            return;
+        };
+        // Its channels are looked at between any two steps of the search.
+        self.searched = Some(Searched {
+            pid,
+            process: watched.process.clone(),
+        });
+        let given = std::mem::take(&mut self.options.named);
+        let seen = watched.look(&given, &mut || self.meanwhile());
+        self.options.named = given;
+        self.searched = None;
+        let unmapped = watched.unmapped(self.active_at(pid));
+        self.watched.insert(pid, watched);
+        if let Some(why) = unmapped {
+            self.untraced(pid, why);
+        }
+        self.out.extend(seen.records);
+        for channel in seen.channels {
+            self.channel(pid, channel);
+        }
+        for RingToken { ring, token } in seen.tokens {
+            self.token(pid, ring, token);
+        }
+    }
+
+    /// A channel was found in a process. It is new, or one that the process shares with a parent or a child by fork.
+    fn channel(&mut self, pid: u32, channel: NewChannel) {
+        let ring = channel.channel.ring;
+        let followed =
+            |f: &Followed| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid);
+        if self.followed.iter().any(followed) {
+            // Found anew while it is followed: once is enough.
+            return;
+        }
+        if let Some(i) = (0..self.followed.len())
+            .find(|i| self.followed[*i].follower.announced.ring == ring && self.shares(*i, pid))
+        {
+            self.hold(i, pid);
+            return;
+        }
+        // One that a forked child has from a forebear whose own was not found yet is the forebear's.
+        let is_forebears = self.forebear_with(pid, &channel.channel).is_some();
+        let identity = self.identity(pid, &channel.channel);
+        if self.is_outdated(pid) || is_forebears {
+            if let Some(w) = self.watched.get_mut(&pid) {
+                w.unsee(ring, !is_forebears);
+                if !is_forebears {
+                    w.suspect = true;
+                    if w.image.is_empty() {
+                        w.found_ring(ring, false);
+                    }
+                }
+            }
+            return;
+        }
+        let Some(watched) = self.watched.get(&pid) else {
+            return;
+        };
+        let Some(process) = &watched.process else {
+            return;
+        };
+        let now = now();
+        // Others that were found with it may have been looked at since: it comes behind what they submitted.
+        let announced = Channel {
+            at: At {
+                time_ns: now,
+                ..channel.channel.at
+            },
+            id: ChannelId(self.next_id),
+            ..channel.channel
+        };
+        match Follower::new(announced.clone(), channel.begin, &process.memory, now) {
+            Ok(Some(follower)) => {
+                log::debug!(
+                    "channel {} of process {pid}: {:?}, ring of {} entries at {:?}",
+                    self.next_id,
+                    channel.begin,
+                    announced.entries.unwrap_or(0),
+                    announced.ring
+                );
+                let image = watched.image.clone();
+                self.next_id += 1;
+                self.scheduler.follow(announced.id);
+                self.report_named(&announced, None);
+                if let Some(w) = self.watched.get_mut(&pid) {
+                    w.found_ring(ring, true);
+                }
+                self.out.push(Record::Channel(Box::new(announced)));
+                let f = Followed::new(follower, pid, image, identity);
+                self.followed.push(f);
+                let i = self.followed.len() - 1;
+                self.hand_down(i);
+                if channel.begin == Begin::First {
+                    // What came before it was found is in its ring still.
+                    self.look(i, ReadRing::IfNeeded);
+                }
+            }
+            Ok(None) => {}
+            Err(e) => {
+                log::debug!("process {pid}: {ring:?} cannot be read: {e}");
+                self.report_named(&announced, Some(&e));
+                if let Some(w) = self.watched.get_mut(&pid) {
+                    w.found_ring(ring, false);
+                }
+            }
+        }
+    }
+
+    /// A channel's token became known.
+    fn token(&mut self, pid: u32, ring: CpuVa, token: u32) {
+        let its = |f: &&mut Followed| {
+            f.live && f.follower.announced.ring == Some(ring) && f.holders.contains(&pid)
+        };
+        let Some(f) = self.followed.iter_mut().find(its) else {
+            return;
+        };
+        let announced = &mut f.follower.announced;
+        if announced.token != Some(token) {
+            announced.token = Some(token);
+            announced.origin = Origin::Notified;
+            let at = at(announced.at.pid, 0);
+            let again = Channel {
+                at,
+                ..announced.clone()
+            };
+            self.out.push(Record::Channel(Box::new(again)));
+        }
+    }
+
+    /// Forgets channels that are followed no longer; their margins are kept.
+    fn reap(&mut self) {
+        if self.followed.iter().all(|f| f.live) {
+            return;
+        }
+        let dead = self.followed.iter().filter(|f| !f.live);
+        self.margins.extend(dead.map(|f| f.margin));
+        self.followed.retain(|f| f.live);
+    }
+}
+
+impl Source for Session {
+    type End = Observed;
+
+    fn shown_by(&mut self, thread: i32) {
+        process::split_cpus(thread);
+    }
+
+    fn expect(&mut self, pid: u32) -> Result<()> {
+        self.adopt(pid, Begin::First)
+            .map_err(|e| process::refusal(pid, &e))?;
+        self.stop_command_at_exit(pid);
+        let name = process::name(pid);
+        self.life(pid, Life::Present { name });
+        Ok(())
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<()> {
+        self.attach_from(pid, Begin::Here)
+    }
+
+    fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        // A child of one that is observed may be known already.
+        if self.watched.contains_key(&pid) {
+            return Ok(());
+        }
+        let begin = if was_there { Begin::Here } else { Begin::First };
+        self.attach_from(pid, begin)
+    }
+
+    fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
+        // Who is held now must not wait for a sleep.
+        let wait = if self.take_stops() {
+            Duration::ZERO
+        } else {
+            wait
+        };
+        if let Some(budget) = &mut self.budget
+            && let Some(ns) = budget.spend(now(), process::own_cpu())
+        {
+            let begun = now();
+            // Of an end it is told at no cost: nothing can be read any more, and waiting for it would be in vain.
+            // What sleepers do has to wait.
+            let stops = self.stops.as_ref().and_then(ExitStops::wake);
+            let ended = process::wait_for_end(
+                self.watched.values().filter_map(|w| w.process.as_deref()),
+                &Vec::from_iter(stops),
+                Duration::from_nanos(ns).min(wait),
+            );
+            self.sums.throttled_ns += now() - begun;
+            for pid in ended {
+                self.look_after(pid);
+            }
+            to.append(&mut self.out);
+            return Ok(());
+        }
+        self.watch_sleepers();
+        self.look_at_due();
+        let begun = now();
+        self.look_after_processes();
+        self.reap();
+        let done = now();
+        self.sums.longest_search_ns = self.sums.longest_search_ns.max(done - begun);
+        if self.out.is_empty() {
+            self.sleep(self.scheduler.next(), wait);
+        }
+        to.append(&mut self.out);
+        Ok(())
+    }
+
+    /// Returns nothing: observing sees no calls of the driver, so only the process's own addresses are known.
+    fn locate(&self, _channel: ChannelId, _at: GpuVa) -> Option<CpuVa> {
+        None
+    }
+
+    fn batch_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Limits the queue under a budget: what waits has yet to cost its CPU time, and more of it would overdraw the budget for seconds.
+    fn most_waiting(&self) -> usize {
+        self.budget.as_ref().map_or(QUEUE, |_| WAITING_IN_BUDGET)
+    }
+
+    /// While all sleep, the kernel tells of whatever happens, if only it tells of the user's signals too.
+    fn longest_wait(&self) -> Duration {
+        if self.all_sleep() && signals::wake().is_some() {
+            ASLEEP
+        } else {
+            LONGEST_WAIT
+        }
+    }
+
+    fn is_pending(&self) -> bool {
+        false
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.watched.is_empty()
+    }
+
+    fn is_ending(&self) -> bool {
+        self.held.is_any()
+    }
+
+    fn let_end(&mut self) {
+        self.held.let_go();
+        self.resume_overdue(now());
+    }
+
+    fn finish(mut self, to: &mut Vec<Record>) -> Observed {
+        self.let_end();
+        if let Some(mut stops) = self.stops.take() {
+            stops.release();
+        }
+        self.look_after_all();
+        for i in 0..self.followed.len() {
+            self.look_at_all_of(i);
+        }
+        self.report_lost_meanwhile();
+        let unresolved: Vec<(u32, usize)> = self
+            .watched
+            .iter()
+            .map(|(pid, w)| (*pid, w.unresolved()))
+            .collect();
+        for (pid, count) in unresolved {
+            self.report_unresolved(pid, count);
+        }
+        self.report_orphans();
+        self.report_named_unseen();
+        to.append(&mut self.out);
+        let mut margins = std::mem::take(&mut self.margins);
+        margins.extend(self.followed.iter().map(|f| f.margin));
+        margins.sort_by_key(|m| m.channel);
+        for m in &margins {
+            self.sums.looks += m.looks;
+            self.sums.peeks += m.peeks;
+            self.sums.longest_ns = self.sums.longest_ns.max(m.longest_ns);
+            self.sums.largest_part = self.sums.largest_part.max(m.largest_part);
+        }
+        let (began, ended) = (self.started, Clocks::at_end());
+        Observed {
+            wall_ns: ended.wall - began.wall,
+            cpu_ns: ended.program - began.program,
+            reader_ns: ended.thread - began.thread,
+            budget: self.options.cpu,
+            laps: self.faults.laps,
+            overwritten: self.faults.overwritten,
+            reused: self.faults.reused,
+            unparsable: self.faults.unparsable,
+            jumps: self.faults.jumps,
+            rounds_unseen: self.faults.rounds_unseen,
+            margins,
+            ..self.sums
+        }
+    }
+}

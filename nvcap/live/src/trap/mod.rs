@@ -1,0 +1,37 @@
+//! The live trace: hardware breakpoints on the doorbells of running processes, and the BPF programs that they run.
+//!
+//! - [`session`]: the trace as a whole; the other modules serve it.
+//! - [`load`], [`btf`], [`bpf`], [`kprobes`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of seeing the
+//!   driver's calls.
+//! - [`arm`], [`perf`]: breakpoints; [`stepping`]: whether a thread gets past one.
+//! - [`site`], [`cached_put`]: which register holds the token, and where the process keeps its own copy of GP_PUT.
+//! - [`assemble`], [`shared`], [`space`], [`table`]: ring-buffer records, the channel table, and the other maps.
+//! - [`registers`]: of threads that sit in the kernel, for `nvcap dump`.
+//! - [`live`]: running it to its end.
+//! - [`doctor`], [`lost_hits`]: what this machine allows, and how often it loses a hit.
+
+pub(crate) mod arm;
+pub mod assemble;
+pub(crate) mod bpf;
+pub mod btf;
+pub(crate) mod cached_put;
+pub mod discover;
+pub mod doctor;
+pub(crate) mod fentry;
+pub(crate) mod kprobes;
+pub mod live;
+pub mod load;
+pub mod lost_hits;
+pub(crate) mod perf;
+pub(crate) mod precheck;
+mod program;
+mod pythons;
+pub mod registers;
+pub mod session;
+pub(crate) mod shared;
+pub(crate) mod site;
+pub(crate) mod space;
+mod stepping;
+pub(crate) mod table;
+
+pub use nvcap_process::{channels_file, error};

@@ -1,0 +1,177 @@
+//! Hardware breakpoints as perf events, opened by hand: aya's own way gives no exclude_kernel, no remove_on_exec and
+//! no inherit_thread.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    thread,
+};
+
+use perf_event_open_sys::{self as sys, bindings as b};
+
+/// A breakpoint's inheritance and life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    /// Child processes inherit it too (threads always do).
+    pub children: bool,
+    /// It ends when the process executes another program.
+    pub until_exec: bool,
+    /// It begins at the next exec.
+    pub from_exec: bool,
+}
+
+/// When a breakpoint stops a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stops {
+    /// Behind a write to the 4 bytes at its address; on aarch64 before it ([`nvcap_common::TRAP_TO_END`]).
+    AfterWrite,
+    /// Before the instruction at its address.
+    Before,
+}
+
+/// Makes the kernel ready for events of threads: for the first one after a second without any it waits until every processor has been
+/// elsewhere in the kernel, tens of ms with many processors. That passes beside other work here.
+pub(crate) fn make_ready() {
+    let ready = || {
+        let mut attr = b::perf_event_attr {
+            type_: b::PERF_TYPE_SOFTWARE,
+            config: u64::from(b::PERF_COUNT_SW_DUMMY),
+            size: size_of::<b::perf_event_attr>() as u32,
+            ..Default::default()
+        };
+        attr.set_exclude_kernel(1);
+        let flags = u64::from(b::PERF_FLAG_FD_CLOEXEC);
+        // SAFETY: attr is a whole perf_event_attr.
+        let fd = unsafe { sys::perf_event_open(&mut attr, 0, -1, -1, flags) };
+        if fd >= 0 {
+            // SAFETY: a new descriptor that nobody else has.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+        log::debug!("the kernel is ready for breakpoints");
+    };
+    // Without it the first breakpoint takes longer.
+    let _ = thread::Builder::new()
+        .name("nvcap-ready".into())
+        .spawn(ready);
+}
+
+/// Opens a breakpoint at `address` for thread `tid` in user mode, with `program` attached. It is active when this returns (or
+/// from the next exec on).
+///
+/// # Errors
+/// Those of perf_event_open(2): ENOSPC when no debug register is left, ESRCH when the thread is gone, EPERM.
+pub(crate) fn watch(
+    tid: u32,
+    (stops, address): (Stops, u64),
+    life: Life,
+    program: BorrowedFd<'_>,
+) -> io::Result<OwnedFd> {
+    let (kind, len) = match stops {
+        Stops::AfterWrite => (b::HW_BREAKPOINT_W, u64::from(b::HW_BREAKPOINT_LEN_4)),
+        Stops::Before => (b::HW_BREAKPOINT_X, size_of::<libc::c_long>() as u64),
+    };
+    let mut attr = b::perf_event_attr {
+        type_: b::PERF_TYPE_BREAKPOINT,
+        size: size_of::<b::perf_event_attr>() as u32,
+        bp_type: kind,
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_period = 1;
+    attr.__bindgen_anon_3.bp_addr = address;
+    attr.__bindgen_anon_4.bp_len = len;
+    attr.read_format =
+        u64::from(b::PERF_FORMAT_TOTAL_TIME_ENABLED | b::PERF_FORMAT_TOTAL_TIME_RUNNING);
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr.set_inherit(1);
+    attr.set_inherit_thread(u64::from(!life.children));
+    attr.set_remove_on_exec(u64::from(life.until_exec));
+    attr.set_enable_on_exec(u64::from(life.from_exec));
+    attr.set_disabled(1);
+    // SAFETY: attr is a whole perf_event_attr.
+    let fd = unsafe {
+        sys::perf_event_open(
+            &mut attr,
+            tid as i32,
+            -1,
+            -1,
+            b::PERF_FLAG_FD_CLOEXEC as u64,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: both descriptors are open.
+    check(unsafe { sys::ioctls::SET_BPF(fd.as_raw_fd(), program.as_raw_fd() as u32) })?;
+    if !life.from_exec {
+        // SAFETY: the descriptor is open.
+        check(unsafe { sys::ioctls::ENABLE(fd.as_raw_fd(), 0) })?;
+    }
+    Ok(fd)
+}
+
+/// Lets a breakpoint rest, or wakes it, in all threads that have it. Its register stays its own.
+///
+/// # Errors
+/// Those of ioctl(2).
+pub(crate) fn wake(event: &OwnedFd, wake: bool) -> io::Result<()> {
+    // SAFETY: the descriptor is open.
+    check(unsafe {
+        match wake {
+            true => sys::ioctls::ENABLE(event.as_raw_fd(), 0),
+            false => sys::ioctls::DISABLE(event.as_raw_fd(), 0),
+        }
+    })
+}
+
+/// Counts by the kernel of a breakpoint, in all threads that inherited it, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// How often it was hit.
+    pub hits: u64,
+    /// For how long it had no debug register while a thread that has it ran, ns: more breakpoints than registers were given to that thread,
+    /// and took turns.
+    pub unset_ns: u64,
+}
+
+impl std::ops::AddAssign for Counted {
+    fn add_assign(&mut self, other: Counted) {
+        self.hits += other.hits;
+        self.unset_ns += other.unset_ns;
+    }
+}
+
+/// Reads what the kernel counted of a breakpoint.
+///
+/// # Errors
+/// Those of read(2).
+pub(crate) fn counted(event: &OwnedFd) -> io::Result<Counted> {
+    // As `read_format` has it: hits, time enabled, time running.
+    let mut words = [0u64; 3];
+    // SAFETY: the buffer has the size that is told.
+    let got = unsafe {
+        libc::read(
+            event.as_raw_fd(),
+            words.as_mut_ptr().cast(),
+            size_of_val(&words),
+        )
+    };
+    if usize::try_from(got) != Ok(size_of_val(&words)) {
+        return Err(io::Error::last_os_error());
+    }
+    let [hits, enabled, running] = words;
+    Ok(Counted {
+        hits,
+        unset_ns: enabled.saturating_sub(running),
+    })
+}
+
+fn check(rc: i32) -> io::Result<()> {
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,398 @@
+//! How the trace of a process begins: of a command before it is executed, of a running process; its doorbells, and the
+//! channels that the user named in it.
+
+use std::{io, thread};
+
+use nvcap_common::{Proc, proc_flag};
+
+use super::{
+    super::{
+        arm::{self, Stops},
+        error::{Error, Result, remedy_for_refusal},
+        perf::Life,
+        space::doorbell_of,
+    },
+    Session,
+    breakpoints::{Set, Target, Watch, WatchError},
+    channel_table::{NewChannel, UNNUMBERED},
+    comm_of,
+    outbox::seen_now,
+};
+use nvcap_decode::record::{self, At, CpuVa, Device, Process, Record};
+pub use nvcap_process::{
+    memory::{
+        maps::{self, Area},
+        scan, snapshot,
+    },
+    procfs::{
+        mem::{Memory, Peek},
+        unfit,
+    },
+};
+
+impl Session {
+    fn flags(&self) -> u32 {
+        match self.options.follow {
+            true => proc_flag::IOCTLS | proc_flag::FOLLOW,
+            false => proc_flag::IOCTLS,
+        }
+    }
+
+    pub(super) fn life(&self) -> Life {
+        Life {
+            children: self.options.follow,
+            until_exec: true,
+            from_exec: false,
+        }
+    }
+
+    /// Traces a command that is about to be executed by `pid`, which waits for nvcap to release it.
+    ///
+    /// # Errors
+    /// When its doorbells, where the user named them, cannot be watched.
+    pub(crate) fn expect_exec(&mut self, pid: u32) -> Result<()> {
+        let space = self.capture.bpf.new_space()?;
+        self.capture.spaces.join(pid, space);
+        let flags = self.flags() | proc_flag::KEEP;
+        self.capture.bpf.set_proc(pid, Proc { space, flags })?;
+        self.install_named(space, pid, None)?;
+        self.arm_named(
+            pid,
+            Life {
+                children: self.options.follow,
+                until_exec: false,
+                from_exec: true,
+            },
+        )
+    }
+
+    /// Watches the doorbells that the user named.
+    fn arm_named(&mut self, pid: u32, life: Life) -> Result<()> {
+        for i in 0..self.named.file.doorbells.len() {
+            let d = self.named.file.doorbells[i];
+            let target = Target {
+                pid,
+                address: d.address,
+                gpu: d.gpu,
+            };
+            self.arm(target, life)?;
+        }
+        Ok(())
+    }
+
+    /// Attaches to a running process.
+    ///
+    /// # Errors
+    /// When it is gone, belongs to another user, or has no free debug register.
+    pub(crate) fn attach(&mut self, pid: u32) -> Result<()> {
+        self.attach_from(pid, true)
+    }
+
+    /// Attaches to one of many processes, if it is not traced yet. `was_there`: what is in its rings is not shown; else they are
+    /// shown from their first entry on.
+    ///
+    /// # Errors
+    /// As [`Session::attach`].
+    pub(crate) fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        if self.capture.spaces.processes().contains(&pid) {
+            return Ok(());
+        }
+        self.attach_from(pid, was_there)
+    }
+
+    fn attach_from(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        let memory = Memory::open(pid).map_err(|e| cannot_attach(pid, &e))?;
+        let name = comm_of(pid, pid).unwrap_or_default();
+        let space = self.capture.bpf.new_space()?;
+        self.capture.spaces.join(pid, space);
+        let at = At {
+            time_ns: arm::now(),
+            pid,
+            tid: pid,
+        };
+        self.emit(Record::Process(Process {
+            at,
+            life: record::Life::Present { name },
+        }));
+        // From here on its calls are recorded, so nothing is lost between this look and the breakpoints.
+        let flags = self.flags();
+        self.capture.bpf.set_proc(pid, Proc { space, flags })?;
+        let areas = maps::areas(pid).map_err(|e| cannot_attach(pid, &e))?;
+        if areas.is_empty() {
+            // It has ended, and nobody would tell of its end any more.
+            return Err(cannot_attach(
+                pid,
+                &io::Error::from_raw_os_error(libc::ESRCH),
+            ));
+        }
+        log::trace!("the mappings of process {pid} are read");
+        self.check_named_doorbells(pid, &areas)?;
+        let named = self.install_named(space, pid, Some((&memory, was_there)))?;
+        let mut pages = Vec::new();
+        for area in &areas {
+            if let Some(mapping) = area.record(at) {
+                self.emit(Record::Mapping(mapping));
+            }
+            if let (true, Some(Device::Gpu(gpu))) = (area.is_doorbell_shape(), area.device()) {
+                pages.push((CpuVa(area.start), gpu, area.read));
+            }
+        }
+        // Write-only pages first (CUDA's): where there are both kinds, these are the ones that are rung.
+        pages.sort_by_key(|p| p.2);
+        // Both read memory of devices, for some ms.
+        let (all, tokens) = thread::scope(|scope| {
+            let tokens = || snapshot::tokens(&memory, &areas);
+            let beside = thread::Builder::new().name("nvcap-tokens".into());
+            let beside = beside.spawn_scoped(scope, tokens);
+            let all = scan::rings(&memory, &areas);
+            let tokens = match beside {
+                Ok(thread) => thread.join().unwrap_or_default(),
+                Err(_) => tokens(),
+            };
+            (all, tokens)
+        });
+        log::trace!("rings and tokens of process {pid} are searched for");
+        self.search.begin(space, &areas, &all);
+        let capture = &mut self.capture;
+        let mut early = match was_there {
+            true => Vec::new(),
+            false => named,
+        };
+        for found in all {
+            let start = if was_there { found.put } else { 0 };
+            let index = capture.install_found(space, pid, &found, start)?;
+            if let Some(index) = index.filter(|_| found.used) {
+                capture.table.announce(index, at.time_ns, &mut capture.out);
+                early.extend((!was_there).then_some(index));
+            }
+        }
+        // Its doorbells may have been rung before the rings were followed.
+        self.search.done(space, arm::now());
+        log::debug!("the rings of process {pid} are found");
+        capture.guess_tokens(space, tokens)?;
+        capture.spaces.keep_memory(pid, memory);
+        let life = self.life();
+        // Names given by the user hold for every program that the process executes.
+        self.arm_named(
+            pid,
+            Life {
+                until_exec: false,
+                ..life
+            },
+        )?;
+        log::debug!(
+            "{} doorbell pages of process {pid} are to be watched",
+            pages.len()
+        );
+        for (n, (page, gpu, _)) in pages.iter().enumerate() {
+            let target = Target {
+                pid,
+                address: doorbell_of(*page),
+                gpu: Some(*gpu),
+            };
+            match self.arm(target, life) {
+                Ok(()) => {}
+                // Four registers serve two GPUs; the next patrol finds out about the rest.
+                Err(e) if n == 0 => return Err(e),
+                Err(e) => self.capture.out.untraced(pid, &e),
+            }
+        }
+        for index in early {
+            self.capture.peek(index);
+        }
+        log::debug!("process {pid} is watched");
+        Ok(())
+    }
+
+    fn check_named_doorbells(&self, pid: u32, areas: &[Area]) -> Result<()> {
+        for d in &self.named.file.doorbells {
+            if !areas
+                .iter()
+                .any(|a| a.start <= d.address && d.address < a.end)
+            {
+                return Err(Error::new(
+                    format!("watching {:#x} in process {pid}", d.address),
+                    "it is not mapped",
+                    format!(
+                        "take the address of a doorbell word from /proc/{pid}/maps (page + 0x90)"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches a doorbell, and connects it with the channels that it may ring. Where no debug register is left for it in a process that
+    /// has another doorbell watched, its rings are looked at instead, until the store that rings is known and stopped at.
+    pub(super) fn arm(&mut self, target: Target, life: Life) -> Result<()> {
+        if !self.options.watch {
+            return Ok(());
+        }
+        let Target { pid, address, gpu } = target;
+        if self.stores.is_unwatched((pid, address)) {
+            return Ok(());
+        }
+        let watch = Watch {
+            pid,
+            stops: Stops::AfterWrite,
+            address,
+            life,
+        };
+        match self.set(watch) {
+            Ok(Set::Before) => return Ok(()),
+            Ok(Set::Whole) => {}
+            Ok(Set::Partial) => self.leave_unwatched(pid, address),
+            Err(WatchError::NoRegister) if self.breakpoints.has(pid) => {
+                self.leave_unwatched(pid, address);
+            }
+            Err(e) => return Err(e.of(pid, address)),
+        }
+        let capture = &mut self.capture;
+        let Some(space) = capture.bpf.proc(pid).map(|p| p.space) else {
+            return Ok(());
+        };
+        capture.table.add_doorbell(space, address, gpu);
+        for index in capture.table.of_space(space) {
+            capture.table.publish_token(index, &mut capture.bpf)?;
+            if life.until_exec {
+                capture.peek(index);
+            }
+        }
+        if self.stores.rests(space) {
+            self.breakpoints.wake(pid, false);
+        }
+        self.stop_at_stores(space);
+        Ok(())
+    }
+
+    fn set(&mut self, watch: Watch) -> std::result::Result<Set, WatchError> {
+        let bpf = &self.capture.bpf;
+        let birth = |tid| bpf.birth(tid);
+        let set = self.breakpoints.set(watch, bpf.doorbell(), birth);
+        if self.is_resting() {
+            self.breakpoints.wake_all(false);
+        }
+        set
+    }
+
+    /// Not every thread of the process has the doorbell watched.
+    fn leave_unwatched(&mut self, pid: u32, address: u64) {
+        let is_first = !self.stores.lacks([pid].into_iter());
+        if !self.stores.unwatched((pid, address), arm::now()) || !is_first {
+            return;
+        }
+        (self.options.notice)(&format!(
+            "process {pid} has more doorbells than debug registers are left: their rings are looked at every ms or two, until the store that rings is stopped at"
+        ));
+        // One register is for that store.
+        self.free_register(pid, false);
+    }
+
+    /// Stops watching one of several doorbells of a process, or with `only` even the only one; that is returned.
+    fn free_register(&mut self, pid: u32, only: bool) -> Option<u64> {
+        let spare = self.breakpoints.spare(pid, only)?;
+        let heirs = self.breakpoints.disarm(pid, spare);
+        for pid in heirs.into_iter().chain([pid]) {
+            self.stores.unwatched((pid, spare), arm::now());
+        }
+        Some(spare)
+    }
+
+    /// Stops at the stores that ring in an address space before they do: where the user asks for it, or debug registers are lacking.
+    pub(super) fn stop_at_stores(&mut self, space: u32) {
+        let pids = Vec::from_iter(self.capture.spaces.pids(space));
+        let lacks = self.stores.lacks(pids.iter().copied());
+        if !self.options.precommit && !lacks {
+            return;
+        }
+        for store in self.stores.begin(space, self.sites.to_stop_at(space)) {
+            for &pid in &pids {
+                let watch = Watch {
+                    pid,
+                    stops: Stops::Before,
+                    address: store,
+                    life: self.life(),
+                };
+                let mut set = self.set(watch);
+                let full = |set: &std::result::Result<Set, WatchError>| {
+                    matches!(set, Err(WatchError::NoRegister) | Ok(Set::Partial))
+                };
+                // The store rings them all; a watchpoint serves one doorbell.
+                if full(&set)
+                    && let Some(freed) = self.free_register(pid, lacks)
+                {
+                    self.breakpoints.disarm(pid, store);
+                    set = self.set(watch);
+                    if set.is_err() {
+                        let watchpoint = Watch {
+                            stops: Stops::AfterWrite,
+                            address: freed,
+                            ..watch
+                        };
+                        // One doorbell is better than none.
+                        let again = self.set(watchpoint);
+                        log::debug!("watching {freed:#x} of process {pid} again: {again:?}");
+                    }
+                }
+                log::debug!("stopping at {store:#x} of process {pid}: {set:?}");
+                match set {
+                    Ok(Set::Partial) => self.stores.partial(space),
+                    Ok(_) | Err(WatchError::ProcessGone) => {}
+                    Err(e) => {
+                        self.stores.refused(space, store);
+                        if self.options.precommit {
+                            let e = e.of(pid, store);
+                            (self.options.notice)(&format!("not before the doorbell: {e}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the channels that the user named, and returns those that are there. `memory`: that of a process that already runs, whose channels
+    /// are followed from their present position, if it was there before the trace (`true`), else from their first entry.
+    pub(super) fn install_named(
+        &mut self,
+        space: u32,
+        pid: u32,
+        memory: Option<(&Memory, bool)>,
+    ) -> Result<Vec<u32>> {
+        let mut there = Vec::new();
+        self.named.expect(space, arm::now());
+        for named in self.named.file.channels.clone() {
+            let put = memory
+                .and_then(|(m, _)| m.get_put(named.userd + scan::GP_GET).ok())
+                .map(|gp| gp.1);
+            let new = NewChannel {
+                space,
+                channel: named.channel(seen_now(pid), UNNUMBERED),
+                start: put
+                    .filter(|_| memory.is_some_and(|(_, was_there)| was_there))
+                    .map_or(0, |put| u64::from(put & (named.entries - 1))),
+                model_id: None,
+            };
+            if let (Some(index), true) = (self.capture.add_channel(new)?, put.is_some()) {
+                self.named_is_there(space, index);
+                there.push(index);
+            }
+        }
+        let table = &mut self.capture.table;
+        for d in &self.named.file.doorbells {
+            table.add_doorbell(space, d.address, d.gpu);
+        }
+        for index in table.of_space(space) {
+            table.publish_token(index, &mut self.capture.bpf)?;
+        }
+        Ok(there)
+    }
+}
+
+fn cannot_attach(pid: u32, e: &io::Error) -> Error {
+    let is_refused = matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM));
+    if is_refused || unfit::unfit(pid).is_some() {
+        return Error::unfit("attaching to", pid, unfit::because_of(pid, e));
+    }
+    let next = remedy_for_refusal(e);
+    Error::new(format!("attaching to process {pid}"), e, next)
+}

@@ -1,0 +1,401 @@
+//! Which threads have which doorbell watched. May not know anything of captures.
+//!
+//! Invariant: a process has at most one set of events for an address, its own or an inherited one: two would trap twice.
+//! Hits of events that were closed stay counted.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    os::fd::BorrowedFd,
+};
+
+use nvcap_common::Birth;
+
+use super::super::{
+    arm::{Armed, Stops},
+    error::{Error, remedy_for_refusal},
+    perf::Life,
+};
+use nvcap_decode::record::At;
+
+/// For so long a breakpoint may have no debug register while its thread runs, ns: what it takes to set it, and much more.
+pub(super) const UNSET_NS: u64 = 1_000_000;
+
+/// Why a doorbell cannot be watched.
+#[derive(Debug)]
+pub(super) enum WatchError {
+    /// A thread has no debug register left.
+    NoRegister,
+    /// The process has ended.
+    ProcessGone,
+    /// The kernel refuses.
+    Refused(io::Error),
+}
+
+impl From<io::Error> for WatchError {
+    fn from(e: io::Error) -> Self {
+        match e.raw_os_error() {
+            Some(libc::ENOSPC) => Self::NoRegister,
+            Some(libc::ENOENT | libc::ESRCH) => Self::ProcessGone,
+            _ => Self::Refused(e),
+        }
+    }
+}
+
+impl WatchError {
+    /// The error that the user sees.
+    pub(super) fn of(self, pid: u32, address: u64) -> Error {
+        let what = format!("watching the doorbell {address:#x} of process {pid}");
+        match self {
+            Self::NoRegister => Error::new(
+                what,
+                "no debug register is left in one of its threads (there are 4)",
+                "end the debugger or tracer that holds them",
+            )
+            .or_observe(),
+            Self::ProcessGone => Error::new(what, "the process is gone", "check the process id"),
+            Self::Refused(e) => Error::new(what, &e, remedy_for_refusal(&e)),
+        }
+    }
+}
+
+/// A doorbell of a process, and its GPU.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) pid: u32,
+    pub(super) address: u64,
+    /// Its GPU, where known.
+    pub(super) gpu: Option<u32>,
+}
+
+/// A doorbell that is to be watched, or a store that is to be stopped at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watch {
+    pub(super) pid: u32,
+    pub(super) stops: Stops,
+    pub(super) address: u64,
+    pub(super) life: Life,
+}
+
+/// Result of setting a breakpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Set {
+    /// It is watched already.
+    Before,
+    /// In every thread.
+    Whole,
+    /// In some threads; the others have no debug register left.
+    Partial,
+}
+
+/// The breakpoints of all processes.
+#[derive(Debug, Default)]
+pub(super) struct Breakpoints {
+    armed: HashMap<u32, Vec<Armed>>,
+    /// Breakpoints that ended with an exec or with their process. They stay open: closing them would end the ones that
+    /// children inherited from them.
+    ended: Vec<Armed>,
+    /// Hits of closed breakpoints.
+    closed_hits: u64,
+    /// Processes that got breakpoints since they were last taken out.
+    new: BTreeSet<u32>,
+    /// Children that may have inherited breakpoints, which is not certain, and whose these are: their parents', or those of which their
+    /// parents may have them.
+    heirs: HashMap<u32, BTreeSet<u32>>,
+}
+
+impl Breakpoints {
+    /// Watches a doorbell, with `program` and `birth` as for [`Armed::new`].
+    ///
+    /// # Errors
+    /// When no thread can be watched.
+    pub(super) fn set(
+        &mut self,
+        watch: Watch,
+        program: BorrowedFd<'_>,
+        birth: impl Fn(u32) -> Option<Birth>,
+    ) -> Result<Set, WatchError> {
+        let Watch {
+            pid,
+            stops,
+            address,
+            life,
+        } = watch;
+        let list = self.armed.entry(pid).or_default();
+        if list.iter().any(|a| a.address == address) {
+            // Of the program before it, for which that was told, too.
+            #[cfg(feature = "in-step")]
+            nvcap_process::in_step::armed(pid, list.len());
+            return Ok(Set::Before);
+        }
+        let others = list.len();
+        let relieve = |tid, born| {
+            let released = list.iter_mut().map(|a| a.release(tid, born));
+            released.filter(|&released| released).count() > 0
+        };
+        let armed = Armed::new(
+            pid,
+            (stops, address),
+            life,
+            program,
+            birth,
+            (others, relieve),
+        )?;
+        let set = match armed.partial {
+            true => Set::Partial,
+            false => Set::Whole,
+        };
+        list.push(armed);
+        #[cfg(feature = "in-step")]
+        nvcap_process::in_step::armed(pid, list.len());
+        self.new.insert(pid);
+        Ok(set)
+    }
+
+    /// Takes out the processes that got breakpoints since the last call.
+    pub(super) fn take_new(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.new)
+    }
+
+    /// Tells whether the process has any breakpoint.
+    pub(super) fn any(&self, pid: u32) -> bool {
+        self.armed.get(&pid).is_some_and(|all| !all.is_empty())
+    }
+
+    /// Tells whether the process has a doorbell watched.
+    pub(super) fn has(&self, pid: u32) -> bool {
+        let all = self.armed.get(&pid).into_iter().flatten();
+        all.into_iter().any(|a| a.stops == Stops::AfterWrite)
+    }
+
+    /// A doorbell that the process has watched: the last one. To stop watching it frees a register. `only`: even where it is the only one.
+    pub(super) fn spare(&self, pid: u32, only: bool) -> Option<u64> {
+        let all = self.armed.get(&pid)?.iter();
+        let mut watched = all.filter(|a| a.stops == Stops::AfterWrite && a.of.is_none());
+        let last = watched.next_back()?;
+        (only || watched.next().is_some()).then_some(last.address)
+    }
+
+    /// The doorbells that the process has watched.
+    pub(super) fn doorbells(&self, pid: u32) -> impl Iterator<Item = u64> + '_ {
+        let all = self.armed.get(&pid).into_iter().flatten();
+        all.filter(|a| a.stops == Stops::AfterWrite)
+            .map(|a| a.address)
+    }
+
+    /// For how long breakpoints of the process, which may be its parent's, had no debug register while threads that have them ran, ns.
+    pub(super) fn unset_ns(&self, pid: u32) -> u64 {
+        let own = self.armed.get(&pid).into_iter().flatten();
+        let events = own.flat_map(|a| {
+            let of_owner = self.armed.get(&a.of.unwrap_or(pid)).into_iter().flatten();
+            let ended = a.of.is_some().then_some(&self.ended).into_iter().flatten();
+            of_owner.chain(ended).filter(|e| e.address == a.address)
+        });
+        events.map(|e| e.counted().unset_ns).max().unwrap_or(0)
+    }
+
+    /// Lets a process's watchpoints rest, or wakes them; those that it inherited from a process that is gone, too.
+    pub(super) fn wake(&self, pid: u32, wake: bool) {
+        let own = self.armed.get(&pid).into_iter().flatten();
+        let own: Vec<&Armed> = own.filter(|a| a.stops == Stops::AfterWrite).collect();
+        let is_inherited = |e: &&Armed| {
+            let mut inherited = own.iter().filter(|a| a.of.is_some());
+            inherited.any(|a| a.address == e.address)
+        };
+        own.iter().for_each(|a| a.wake(wake));
+        self.ended
+            .iter()
+            .filter(is_inherited)
+            .for_each(|a| a.wake(wake));
+    }
+
+    /// Lets all breakpoints rest, or wakes them.
+    pub(super) fn wake_all(&self, wake: bool) {
+        let all = self.armed.values().flatten().chain(&self.ended);
+        all.for_each(|a| a.wake(wake));
+    }
+
+    /// A child has the breakpoints of the thread that forked it: its own would trap twice, and there may be no registers
+    /// for them. False where it is not certain that it has all.
+    pub(super) fn inherit(&mut self, at: At, child: u32) -> bool {
+        let list = self.armed.get(&at.pid);
+        let inherited: Vec<Armed> = list
+            .into_iter()
+            .flatten()
+            .filter_map(|a| a.of_child(at.pid, at.tid, at.time_ns))
+            .collect();
+        let whole = inherited.len() == list.map_or(0, Vec::len);
+        if !inherited.is_empty() {
+            self.armed.entry(child).or_default().extend(inherited);
+        }
+        let mut may_have = self.heirs.get(&at.pid).cloned().unwrap_or_default();
+        if !whole {
+            may_have.insert(at.pid);
+        }
+        let is_certain = may_have.is_empty();
+        if !is_certain {
+            self.heirs.insert(child, may_have);
+        }
+        is_certain
+    }
+
+    /// A process executed another program, which ends its breakpoints. Those set after the exec, before nvcap heard of it,
+    /// would hold registers of the new program for addresses of the old one.
+    pub(super) fn exec_ends(&mut self, pid: u32) {
+        let list = self.armed.get_mut(&pid).into_iter();
+        let over = list.flat_map(|l| l.extract_if(.., |a| a.until_exec));
+        let over: Vec<Armed> = over.collect();
+        self.give_up(pid, over);
+    }
+
+    /// A process has ended.
+    pub(super) fn close(&mut self, pid: u32) {
+        self.heirs.remove(&pid);
+        let over = self.armed.remove(&pid).unwrap_or_default();
+        self.give_up(pid, over);
+    }
+
+    /// Closes breakpoints of a process, except those that children inherited, or may have.
+    fn give_up(&mut self, pid: u32, over: Vec<Armed>) {
+        let has_heirs = self.heirs.values().any(|of| of.contains(&pid));
+        for armed in over {
+            let mut all = self.armed.values().flatten();
+            if has_heirs || all.any(|a| a.of == Some(pid) && a.address == armed.address) {
+                self.ended.push(armed);
+            } else {
+                self.closed_hits += armed.counted().hits;
+            }
+        }
+    }
+
+    /// Stops watching a doorbell, in the process and in the children that inherited the breakpoint. Returns these.
+    pub(super) fn disarm(&mut self, pid: u32, address: u64) -> Vec<u32> {
+        if let Some(list) = self.armed.get_mut(&pid) {
+            self.closed_hits += list
+                .iter()
+                .filter(|a| a.address == address)
+                .map(|a| a.counted().hits)
+                .sum::<u64>();
+            list.retain(|a| a.address != address);
+        }
+        let mut heirs = Vec::new();
+        for (child, list) in &mut self.armed {
+            let before = list.len();
+            list.retain(|a| a.of != Some(pid) || a.address != address);
+            heirs.extend((list.len() < before).then_some(*child));
+        }
+        heirs
+    }
+
+    /// Closes all; returns the number of hits since the trace began.
+    pub(super) fn finish(&mut self) -> u64 {
+        let mut armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
+        armed.append(&mut self.ended);
+        armed.iter().map(|a| a.counted().hits).sum::<u64>() + self.closed_hits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: At = At {
+        time_ns: 1 << 40,
+        pid: 10,
+        tid: 11,
+    };
+
+    fn with(pid: u32, armed: Vec<Armed>) -> Breakpoints {
+        Breakpoints {
+            armed: HashMap::from([(pid, armed)]),
+            ..Breakpoints::default()
+        }
+    }
+
+    fn watched(all: &Breakpoints, pid: u32) -> Vec<u64> {
+        let list = all.armed.get(&pid).into_iter().flatten();
+        list.map(|a| a.address).collect()
+    }
+
+    #[test]
+    fn a_child_s_breakpoints_outlive_their_parent() {
+        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
+        assert!(all.inherit(LATER, 20));
+        assert_eq!(watched(&all, 20), [0x90]);
+        assert_eq!(all.spare(10, false), None, "it is the only one");
+        assert_eq!(all.spare(10, true), Some(0x90));
+        all.close(10);
+        assert_eq!((watched(&all, 10).len(), all.ended.len()), (0, 1));
+        // A grandchild's also belong to the first process.
+        assert!(all.inherit(At { pid: 20, ..LATER }, 30));
+        assert_eq!(all.armed[&30][0].of, Some(10));
+        let mut heirs = all.disarm(10, 0x90);
+        heirs.sort_unstable();
+        assert_eq!(heirs, [20, 30]);
+        assert_eq!((watched(&all, 20).len(), watched(&all, 30).len()), (0, 0));
+    }
+
+    /// A child that was forked while its parent was being armed may have inherited: its parent's breakpoints stay.
+    #[test]
+    fn what_a_child_may_have_inherited_stays() {
+        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
+        assert!(!all.inherit(
+            At {
+                time_ns: 0,
+                ..LATER
+            },
+            20
+        ));
+        assert_eq!(watched(&all, 20).len(), 0);
+        all.close(10);
+        assert_eq!(all.ended.len(), 1);
+        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
+        assert!(!all.inherit(
+            At {
+                time_ns: 0,
+                ..LATER
+            },
+            20
+        ));
+        all.close(20);
+        all.close(10);
+        assert!(all.ended.is_empty(), "the child was gone before");
+    }
+
+    /// So may its own children, forked however much later: a daemon's, say.
+    #[test]
+    fn what_a_grandchild_may_have_inherited_stays() {
+        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
+        let early = At {
+            time_ns: 0,
+            ..LATER
+        };
+        assert!(!all.inherit(early, 20));
+        assert!(!all.inherit(At { pid: 20, ..LATER }, 30));
+        all.close(20);
+        all.close(10);
+        assert_eq!(all.ended.len(), 1);
+        assert!(!all.inherit(At { pid: 30, ..LATER }, 40));
+    }
+
+    #[test]
+    fn an_exec_ends_what_was_to_end_by_it() {
+        let kept = Armed::without_events(0x1090, false);
+        let mut all = with(10, vec![Armed::without_events(0x90, true), kept]);
+        assert_eq!(all.spare(10, false), Some(0x1090));
+        assert_eq!(all.spare(11, true), None);
+        all.exec_ends(10);
+        assert_eq!(watched(&all, 10), [0x1090]);
+        assert!(all.ended.is_empty(), "no child has it");
+    }
+
+    #[test]
+    fn a_refusal_says_which() {
+        let of = |code| WatchError::from(io::Error::from_raw_os_error(code));
+        assert!(matches!(of(libc::ENOSPC), WatchError::NoRegister));
+        assert!(matches!(of(libc::ESRCH), WatchError::ProcessGone));
+        assert!(matches!(of(libc::EPERM), WatchError::Refused(_)));
+        let text = of(libc::ESRCH).of(7, 0x90).to_string();
+        assert!(text.starts_with("watching the doorbell 0x90 of process 7: the process is gone"));
+    }
+}

@@ -1,0 +1,154 @@
+//! Fetching from the rings, from outside, of what no doorbell captured; or passing it over, where the user asked for that.
+
+use super::{
+    super::catch_up::{self, Fetch},
+    Capture,
+};
+use nvcap_decode::record::{How, Lost, Submission};
+pub use nvcap_process::procfs::mem::Peek;
+
+impl Capture {
+    /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more.
+    pub(in super::super) fn peek(&mut self, index: u32) {
+        let channel = &self.table[index];
+        let (space, at) = (channel.space, channel.get_put);
+        self.open_memory(space);
+        let put = self.spaces.memory(space).and_then(|m| m.get_put(at).ok());
+        let done = self.table.shared().get(index).done;
+        let Some(channel) = self.table.get_mut(index) else {
+            return;
+        };
+        channel.looked |= put.is_some();
+        if let Some((_, put)) = put
+            && put < channel.entries
+            && put != channel.index(done)
+        {
+            self.catch_up(index);
+        }
+    }
+
+    /// Looks at the channels whose tokens were not told soon after they were made; false where there are none.
+    pub(in super::super) fn peek_rest(&mut self) -> bool {
+        let rest = std::mem::take(&mut self.unpeeked);
+        for index in &rest {
+            if self.table[*index].live {
+                self.peek(*index);
+            }
+        }
+        !rest.is_empty()
+    }
+
+    /// Fetches what is in a channel's ring and was not captured. The channel is claimed meanwhile, and everything
+    /// captured before is taken out of the ring buffer first, so that the order stays the ring's.
+    pub(in super::super) fn catch_up(&mut self, index: u32) -> Option<()> {
+        if !self.watch {
+            return None;
+        }
+        let space = self.table[index].space;
+        self.open_memory(space);
+        self.spaces.memory(space)?;
+        if !self.table.shared().claim(index) {
+            return None;
+        }
+        // The first request is this one's own, the others are doorbells that came meanwhile.
+        let (mut came, mut doorbells) = (0, 0);
+        loop {
+            self.take_captured(index);
+            self.flush(index);
+            let read = match self.passes {
+                None => self.fetch(index),
+                Some(why) => self.pass_over(index, why),
+            };
+            if !read {
+                self.table.shared().passed_unread(index, came);
+            }
+            let requests = came.max(1);
+            came = self.table.shared().served(index, requests);
+            if came == 0 {
+                break;
+            }
+            doorbells += came;
+        }
+        if self.passes.is_none() {
+            self.table.lapped(index, doorbells, &mut self.out);
+        }
+        Some(())
+    }
+
+    /// Reads the ring on from what was captured; false where GP_PUT could not be read. Only while the channel is claimed.
+    fn fetch(&mut self, index: u32) -> bool {
+        // Before GP_PUT is read: what is left to a later doorbell after this is looked at again.
+        let waiting = self.table.shared().take_waiting(index);
+        let waited = waiting > 0;
+        let state = self.table.shared().get(index);
+        let channel = &self.table[index];
+        let (pid, space) = (channel.announced.at.pid, channel.space);
+        let Some(memory) = self.spaces.memory(space) else {
+            return false;
+        };
+        let map = || self.addresses(channel.model_id);
+        let mut read = match catch_up::fetch(channel, &state, memory, map) {
+            Fetch::Nothing => {
+                self.table.shared().passed_unread(index, waiting);
+                return false;
+            }
+            Fetch::Unreadable { target } => {
+                // Known to be there: what is not fetched later is counted as lost.
+                let shared = self.table.shared();
+                shared.progress(index, state.done, target, state.extended);
+                return true;
+            }
+            Fetch::Read(read) => read,
+        };
+        if !read.segments.is_empty() && self.spaces.is_ending(space) {
+            read.segments.clear();
+            let position = state.done.min(channel.taken);
+            read.lost = Some(Lost::Entries {
+                position,
+                count: read.target - position,
+            });
+        }
+        if !read.segments.is_empty() && !self.table.confirms(index, &read.segments) {
+            return true;
+        }
+        let (token, prev_put) = (channel.token, channel.index(read.from));
+        let id = match (read.segments.is_empty(), &read.lost) {
+            (true, None) => None,
+            (true, Some(_)) => self.table.id_of_loss(index, &mut self.out),
+            (false, _) => Some(self.table.announce(index, read.at.time_ns, &mut self.out)),
+        };
+        let (target, extended) = (read.target, read.extended);
+        let record = id
+            .filter(|_| !read.segments.is_empty())
+            .map(|id| Submission {
+                at: read.at,
+                channel: id,
+                token,
+                position: read.from,
+                gp_get: Some(read.get),
+                prev_put,
+                gp_put: read.put,
+                ip: None,
+                doorbell: None,
+                how: match waited {
+                    true => How::Batched,
+                    false => How::Observed,
+                },
+                late: !waited,
+                thread: None,
+                segments: read.segments,
+            });
+        if let Some(what) = read.lost {
+            self.out.lost(pid, id, what);
+        }
+        if let Some(record) = record {
+            self.pass_on(space, record);
+        }
+        if let Some(channel) = self.table.get_mut(index) {
+            channel.taken = target;
+        }
+        let shared = self.table.shared();
+        shared.progress(index, target, target, extended);
+        true
+    }
+}

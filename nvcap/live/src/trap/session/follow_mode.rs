@@ -1,0 +1,113 @@
+//! Work of a mode from time to time: batches that no doorbell reads, counts that are told, windows of `--duty`.
+
+use std::time::Duration;
+
+use super::{
+    super::arm,
+    Session,
+    mode::{Duty, Mode},
+};
+
+/// How often rings are looked at whose doorbells are counted, and how often the counts are told, ns.
+const LOOK_NS: u64 = 100_000_000;
+const TELL_NS: u64 = 1_000_000_000;
+
+impl Session {
+    /// Does what the mode needs from time to time.
+    pub(super) fn follow_mode(&mut self, now: u64) {
+        match self.options.mode {
+            Mode::Each => {}
+            Mode::Batch { within, .. } => self.fetch_waiting(now, within),
+            Mode::Count => {
+                if now >= self.duty.next {
+                    self.duty.next = now + LOOK_NS;
+                    self.pass_over_all();
+                }
+                if now >= self.duty.tell {
+                    self.duty.tell = now + TELL_NS;
+                    self.capture.tell_all_passed();
+                }
+            }
+            Mode::Duty { share } => {
+                if now >= self.duty.next {
+                    match self.duty.open {
+                        Some(_) => self.close_window(now, share),
+                        None => self.open_window(now, share),
+                    }
+                } else if self.duty.open.is_none() {
+                    // Often, so that no ring goes round unseen.
+                    self.pass_over_all();
+                }
+            }
+        }
+    }
+
+    /// Reads the rings of channels whose doorbells have waited for another one for too long.
+    fn fetch_waiting(&mut self, now: u64, within: Duration) {
+        let within = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        for index in self.capture.table.indexes() {
+            if !self.capture.table[index].live {
+                continue;
+            }
+            let state = self.capture.table.shared().get(index);
+            if state.waiting > 0 && now.saturating_sub(state.waiting_since) >= within {
+                self.capture.catch_up(index);
+            }
+        }
+    }
+
+    fn pass_over_all(&mut self) {
+        for index in self.capture.table.indexes() {
+            if self.capture.table[index].live {
+                self.capture.catch_up(index);
+            }
+        }
+    }
+
+    fn open_window(&mut self, now: u64, share: f64) {
+        // What is in the rings until now is passed over.
+        self.pass_over_all();
+        self.capture.tell_all_passed();
+        self.breakpoints.wake_all(true);
+        for space in self.stores.resting() {
+            for pid in self.capture.spaces.pids(space) {
+                self.breakpoints.wake(pid, false);
+            }
+        }
+        // So is what came before each doorbell trapped: the first trap would bring it as a part of its own submission, and a window would
+        // have fewer and longer ones than there are.
+        self.pass_over_all();
+        self.capture.tell_all_passed();
+        let _ = self.drain();
+        self.capture.passes = None;
+        self.duty.open = Some((arm::now(), self.capture.captured));
+        self.duty.first = self.duty.first.or(Some(now));
+        self.duty.next = now + Duty::lengths(share).0;
+    }
+
+    /// Ends a window: what was rung for in it is captured, and nothing else.
+    fn close_window(&mut self, now: u64, share: f64) {
+        self.end_window();
+        self.duty.next = now + self.duty.pause(share);
+    }
+
+    /// Lets breakpoints rest, takes what they have captured, and counts it.
+    pub(super) fn end_window(&mut self) {
+        let Some((since, before)) = self.duty.open.take() else {
+            return;
+        };
+        self.breakpoints.wake_all(false);
+        let until = arm::now();
+        let _ = self.drain();
+        // What was not captured at its own doorbell is passed over: fetched now, it would come in one piece with what was submitted since.
+        self.capture.passes = self.options.mode.passes();
+        let captured = self.capture.captured - before;
+        let ns = until.saturating_sub(since);
+        self.duty.windows.add(ns, captured);
+    }
+
+    /// Tells whether new breakpoints rest, too, as no window is open.
+    pub(super) fn is_resting(&self) -> bool {
+        matches!(self.options.mode, Mode::Duty { .. }) && self.duty.open.is_none()
+    }
+}

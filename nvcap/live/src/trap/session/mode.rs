@@ -1,0 +1,159 @@
+//! Which doorbells are captured: each, or fewer where the user wants to pay less for the trap. Every record says so.
+//!
+//! Of `--batch`, the BPF programs leave a doorbell to a later one of its channel; what no later one reads is read here. Of `--count`
+//! they count alone. Of `--duty` breakpoints rest for most of the time; what is submitted then is passed over.
+
+use std::time::Duration;
+
+use nvcap_common as c;
+
+use nvcap_decode::{ledger, record::PassedWhy};
+
+/// Which doorbells are captured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Mode {
+    /// Each.
+    #[default]
+    Each,
+    /// A channel's ring is read once for so many, or after so long.
+    Batch { doorbells: u32, within: Duration },
+    /// None: they are counted.
+    Count,
+    /// Those in this share of the time.
+    Duty { share: f64 },
+}
+
+impl Mode {
+    /// As the BPF programs have it.
+    pub(super) fn of_programs(self) -> c::Mode {
+        match self {
+            Self::Each | Self::Duty { .. } => c::Mode::EACH,
+            Self::Batch { doorbells, within } => c::Mode {
+                every: doorbells.into(),
+                within_ns: u64::try_from(within.as_nanos()).unwrap_or(u64::MAX),
+            },
+            Self::Count => c::Mode {
+                every: 0,
+                within_ns: 0,
+            },
+        }
+    }
+
+    /// Why entries that no doorbell captures are passed over, from the start of the trace.
+    pub(super) fn passes(self) -> Option<PassedWhy> {
+        match self {
+            Self::Each | Self::Batch { .. } => None,
+            Self::Count => Some(PassedWhy::Counted),
+            Self::Duty { .. } => Some(PassedWhy::Resting),
+        }
+    }
+
+    /// How long nothing needs to be done for it at most.
+    pub(super) fn longest_wait(self) -> Duration {
+        match self {
+            Self::Each | Self::Count => Duration::MAX,
+            // A fraction of it: what has just begun to wait at one look is late at the next.
+            Self::Batch { within, .. } => (within / 4).max(SHORTEST_WAIT),
+            Self::Duty { .. } => Duration::from_millis(1),
+        }
+    }
+}
+
+/// No wait for a batch is shorter.
+const SHORTEST_WAIT: Duration = Duration::from_micros(50);
+
+/// For how long doorbells are watched at once, ns: long against the time that it takes to set breakpoints in motion.
+const WINDOW_NS: u64 = 5_000_000;
+/// The shortest time from window to window, ns.
+const SHORTEST_ROUND_NS: u64 = 50_000_000;
+
+/// The windows of `--duty`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Duty {
+    /// The window that is open: since when, and what was captured before it.
+    pub(super) open: Option<(u64, ledger::Captured)>,
+    /// When the next change is due.
+    pub(super) next: u64,
+    /// Time when counts are told next, of `--count`.
+    pub(super) tell: u64,
+    pub(super) first: Option<u64>,
+    pub(super) windows: ledger::Windows,
+    random: u64,
+}
+
+impl Duty {
+    /// The length of a window and the mean time from one to the next.
+    pub(super) fn lengths(share: f64) -> (u64, u64) {
+        let share = share.clamp(0.0001, 1.0);
+        let round = (WINDOW_NS as f64 / share).max(SHORTEST_ROUND_NS as f64);
+        ((round * share) as u64, round as u64)
+    }
+
+    /// `seed`: another one in each run.
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            random: seed,
+            ..Self::default()
+        }
+    }
+
+    /// Draws from an exponential distribution, ten times the mean at most: each moment is as likely as another whenever the last window was, so that
+    /// no rhythm of the traced program's meets them.
+    pub(super) fn pause(&mut self, share: f64) -> u64 {
+        let (window, round) = Self::lengths(share);
+        // Xorshift: any number but 0 will do to begin with.
+        let mut x = self.random | 1;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random = x;
+        let mean = (round - window) as f64;
+        let chance = ((x >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        (mean * (-chance.ln()).min(10.0)) as u64
+    }
+
+    /// The estimate, of the time from the first window until now, and of all entries that were captured or passed over in it.
+    pub(super) fn estimate(&self, now: u64, entries: u64, doubtful: u64) -> Option<ledger::Duty> {
+        let first = self.first?;
+        let all_ns = now.saturating_sub(first);
+        Some(self.windows.duty(all_ns, entries, doubtful))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_are_told() {
+        assert_eq!(Mode::Each.of_programs(), c::Mode::EACH);
+        assert_eq!(Mode::Count.of_programs().every, 0);
+        let batch = Mode::Batch {
+            doorbells: 8,
+            within: Duration::from_micros(500),
+        };
+        let told = batch.of_programs();
+        assert_eq!((told.every, told.within_ns), (8, 500_000));
+        assert_eq!(batch.longest_wait(), Duration::from_micros(125));
+    }
+
+    #[test]
+    fn windows_have_their_share_of_the_time() {
+        assert_eq!(Duty::lengths(0.1), (5_000_000, 50_000_000));
+        assert_eq!(Duty::lengths(0.01), (5_000_000, 500_000_000));
+        assert_eq!(Duty::lengths(0.5), (25_000_000, 50_000_000));
+        let mut duty = Duty::new(12345);
+        let pauses: Vec<u64> = (0..1000).map(|_| duty.pause(0.1)).collect();
+        let mean = pauses.iter().sum::<u64>() / 1000;
+        assert!(mean.abs_diff(45_000_000) < 5_000_000, "{mean}");
+        assert!(pauses.iter().all(|p| *p <= 450_000_000));
+        // A third is longer than the mean, and as many of the others are shorter than four tenths of it.
+        let longer = pauses.iter().filter(|p| **p > 45_000_000).count();
+        let short = pauses.iter().filter(|p| **p < 18_000_000).count();
+        assert!(
+            (320..420).contains(&longer) && (280..380).contains(&short),
+            "{longer} {short}"
+        );
+        assert!(pauses[0] != pauses[1]);
+    }
+}

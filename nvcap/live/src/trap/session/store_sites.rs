@@ -1,0 +1,235 @@
+//! The store instructions that ring doorbells: which register holds the token, and near which register's address the
+//! process keeps its own copy of GP_PUT.
+//!
+//! Invariant: a store is either decoded, and its register then never changes, or it has a count of failed tries. Values for
+//! the BPF programs are returned, never written here.
+
+use std::collections::HashMap;
+
+use nvcap_common::{self as c, SiteKey, SiteValue};
+
+use super::super::{
+    cached_put::{Agreement, CachedPut, Place},
+    site,
+};
+
+/// Failed tries after which a store is given up.
+const SITE_TRIES: u32 = 16;
+
+/// A decoded store.
+#[derive(Debug)]
+struct Decoded {
+    store: site::Store,
+    /// The doorbell that it rang first.
+    doorbell: u64,
+    /// The search for the copy of GP_PUT.
+    copy: CachedPut,
+}
+
+/// Result of a trap at a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trapped {
+    /// The token that was rung.
+    pub(super) token: Option<u32>,
+    /// The new value of the store for the BPF programs.
+    pub(super) tell: Option<SiteValue>,
+}
+
+/// The stores of all address spaces.
+#[derive(Debug)]
+pub(super) struct StoreSites {
+    decoded: HashMap<SiteKey, Decoded>,
+    /// Failed tries to decode a trap.
+    undecoded: HashMap<SiteKey, u32>,
+    /// True if the copy of GP_PUT is searched for.
+    search_copy: bool,
+}
+
+/// The key of the store at `ip`.
+pub(super) fn key(space: u32, ip: u64) -> SiteKey {
+    SiteKey { ip, space, pad: 0 }
+}
+
+fn value(store: Option<(site::Store, u64)>, copy: Option<Place>, learn: bool) -> SiteValue {
+    let offset = store.map_or(0, |(_, doorbell)| doorbell as u32 & 0xfff);
+    let store = store.map(|(store, _)| store);
+    let to_stop_at = store.filter(|s| s.address.is_some());
+    let (base, displacement) = to_stop_at.and_then(|s| s.address).unwrap_or_default();
+    SiteValue {
+        base,
+        len: to_stop_at.map_or(0, |s| s.len),
+        displacement,
+        offset,
+        pad: 0,
+        register: store.map_or(u32::MAX, |s| s.register),
+        own: copy.map_or(c::NO_OWN, |c| c.register),
+        word: copy.map_or(0, |c| c.word),
+        learn: learn.into(),
+    }
+}
+
+impl StoreSites {
+    /// `search_copy`: whether the process's copy of GP_PUT is searched for.
+    pub(super) fn new(search_copy: bool) -> Self {
+        Self {
+            decoded: HashMap::new(),
+            undecoded: HashMap::new(),
+            search_copy,
+        }
+    }
+
+    /// Decodes the store of a trap; `known` says whether a value is a token of the process.
+    pub(super) fn trapped(&mut self, r: &c::Site, known: impl Fn(u32) -> bool) -> Trapped {
+        let key = key(r.space, r.ip);
+        let token = |register: u32| Some(r.regs[register as usize % c::REGS] as u32);
+        if let Some(store) = self.decoded.get(&key) {
+            // A trap from before the BPF programs had the store.
+            return Trapped {
+                token: token(store.store.register),
+                tell: None,
+            };
+        }
+        if r.code_error != 0 {
+            return Trapped {
+                token: None,
+                tell: None,
+            };
+        }
+        let store = site::decode(r.ip, &r.code, &r.regs, r.doorbell, known);
+        log::debug!(
+            "store at {:#x} in space {}: {store:?}, code {:x?}",
+            r.ip,
+            r.space,
+            &r.code[..c::CODE]
+        );
+        let Some(store) = store else {
+            return Trapped {
+                token: None,
+                tell: self.not_decoded(key),
+            };
+        };
+        let decoded = Decoded {
+            store,
+            doorbell: r.doorbell,
+            copy: CachedPut::default(),
+        };
+        self.decoded.insert(key, decoded);
+        Trapped {
+            token: token(store.register),
+            tell: Some(value(Some((store, r.doorbell)), None, self.search_copy)),
+        }
+    }
+
+    /// Lets each doorbell of a store that cannot be decoded scan all channels: slower, but nothing is lost. A single trap that was reported with
+    /// another instruction's address must not cause that.
+    fn not_decoded(&mut self, key: SiteKey) -> Option<SiteValue> {
+        let tries = self.undecoded.entry(key).or_default();
+        *tries += 1;
+        (*tries >= SITE_TRIES).then(|| value(None, None, false))
+    }
+
+    /// The stores of an address space that can be stopped at, for the address of their doorbell is in one register: where each begins.
+    pub(super) fn to_stop_at(&self, space: u32) -> impl Iterator<Item = u64> + '_ {
+        let of = self.decoded.iter().filter(move |(k, _)| k.space == space);
+        of.filter(|(_, d)| d.store.address.is_some())
+            .map(|(k, d)| k.ip - u64::from(d.store.len))
+    }
+
+    /// Learns from the memory around the registers where the process keeps its own copy of GP_PUT. Returns the store's new
+    /// value for the BPF programs, once that is decided.
+    pub(super) fn windows(&mut self, r: &c::Windows) -> Option<SiteValue> {
+        let store = self.decoded.get_mut(&key(r.space, r.ip))?;
+        let copy = match store.copy.see(r) {
+            Agreement::More | Agreement::Told => return None,
+            Agreement::Nowhere => None,
+            Agreement::At(copy) => Some(copy),
+        };
+        log::debug!(
+            "store at {:#x} in space {}: own copy of GP_PUT: {copy:?}",
+            r.ip,
+            r.space
+        );
+        Some(value(Some((store.store, store.doorbell)), copy, false))
+    }
+
+    /// Forgets the stores of an address space that is gone, and returns them.
+    pub(super) fn forget_space(&mut self, space: u32) -> Vec<SiteKey> {
+        let of = |key: &SiteKey| key.space == space;
+        let decoded = self.decoded.extract_if(|key, _| of(key));
+        let mut gone: Vec<SiteKey> = decoded
+            .flat_map(|(key, d)| keys(key, value(Some((d.store, d.doorbell)), None, false)))
+            .collect();
+        gone.extend(self.undecoded.extract_if(|key, _| of(key)).map(|(k, _)| k));
+        gone
+    }
+}
+
+/// The keys under which the BPF programs find a store: behind it, and where it begins if it can be stopped at there.
+pub(super) fn keys(behind: SiteKey, value: SiteValue) -> impl Iterator<Item = SiteKey> {
+    let begins = (value.len > 0).then(|| SiteKey {
+        ip: behind.ip.wrapping_sub(value.len.into()),
+        ..behind
+    });
+    [Some(behind), begins].into_iter().flatten()
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    const DOORBELL: u64 = 0x7f11_2233_0090;
+
+    /// A trap behind `mov %ecx,(%rax)`, or behind an instruction that is no store.
+    fn trap(space: u32, is_store: bool) -> c::Site {
+        let mut code = [0x90; 2 * c::CODE];
+        if is_store {
+            code[c::CODE - 2..c::CODE].copy_from_slice(&[0x89, 0x08]);
+        }
+        let mut regs = [0; c::REGS];
+        (regs[0], regs[1]) = (DOORBELL, 0x1_0012);
+        c::Site {
+            header: c::Header::default(),
+            ip: 0x1000,
+            doorbell: DOORBELL,
+            space,
+            code_error: 0,
+            regs,
+            code,
+        }
+    }
+
+    #[test]
+    fn a_store_is_decoded_once() {
+        let mut sites = StoreSites::new(true);
+        let first = sites.trapped(&trap(1, true), |_| false);
+        assert_eq!(first.token, Some(0x1_0012));
+        let store = site::Store {
+            register: 1,
+            len: 2,
+            address: Some((0, 0)),
+        };
+        assert_eq!(first.tell, Some(value(Some((store, DOORBELL)), None, true)));
+        assert_eq!(Vec::from_iter(sites.to_stop_at(1)), [0x1000 - 2]);
+        assert_eq!(sites.to_stop_at(2).count(), 0);
+        // The register stays the same, whatever the code looks like later.
+        let again = sites.trapped(&trap(1, false), |_| false);
+        assert_eq!((again.token, again.tell), (Some(0x1_0012), None));
+        assert_eq!(sites.forget_space(2), []);
+        assert_eq!(sites.forget_space(1), [key(1, 0x1000), key(1, 0xffe)]);
+        assert!(sites.trapped(&trap(1, true), |_| false).tell.is_some());
+    }
+
+    #[test]
+    fn a_store_is_given_up_after_enough_tries() {
+        let mut sites = StoreSites::new(true);
+        let mut unreadable = trap(1, true);
+        unreadable.code_error = 14;
+        assert_eq!(sites.trapped(&unreadable, |_| false).tell, None);
+        for n in 1..=SITE_TRIES {
+            let told = sites.trapped(&trap(1, false), |_| false);
+            let expected = (n == SITE_TRIES).then(|| value(None, None, false));
+            assert_eq!((told.token, told.tell), (None, expected), "{n}");
+        }
+        assert_eq!(sites.forget_space(1), [key(1, 0x1000)]);
+    }
+}

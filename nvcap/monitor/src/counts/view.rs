@@ -1,0 +1,307 @@
+//! Counts at one moment: by process, by channel, and by whose they are. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::channel::{Age, Doubt, How, State, Sums};
+use super::detail::Sampled;
+use super::detail::busy::Unit;
+use super::detail::estimate::Share;
+use super::followed::Followed;
+
+/// How far a time stamp of the GPU may lie outside the readings between which it was written.
+const STAMP_SLACK: u64 = 100_000_000;
+
+/// Whose a process is; empty words where that is not known. Sums of ended processes are kept by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// Kubernetes' namespace.
+    pub namespace: String,
+    /// Its pod.
+    pub pod: String,
+    /// The container's name, or its id.
+    pub container: String,
+}
+
+/// A process that cannot be looked into.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Its name; empty where that is not known.
+    pub name: String,
+    /// Its user, by name or number; empty where that is not known.
+    pub user: String,
+    /// Why.
+    pub why: String,
+    /// It uses a GPU. Of the others nobody knows whether they do.
+    pub uses_gpu: bool,
+}
+
+/// So many of those that cannot be looked into are named in a message.
+pub const NAMED: usize = 8;
+
+/// Those that cannot be looked into, by name: the ones that use a GPU first.
+pub fn named(refused: &BTreeMap<u32, Refused>) -> String {
+    let mut all: Vec<(&u32, &Refused)> = refused.iter().collect();
+    all.sort_by_key(|(_, r)| !r.uses_gpu);
+    let one = |(pid, r): &(&u32, &Refused)| match r.user.as_str() {
+        _ if **pid == 0 => r.name.clone(),
+        "" => format!("{} {pid}", r.name),
+        user => format!("{} {pid} of {user}", r.name),
+    };
+    let mut text = all
+        .iter()
+        .take(NAMED)
+        .map(one)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if let Some(more @ 1..) = all.len().checked_sub(NAMED) {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
+/// A process that has sums of its own: all that its labels tell of it, so that no two series have the same ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Named {
+    /// Its id.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// Which sums of processes belong together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Whose.
+    pub owner: Owner,
+    /// The one process whose sums these are, where each process has sums of its own.
+    pub process: Option<Named>,
+    /// GPU by device file minor number.
+    pub gpu: Option<u32>,
+    /// Its instance in MIG mode, where that is known.
+    pub instance: Option<u32>,
+}
+
+/// Sums, and since when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// All of them.
+    pub sums: Sums,
+    /// When they were 0, ns since the epoch.
+    pub created_unix_ns: u64,
+}
+
+/// All that was counted for keys that have no series any more.
+#[derive(Clone, Debug, Default)]
+pub struct Folded {
+    /// Submissions.
+    pub sums: Sums,
+    /// Sums of samples.
+    pub sampled: Sampled,
+    /// Submissions that were pending when their channels were read for the last time.
+    pub left: u64,
+}
+
+/// State of a process when it was last read before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LastSeen {
+    /// At work.
+    Busy,
+    /// Not all of its channels may have been found.
+    Searched,
+    /// All that was known of was done.
+    Idle,
+}
+
+impl LastSeen {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            LastSeen::Busy => "busy",
+            LastSeen::Searched => "search",
+            LastSeen::Idle => "idle",
+        }
+    }
+}
+
+/// Counts of a process's channels on one GPU.
+#[derive(Clone, Debug, Default)]
+pub struct GpuView {
+    /// Since counting began.
+    pub sums: Sums,
+    /// Since the channels' beginnings, where that is known of all.
+    pub in_all: Option<Sums>,
+    /// Submitted and not done.
+    pub pending: u64,
+    /// Pending submissions that the GPU has not fetched.
+    pub unfetched: u64,
+    /// How long the oldest pending submission has been there.
+    pub oldest: Option<Age>,
+    /// The last end of a submission, ns since the epoch.
+    pub progress_unix_ns: Option<u64>,
+    /// Channels by state, in the order of [`State::ALL`].
+    pub states: [u64; 3],
+    /// Channels that are counted by GP_GET and GP_PUT.
+    pub by_ring: u64,
+    /// Why the counts are not exact; none where they are.
+    pub doubts: BTreeSet<Doubt>,
+}
+
+/// One channel.
+#[derive(Clone, Debug)]
+pub struct ChannelView {
+    /// The GPU.
+    pub gpu: Option<u32>,
+    /// Address of its ring.
+    pub ring: u64,
+    /// Counts of the channel.
+    pub view: GpuView,
+}
+
+/// A process.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessView {
+    /// Its id.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// When it began, ns since the epoch.
+    pub began_unix_ns: u64,
+    /// When counting began.
+    pub since_unix_ns: u64,
+    /// It has the channels of this other process, with which they are counted.
+    pub shares: Option<u32>,
+    /// By GPU.
+    pub gpus: BTreeMap<Option<u32>, GpuView>,
+    /// It has sums of its own.
+    pub has_series: bool,
+}
+
+/// The counts of all processes at one reading.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// When, ns since the epoch.
+    pub unix_ns: u64,
+    /// The processes.
+    pub processes: Vec<ProcessView>,
+    /// Those that cannot be looked into, and that use a GPU or may use one.
+    pub refused: BTreeMap<u32, Refused>,
+    /// The sums by key, of living and of ended processes.
+    pub sums: BTreeMap<Key, Counted>,
+    /// The ids of containers.
+    pub container_ids: BTreeMap<Owner, String>,
+    /// Estimates from samples, by key.
+    pub sampled: BTreeMap<Key, Sampled>,
+    /// For each engine of a GPU, the share of the last minute in which it had work.
+    pub busy: BTreeMap<Unit, Share>,
+    /// The state of living processes, by key.
+    pub live: BTreeMap<Key, Vec<GpuView>>,
+    /// The sums of all processes that have ended.
+    pub ended: Option<Sums>,
+    /// Number of processes that have ended, by how they were last seen: what each did after that is not in the sums.
+    pub ended_unseen: BTreeMap<LastSeen, u64>,
+    /// Counts of ended processes that have no key of their own any more, by GPU.
+    pub folded: BTreeMap<Option<u32>, Folded>,
+    /// Submissions that were pending when their channels were read for the last time, by key: nobody saw whether they were done.
+    pub left: BTreeMap<Key, u64>,
+    /// Time in which submissions may have passed unseen, by reason, ns.
+    pub blind_ns: BTreeMap<&'static str, u64>,
+    /// CPU time of nvcap, ns.
+    pub cpu_ns: u64,
+    /// Those of the refused whose memory did not answer in time: nobody waits for it any more.
+    pub given_up: usize,
+    /// Readings that were later than asked for, to keep the budget.
+    pub stretched: u64,
+}
+
+/// The same moment on two clocks.
+pub(super) struct Clocks {
+    pub now: u64,
+    pub unix_ns: u64,
+}
+
+impl Clocks {
+    /// A channel, without its sums.
+    pub(super) fn channel(&self, channel: &Followed) -> GpuView {
+        let count = &channel.count;
+        let mut states = [0; 3];
+        if let Some(state) = states.get_mut(count.state() as usize) {
+            *state = 1;
+        }
+        GpuView {
+            sums: Sums::default(),
+            in_all: count.in_all(),
+            pending: count.pending(),
+            unfetched: count.unfetched(),
+            oldest: count.oldest(self.now),
+            progress_unix_ns: self.progress(channel),
+            states,
+            by_ring: u64::from(matches!(count.how(), How::Ring(_))),
+            doubts: channel.doubts().collect(),
+        }
+    }
+
+    /// When a channel's last submission was done, ns since the epoch. The GPU's clock is close to that of the machine. A time stamp that
+    /// contradicts the readings is not used: then it is the time of the reading that saw the progress.
+    fn progress(&self, channel: &Followed) -> Option<u64> {
+        let unix = |ns: u64| (self.unix_ns + ns).saturating_sub(self.now);
+        let seen = channel.count.progress();
+        let (from, to) = match seen {
+            Some((after, at)) => (unix(after).saturating_sub(STAMP_SLACK), unix(at)),
+            None => (1, self.unix_ns),
+        };
+        let fits = |ns: &u64| (from..=to.saturating_add(STAMP_SLACK)).contains(ns);
+        let stamp = channel.stamp_ns.filter(fits);
+        stamp
+            .map(|ns| ns.min(self.unix_ns))
+            .or(seen.map(|(_, at)| unix(at)))
+    }
+}
+
+impl GpuView {
+    /// Adds another's counts. `first`: nothing was added to this one before, so it takes over what the other knows.
+    pub(crate) fn join(&mut self, other: &Self, first: bool) {
+        self.sums.add(other.sums);
+        self.in_all = match (self.in_all, other.in_all) {
+            (None, Some(other)) if first => Some(other),
+            (Some(mut mine), Some(other)) => {
+                mine.add(other);
+                Some(mine)
+            }
+            _ => None,
+        };
+        self.pending += other.pending;
+        self.unfetched += other.unfetched;
+        self.oldest = match (self.oldest, other.oldest) {
+            (Some(mine), Some(other)) if mine.least_ns >= other.least_ns => Some(mine),
+            (mine, other) => other.or(mine),
+        };
+        self.progress_unix_ns = self.progress_unix_ns.max(other.progress_unix_ns);
+        for (mine, other) in self.states.iter_mut().zip(other.states) {
+            *mine += other;
+        }
+        self.by_ring += other.by_ring;
+        self.doubts.extend(&other.doubts);
+    }
+
+    /// Its channels.
+    pub fn channels(&self) -> u64 {
+        self.states.iter().sum()
+    }
+
+    /// Returns the state of all channels together.
+    pub fn state(&self) -> State {
+        let mut all = State::ALL.into_iter().zip(self.states).rev();
+        // If one channel works and another waits, the whole works: something makes progress.
+        if self
+            .states
+            .get(State::Working as usize)
+            .is_some_and(|n| *n > 0)
+        {
+            return State::Working;
+        }
+        all.find(|(_, n)| *n > 0)
+            .map_or(State::Idle, |(state, _)| state)
+    }
+}

@@ -1,0 +1,528 @@
+//! `nvcap dump`: takes, decodes and analyses one look at processes. A process costs milliseconds and is neither stopped nor
+//! changed.
+
+pub mod recorded;
+mod stacks;
+pub mod xids;
+
+use nvcap_decode::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
+use nvcap_decode::record::CpuVa;
+use nvcap_process::procfs;
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nvcap_decode::decode::{
+    self, Decoder, Places, Wants,
+    defaults::Chip,
+    event::{ChipBy, Engine, Place},
+};
+use nvcap_decode::hang::{self, ChannelFacts, ChannelState, ProcessReport, Report, Root, Values};
+use nvcap_decode::record::{Channel, ChannelId, Device, Image, Kernel, Record, Submission};
+use nvcap_decode::wire::GpuVa;
+use nvcap_process::clock;
+use nvcap_process::memory::{
+    captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
+    chip, feeds, maps, scan,
+    snapshot::{self, Snapshot},
+};
+use nvcap_process::procfs::{
+    environ::{self, Environment},
+    mem::Memory,
+    tasks::{self, Task},
+};
+
+/// The most semaphores whose values are read: bounds the time of a look.
+const MOST_SEMAPHORES: usize = 65_536;
+
+/// For how long the channels of a process are read again while something of them is missing: the time in which a PyTorch
+/// training on an H200 fills a ring (60 entries a ms), for its pushbuffer memory starts over about as often.
+const PATIENCE: Duration = Duration::from_millis(18);
+
+/// How many fetched entries are read before the unfetched ones: running work is among them.
+const BEFORE: u32 = 64;
+
+/// Finds the kernels of a process's programs, each with the registers of its launch, by the process's id.
+pub(crate) type FindKernels = fn(u32, &[(GpuVa, Option<u32>)]) -> Vec<Kernel>;
+
+/// Options of a look at processes.
+#[derive(Clone, Debug)]
+pub struct DumpOptions {
+    /// How many entries of each channel are read, beside the unfetched ones.
+    pub last: u32,
+    /// How thorough the search for channels is.
+    pub effort: scan::Effort,
+    /// The chip, if the user named it.
+    pub chip: Option<&'static Chip>,
+    /// Channels that the user names.
+    pub known_rings: Vec<KnownRing>,
+    /// Read the stacks of the threads.
+    pub stacks: bool,
+    /// Gives the contents that a process, by its id, wrote to GPU memory before its rings' oldest entries; called when a
+    /// launch needs them.
+    pub images: fn(u32) -> Vec<Image>,
+    /// Gives the kernels of a process's programs, each with the registers of its launch.
+    pub kernels: FindKernels,
+}
+
+/// A channel of a look, to be decoded.
+struct Seen<'a> {
+    channel: &'a Channel,
+    get: u32,
+    put: u32,
+    /// Entries of its ring.
+    entries: u32,
+    /// The ring's first entries, where they are not among the newest.
+    first: &'a [Submission],
+    /// Its newest entries.
+    newest: &'a [Submission],
+}
+
+impl<'a> From<&'a ChannelSnapshot> for Seen<'a> {
+    fn from(seen: &'a ChannelSnapshot) -> Self {
+        Self {
+            channel: &seen.channel,
+            get: seen.get,
+            put: seen.put,
+            entries: seen.found.entries,
+            first: &seen.first,
+            newest: &seen.submissions,
+        }
+    }
+}
+
+impl DumpOptions {
+    fn of_process(&self, before: u32) -> SnapshotOptions<'_> {
+        SnapshotOptions {
+            last: self.last,
+            before,
+            effort: self.effort,
+            known_rings: &self.known_rings,
+            patience: PATIENCE,
+        }
+    }
+}
+
+/// Why a process is not in a look.
+#[derive(Debug)]
+pub enum Refused {
+    /// There is no such process, or no right to inspect it.
+    Error(io::Error),
+    /// It has none of the driver's files open or mapped.
+    NoGpu,
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// One look at one process that uses a GPU. A process with channels named by the user counts as one, whatever its files are
+/// called.
+fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> Result<(Memory, Snapshot), Refused> {
+    let (memory, snapshot) = snapshot::take(pid, first, options)?;
+    let named = !snapshot.channels.is_empty() || !options.known_rings.is_empty();
+    if named || maps::uses_gpu(pid, &snapshot.areas) {
+        return Ok((memory, snapshot));
+    }
+    // A process that has ended maps nothing: that does not mean that it used no GPU.
+    if snapshot.areas.is_empty() && procfs::has_ended(pid) {
+        return Err(io::Error::from(io::ErrorKind::NotFound).into());
+    }
+    Err(Refused::NoGpu)
+}
+
+/// One look at several processes.
+pub struct Look {
+    /// Report of the look.
+    pub report: Report,
+    /// For each process that could not be read: its id and why.
+    pub refused: Vec<(u32, Refused)>,
+    /// Data that the look read.
+    taken: Taken,
+}
+
+/// Data of a look.
+#[derive(Default)]
+struct Taken {
+    processes: Vec<OfProcess>,
+    kernels: Vec<Kernel>,
+    semaphores: Values,
+    /// When the semaphores were read.
+    read_ns: u64,
+}
+
+/// Data that was read of one process.
+struct OfProcess {
+    memory: Memory,
+    snapshot: Snapshot,
+    /// Those that a launch needed, if one did.
+    images: Option<Vec<Image>>,
+}
+
+/// Looks at processes together, one after the other.
+pub fn look(pids: &[u32], options: &DumpOptions) -> Look {
+    let start = Instant::now();
+    let mut seen = look_back(pids, options, BEFORE);
+    // The release that a channel waits for may lie further back: read everything before reporting it as missing.
+    let blocked = &seen.report.analysis.blocked;
+    if blocked
+        .iter()
+        .any(|b| !matches!(b.root, Root::Work { .. } | Root::Unknown))
+    {
+        seen = look_back(pids, options, u32::MAX);
+    }
+    let look = &mut seen.report;
+    if options.stacks {
+        look.processes.iter_mut().for_each(stacks::add);
+    }
+    let xids = match xids::Xids::open() {
+        Ok(mut log) => {
+            let all = log.take();
+            if let Some(process) = look.processes.last_mut() {
+                process.notes.extend(log.unread());
+            }
+            all
+        }
+        Err(why) => {
+            // Once is enough.
+            if let Some(process) = look.processes.last_mut() {
+                process.notes.push(why);
+            }
+            Vec::new()
+        }
+    };
+    for process in &mut look.processes {
+        let (xids, note) = xids::of_process(&xids, process.pid, &look.rings.channels);
+        process.xids = xids;
+        process.notes.extend(note);
+    }
+    look.took_ns = start.elapsed().as_nanos() as u64;
+    seen
+}
+
+fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
+    let mut look = Report {
+        time_ns: clock::now(),
+        ..Report::default()
+    };
+    let mut refused = Vec::new();
+    let mut decoder = decoder(options.chip);
+    if options.chip.is_none() {
+        for (minor, chip) in chip::chips() {
+            decoder.chip(Some(minor), chip, ChipBy::Pci);
+        }
+    }
+    let mut taken = Taken::default();
+    let mut next = 0;
+    for pid in pids {
+        match take(*pid, next, options.of_process(before)) {
+            Ok((memory, snapshot)) => {
+                next += snapshot.channels.len() as u32;
+                let places = ByMaps(scan::Places::new(&snapshot.areas));
+                let seen: Vec<Seen<'_>> = snapshot.channels.iter().map(Into::into).collect();
+                let images = || (options.images)(*pid);
+                let (channels, images) =
+                    decoded_with_images(&mut decoder, *pid, &seen, &places, images);
+                look.rings.channels.extend(channels);
+                look.processes.push(process(&snapshot));
+                taken.processes.push(OfProcess {
+                    memory,
+                    snapshot,
+                    images,
+                });
+            }
+            Err(e) => refused.push((*pid, e)),
+        }
+    }
+    taken.kernels = name_kernels(&mut look.rings.channels, options);
+    taken.semaphores = values(&look.rings, &taken.processes);
+    taken.read_ns = clock::now();
+    look.analysis = hang::analyse(&look.rings, &taken.semaphores);
+    Look {
+        report: look,
+        refused,
+        taken,
+    }
+}
+
+fn decoder(chip: Option<&'static Chip>) -> Decoder {
+    Decoder::new(decode::DecodeOptions {
+        wants: Wants {
+            entries: false,
+            methods: false,
+            operations: true,
+        },
+        chip,
+        ..decode::DecodeOptions::default()
+    })
+}
+
+/// The same look as records, for the pipeline that all sources feed.
+#[must_use]
+pub fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<(u32, Refused)>) {
+    let (mut records, mut refused, mut next) = (Vec::new(), Vec::new(), 0);
+    for pid in pids {
+        match take(*pid, next, options.of_process(0)) {
+            Ok((_, snapshot)) => {
+                next += snapshot.channels.len() as u32;
+                let images = (options.images)(*pid);
+                records.extend(images.into_iter().map(|i| Record::Image(Box::new(i))));
+                records.extend(snapshot.records());
+            }
+            Err(e) => refused.push((*pid, e)),
+        }
+    }
+    (records, refused)
+}
+
+/// Gives launches their kernels, which are returned.
+fn name_kernels(channels: &mut [ChannelState], options: &DumpOptions) -> Vec<Kernel> {
+    let mut programs: BTreeMap<u32, BTreeMap<GpuVa, Option<u32>>> = BTreeMap::new();
+    for channel in &*channels {
+        for launch in channel.launches() {
+            if let Some(program) = launch.program {
+                let of = programs.entry(channel.pid).or_default();
+                of.insert(program, launch.registers);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    let mut kernels = HashMap::new();
+    for (pid, programs) in programs {
+        let programs: Vec<_> = programs.into_iter().collect();
+        for kernel in (options.kernels)(pid, &programs) {
+            found.push(kernel.clone());
+            kernels.insert((pid, kernel.program), Arc::new(kernel));
+        }
+    }
+    set_kernels(channels, &kernels);
+    found
+}
+
+/// Gives launches their kernels, by process and program.
+fn set_kernels(channels: &mut [ChannelState], kernels: &HashMap<(u32, GpuVa), Arc<Kernel>>) {
+    for channel in channels {
+        let pid = channel.pid;
+        for launch in channel.launches_mut() {
+            if let Some(kernel) = launch.program.and_then(|p| kernels.get(&(pid, p))) {
+                launch.set_kernel(kernel);
+            }
+        }
+    }
+}
+
+/// Address lookup by the mappings alone.
+struct ByMaps<'a>(scan::Places<'a>);
+
+impl Places for ByMaps<'_> {
+    fn place(&self, _: u32, va: GpuVa) -> Option<Place> {
+        match self.0.at(va.0)?.device() {
+            Some(Device::Control) | None => Some(Place::Host),
+            Some(Device::Gpu(_)) => Some(Place::Device),
+            // Managed memory migrates.
+            Some(_) => None,
+        }
+    }
+}
+
+fn decoded(
+    decoder: &mut Decoder,
+    pid: u32,
+    channels: &[Seen<'_>],
+    places: &dyn Places,
+) -> Vec<ChannelState> {
+    // The beginnings of rings first: a class bound by one channel tells the chip of all of them.
+    for seen in channels {
+        decoder.channel(seen.channel);
+        decoder.engine(seen.channel.id, engine(seen));
+        for s in seen.first {
+            let context = decoder.context(s, 0);
+            decoder.submission(s, &context, places, &mut |_| {});
+        }
+    }
+    let mut scenes = Vec::new();
+    for seen in channels {
+        let mut scene = ChannelState::new(seen.channel.id, pid, seen.get, seen.put, seen.entries);
+        scene.gpu = seen.channel.gpu;
+        scene.token = seen.channel.token;
+        scene.engine = engine(seen);
+        for s in seen.newest {
+            let context = decoder.context(s, 0);
+            scene.decode(decoder, &context, places, s);
+        }
+        scenes.push(scene);
+    }
+    scenes
+}
+
+/// As [`decoded`], after which graphs whose QMDs were written before the rings' oldest entries are looked for in memory images. Returns
+/// those too, where they were looked for.
+fn decoded_with_images(
+    decoder: &mut Decoder,
+    pid: u32,
+    channels: &[Seen<'_>],
+    places: &dyn Places,
+    images: impl FnOnce() -> Vec<Image>,
+) -> (Vec<ChannelState>, Option<Vec<Image>>) {
+    let states = decoded(decoder, pid, channels, places);
+    if !states.iter().any(ChannelState::has_unresolved) {
+        return (states, None);
+    }
+    let images = images();
+    if images.is_empty() {
+        return (states, Some(images));
+    }
+    decoder.forget_process(pid);
+    for image in &images {
+        decoder.image(pid, image.address, &image.bytes);
+    }
+    (decoded(decoder, pid, channels, places), Some(images))
+}
+
+fn engine(seen: &Seen<'_>) -> Engine {
+    feeds::engine(seen.first.iter().chain(seen.newest))
+}
+
+fn thread(task: Task) -> hang::Thread {
+    hang::Thread {
+        tid: task.tid,
+        name: task.name,
+        state: task.state,
+        ticks: task.ticks,
+        wchan: task.wchan,
+        native: None,
+        python: None,
+        syscall: task.syscall.map(|s| s.number),
+        call: task.syscall.and_then(|s| tasks::call_name(s.number)),
+        argument: task.syscall.map(|s| s.first),
+    }
+}
+
+/// The variables that launchers of jobs tell a process its rank by: PyTorch's and others, Open MPI, MPICH and its kin, PMIx, Slurm.
+const RANKS: [&str; 5] = [
+    "RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+];
+
+/// A process's rank; where there is none to be found, why not, in words.
+fn rank(environment: &Environment) -> Result<u32, Option<String>> {
+    let mut values = RANKS.iter().map(|name| environment.value(name));
+    let rank = values.find_map(|value| value?.trim().parse().ok());
+    rank.ok_or_else(|| {
+        let more = format!(
+            "its environment is longer than {} MiB: its rank was not looked for in the rest",
+            environ::MOST >> 20
+        );
+        environment.cut.then_some(more)
+    })
+}
+
+fn process(snapshot: &Snapshot) -> ProcessReport {
+    let threads = tasks::tasks(snapshot.pid).unwrap_or_default();
+    let windows = snapshot.windows.iter().map(|w| {
+        format!(
+            "pushbuffers at {:#x} for the GPU were read at {:#x} of the process: the only place where the memory of the newest \
+             entries is all methods",
+            w.gpu, w.cpu
+        )
+    });
+    let environment = Environment::of_process(snapshot.pid).unwrap_or_default();
+    let (rank, unknown) = match rank(&environment) {
+        Ok(rank) => (Some(rank), None),
+        Err(why) => (None, why),
+    };
+    let notes = snapshot.notes.iter().cloned().chain(windows);
+    ProcessReport {
+        pid: snapshot.pid,
+        name: snapshot.name.clone(),
+        rank,
+        python: None,
+        xids: Vec::new(),
+        threads: threads.into_iter().map(thread).collect(),
+        channels: snapshot.channels.iter().map(facts).collect(),
+        unused: snapshot.unused,
+        notes: notes.chain(unknown).collect(),
+        finding_ns: snapshot.finding.as_nanos() as u64,
+        reading_ns: snapshot.reading.as_nanos() as u64,
+    }
+}
+
+fn facts(seen: &ChannelSnapshot) -> ChannelFacts {
+    let proof = seen.found.proof;
+    let by_notifier = seen.notifier.map(|n| n.token) == seen.channel.token;
+    ChannelFacts {
+        channel: seen.channel.id,
+        ring: CpuVa(seen.found.ring),
+        userd: CpuVa(seen.found.userd),
+        place: match proof.place {
+            scan::Place::Habit => RingPlace::Habit,
+            scan::Place::Alike => RingPlace::Alike,
+            scan::Place::Sought => RingPlace::Sought,
+            scan::Place::Given => RingPlace::Given,
+        },
+        size: match proof.size {
+            scan::Size::Habit => RingSize::Habit,
+            scan::Size::Wrapped => RingSize::Wrapped,
+            scan::Size::Room => RingSize::Room,
+        },
+        target: match proof.target {
+            scan::Target::Unused => EntryTarget::Unused,
+            scan::Target::Parses => EntryTarget::Parses,
+            scan::Target::Readable => EntryTarget::Readable,
+            scan::Target::Elsewhere => EntryTarget::Elsewhere,
+        },
+        moved: proof.moved,
+        token_from: seen.channel.token.map(|_| {
+            if by_notifier {
+                TokenFrom::Notifier
+            } else {
+                TokenFrom::Given
+            }
+        }),
+        error: seen.notifier.and_then(|n| n.error),
+        overwritten: seen.overwritten,
+        recycled: seen.recycled,
+        unreadable: seen.unreadable,
+        elsewhere: seen.elsewhere,
+        ring_gone: seen.ring_gone,
+    }
+}
+
+/// The values of the semaphores that the analysis asks for.
+fn values(scene: &hang::RingState, processes: &[OfProcess]) -> Values {
+    let mut values = Values::default();
+    let addresses = hang::addresses(scene);
+    for OfProcess {
+        memory, snapshot, ..
+    } in processes
+    {
+        let places = scan::Places::new(&snapshot.areas);
+        let pid = snapshot.pid;
+        let of = addresses.iter().filter(|(p, _)| *p == pid);
+        for (_, address) in of.take(MOST_SEMAPHORES) {
+            if let Some(value) = snapshot::read_semaphore(memory, &places, address.0) {
+                values.set(pid, *address, value);
+            }
+        }
+    }
+    values
+}
+
+/// Tells whether two channels of different looks are the same one.
+pub fn same_channel(before: &Report, now: &Report) -> impl Fn(usize, usize) -> bool {
+    let keys = |look: &Report| -> Vec<(u32, CpuVa)> {
+        let of = |id: ChannelId| look.facts(id).map_or(CpuVa(0), |f| f.userd);
+        let channels = look.rings.channels.iter();
+        channels.map(|c| (c.pid, of(c.id))).collect()
+    };
+    let (before, now) = (keys(before), keys(now));
+    move |b, n| matches!((before.get(b), now.get(n)), (Some(b), Some(n)) if b == n)
+}

@@ -1,0 +1,334 @@
+//! Readings of the counts as tables.
+
+use std::collections::BTreeMap;
+
+use super::table::{Cell, Column, Row, RowId, Table, number, text};
+use crate::counts::channel::{Age, State, Sums};
+use crate::counts::view::{ChannelView, GpuView, ProcessView, View};
+use nvcap_show::output::plural::plural_of;
+
+/// The columns of processes.
+pub(crate) const PROCESSES: &[Column] = &[
+    text("PID", 8),
+    text("USER", 9),
+    text("COMM", 15),
+    text("GPU", 3),
+    number("CHAN", 4),
+    number("/s", 9),
+    number("PENDING", 8),
+    number("OLDEST", 8),
+    number("LAST DONE", 9),
+    text("STATE", 8),
+    number("DONE", 12),
+    number("IN ALL", 12),
+    text("CONTAINER", 0),
+];
+
+/// The columns of channels.
+pub(crate) const CHANNELS: &[Column] = &[
+    text("RING", 14),
+    text("PID", 8),
+    text("GPU", 3),
+    number("/s", 9),
+    number("PENDING", 8),
+    number("UNFETCHED", 9),
+    number("OLDEST", 8),
+    number("LAST DONE", 9),
+    text("STATE", 8),
+    number("DONE", 12),
+    number("IN ALL", 12),
+    text("COMM", 0),
+];
+
+/// Who a process is, beside what the counts say.
+#[derive(Clone, Debug, Default)]
+pub struct Who {
+    /// Its user.
+    pub user: String,
+    /// Its container or pod.
+    pub container: String,
+}
+
+/// One reading.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The counts.
+    pub view: View,
+    /// Channels of each process.
+    pub channels: BTreeMap<u32, Vec<ChannelView>>,
+    /// Who the processes are.
+    pub who: BTreeMap<u32, Who>,
+    /// All processes that were named have ended.
+    pub is_over: bool,
+}
+
+/// Numbers of the reading before, for rates.
+#[derive(Debug, Default)]
+struct Before {
+    unix_ns: u64,
+    cpu_ns: u64,
+    submitted: BTreeMap<RowId, u64>,
+}
+
+/// The newest reading, and what the one before it said: rates are the difference.
+#[derive(Debug, Default)]
+pub struct Live {
+    now: Reading,
+    before: Before,
+    hang_ns: u64,
+}
+
+fn process_id(pid: u32, gpu: Option<u32>) -> RowId {
+    (u64::from(pid), gpu.map_or(0, |gpu| u64::from(gpu) + 1))
+}
+
+/// The row of a channel. The address of a ring is greater than any GPU's number, so that it is never the row of a process on a GPU.
+fn channel_id(pid: u32, channel: &ChannelView) -> RowId {
+    (u64::from(pid), channel.ring)
+}
+
+fn submitted(reading: &Reading) -> BTreeMap<RowId, u64> {
+    let mut all = BTreeMap::new();
+    for process in &reading.view.processes {
+        for (gpu, of) in &process.gpus {
+            all.insert(process_id(process.pid, *gpu), of.sums.submitted);
+        }
+    }
+    for (pid, channels) in &reading.channels {
+        for channel in channels {
+            all.insert(channel_id(*pid, channel), channel.view.sums.submitted);
+        }
+    }
+    all
+}
+
+impl Live {
+    /// Nothing has been read. What has waited for so long may hang.
+    pub fn new(hang_ns: u64) -> Self {
+        Self {
+            hang_ns,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the next reading.
+    pub fn take(&mut self, reading: Reading) {
+        self.before = Before {
+            unix_ns: self.now.view.unix_ns,
+            cpu_ns: self.now.view.cpu_ns,
+            submitted: submitted(&self.now),
+        };
+        self.now = reading;
+    }
+
+    /// Tells whether all processes that were named have ended.
+    pub fn is_over(&self) -> bool {
+        self.now.is_over
+    }
+
+    /// Tells whether nothing has been read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.now.view.unix_ns == 0
+    }
+
+    fn passed(&self) -> Option<u64> {
+        let passed = self.now.view.unix_ns.saturating_sub(self.before.unix_ns);
+        (self.before.unix_ns > 0 && passed > 0).then_some(passed)
+    }
+
+    fn rate(&self, id: RowId, now: u64) -> Option<f64> {
+        let before = *self.before.submitted.get(&id)?;
+        Some(now.saturating_sub(before) as f64 * 1e9 / self.passed()? as f64)
+    }
+
+    /// How long the oldest pending submission has waited, ns, if a channel waits and that is long enough for a hang.
+    fn suspect(&self, of: &GpuView) -> Option<u64> {
+        let oldest = of.oldest.map(|Age { least_ns, .. }| least_ns)?;
+        let waits = of.states.get(State::Waiting as usize) > Some(&0);
+        (waits && oldest >= self.hang_ns).then_some(oldest)
+    }
+
+    /// A line on the whole host.
+    pub fn head(&self) -> String {
+        let view = &self.now.view;
+        let second = view.unix_ns / 1_000_000_000 % 86_400;
+        let mut all = Sums::default();
+        let (mut channels, mut pending, mut suspects) = (0, 0, 0);
+        for of in view.processes.iter().flat_map(|p| p.gpus.values()) {
+            all.add(of.sums);
+            channels += of.channels();
+            pending += of.pending;
+        }
+        for of in self.now.channels.values().flatten() {
+            suspects += u64::from(self.suspect(&of.view).is_some());
+        }
+        let mut line = format!(
+            "{:02}:{:02}:{:02} UTC  {}, {}, {pending} pending",
+            second / 3600,
+            second / 60 % 60,
+            second % 60,
+            plural_of(view.processes.len() as u64, "process", "processes"),
+            plural_of(channels, "channel", "channels"),
+        );
+        if suspects > 0 {
+            line += &format!(", {} may hang", plural_of(suspects, "channel", "channels"));
+        }
+        if let Some(passed) = self.passed() {
+            let cpu = view.cpu_ns.saturating_sub(self.before.cpu_ns);
+            line += &format!(
+                "; nvcap {:.2} % of a core",
+                cpu as f64 * 100.0 / passed as f64
+            );
+        }
+        line
+    }
+
+    /// Who is not shown, and why.
+    pub fn missing(&self) -> Option<String> {
+        let others = self.now.view.refused.len();
+        (others > 0).then(|| {
+            let others = plural_of(others as u64, "process", "processes");
+            format!(
+                "{others} may not be read: {}",
+                nvcap_process::procfs::mem::remedy()
+            )
+        })
+    }
+
+    /// The processes.
+    pub fn processes(&self) -> Table {
+        let mut rows = Vec::new();
+        for process in &self.now.view.processes {
+            if process.gpus.is_empty() {
+                rows.push(self.process(process, None, &GpuView::default()));
+            }
+            for (gpu, of) in &process.gpus {
+                rows.push(self.process(process, *gpu, of));
+            }
+        }
+        let empty = match self.is_empty() {
+            true => "looking for processes that use a GPU ...",
+            false => "no process that is meant uses a GPU yet: waiting for those to come",
+        };
+        Table {
+            columns: PROCESSES,
+            rows,
+            empty: empty.to_owned(),
+        }
+    }
+
+    fn process(&self, process: &ProcessView, gpu: Option<u32>, of: &GpuView) -> Row {
+        let id = process_id(process.pid, gpu);
+        let who = self.now.who.get(&process.pid).cloned().unwrap_or_default();
+        let state = match (process.shares, of.channels()) {
+            (Some(parent), _) => Cell::text(&format!("with {parent}")),
+            (None, 0) => Cell::text("no channel yet"),
+            (None, _) => Cell::text(of.state().word()),
+        };
+        let counted = [
+            Cell::count(of.channels()),
+            Cell::rate(self.rate(id, of.sums.submitted)),
+            Cell::count(of.pending),
+        ];
+        let mut cells = vec![
+            Cell::pid(process.pid),
+            Cell::text(&who.user),
+            Cell::text(&process.name),
+            gpu_cell(gpu),
+        ];
+        cells.extend(counted);
+        cells.extend(self.times(of));
+        cells.push(state);
+        cells.extend(sums(of));
+        cells.push(Cell::text(&who.container));
+        Row {
+            id,
+            pid: process.pid,
+            name: process.name.clone(),
+            cells,
+            suspect: self.suspect_of(process.pid, gpu),
+        }
+    }
+
+    /// The longest wait of a process's channels on a GPU that may hang. Each channel is asked, for one that works would hide another one.
+    fn suspect_of(&self, pid: u32, gpu: Option<u32>) -> Option<u64> {
+        let channels = self.now.channels.get(&pid)?;
+        let on_it = channels.iter().filter(|c| c.gpu == gpu);
+        on_it.filter_map(|c| self.suspect(&c.view)).max()
+    }
+
+    /// The channels of a process, or of all.
+    pub fn channels(&self, of: Option<u32>) -> Table {
+        let mut rows = Vec::new();
+        for process in &self.now.view.processes {
+            if of.is_some_and(|pid| pid != process.pid) {
+                continue;
+            }
+            for channel in self.now.channels.get(&process.pid).into_iter().flatten() {
+                rows.push(self.channel(process, channel));
+            }
+        }
+        let empty = match of {
+            Some(pid) if !self.now.view.processes.iter().any(|p| p.pid == pid) => {
+                format!("process {pid} has ended, or uses no GPU any more (Esc goes back)")
+            }
+            Some(pid) => format!("process {pid} has no channel yet (Esc goes back)"),
+            None => "no channel yet".to_owned(),
+        };
+        Table {
+            columns: CHANNELS,
+            rows,
+            empty,
+        }
+    }
+
+    fn channel(&self, process: &ProcessView, channel: &ChannelView) -> Row {
+        let (id, of) = (channel_id(process.pid, channel), &channel.view);
+        let mut cells = vec![
+            Cell::shown(format!("{:#x}", channel.ring), channel.ring as f64),
+            Cell::pid(process.pid),
+            gpu_cell(channel.gpu),
+            Cell::rate(self.rate(id, of.sums.submitted)),
+            Cell::count(of.pending),
+            Cell::count(of.unfetched),
+        ];
+        cells.extend(self.times(of));
+        cells.push(Cell::text(of.state().word()));
+        cells.extend(sums(of));
+        cells.push(Cell::text(&process.name));
+        Row {
+            id,
+            pid: process.pid,
+            name: process.name.clone(),
+            cells,
+            suspect: self.suspect(of),
+        }
+    }
+
+    /// Two cells: the age of the oldest pending submission, and how long ago the last one was done.
+    fn times(&self, of: &GpuView) -> [Cell; 2] {
+        let ago = of.progress_unix_ns.map(|then| {
+            let ago = self.now.view.unix_ns.saturating_sub(then);
+            // Finer is not known.
+            ago / 1_000_000 * 1_000_000
+        });
+        [
+            Cell::time(of.oldest.map(|age| age.least_ns)),
+            Cell::time(ago),
+        ]
+    }
+}
+
+fn gpu_cell(gpu: Option<u32>) -> Cell {
+    gpu.map_or_else(Cell::none, |gpu| Cell::shown(gpu, f64::from(gpu)))
+}
+
+/// Two cells: submissions done since counting began, and since the channels' beginnings.
+fn sums(of: &GpuView) -> [Cell; 2] {
+    let least = if !of.doubts.is_empty() { "~" } else { "" };
+    let done = of.sums.done;
+    [
+        Cell::shown(format!("{least}{done}"), done as f64),
+        Cell::known(of.in_all.map(|all| all.done)),
+    ]
+}

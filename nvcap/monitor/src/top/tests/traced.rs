@@ -1,0 +1,298 @@
+//! Sums of traces: of captures, and of events that are made here.
+
+use std::sync::Arc;
+
+use super::*;
+use nvcap_decode::decode::event::{
+    Body, Context, DurationBy, Engine, Event, GpuDuration, GpuMoment, GpuTime, Graph, Operation,
+    SubmissionHead,
+};
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{At, ChannelId, How};
+use nvcap_recording::capture::{Item, Reader};
+use nvcap_recording::file::orc::Orc;
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
+
+const TRAINING: &[u8] = include_bytes!("../../../../../tests/fixtures/training.pcapng");
+const H200: &[u8] = include_bytes!("../../../../../tests/fixtures/h200-cut.orc");
+
+/// A capture, summed up.
+fn capture() -> (Tally, Ledger) {
+    let mut tally = Tally::default();
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut tally)]);
+    for record in Orc::new(H200).flatten() {
+        pipeline.record(record).unwrap();
+    }
+    let ledger = pipeline.finish().unwrap();
+    (tally, ledger)
+}
+
+/// A recording, as it is replayed.
+fn recording() -> (Tally, Ledger) {
+    let mut reader = Reader::new(TRAINING);
+    let info = reader.trace().cloned().unwrap();
+    let mut tally = Tally::default();
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut tally)]);
+    pipeline.as_recorded(None, info.gpu_time, !info.in_order);
+    for item in reader {
+        if let Ok(Item::Record(record)) = item {
+            pipeline.record(record).unwrap();
+        }
+    }
+    let ledger = pipeline.finish().unwrap();
+    (tally, ledger)
+}
+
+fn submissions(tally: &Tally, span: (u64, u64)) -> u64 {
+    let sums = tally.sums(span);
+    sums.channels.values().map(|flow| flow.submissions).sum()
+}
+
+#[test]
+fn all_is_counted_once() {
+    for (tally, ledger) in [capture(), recording()] {
+        let (all, end) = (ledger.totals().submissions, tally.length_ns());
+        assert!(all > 10, "{all}");
+        assert_eq!(submissions(&tally, (0, end)), all);
+        assert_eq!(submissions(&tally, (0, u64::MAX)), all);
+        // Parts make up the whole; they begin where a step does.
+        let part = SECOND / 2;
+        let parts = (0..=end / part).map(|n| submissions(&tally, (n * part, n * part + part - 1)));
+        assert_eq!(parts.sum::<u64>(), all);
+    }
+}
+
+#[test]
+fn a_recording_on_the_screen() {
+    let (tally, ledger) = recording();
+    let mut state = State::new(Some(tally.length_ns()), SECOND);
+    state.has_times = tally.has_times();
+    let table = |state: &State| {
+        let pid = state.of.as_ref().map(|(pid, _)| *pid);
+        works::table(&tally, state.screen, pid, state.span(tally.length_ns()))
+    };
+    let first = table(&state);
+    assert_eq!(first.rows.len(), 1, "{first:?}");
+    let lines = shown(&mut state, &first);
+    let all = ledger.totals().submissions.to_string();
+    assert!(
+        lines[1].starts_with("processes, from the beginning  [paused]"),
+        "{lines:#?}"
+    );
+    assert!(lines[3].contains(&all), "{lines:#?}");
+    press(&mut state, &first, KeyCode::Char('k'));
+    let kernels = table(&state);
+    assert!(kernels.rows.len() == 3 && kernels.columns[5].name == "KERNEL");
+    let lines = shown(&mut state, &kernels);
+    assert!(lines[1].starts_with("kernels of process"), "{lines:#?}");
+    let rows = state.rows(&kernels);
+    let counts: Vec<_> = { rows.iter() }
+        .map(|row| row.cells[if state.has_times { 0 } else { 2 }].rank.clone())
+        .collect();
+    let falls = |pair: &[super::super::table::Rank]| match pair {
+        [
+            super::super::table::Rank::Number(a),
+            super::super::table::Rank::Number(b),
+        ] => a >= b,
+        _ => true,
+    };
+    assert!(counts.windows(2).all(falls), "{counts:?}");
+    press(&mut state, &kernels, KeyCode::Char('m'));
+    assert_eq!(state.screen, Screen::Copies);
+    let copies = table(&state);
+    assert!(!copies.rows.is_empty());
+    shown(&mut state, &copies);
+    press(&mut state, &copies, KeyCode::Char('c'));
+    let channels = table(&state);
+    let lines = shown(&mut state, &channels);
+    assert!(
+        lines[2].contains("QUEUED") && lines[2].contains("ENGINE"),
+        "{lines:#?}"
+    );
+}
+
+/// A capture that names no process.
+#[test]
+fn a_process_that_is_not_known_is_no_zero() {
+    let (tally, _) = capture();
+    let mut state = State::new(Some(tally.length_ns()), SECOND);
+    let (span, mut whose) = ((0, u64::MAX), None);
+    for screen in [
+        Screen::Processes,
+        Screen::Channels,
+        Screen::Kernels,
+        Screen::Copies,
+    ] {
+        state.screen = screen;
+        let table = works::table(&tally, screen, whose, span);
+        let column = table.columns.iter().position(|c| c.name == "PID").unwrap();
+        assert!(!table.rows.is_empty(), "{screen:?}");
+        for row in &table.rows {
+            assert_eq!(row.cells[column].text, "?", "{screen:?}");
+        }
+        let row = &table.rows[0];
+        whose = Some(row.pid);
+        state.of = Some((row.pid, String::new()));
+        let lines = shown(&mut state, &table);
+        assert!(lines[1].contains(" of process ?"), "{lines:#?}");
+    }
+}
+
+#[test]
+fn to_and_fro_in_time() {
+    let none = Table::default();
+    let mut state = State::new(Some(100 * SECOND), 10 * SECOND);
+    assert_eq!(state.span(0), (0, 100 * SECOND));
+    press(&mut state, &none, KeyCode::Char('t'));
+    assert_eq!(state.span(0), (90 * SECOND, 100 * SECOND));
+    press(&mut state, &none, KeyCode::Right);
+    press(&mut state, &none, KeyCode::Left);
+    press(&mut state, &none, KeyCode::Char('['));
+    assert_eq!(state.span(0), (79 * SECOND, 89 * SECOND));
+    state.key(KeyEvent::new(KeyCode::Right, KeyModifiers::SHIFT), &none);
+    assert_eq!(state.span(0).1, 99 * SECOND);
+    for _ in 0..12 {
+        press(&mut state, &none, KeyCode::Char('['));
+    }
+    assert_eq!(state.span(0), (0, 0));
+    // It is paused until it is played, and at its end.
+    state.passed(SECOND);
+    assert_eq!(state.span(0).1, 0);
+    press(&mut state, &none, KeyCode::Char(' '));
+    state.passed(30 * SECOND);
+    assert_eq!(state.span(0), (20 * SECOND, 30 * SECOND));
+    state.passed(300 * SECOND);
+    assert!(state.is_paused && state.span(0).1 == 100 * SECOND);
+    press(&mut state, &none, KeyCode::Char(' '));
+    assert_eq!(state.span(0).1, 0);
+}
+
+fn replay() -> Operation {
+    Operation::Graph(Box::new(Graph {
+        replay: 0,
+        nodes: 1,
+        kernels: 1,
+        memsets: 0,
+        copies: 0,
+        driver: 0,
+        unresolved: 0,
+        channels: Vec::new(),
+        submissions: Vec::new(),
+        bytes: 0,
+        uploaded: false,
+        conditional: false,
+    }))
+}
+
+/// A submission at a time, which the GPU began later and worked on for so long.
+fn submit(tally: &mut Tally, serial: u64, at_ns: u64, later: u64, ns: u64) {
+    let start = GpuMoment {
+        host_ns: at_ns + later,
+        host_error_ns: 0,
+        gpu_ns: at_ns + later,
+        gpu_error_ns: 0,
+    };
+    let duration = GpuDuration {
+        ns,
+        error_ns: 1,
+        by: DurationBy::NextStamp,
+    };
+    let time = GpuTime {
+        start: Some(start),
+        duration: Some(duration),
+        works: 1,
+        ..GpuTime::default()
+    };
+    let context = Context {
+        at: At {
+            time_ns: at_ns,
+            pid: 7,
+            tid: 7,
+        },
+        thread: Some(Arc::from("train")),
+        gpu: Some(0),
+        channel: ChannelId(3),
+        token: None,
+        class: None,
+        engine: Engine::Graphics,
+        serial,
+        how: How::Trapped,
+        late: false,
+        phase: None,
+        stack: None,
+        gpu_time: Some(Arc::from([time])),
+        parts: None,
+        identity: None,
+    };
+    let head = SubmissionHead {
+        position: serial,
+        gp_get: None,
+        prev_put: 0,
+        gp_put: 1,
+        entries: 1,
+        bytes: 100,
+        missing: 0,
+        ip: None,
+    };
+    let operation = replay();
+    for body in [Body::Submission(head), Body::Operation(&operation)] {
+        let event = Event {
+            context: &context,
+            entry: 0,
+            body,
+        };
+        tally.event(&event).unwrap();
+    }
+}
+
+#[test]
+fn depth_of_the_queue_and_time_of_the_gpu() {
+    let mut tally = Tally::default();
+    // Five at once, a second of work each, one behind the other.
+    for n in 0..5 {
+        submit(&mut tally, n, 10 * SECOND + n, n * SECOND, SECOND);
+    }
+    submit(&mut tally, 5, 20 * SECOND, 0, SECOND / 2);
+    let ledger = Ledger::new();
+    let model = nvcap_decode::driver::Model::new(nvcap_decode::driver::ModelOptions::default());
+    tally.finish(&ledger, &model).unwrap();
+    let queued = |at| tally.queued(at).get(&ChannelId(3)).copied();
+    assert_eq!(queued(0), Some(5));
+    assert_eq!(queued(2 * SECOND + SECOND / 2), Some(3));
+    assert_eq!(queued(9 * SECOND), Some(0));
+    assert!(tally.has_times());
+    let kernels = |span| works::table(&tally, Screen::Kernels, Some(7), span);
+    let whole = kernels((0, u64::MAX));
+    let cells: Vec<&str> = whole.rows[0]
+        .cells
+        .iter()
+        .map(|c| c.text.as_str())
+        .collect();
+    let text = "graph replay (all its kernels)";
+    assert_eq!(cells, ["5.50 s", "100.0", "6", "917 ms", "7", text]);
+    // A work is counted where the GPU began it.
+    let part = kernels((SECOND, 2 * SECOND + SECOND / 2));
+    assert_eq!(part.rows[0].cells[0].text, "2.00 s");
+    assert!(kernels((6 * SECOND, 9 * SECOND)).rows.is_empty());
+    let process = works::table(&tally, Screen::Processes, None, (0, u64::MAX));
+    assert_eq!(
+        (process.rows[0].pid, process.rows[0].name.as_str()),
+        (7, "train")
+    );
+    assert!(
+        works::table(&tally, Screen::Kernels, Some(8), (0, u64::MAX))
+            .rows
+            .is_empty()
+    );
+}
+
+#[test]
+fn long_traces_have_longer_steps() {
+    let mut tally = Tally::default();
+    for n in 0..20_000 {
+        submit(&mut tally, n, SECOND + n * SECOND, 0, 10);
+    }
+    assert_eq!(submissions(&tally, (0, u64::MAX)), 20_000);
+    let some = submissions(&tally, (10_000 * SECOND, 11_000 * SECOND));
+    assert!((1_000..1_020).contains(&some), "{some}");
+}

@@ -1,0 +1,344 @@
+//! `nvcap watch`: waits for processes whose channels stand still though they have work.
+//!
+//! Once a second GP_GET and GP_PUT of every known channel are read, 8 bytes each; no breakpoint, no BPF, no stop. Only where
+//! nothing has moved for a while a look is taken ([`crate::dump`]), which tells whether there is unfinished work, and another
+//! one when the time is over. Nothing moved between the two, and there is work: a hang.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::dump::{self, DumpOptions, Refused, xids::Xids};
+use nvcap_decode::hang::{self, Progress, Report, State};
+use nvcap_decode::record::Xid;
+use nvcap_process::host::{choice::Whom, gpu_processes};
+use nvcap_process::procfs::{
+    self,
+    mem::{Memory, Peek},
+};
+
+/// Offset of GP_GET and GP_PUT in USERD, bytes.
+const GP_GET: u64 = 0x88;
+/// How often processes that use a GPU are looked for.
+const SEARCH: Duration = Duration::from_secs(10);
+/// How soon after the last movement a first look is taken: this part of the time that makes a hang.
+const FIRST: u32 = 8;
+
+/// Reason why a look is worth keeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Nothing moved for the time that was asked for, and there is work.
+    Hang,
+    /// The driver wrote an Xid message about the process.
+    Xid,
+}
+
+/// A process that hangs or has failed.
+#[derive(Debug)]
+pub struct Finding {
+    /// The process.
+    pub pid: u32,
+    /// Why.
+    pub cause: Cause,
+    /// The first of the messages that are new.
+    pub xid: Option<Xid>,
+    /// The look at it.
+    pub report: Report,
+    /// Progress since the look before, if there was one.
+    pub moved: Option<Progress>,
+}
+
+/// When one process is to be looked at.
+#[derive(Clone, Debug)]
+struct Pace {
+    /// The time without movement that makes a hang.
+    limit: Duration,
+    /// The last movement.
+    moved: Instant,
+    /// The last look since then.
+    looked: Option<Instant>,
+}
+
+impl Pace {
+    fn new(limit: Duration, now: Instant) -> Self {
+        Self {
+            limit,
+            moved: now,
+            looked: None,
+        }
+    }
+
+    /// Something moved.
+    fn moves(&mut self, now: Instant) {
+        *self = Self::new(self.limit, now);
+    }
+
+    /// Tells whether to look now: soon after the last movement, then each time the limit is over.
+    fn is_due(&self, now: Instant) -> bool {
+        match self.looked {
+            None => now.duration_since(self.moved) >= self.limit / FIRST,
+            Some(before) => now.duration_since(before) >= self.limit,
+        }
+    }
+}
+
+/// A watched process.
+#[derive(Debug)]
+struct Watched {
+    memory: Memory,
+    /// USERD of its channels, and GP_GET and GP_PUT of each at the last reading.
+    channels: Vec<(u64, Option<u64>)>,
+    pace: Pace,
+    /// The last look, with unfinished work.
+    before: Option<(Instant, Report)>,
+    /// That it hangs was told; it has not moved since.
+    told: bool,
+}
+
+impl Watched {
+    /// Reads its channels; whether one moved.
+    fn has_moved(&mut self) -> bool {
+        let mut moved = false;
+        for (userd, old) in &mut self.channels {
+            let now = self.memory.word(*userd + GP_GET).ok();
+            moved |= now != *old;
+            *old = now;
+        }
+        moved
+    }
+
+    /// Takes the channels of a look for those to be read.
+    fn take_channels(&mut self, report: &Report) {
+        let facts = report.processes.iter().flat_map(|p| &p.channels);
+        self.channels = facts.map(|f| (f.userd.0, None)).collect();
+        self.has_moved();
+    }
+}
+
+/// Tells whether there is unfinished work.
+fn has_work(report: &Report) -> bool {
+    let mut channels = report.analysis.channels.iter();
+    channels.any(|c| c.state != State::Idle)
+}
+
+/// The watch.
+#[derive(Debug)]
+pub struct Watch {
+    whom: Whom,
+    limit: Duration,
+    options: DumpOptions,
+    /// Those of looks that nobody sees: without stacks, which take most of a look's time.
+    quick: DumpOptions,
+    processes: BTreeMap<u32, Watched>,
+    searched: Option<Instant>,
+    xids: Option<Xids>,
+}
+
+impl Watch {
+    /// Begins one. `xids` is the kernel log, where it can be read: what it has already is passed over.
+    pub fn new(whom: Whom, limit: Duration, options: DumpOptions, mut xids: Option<Xids>) -> Self {
+        if let Some(xids) = &mut xids {
+            xids.take();
+        }
+        Self {
+            whom,
+            limit,
+            quick: DumpOptions {
+                stacks: false,
+                ..options.clone()
+            },
+            options,
+            processes: BTreeMap::new(),
+            searched: None,
+            xids,
+        }
+    }
+
+    /// How many processes are watched.
+    pub fn len(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// Tells whether all processes that were named have ended.
+    pub fn is_over(&self) -> bool {
+        match &self.whom {
+            Whom::Named(pids) => pids.iter().all(|pid| procfs::has_ended(*pid)),
+            Whom::All(..) => false,
+        }
+    }
+
+    /// One round: reads the channels, looks where it is due.
+    ///
+    /// # Errors
+    /// When a process that was named may not be read.
+    pub fn round(&mut self, now: Instant) -> Result<Vec<Finding>, (u32, io::Error)> {
+        if self
+            .searched
+            .is_none_or(|s| now.duration_since(s) >= SEARCH)
+        {
+            self.search(now)?;
+            self.searched = Some(now);
+        }
+        let mut findings = self.failed();
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in pids {
+            findings.extend(self.look_if_due(pid, now));
+        }
+        Ok(findings)
+    }
+
+    /// Looks for processes that are not watched yet; forgets those that have ended.
+    fn search(&mut self, now: Instant) -> Result<(), (u32, io::Error)> {
+        self.processes.retain(|pid, _| !procfs::has_ended(*pid));
+        let pids = match &self.whom {
+            Whom::Named(pids) => pids.clone(),
+            Whom::All(choice, root) => gpu_processes().chosen(choice, root).mapped().collect(),
+        };
+        for pid in pids {
+            if self.processes.contains_key(&pid) || procfs::has_ended(pid) {
+                continue;
+            }
+            let dump::Look {
+                report, refused, ..
+            } = dump::look(&[pid], &self.quick);
+            match refused.into_iter().next() {
+                None => {}
+                // It may come to use one.
+                Some((_, Refused::NoGpu)) => continue,
+                Some((_, Refused::Error(_))) if procfs::has_ended(pid) => continue,
+                Some((_, Refused::Error(_))) if matches!(self.whom, Whom::All(..)) => continue,
+                Some((pid, Refused::Error(e))) => return Err((pid, e)),
+            }
+            let memory = Memory::open(pid).map_err(|e| (pid, e))?;
+            let mut watched = Watched {
+                memory,
+                channels: Vec::new(),
+                pace: Pace::new(self.limit, now),
+                before: None,
+                told: false,
+            };
+            watched.take_channels(&report);
+            self.processes.insert(pid, watched);
+        }
+        Ok(())
+    }
+
+    /// Processes that the kernel log has new messages about.
+    fn failed(&mut self) -> Vec<Finding> {
+        let new = self.xids.as_mut().map(Xids::take).unwrap_or_default();
+        if new.is_empty() {
+            return Vec::new();
+        }
+        let mut findings = Vec::new();
+        for (pid, watched) in &mut self.processes {
+            let report = dump::look(&[*pid], &self.options).report;
+            let mut about = report.processes.iter().flat_map(|p| &p.xids);
+            let newest = new.iter().map(|x| x.time_ns).min().unwrap_or(u64::MAX);
+            if let Some(xid) = about.find(|x| x.time_ns >= newest) {
+                watched.told = true;
+                findings.push(Finding {
+                    pid: *pid,
+                    cause: Cause::Xid,
+                    xid: Some(xid.clone()),
+                    report,
+                    moved: None,
+                });
+            }
+        }
+        findings
+    }
+
+    fn look_if_due(&mut self, pid: u32, now: Instant) -> Option<Finding> {
+        let watched = self.processes.get_mut(&pid)?;
+        if watched.has_moved() {
+            watched.pace.moves(now);
+            watched.before = None;
+            watched.told = false;
+            return None;
+        }
+        if !watched.pace.is_due(now) {
+            return None;
+        }
+        let report = dump::look(&[pid], &self.quick).report;
+        watched.pace.looked = Some(now);
+        watched.take_channels(&report);
+        if !has_work(&report) {
+            watched.before = None;
+            watched.told = false;
+            return None;
+        }
+        let before = watched.before.replace((now, report.clone()));
+        let (then, before) = before?;
+        let moved = |report: &Report| {
+            hang::compare(
+                (&before.rings, &before.analysis),
+                (&report.rings, &report.analysis),
+                now.duration_since(then).as_nanos() as u64,
+                dump::same_channel(&before, report),
+            )
+        };
+        let hangs = moved(&report).is_hang();
+        let is_new = hangs && !watched.told;
+        watched.told = hangs;
+        if !is_new {
+            return None;
+        }
+        let report = dump::look(&[pid], &self.options).report;
+        let moved = moved(&report);
+        watched.told = moved.is_hang();
+        watched.told.then_some(Finding {
+            pid,
+            cause: Cause::Hang,
+            xid: None,
+            report,
+            moved: Some(moved),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_few() {
+        let limit = Duration::from_secs(80);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut pace = Pace::new(limit, at(0));
+        assert!(!pace.is_due(at(9)));
+        assert!(pace.is_due(at(10)), "an eighth of the time");
+        pace.looked = Some(at(10));
+        assert!(!pace.is_due(at(89)));
+        assert!(pace.is_due(at(90)), "the whole time after the first look");
+        pace.looked = Some(at(90));
+        assert!(!pace.is_due(at(169)) && pace.is_due(at(170)));
+        pace.moves(at(171));
+        assert!(!pace.is_due(at(180)) && pace.is_due(at(181)));
+    }
+
+    /// A process without a GPU is waited for; one that is gone is forgotten.
+    #[test]
+    fn processes_without_a_gpu_and_ended_ones() {
+        let mut child = nvcap_waiting::Sleeper::start();
+        let options = DumpOptions {
+            last: 1,
+            effort: nvcap_process::memory::scan::Effort::Usual,
+            chip: None,
+            known_rings: Vec::new(),
+            stacks: false,
+            kernels: |_, _| Vec::new(),
+            images: |_| Vec::new(),
+        };
+        let mut watch = Watch::new(
+            Whom::Named(vec![child.id()]),
+            Duration::from_secs(1),
+            options,
+            None,
+        );
+        let found = watch.round(Instant::now());
+        assert!(found.is_ok_and(|f| f.is_empty()) && watch.len() == 0 && !watch.is_over());
+        child.end();
+        assert!(watch.is_over() && watch.round(Instant::now()).unwrap().is_empty());
+    }
+}

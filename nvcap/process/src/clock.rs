@@ -1,0 +1,29 @@
+//! The one clock that all times of records and looks are of, so that they can be compared with each other and with the
+//! times of other programs.
+
+/// `CLOCK_MONOTONIC`, ns, as the BPF programs read it. (Not the time since the machine's start: that goes on while the
+/// machine sleeps, and a container may have its own.)
+pub fn now() -> u64 {
+    read(libc::CLOCK_MONOTONIC).unwrap_or(0)
+}
+
+/// CPU time that this program has used, all its threads, ns.
+pub fn own_cpu() -> u64 {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+}
+
+/// CPU time that this thread has used, ns.
+pub fn thread_cpu() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
+/// Any clock, ns; none where it is not there: the process whose time it counts has ended.
+pub fn read(id: libc::clockid_t) -> Option<u64> {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: room for one timespec.
+    let ok = unsafe { libc::clock_gettime(id, &mut t) } == 0;
+    ok.then(|| t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}

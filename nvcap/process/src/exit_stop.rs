@@ -1,0 +1,391 @@
+//! Stops of the processes that nvcap started, by ptrace: at a process's end, so that its memory can be read once more
+//! while nothing moves in it; at its birth and at an exec, so that none is missed.
+//!
+//! PTRACE_SEIZE of one's own child, with PTRACE_O_TRACEEXIT, needs no right. A stopped process waits until
+//! [`ExitStops::resume`]; all else that ptrace makes of a seized process (signals that pass through its tracer, job
+//! control's stops) is dealt with in here. Everything must be called by the one thread that seizes: the kernel takes it
+//! for the tracer. When that thread ends, for whatever reason, the kernel lets all of them go on.
+//!
+//! Knows ptrace and `/proc/PID/task`, nothing of GPUs.
+
+use crate::procfs::stat::Stat;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+    time::{Duration, Instant},
+};
+
+use crate::procfs;
+
+/// SIGKILL in the signal sets of `/proc/PID/status`.
+const KILL: u64 = 1 << (libc::SIGKILL - 1);
+/// Wait status of a ptrace event: the event is in the bits from here on.
+const EVENT: i32 = 16;
+
+/// Event that has stopped a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A process was born, of another one.
+    Born {
+        /// The process that made it.
+        by: u32,
+    },
+    /// It has executed another program.
+    Executed,
+    /// A thread of it is about to end.
+    Ending,
+}
+
+/// A stopped thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// Its process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Why.
+    pub stop: Stop,
+}
+
+/// The threads that are seized.
+#[derive(Debug)]
+pub struct ExitStops {
+    /// The process of each.
+    seized: BTreeMap<u32, u32>,
+    /// A child of nvcap's own, whose end is its starter's to take.
+    child: Option<u32>,
+    stopped: VecDeque<Stopped>,
+    options: usize,
+    wake: Option<OwnedFd>,
+}
+
+/// Lets a descriptor tell that a child or a seized process has changed. To be called before threads are started: they
+/// inherit that SIGCHLD is blocked, without which the kernel would drop it.
+pub fn block_sigchld() {
+    // SAFETY: a signal set, for which zero is a value; changes this thread's mask alone.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut());
+    }
+}
+
+fn signal_descriptor() -> Option<OwnedFd> {
+    // SAFETY: a signal set, for which zero is a value; makes a descriptor.
+    let fd = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
+    };
+    // SAFETY: a new descriptor that nobody else has.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A ptrace request with two numbers.
+fn ptrace(request: libc::c_uint, tid: u32, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: none of the requests made here takes a pointer, but PTRACE_GETEVENTMSG, which is not made by this function.
+    let result = unsafe { libc::ptrace(request, tid as i32, address, data) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+impl ExitStops {
+    /// Seizes nothing yet. `follow`: children are seized too, at their birth.
+    pub fn new(follow: bool) -> Self {
+        let children = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
+        let options =
+            libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_TRACEEXEC | if follow { children } else { 0 };
+        Self {
+            seized: BTreeMap::new(),
+            child: None,
+            stopped: VecDeque::new(),
+            options: options as usize,
+            wake: signal_descriptor(),
+        }
+    }
+
+    /// Seizes the command that nvcap itself has started: its end is left for its starter to take.
+    ///
+    /// # Errors
+    /// As [`seize`](Self::seize).
+    pub fn seize_child(&mut self, pid: u32) -> io::Result<()> {
+        self.seize(pid)?;
+        self.child = Some(pid);
+        Ok(())
+    }
+
+    /// Seizes a process by its first thread.
+    ///
+    /// # Errors
+    /// EPERM where it is traced already (by a debugger, strace), not ours, or ending.
+    pub fn seize(&mut self, pid: u32) -> io::Result<()> {
+        self.seize_thread(pid, pid)
+    }
+
+    fn seize_thread(&mut self, pid: u32, tid: u32) -> io::Result<()> {
+        if self.seized.contains_key(&tid) {
+            return Ok(());
+        }
+        ptrace(libc::PTRACE_SEIZE, tid, 0, self.options)?;
+        self.seized.insert(tid, pid);
+        Ok(())
+    }
+
+    /// Seizes a process that executes another program: where a thread that was not its first did so, and was not seized, the
+    /// one that was is gone.
+    pub fn seize_again(&mut self, pid: u32) {
+        if self.seized.remove(&pid).is_some() {
+            // Refused where it is seized still.
+            let _ = self.seize(pid);
+            self.seized.insert(pid, pid);
+        }
+    }
+
+    /// Tells whether the process is seized.
+    pub fn has(&self, pid: u32) -> bool {
+        self.seized.contains_key(&pid)
+    }
+
+    /// Becomes readable when something may have stopped.
+    pub fn wake(&self) -> Option<RawFd> {
+        self.wake.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Takes note of all that has stopped, and lets go on at once what need not wait: what a signal has stopped gets it. A stop that
+    /// [`next`](Self::next) gives waits.
+    pub fn poll(&mut self) {
+        if self.seized.is_empty() {
+            return;
+        }
+        if let Some(wake) = &self.wake {
+            let mut room = [0u8; size_of::<libc::signalfd_siginfo>() * 4];
+            // SAFETY: room for as many bytes; what is read is not looked at. It does not block.
+            unsafe { libc::read(wake.as_raw_fd(), room.as_mut_ptr().cast(), room.len()) };
+        }
+        while let Some((tid, ended)) = changed() {
+            if ended && self.child == Some(tid) {
+                // Found again at every call until it is taken, and what lies behind it is found then.
+                self.forget(tid);
+                return;
+            }
+            let mut status = 0;
+            let options = libc::__WALL | libc::WNOHANG | libc::__WNOTHREAD;
+            // SAFETY: room for a status.
+            let got = unsafe { libc::waitpid(tid as i32, &mut status, options) };
+            if got != tid as i32 {
+                return;
+            }
+            if libc::WIFSTOPPED(status) {
+                self.take(tid, status);
+            } else {
+                // That was its end; now the kernel tells the process that has made it.
+                self.forget(tid);
+            }
+        }
+    }
+
+    fn take(&mut self, tid: u32, status: i32) {
+        let pid = self.seized.get(&tid).copied().unwrap_or(tid);
+        let signal = libc::WSTOPSIG(status);
+        let stop = match status >> EVENT {
+            libc::PTRACE_EVENT_EXIT => Stop::Ending,
+            libc::PTRACE_EVENT_EXEC => {
+                // The thread that executed has the process's id now, and all others are gone.
+                self.seized.retain(|t, p| *p != pid || *t == tid);
+                Stop::Executed
+            }
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
+                if let Some(child) = event_message(tid) {
+                    self.seized.insert(child, child);
+                    self.stopped.push_back(Stopped {
+                        pid: child,
+                        tid: child,
+                        stop: Stop::Born { by: pid },
+                    });
+                }
+                let _ = ptrace(libc::PTRACE_CONT, tid, 0, 0);
+                return;
+            }
+            libc::PTRACE_EVENT_STOP => {
+                let job = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+                let request = if job.contains(&signal) {
+                    // It is stopped as the signal wants, and goes on with SIGCONT.
+                    libc::PTRACE_LISTEN
+                } else {
+                    libc::PTRACE_CONT
+                };
+                let _ = ptrace(request, tid, 0, 0);
+                return;
+            }
+            // A signal is on its way to it.
+            0 => {
+                let _ = ptrace(libc::PTRACE_CONT, tid, 0, signal as usize);
+                return;
+            }
+            _ => {
+                let _ = ptrace(libc::PTRACE_CONT, tid, 0, 0);
+                return;
+            }
+        };
+        self.stopped.push_back(Stopped { pid, tid, stop });
+    }
+
+    fn forget(&mut self, tid: u32) {
+        self.seized.remove(&tid);
+        self.stopped.retain(|s| s.tid != tid);
+    }
+
+    /// The stop that has waited longest.
+    pub fn next(&mut self) -> Option<Stopped> {
+        self.stopped.pop_front()
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self, stopped: Stopped) {
+        // At its birth it was not kept.
+        if !matches!(stopped.stop, Stop::Born { .. }) {
+            let _ = ptrace(libc::PTRACE_CONT, stopped.tid, 0, 0);
+        }
+    }
+
+    /// Seizes those threads of a process that are not yet: its first one has ended, and they go on.
+    ///
+    /// No thread of it may be stopped here: where one executes a program it waits for that, and this would wait for it.
+    pub fn seize_rest(&mut self, pid: u32) {
+        if self.stopped.iter().any(|s| s.pid == pid) {
+            return;
+        }
+        for tid in procfs::threads(pid).unwrap_or_default() {
+            if !is_ending(pid, tid) {
+                let _ = self.seize_thread(pid, tid);
+            }
+        }
+    }
+
+    /// Lets all go on and be traced no more.
+    pub fn release(&mut self) {
+        self.poll();
+        while let Some(stopped) = self.next() {
+            self.resume(stopped);
+        }
+        for (tid, _) in std::mem::take(&mut self.seized) {
+            detach(tid);
+        }
+    }
+}
+
+impl ExitStops {
+    /// Leaves those that are seized to the kernel, which lets them go when this thread ends: no end is taken that its
+    /// starter waits for.
+    pub(super) fn abandon(mut self) {
+        self.stopped.clear();
+        self.seized.clear();
+    }
+}
+
+impl Drop for ExitStops {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A child or tracee of this thread that has stopped or ended, and whether it has ended; its status is still to be taken.
+fn changed() -> Option<(u32, bool)> {
+    // SAFETY: a structure of numbers, for which zero is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED
+        | libc::WSTOPPED
+        | libc::WNOHANG
+        | libc::WNOWAIT
+        | libc::__WALL
+        | libc::__WNOTHREAD;
+    // SAFETY: room for one structure.
+    let result = unsafe { libc::waitid(libc::P_ALL, 0, &mut info, options) };
+    // SAFETY: waitid has filled the structure, or left it zero where there is nothing.
+    let tid = unsafe { info.si_pid() };
+    let stopped = matches!(info.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED);
+    (result == 0 && tid > 0).then_some((tid as u32, !stopped))
+}
+
+/// The number that a ptrace event comes with: the child of a fork.
+fn event_message(tid: u32) -> Option<u32> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: room for one number.
+    let result = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETEVENTMSG,
+            tid as i32,
+            0usize,
+            &raw mut message,
+        )
+    };
+    (result >= 0).then_some(message as u32)
+}
+
+/// How long a thread may take to stop where it is to be let go, ms; the end of the thread that traces lets it go anyway.
+const DETACH_MS: u32 = 100;
+
+/// Ends the tracing of a thread that runs: it is stopped for that.
+fn detach(tid: u32) {
+    if ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0).is_err() {
+        // It has ended.
+        return;
+    }
+    for _ in 0..DETACH_MS * 20 {
+        let mut status = 0;
+        // SAFETY: room for a status.
+        let got = unsafe { libc::waitpid(tid as i32, &mut status, libc::__WALL | libc::WNOHANG) };
+        if got == 0 {
+            std::thread::sleep(Duration::from_micros(50));
+            continue;
+        }
+        if got == tid as i32 && libc::WIFSTOPPED(status) {
+            // A signal that was on its way still reaches it.
+            let signal = match status >> EVENT {
+                0 => libc::WSTOPSIG(status) as usize,
+                _ => 0,
+            };
+            let _ = ptrace(libc::PTRACE_DETACH, tid, 0, signal);
+        }
+        return;
+    }
+}
+
+/// A thread runs no more instructions of its program: it has ended, is ending, or was killed where it sleeps.
+fn is_ending(pid: u32, tid: u32) -> bool {
+    let Ok(stat) = Stat::of_thread(pid, tid) else {
+        return true;
+    };
+    stat.is_over() || stat.is_stopped_for_good() || stat.state != 'R' && is_killed(pid, tid)
+}
+
+fn is_killed(pid: u32, tid: u32) -> bool {
+    procfs::status_bits(format_args!("{pid}/task/{tid}"), "SigPnd").is_some_and(|s| s & KILL != 0)
+}
+
+/// How long the other threads of a process that ends may take to be gone.
+const OTHERS: Duration = Duration::from_millis(5);
+
+/// Tells whether the process's memory stands still: of all its threads only `tid`, which is stopped at its end, could still have run. Where
+/// the process ends, its other threads were told to an instant ago; they are waited for. A thread that has got no processor by then, and
+/// has SIGKILL before it, executes nothing of the program any more.
+pub fn stands_still(pid: u32, tid: u32) -> bool {
+    let begun = Instant::now();
+    loop {
+        let others = procfs::threads(pid).unwrap_or_default();
+        let mut others = others.into_iter().filter(|t| *t != tid);
+        let late = begun.elapsed() > OTHERS;
+        if others.all(|t| is_ending(pid, t) || late && is_killed(pid, t)) {
+            return true;
+        }
+        if late {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}

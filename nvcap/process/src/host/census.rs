@@ -1,0 +1,519 @@
+//! The processes that use a GPU, and those to come, by looking at `/proc`: as seldom as will do.
+//!
+//! All processes are looked at once. From then on a round looks at
+//! - those that were born since, soon after and again while they are young: a program opens the GPU in its first seconds;
+//! - now and then the others ([`SWEEP`]), of which the size of the address space tells whether to look closer: nobody submits to a
+//!   GPU without mapping its memory.
+//!
+//! Where the driver's modules count their open files (`opens`), rounds without a change there look at nobody. Who is told to have mapped
+//! memory of a GPU ([`Census::told`]) is looked at at once. Where nobody tells of them, those that came and ended unseen are counted
+//! (`brief`).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    time::{Duration, Instant},
+};
+
+use super::{Host, Uses, choice::Choice, opens::Opens, sight::Hidden, uses};
+use crate::clock;
+use crate::procfs::{self, births::Numbers, stat::Stat};
+use brief::Unseen;
+use nvcap_decode::record::Identity;
+
+mod brief;
+
+/// Shortest time between two rounds.
+const ROUND: Duration = Duration::from_millis(50);
+/// Shortest time between two looks at those that are not young.
+const SWEEP: Duration = Duration::from_secs(2);
+/// The same where nothing shows that a file of the driver's was opened.
+const QUIET_SWEEP: Duration = Duration::from_secs(30);
+/// How long a process is young.
+const YOUNG: Duration = Duration::from_secs(20);
+/// Longest time between two rounds.
+const LONGEST_ROUND: Duration = Duration::from_secs(1);
+/// Who is told to have mapped memory of a GPU is looked at when it has mapped no more for this long, ...
+const SETTLED: Duration = Duration::from_millis(2);
+/// ... or at the latest after this time.
+const AT_LATEST: Duration = Duration::from_millis(10);
+/// Share of a core that looking may cost: one part in so many.
+const PART: u32 = 400;
+
+/// Change that a round found.
+#[derive(Debug)]
+pub enum Change {
+    /// A chosen process uses a GPU.
+    Came(Box<Found>),
+    /// A chosen process that was told of uses other GPUs by now, or executes another program.
+    Differs(Box<Found>),
+    /// A process that was told of has ended; or one that was hidden may be looked into now, and is none of those that are meant.
+    Went(u32),
+    /// A process that may be meant may not be looked into, whether or not it uses a GPU; and why.
+    Hidden(Box<Found>, String),
+    /// A process was told to have mapped memory of a GPU, and ended before it was looked at. It is a chosen one, or ended before that could
+    /// be read: then its name is empty.
+    Missed(Box<Found>),
+    /// Not all that was to be told of mappings was: a process that used a GPU for some milliseconds may not be known. Once.
+    NotAllTold,
+    /// Processes that may be meant were not seen, for this reason.
+    NotSeen(String),
+}
+
+/// A process that was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its id.
+    pub pid: u32,
+    /// Who it is.
+    pub identity: Identity,
+    /// It used a GPU already when the first round looked: what it did before is not known. The use of others began since the round
+    /// before.
+    pub was_there: bool,
+    /// It has memory of a GPU mapped that it may write.
+    pub can_submit: bool,
+}
+
+/// A process that was told to have mapped memory of a GPU.
+#[derive(Debug)]
+struct Mapping {
+    first: Instant,
+    last: Instant,
+    gpus: BTreeSet<u32>,
+    /// Who it was then; `None`: it had ended before that was read.
+    identity: Option<Identity>,
+}
+
+/// Entry of a known process.
+#[derive(Debug)]
+struct Known {
+    /// When it began, clock ticks since the machine's start: another process may get its number.
+    start: u64,
+    /// Pages of its address space when it was last looked into.
+    pages: u64,
+    /// Until when it is young.
+    young: Option<Instant>,
+    was: Was,
+}
+
+/// State of a process at the last look.
+#[derive(Debug, PartialEq)]
+enum Was {
+    /// It used no GPU, or was not chosen.
+    None,
+    /// It was told of.
+    Told(Box<Identity>),
+    /// It may not be looked into.
+    Hidden {
+        /// Which was told, as it may be meant.
+        told: bool,
+    },
+}
+
+impl Was {
+    /// Tells whether the process's end is to be told, too.
+    fn is_told(&self) -> bool {
+        matches!(self, Was::Told(_) | Was::Hidden { told: true })
+    }
+}
+
+/// CPU time of this thread.
+fn cpu() -> Duration {
+    Duration::from_nanos(clock::thread_cpu())
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Census {
+    host: Host,
+    choice: Choice,
+    numbers: Numbers,
+    opens: Opens,
+    known: BTreeMap<u32, Known>,
+    /// Those that were told to map memory of a GPU, until they are looked at.
+    mapping: BTreeMap<u32, Mapping>,
+    /// nvcap's own process.
+    own: u32,
+    look_into: fn(u32) -> io::Result<Uses>,
+    first: bool,
+    /// A file of the driver's may have been opened since the last sweep.
+    opened: bool,
+    /// [`Change::NotAllTold`] was said.
+    not_all_told: bool,
+    hidden: Hidden,
+    /// Those that came and ended unseen, where nobody tells of mappings.
+    unseen: Option<Unseen>,
+    next_round: Instant,
+    next_sweep: Instant,
+    swept: Instant,
+}
+
+impl Census {
+    /// Makes a census of the chosen processes of a host.
+    pub fn new(mut host: Host, choice: Choice) -> Self {
+        let now = Instant::now();
+        Self {
+            hidden: host.hidden(&choice),
+            unseen: None,
+            host,
+            choice,
+            // Before the first look: who is born during it is fresh.
+            numbers: Numbers::new(),
+            opens: Opens::new(),
+            known: BTreeMap::new(),
+            mapping: BTreeMap::new(),
+            own: std::process::id(),
+            look_into: uses::of_process,
+            first: true,
+            opened: true,
+            not_all_told: false,
+            next_round: now,
+            next_sweep: now,
+            swept: now,
+        }
+    }
+
+    /// Counts those that come and end between two looks: nobody tells of mappings.
+    pub fn looks_alone(mut self) -> Self {
+        self.unseen = Some(Unseen::default());
+        self
+    }
+
+    /// When the next round is due.
+    pub fn next(&self) -> Instant {
+        self.next_round
+    }
+
+    /// How many processes are known, whether or not they use a GPU.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// A round: what has changed since the one before.
+    pub fn round(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if std::mem::take(&mut self.first) {
+            self.sweep(true, &mut changes);
+            changes.extend(self.hidden.said.take().map(Change::NotSeen));
+            if self.unseen.is_some() && !self.numbers.tells_all() {
+                changes.push(Change::NotSeen(brief::NO_NUMBERS.to_owned()));
+            }
+            return changes;
+        }
+        let begun = cpu();
+        let now = Instant::now();
+        self.look_at_young(now, &mut changes);
+        let cost = cpu().saturating_sub(begun);
+        self.next_round = Instant::now() + (cost * PART).clamp(ROUND, LONGEST_ROUND);
+        if self.opened && now >= self.next_sweep || now >= self.swept + QUIET_SWEEP {
+            self.sweep(false, &mut changes);
+        }
+        changes
+    }
+
+    /// These processes were told to have mapped memory of these GPUs since the last call; with `lost`, others may have. What has changed by that.
+    pub fn told(&mut self, by: &[(u32, u32)], lost: bool, now: Instant) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.opened |= lost;
+        if lost && !std::mem::replace(&mut self.not_all_told, true) {
+            changes.push(Change::NotAllTold);
+        }
+        for (pid, gpu) in by {
+            if let Some(mapping) = self.mapping.get_mut(pid) {
+                mapping.last = now;
+                mapping.gpus.insert(*gpu);
+                continue;
+            }
+            let start = Stat::of_process(*pid).ok().and_then(|s| s.start);
+            let known = self.known.get(pid);
+            let is_known = known.is_some_and(|k| start.is_none_or(|start| k.start == start));
+            if is_known && known.is_some_and(|k| matches!(k.was, Was::Told(_))) || self.is_own(*pid)
+            {
+                continue;
+            }
+            if let Some(start) = start.filter(|_| !is_known) {
+                self.born(*pid, start, Some(now + YOUNG), &mut changes);
+            }
+            let mapping = Mapping {
+                first: now,
+                last: now,
+                gpus: [*gpu].into(),
+                identity: self.host.identity(*pid, &Uses::default()).ok(),
+            };
+            self.mapping.insert(*pid, mapping);
+        }
+        let is_due = |m: &Mapping| now >= m.last + SETTLED || now >= m.first + AT_LATEST;
+        let due = self.mapping.iter().filter(|(_, m)| is_due(m));
+        for pid in due.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+            let Some(mapping) = self.mapping.remove(&pid) else {
+                continue;
+            };
+            if !procfs::has_ended(pid) {
+                self.look(pid, false, &mut changes);
+            }
+            let was = self.known.get(&pid).map(|k| &k.was);
+            let is_seen = matches!(was, Some(Was::Told(_) | Was::Hidden { .. }));
+            let gpus = self.host.used(mapping.gpus);
+            // Of whom nothing could be read it is not known whether it is chosen.
+            let who = mapping.identity.as_ref();
+            let is_meant = self.choice.takes_gpus(&gpus)
+                && who.is_none_or(|who| self.choice.takes_beside_gpus(who));
+            if !is_seen && procfs::has_ended(pid) && is_meant {
+                let identity = mapping.identity.unwrap_or_default();
+                changes.push(Change::Missed(Box::new(Found {
+                    pid,
+                    identity: Identity { gpus, ..identity },
+                    was_there: false,
+                    can_submit: true,
+                })));
+            }
+        }
+        changes
+    }
+
+    /// Looks who was born since the last call: often, so that few come and end in between. What has changed by that.
+    pub fn births(&mut self, now: Instant) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.look_at_born(now, &mut changes);
+        self.look_at_brief(now, &mut changes);
+        changes
+    }
+
+    /// A last look when the trace ends: at those that are young, and at all where a file of the driver's may have been opened.
+    pub fn last(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.look_at_young(Instant::now(), &mut changes);
+        if self.opened {
+            self.sweep(false, &mut changes);
+        }
+        changes
+    }
+
+    /// Learns who was born, and whether a file of the driver's may have been opened.
+    fn look_at_born(&mut self, now: Instant, changes: &mut Vec<Change>) -> bool {
+        let changed = self.opens.may_have_changed();
+        self.opened |= changed;
+        let fresh = self.numbers.fresh();
+        if let Some(unseen) = &mut self.unseen
+            && unseen.polled(changed, now)
+            // A number that is not there may be that of a hidden process.
+            && !self.hidden.any
+        {
+            let given = self.numbers.given();
+            let gone = given.filter(|pid| !procfs::exists(*pid)).count();
+            unseen.gone(gone as u64);
+        }
+        for pid in fresh {
+            // Threads have numbers too, and are no processes.
+            if let Ok(stat) = Stat::of_process(pid)
+                && procfs::process_of(pid) == Some(pid)
+            {
+                self.born(pid, stat.start.unwrap_or(0), Some(now + YOUNG), changes);
+                self.is_brief(pid, &stat, now);
+            }
+        }
+        changed
+    }
+
+    /// A process that was born is brief until it has lived for a while.
+    fn is_brief(&mut self, pid: u32, stat: &Stat, now: Instant) {
+        let is_none = self.known.get(&pid).is_some_and(|k| k.was == Was::None);
+        if !is_none || stat.is_of_kernel() || self.is_own(pid) {
+            return;
+        }
+        if let Some(unseen) = &mut self.unseen {
+            unseen.born(pid, now);
+        }
+    }
+
+    /// Counts those of the brief ones that have ended, and reads whose the others are.
+    fn look_at_brief(&mut self, now: Instant, changes: &mut Vec<Change>) {
+        let Some(unseen) = &mut self.unseen else {
+            return;
+        };
+        for pid in unseen.brief() {
+            if self.known.get(&pid).is_none_or(|k| k.was != Was::None) {
+                unseen.forget(pid);
+            } else if procfs::has_ended(pid) {
+                unseen.ended(pid, &self.choice);
+            } else if !self.choice.user.is_empty() {
+                let uids = procfs::status(pid, "Uid");
+                let uid = uids.and_then(|u| u.split_whitespace().next()?.parse().ok());
+                let user = uid.and_then(|uid| self.host.user(uid));
+                unseen.is_of(pid, uid, user, now);
+            }
+        }
+        unseen.forget_old(now);
+        changes.extend(unseen.said().map(Change::NotSeen));
+    }
+
+    /// Looks at those that were born of late.
+    fn look_at_young(&mut self, now: Instant, changes: &mut Vec<Change>) {
+        if self.look_at_born(now, changes) {
+            let young = |k: &Known| k.young.is_some_and(|until| until > now);
+            let young = self.known.iter().filter(|(_, k)| young(k));
+            for pid in young.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+                self.look_if_grown(pid, false, changes);
+            }
+        }
+        self.look_at_brief(now, changes);
+    }
+
+    /// A process with this number is new, or the number is another process's now. What is known of one that was told of, or found by a sweep,
+    /// before its number was read stays.
+    fn born(&mut self, pid: u32, start: u64, young: Option<Instant>, changes: &mut Vec<Change>) {
+        if let Some(known) = self.known.get_mut(&pid)
+            && start != 0
+            && known.start == start
+        {
+            known.young = known.young.max(young);
+            return;
+        }
+        let known = Known {
+            start,
+            pages: 0,
+            young,
+            was: Was::None,
+        };
+        if let Some(before) = self.known.insert(pid, known) {
+            if let Some(unseen) = &mut self.unseen {
+                unseen.ended(pid, &self.choice);
+            }
+            if before.was.is_told() {
+                changes.push(Change::Went(pid));
+            }
+        }
+    }
+
+    /// Looks at all, and forgets those that have ended.
+    fn sweep(&mut self, first: bool, changes: &mut Vec<Change>) {
+        let begun = cpu();
+        let mut all = procfs::processes();
+        all.sort_unstable();
+        let gone = |pid: &u32| all.binary_search(pid).is_err();
+        let gone: Vec<u32> = self.known.keys().copied().filter(gone).collect();
+        for pid in gone {
+            let known = self.known.remove(&pid);
+            if let Some(unseen) = &mut self.unseen {
+                unseen.ended(pid, &self.choice);
+            }
+            if known.is_some_and(|k| k.was.is_told()) {
+                changes.push(Change::Went(pid));
+            }
+        }
+        for pid in all {
+            if !self.known.contains_key(&pid) {
+                let start = Stat::of_process(pid).ok().and_then(|s| s.start);
+                self.born(pid, start.unwrap_or(0), None, changes);
+            }
+            self.look_if_grown(pid, first, changes);
+        }
+        let cost = cpu().saturating_sub(begun);
+        self.opened = false;
+        self.swept = Instant::now();
+        self.next_sweep = self.swept + (cost * PART).clamp(SWEEP, QUIET_SWEEP);
+    }
+
+    /// Looks into a process whose address space is another than at the last look.
+    fn look_if_grown(&mut self, pid: u32, first: bool, changes: &mut Vec<Change>) {
+        let pages = procfs::pages(pid);
+        let Some(known) = self.known.get_mut(&pid) else {
+            return;
+        };
+        // None: a thread of the kernel's, or a process that is ending.
+        if pages == 0 || pages == known.pages || pid == self.own {
+            return;
+        }
+        known.pages = pages;
+        let start = Stat::of_process(pid)
+            .ok()
+            .and_then(|s| s.start)
+            .unwrap_or(0);
+        if start != known.start {
+            self.born(pid, start, None, changes);
+        }
+        self.look(pid, first, changes);
+    }
+
+    fn look(&mut self, pid: u32, first: bool, changes: &mut Vec<Change>) {
+        let opens = self.unseen.as_ref().map_or(0, Unseen::opens);
+        let (uses, hidden) = match (self.look_into)(pid) {
+            Ok(uses) => (uses, None),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                (Uses::default(), Some(e.to_string()))
+            }
+            // It has ended.
+            Err(_) => return,
+        };
+        if let Some(unseen) = &mut self.unseen {
+            unseen.looked(pid, opens);
+        }
+        if !uses.any() && hidden.is_none() {
+            self.shown(pid, changes);
+            return;
+        }
+        if self.is_own(pid) {
+            return;
+        }
+        let Ok(identity) = self.host.identity(pid, &uses) else {
+            return;
+        };
+        let found = |identity: &Identity| {
+            Box::new(Found {
+                pid,
+                identity: identity.clone(),
+                was_there: first,
+                can_submit: uses.mapped,
+            })
+        };
+        let Some(known) = self.known.get_mut(&pid) else {
+            return;
+        };
+        if let Some(why) = hidden {
+            if matches!(known.was, Was::Hidden { .. }) {
+                return;
+            }
+            let is_meant = self.choice.takes_beside_gpus(&identity);
+            let told = is_meant || known.was.is_told();
+            known.was = Was::Hidden { told };
+            if is_meant {
+                changes.push(Change::Hidden(found(&identity), why));
+            }
+            return;
+        }
+        match &known.was {
+            Was::Told(before) if **before == identity => return,
+            Was::Told(_) => changes.push(Change::Differs(found(&identity))),
+            Was::None | Was::Hidden { .. } if self.choice.takes(&identity) => {
+                changes.push(Change::Came(found(&identity)));
+            }
+            Was::None | Was::Hidden { .. } => {
+                self.shown(pid, changes);
+                return;
+            }
+        }
+        known.was = Was::Told(Box::new(identity));
+    }
+
+    /// A process may be looked into, and is none that is meant: if it was told of as hidden, that is over.
+    fn shown(&mut self, pid: u32, changes: &mut Vec<Change>) {
+        if let Some(known) = self.known.get_mut(&pid)
+            && let Was::Hidden { told } = known.was
+        {
+            known.was = Was::None;
+            if told {
+                changes.push(Change::Went(pid));
+            }
+        }
+    }
+
+    /// nvcap itself, and what it started.
+    fn is_own(&self, pid: u32) -> bool {
+        let parent = |pid: &u32| Stat::of_process(*pid).ok()?.parent.filter(|p| *p > 1);
+        let mut forebears = std::iter::successors(Some(pid), parent).take(64);
+        forebears.any(|p| p == self.own)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! Processes that came and ended between two looks at `/proc`, where nobody tells of those that map memory of a GPU: that they were there
+//! is known by the numbers that the kernel gave, and by a look that was made before they used a GPU. They are counted, for nobody knows
+//! whether they used one; but where the driver's modules count their open files, those who were there while nobody opened one did not.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use crate::host::choice::Choice;
+use nvcap_decode::record::Identity;
+
+/// A process that ends at this age, or a greater one, is none of these: it was looked at often enough.
+const BRIEF: Duration = Duration::from_secs(1);
+/// A process that was just born may still become another user's (`sudo`, `setpriv`).
+const SETTLED: Duration = Duration::from_millis(20);
+/// Time between two polls after which a process may have used a GPU and ended in between, whatever the driver's modules count after that.
+const LONG: Duration = Duration::from_millis(50);
+
+/// State of a process that was born since the trace began, while it is brief.
+#[derive(Debug)]
+struct Brief {
+    /// When it was seen first.
+    born: Instant,
+    /// How often the modules' counts had changed when it was last looked into.
+    opens: u64,
+    /// Its user, and when that was read.
+    user: Option<(Identity, Instant)>,
+}
+
+impl Brief {
+    /// It may be one of those that are meant: a name changes when a program is executed, so that of the filters the user alone counts.
+    fn is_meant(&self, choice: &Choice) -> bool {
+        let of_users = Choice {
+            user: choice.user.clone(),
+            ..Choice::default()
+        };
+        let user = self.user.as_ref();
+        let settled = user.filter(|(_, read)| *read >= self.born + SETTLED);
+        settled.is_none_or(|(who, _)| of_users.takes_beside_gpus(who))
+    }
+}
+
+/// Those that came and ended unseen, and those that may yet.
+#[derive(Debug, Default)]
+pub(super) struct Unseen {
+    /// Those that are brief until now, by id.
+    brief: BTreeMap<u32, Brief>,
+    /// Changes of the modules' counts.
+    opens: u64,
+    polled: Option<Instant>,
+    /// Processes, and numbers of processes or threads.
+    count: u64,
+    told: u64,
+}
+
+impl Unseen {
+    /// How often the modules' counts have changed.
+    pub(super) fn opens(&self) -> u64 {
+        self.opens
+    }
+
+    /// The modules' counts were asked for; with `changed`, a file of the driver's may have been opened since. Tells whether a process that
+    /// came and ended since the last poll may have used a GPU.
+    pub(super) fn polled(&mut self, changed: bool, now: Instant) -> bool {
+        self.opens += u64::from(changed);
+        let before = self.polled.replace(now).unwrap_or(now);
+        changed || now.saturating_duration_since(before) >= LONG
+    }
+
+    /// So many numbers were given to processes or threads that are gone.
+    pub(super) fn gone(&mut self, numbers: u64) {
+        self.count += numbers;
+    }
+
+    /// A process was born since the last poll; it has not been looked into.
+    pub(super) fn born(&mut self, pid: u32, now: Instant) {
+        // What was opened since the last poll it may have opened.
+        let opens = self.opens.saturating_sub(1);
+        self.brief.entry(pid).or_insert(Brief {
+            born: now,
+            opens,
+            user: None,
+        });
+    }
+
+    /// The ids of those that are brief.
+    pub(super) fn brief(&self) -> Vec<u32> {
+        self.brief.keys().copied().collect()
+    }
+
+    /// A process was looked into when the modules' counts had changed so often, and is not known to use a GPU.
+    pub(super) fn looked(&mut self, pid: u32, opens: u64) {
+        if let Some(it) = self.brief.get_mut(&pid) {
+            it.opens = opens;
+        }
+    }
+
+    /// A process has this user now.
+    pub(super) fn is_of(&mut self, pid: u32, uid: Option<u32>, user: Option<String>, now: Instant) {
+        let who = Identity {
+            uid,
+            user,
+            ..Identity::default()
+        };
+        if let Some(it) = self.brief.get_mut(&pid) {
+            it.user = Some((who, now));
+        }
+    }
+
+    /// A process was told of.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.brief.remove(&pid);
+    }
+
+    /// A process has ended. If it was brief, it was not seen that it used a GPU.
+    pub(super) fn ended(&mut self, pid: u32, choice: &Choice) {
+        if let Some(it) = self.brief.remove(&pid) {
+            self.count += u64::from(self.opens > it.opens && it.is_meant(choice));
+        }
+    }
+
+    /// Forgets those that are no longer brief.
+    pub(super) fn forget_old(&mut self, now: Instant) {
+        let age = |it: &Brief| now.saturating_duration_since(it.born);
+        self.brief.retain(|_, it| age(it) < BRIEF);
+    }
+
+    /// How many there are, as a text: each time that they are twice as many as were told.
+    pub(super) fn said(&mut self) -> Option<String> {
+        if self.count == 0 || self.count < 2 * self.told {
+            return None;
+        }
+        self.told = self.count;
+        Some(said(self.count))
+    }
+}
+
+fn said(count: u64) -> String {
+    let (who, them) = match count {
+        1 => (
+            "1 process or thread".to_owned(),
+            "it is not known whether it",
+        ),
+        n => (
+            format!("{n} processes or threads"),
+            "it is not known who of them",
+        ),
+    };
+    format!(
+        "{who} so far came and ended between two looks at /proc, so that {them} used a GPU; run nvcap as root or with cap_perfmon, to whom the \
+         kernel tells of each that does"
+    )
+}
+
+/// Why it is not known who comes and goes, where `/proc` tells of no numbers.
+pub(super) const NO_NUMBERS: &str = "/proc has no loadavg (it is mounted with subset=pid), so that it is not known whether processes came \
+                                     and ended between two looks at it; run nvcap as root or with cap_perfmon, to whom the kernel tells of \
+                                     each that uses a GPU";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(begun: Instant, ms: u64) -> Instant {
+        begun + Duration::from_millis(ms)
+    }
+
+    /// Those who were there while nobody opened a file of the driver's are not counted.
+    #[test]
+    fn who_may_have_used_a_gpu_is_counted() {
+        let begun = Instant::now();
+        let (mut unseen, choice) = (Unseen::default(), Choice::default());
+        unseen.polled(true, begun);
+        assert!(!unseen.polled(false, at(begun, 5)));
+        unseen.born(7, at(begun, 5));
+        unseen.looked(7, unseen.opens());
+        assert!(!unseen.polled(false, at(begun, 10)));
+        unseen.ended(7, &choice);
+        assert_eq!(unseen.said(), None, "nobody has opened anything");
+        unseen.born(8, at(begun, 10));
+        unseen.looked(8, unseen.opens());
+        assert!(unseen.polled(true, at(begun, 15)));
+        unseen.ended(8, &choice);
+        assert!(
+            unseen
+                .said()
+                .unwrap()
+                .starts_with("1 process or thread so far")
+        );
+        unseen.ended(8, &choice);
+        assert!(
+            unseen.polled(false, at(begun, 65)),
+            "nobody looked for long"
+        );
+        unseen.gone(1);
+        assert!(
+            unseen
+                .said()
+                .unwrap()
+                .starts_with("2 processes or threads so far")
+        );
+        unseen.gone(1);
+        assert_eq!(unseen.said(), None, "not each by itself");
+        unseen.gone(1);
+        assert!(
+            unseen
+                .said()
+                .unwrap()
+                .starts_with("4 processes or threads so far")
+        );
+    }
+
+    /// A process that has lived for a while was looked at often enough; who was told of is none of them.
+    #[test]
+    fn who_is_no_longer_brief_is_not_counted() {
+        let begun = Instant::now();
+        let (mut unseen, choice) = (Unseen::default(), Choice::default());
+        for pid in [7, 8, 9] {
+            unseen.born(pid, begun);
+        }
+        unseen.polled(true, begun);
+        unseen.forget(7);
+        unseen.forget_old(begun + BRIEF - Duration::from_nanos(1));
+        assert_eq!(unseen.brief(), [8, 9]);
+        unseen.ended(8, &choice);
+        unseen.forget_old(begun + BRIEF);
+        unseen.ended(7, &choice);
+        unseen.ended(9, &choice);
+        assert!(unseen.said().unwrap().starts_with("1 process"));
+    }
+
+    /// A filter leaves out another user's; one that may become another user's counts.
+    #[test]
+    fn of_those_that_are_meant() {
+        let begun = Instant::now();
+        let choice = Choice {
+            user: vec!["1001".into()],
+            comm: vec!["anything".into()],
+            ..Choice::default()
+        };
+        let counted = |uid: Option<u32>, after: Duration| {
+            let mut unseen = Unseen::default();
+            unseen.born(7, begun);
+            unseen.is_of(7, uid, None, begun + after);
+            unseen.polled(true, begun);
+            unseen.ended(7, &choice);
+            unseen.said().is_some()
+        };
+        let moment = Duration::from_nanos(1);
+        assert!(counted(Some(1001), SETTLED) && counted(Some(0), SETTLED - moment));
+        assert!(!counted(Some(0), SETTLED));
+    }
+}

@@ -1,0 +1,283 @@
+//! The processes of this host that use a GPU, and who each is: user, container, pod. All of it comes from files of the kernel and of
+//! the host: no API server, no daemon is asked.
+//!
+//! - [`uses`]: which GPUs a process uses; [`mig`]: which instances of them.
+//! - [`Host`]: who a process is, [`Identity`].
+//! - [`choice`]: which processes are meant.
+//! - [`census`]: the chosen ones that use a GPU, and those to come.
+//! - `sight`: those that `/proc` hides.
+//! - `told`: those that the kernel tells of.
+//!
+//! The files may be anybody's: whatever is in them, nothing here panics, and what is kept of them is bounded.
+
+pub mod census;
+pub mod choice;
+pub mod mig;
+pub mod told;
+pub mod uses;
+
+mod cgroup;
+mod gpus;
+mod logs;
+mod opens;
+mod sight;
+mod users;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use crate::procfs;
+use choice::Choice;
+use logs::Logs;
+use nvcap_decode::record::{Identity, UsedGpu};
+use users::Users;
+pub use uses::Uses;
+
+/// The host, by its files.
+#[derive(Debug)]
+pub struct Host {
+    proc: PathBuf,
+    users: Users,
+    logs: Logs,
+    uuids: BTreeMap<u32, String>,
+}
+
+impl Host {
+    /// The host whose files are below `root`: `/`, or where they are mounted in nvcap's container. `/proc` is nvcap's own.
+    pub fn new(root: &Path) -> Self {
+        Self::with_proc(root, Path::new("/proc"))
+    }
+
+    fn with_proc(root: &Path, proc: &Path) -> Self {
+        Self {
+            users: Users::of(root),
+            logs: Logs::of(root),
+            uuids: gpus::uuids([proc, &root.join("proc")]),
+            proc: proc.to_owned(),
+        }
+    }
+
+    /// Who a process is. `uses`: the GPUs that it uses.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn identity(&mut self, pid: u32, uses: &Uses) -> io::Result<Identity> {
+        let now = Instant::now();
+        let folder = self.proc.join(pid.to_string());
+        let status = procfs::text(folder.join("status"))?;
+        let comm = procfs::text(folder.join("comm"))?;
+        let value = |name: &str| {
+            status
+                .lines()
+                .find_map(|l| l.strip_prefix(name)?.strip_prefix(":\t"))
+        };
+        let number = |text: &str| text.parse::<u32>().ok();
+        let uid = value("Uid").and_then(|v| number(v.split_whitespace().next()?));
+        let inner_pid = value("NSpid").and_then(|v| number(v.split_whitespace().next_back()?));
+        // Where /proc shows no control groups (a kernel without them) nothing is known of them.
+        let cgroups = procfs::text(folder.join("cgroup")).unwrap_or_default();
+        let mut place = cgroup::place(&cgroups);
+        self.logs
+            .add_names(place.container.as_mut(), place.pod.as_mut(), now);
+        Ok(Identity {
+            comm: comm.strip_suffix('\n').unwrap_or(&comm).to_owned(),
+            inner_pid: inner_pid.filter(|inner| *inner != pid),
+            uid,
+            user: uid.and_then(|uid| self.users.name(uid, now)),
+            cgroup: place.path,
+            container: place.container,
+            pod: place.pod,
+            gpus: self.used(uses.gpus.iter().copied()),
+        })
+    }
+
+    /// Tells which processes `/proc` hides from nvcap's user.
+    fn hidden(&mut self, choice: &Choice) -> sight::Hidden {
+        let users = &mut self.users;
+        sight::hidden(choice, &mut |uid| users.name(uid, Instant::now()))
+    }
+
+    /// The name of a user.
+    fn user(&mut self, uid: u32) -> Option<String> {
+        self.users.name(uid, Instant::now())
+    }
+
+    /// These GPUs, by minor number.
+    fn used(&self, minors: impl IntoIterator<Item = u32>) -> Vec<UsedGpu> {
+        gpus::used(minors, &self.uuids)
+    }
+}
+
+/// The processes of this machine that use a GPU.
+#[derive(Clone, Debug, Default)]
+pub struct GpuProcesses {
+    /// Those that use one, by id.
+    pub all: Vec<(u32, Uses)>,
+    /// Those that may not be looked into, whether or not they use a GPU.
+    pub hidden: Vec<u32>,
+}
+
+/// Text that says which processes of the host whose files are below `root` are hidden from nvcap's user; none where none is that may be
+/// meant.
+pub fn hidden_from_user(choice: &Choice, root: &Path) -> Option<String> {
+    Host::new(root).hidden(choice).said
+}
+
+impl GpuProcesses {
+    /// Those that have memory of a GPU mapped: that can submit.
+    pub fn mapped(&self) -> impl Iterator<Item = u32> {
+        let mapped = self.all.iter().filter(|(_, uses)| uses.mapped);
+        mapped.map(|(pid, _)| *pid)
+    }
+
+    /// Those that are chosen, of the host whose files are below `root`.
+    pub fn chosen(mut self, choice: &Choice, root: &Path) -> Self {
+        if !choice.is_any() {
+            let mut host = Host::new(root);
+            let none = Uses::default();
+            self.all.retain(|(pid, uses)| {
+                let who = host.identity(*pid, uses);
+                who.is_ok_and(|who| choice.takes(&who))
+            });
+            self.hidden.retain(|pid| {
+                let who = host.identity(*pid, &none);
+                who.is_ok_and(|who| choice.takes_beside_gpus(&who))
+            });
+        }
+        self
+    }
+}
+
+/// Looks for them once.
+#[must_use]
+pub fn gpu_processes() -> GpuProcesses {
+    let mut found = GpuProcesses::default();
+    for pid in procfs::processes() {
+        match uses::of_process(pid) {
+            Ok(uses) if uses.any() => found.all.push((pid, uses)),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => found.hidden.push(pid),
+            // It uses none, or has ended meanwhile.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    found.all.sort_unstable_by_key(|(pid, _)| *pid);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const ID: &str = "3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a";
+    const UID: &str = "0b6f6a1c-52bd-4b7e-8f6a-1c52bd4b7e8f";
+
+    /// A host's files with one process, 4711, of a pod.
+    fn made(name: &str) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("nvcap-host-{name}-{}", std::process::id()));
+        let write = |path: &str, text: &[u8]| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let cgroup = format!(
+            "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice/cri-containerd-{ID}.scope\n",
+            UID.replace('-', "_")
+        );
+        write("proc/4711/cgroup", cgroup.as_bytes());
+        write("proc/4711/comm", b"tr\\n \xff:\n");
+        write(
+            "proc/4711/status",
+            b"Name:\tshown otherwise\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t4711\t17\t1\n",
+        );
+        write(
+            "proc/driver/nvidia/gpus/0000:c1:00.0/information",
+            b"GPU UUID: \t GPU-12ab\nDevice Minor: \t 3\n",
+        );
+        write("etc/passwd", b"ann:x:1000:1000::/home/ann:/bin/sh\n");
+        write(
+            &format!("var/log/containers/train-0_research_worker-{ID}.log"),
+            b"",
+        );
+        root
+    }
+
+    #[test]
+    fn a_process_of_a_pod() {
+        let root = made("pod");
+        let mut host = Host::with_proc(&root, &root.join("proc"));
+        let uses = Uses {
+            gpus: [3, 4].into(),
+            mapped: true,
+        };
+        let who = host.identity(4711, &uses).unwrap();
+        assert_eq!(who.comm, "tr\\n \u{fffd}:");
+        assert_eq!((who.inner_pid, who.uid), (Some(1), Some(1000)));
+        assert_eq!(who.user.as_deref(), Some("ann"));
+        let container = who.container.unwrap();
+        assert_eq!(
+            (container.id.as_str(), container.runtime.as_deref()),
+            (ID, Some("containerd"))
+        );
+        assert_eq!(container.name.as_deref(), Some("worker"));
+        let pod = who.pod.unwrap();
+        assert_eq!(
+            (pod.uid.as_str(), pod.qos.as_deref()),
+            (UID, Some("burstable"))
+        );
+        assert_eq!(
+            (pod.namespace.as_deref(), pod.name.as_deref()),
+            (Some("research"), Some("train-0"))
+        );
+        let gpus: Vec<_> = who
+            .gpus
+            .iter()
+            .map(|g| (g.minor, g.uuid.as_deref()))
+            .collect();
+        assert_eq!(gpus, [(3, Some("GPU-12ab")), (4, None)]);
+        assert!(host.identity(4712, &uses).is_err());
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// Other lines, other orders, no lines: what is not known is not there.
+    #[test]
+    fn files_that_say_nothing() {
+        let root = made("nothing");
+        for (file, text) in [
+            ("status", &b"Uid:\tx\nNSpid:\t\nUid:\t1\n"[..]),
+            ("cgroup", b"\xff\xff\n0::/docker/\xff"),
+            ("comm", b""),
+        ] {
+            fs::write(root.join("proc/4711").join(file), text).unwrap();
+        }
+        let mut host = Host::with_proc(&root, &root.join("proc"));
+        let who = host.identity(4711, &Uses::default()).unwrap();
+        let cgroup = Some("/docker/\u{fffd}".to_owned());
+        assert_eq!(
+            who,
+            Identity {
+                cgroup,
+                ..Identity::default()
+            }
+        );
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn this_process_uses_none() {
+        let me = std::process::id();
+        let mut host = Host::new(Path::new("/"));
+        let uses = uses::of_process(me).unwrap();
+        assert_eq!(uses, Uses::default());
+        let who = host.identity(me, &uses).unwrap();
+        // SAFETY: reads an id.
+        assert_eq!(who.uid, Some(unsafe { libc::getuid() }));
+        assert_eq!(Some(who.comm), procfs::name(me, None));
+        let found = gpu_processes();
+        assert!(found.all.iter().all(|(pid, _)| *pid != me));
+    }
+}

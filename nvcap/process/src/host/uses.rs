@@ -1,0 +1,56 @@
+//! Which GPUs a process uses: those of which it has the device file open or mapped. One way for all commands.
+
+use std::{collections::BTreeSet, fs, io};
+
+use crate::memory::{devices, maps};
+use crate::procfs;
+use nvcap_decode::record::Device;
+
+/// The most open files of a process that are looked at: more than a process may have by default, even as root.
+const MOST: usize = 1 << 20;
+
+/// Use of the driver by a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// The GPUs of which it has the device file open or mapped, by minor number.
+    pub gpus: BTreeSet<u32>,
+    /// It has memory of a GPU mapped that it may write: it can submit.
+    pub mapped: bool,
+}
+
+impl Uses {
+    /// Tells whether the process uses a GPU.
+    pub(crate) fn any(&self) -> bool {
+        !self.gpus.is_empty()
+    }
+}
+
+/// Looks which GPUs a process uses.
+///
+/// # Errors
+/// Those of reading its open files and mappings: no such process, or no right to look into it.
+pub fn of_process(pid: u32) -> io::Result<Uses> {
+    let mut uses = Uses::default();
+    let areas = maps::areas(pid)?;
+    if areas.is_empty() {
+        // A thread of the kernel's, or a process that is ending.
+        return Ok(uses);
+    }
+    for area in areas {
+        if let Some(minor) = area.gpu() {
+            uses.gpus.insert(minor);
+            uses.mapped |= area.write;
+        }
+    }
+    // Before it maps anything it opens the file; and memory stays mapped when the file is closed.
+    for file in procfs::open_files(pid)?.take(MOST) {
+        let path = file?.path();
+        let target = fs::read_link(&path).unwrap_or_default();
+        let name = maps::device_of_path(&target.to_string_lossy());
+        let device = name.and_then(|name| devices::checked(name, &[&path], None));
+        if let Some(Device::Gpu(minor)) = device {
+            uses.gpus.insert(minor);
+        }
+    }
+    Ok(uses)
+}

@@ -1,0 +1,120 @@
+//! nvcap's side: what it has read, told to the program that waits for it.
+
+use std::{collections::HashMap, path::Path, sync::OnceLock};
+
+use super::table::{ARMED, FILE, Kind, Table};
+use nvcap_decode::record::{ChannelId, Lost, Record, Submission};
+
+/// How long nvcap awaits the times of a submission, ns: longer than any load keeps it from its processor, and not so long that the clocks of
+/// that time are forgotten.
+pub const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// The table that the environment names.
+fn table() -> Option<&'static Table> {
+    static TABLE: OnceLock<Option<Table>> = OnceLock::new();
+    let open = || {
+        // A release ignores the variable, whatever it was built beside.
+        let path = std::env::var_os(FILE).filter(|_| cfg!(debug_assertions))?;
+        match Table::open(Path::new(&path)) {
+            Ok(table) => Some(table),
+            Err(e) => {
+                log::error!("{}: {e}", path.display());
+                None
+            }
+        }
+    };
+    TABLE.get_or_init(open).as_ref()
+}
+
+/// Opens the table that the environment names while files may still be opened.
+pub fn begin() {
+    let _ = table();
+}
+
+/// Tells that this was read of a process.
+pub fn tell(pid: u32, kind: Kind, address: u64, value: u64) {
+    if let Some(table) = table() {
+        table.write(std::process::id(), pid, kind, address, value);
+    }
+}
+
+/// Tells that a process has so many breakpoints.
+pub fn armed(pid: u32, count: usize) {
+    tell(pid, Kind::Process, ARMED, count as u64);
+}
+
+/// True where tests are in step.
+pub fn is_on() -> bool {
+    table().is_some()
+}
+
+/// Reads a process's memory so that none of its writes comes in between ([`Table::at_once`]).
+pub fn apart<T>(pid: u32, mut read: impl FnMut() -> T) -> T {
+    match table() {
+        Some(table) => table.apart(pid, read),
+        None => read(),
+    }
+}
+
+/// Tells that nothing more is read.
+pub fn end() {
+    if let Some(table) = table() {
+        table.ended(std::process::id());
+    }
+}
+
+/// A ring that a trace's records are of.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    pid: u32,
+    address: u64,
+    entries: u64,
+}
+
+/// Tells of the rings that a trace's records are of.
+#[derive(Default)]
+pub struct Rings(HashMap<ChannelId, Ring>);
+
+impl Rings {
+    /// Tells of new records, which have been read.
+    pub fn tell(&mut self, records: &[Record]) {
+        for record in records {
+            match record {
+                Record::Channel(channel) => {
+                    if let Some(ring) = channel.ring {
+                        let of = Ring {
+                            pid: channel.at.pid,
+                            address: ring.0,
+                            entries: u64::from(channel.entries.unwrap_or(0)),
+                        };
+                        self.0.insert(channel.id, of);
+                    }
+                }
+                Record::Submission(s) => {
+                    if let Some(ring) = self.0.get(&s.channel) {
+                        tell(s.at.pid, Kind::Ring, ring.address, ring.behind(s));
+                    }
+                }
+                // What is counted as lost is waited for no longer.
+                Record::Loss(loss) => {
+                    let ring = loss.channel.and_then(|id| self.0.get(&id));
+                    if let (Some(ring), Lost::Entries { position, count }) = (ring, &loss.what) {
+                        tell(ring.pid, Kind::Ring, ring.address, position + count);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Ring {
+    /// The position behind a submission.
+    fn behind(&self, s: &Submission) -> u64 {
+        let (before, put) = (u64::from(s.prev_put), u64::from(s.gp_put));
+        if self.entries == 0 || s.position % self.entries != before {
+            return put;
+        }
+        s.position + (self.entries + put - before) % self.entries
+    }
+}

@@ -1,0 +1,74 @@
+//! Reading one channel, at the best of several moments.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    captured::{ChannelSnapshot, SnapshotOptions},
+    history::{read_ring, used_again},
+    scan::{self, Found, Places},
+};
+use crate::procfs::mem::Peek;
+use nvcap_decode::record::{At, ChannelId};
+
+/// Reader of channels: a process's memory and mappings, and what was asked for.
+pub(super) struct Reader<'a, M> {
+    pub memory: &'a M,
+    pub places: &'a Places<'a>,
+    /// When and of which process.
+    pub at: At,
+    pub options: SnapshotOptions<'a>,
+}
+
+impl<M: Peek> Reader<'_, M> {
+    /// Reads a channel's newest entries. Of one that goes on, memory is used again all the while: how much of what was asked
+    /// for is left in it changes from one millisecond to the next, and the best of several readings is taken. `patience` is the
+    /// time that is left for that.
+    pub(super) fn see(
+        &self,
+        id: ChannelId,
+        found: Found,
+        patience: &mut Duration,
+    ) -> ChannelSnapshot {
+        let last = self.options.last;
+        let mut best = self.see_once(id, found);
+        while best.elsewhere == 0 && best.missing(last) > 0 && !patience.is_zero() {
+            let begun = Instant::now();
+            let now = scan::get_put(self.memory, found.userd);
+            if !now.is_ok_and(|(_, put)| put != best.put) {
+                break;
+            }
+            // The ring alone first: it tells whether this is a better moment in a sixth of the time.
+            let worth = |again| again < best.missing(last);
+            if used_again(self.memory, &found, last).is_ok_and(worth) {
+                let seen = self.see_once(id, found);
+                if !seen.ring_gone && seen.missing(last) < best.missing(last) {
+                    best = seen;
+                }
+            }
+            *patience = patience.saturating_sub(begun.elapsed());
+        }
+        best
+    }
+
+    fn see_once(&self, id: ChannelId, found: Found) -> ChannelSnapshot {
+        let mut seen = ChannelSnapshot {
+            channel: found.channel(self.at, id),
+            found,
+            get: found.get,
+            put: found.put,
+            submissions: Vec::new(),
+            first: Vec::new(),
+            overwritten: 0,
+            recycled: 0,
+            unreadable: 0,
+            elsewhere: 0,
+            ring_gone: false,
+            notifier: None,
+        };
+        let SnapshotOptions { last, before, .. } = self.options;
+        if read_ring(self.memory, self.places, &mut seen, last, before).is_err() {
+            seen.ring_gone = true;
+        }
+        seen
+    }
+}

@@ -1,0 +1,151 @@
+//! Which files are the driver's: a device with its number. A name proves nothing: anybody may call a file `nvidia0`.
+
+use std::{fs, os::unix::fs::FileTypeExt, os::unix::fs::MetadataExt, path::Path, sync::OnceLock};
+
+use nvcap_decode::record::Device;
+
+/// The major number that nvidia.ko has always had.
+const NVIDIA: u32 = 195;
+/// Minor number of nvidiactl; those of GPUs lie below it and below nvidia-modeset's.
+const CONTROL: u32 = 255;
+const MODESET: u32 = 254;
+
+/// Set where files of any kind count as the driver's by their name: the software GPU of the tests has no other.
+pub(crate) const BY_NAME: &str = "NVCAP_DEVICES_BY_NAME";
+
+/// Major numbers of the driver's character devices: (nvidia, nvidia-uvm), 0 where not loaded.
+pub fn majors() -> (u32, u32) {
+    let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
+    majors_of(&devices)
+}
+
+fn majors_of(devices: &str) -> (u32, u32) {
+    let (mut nvidia, mut uvm) = (0, 0);
+    for line in devices.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next().and_then(|n| n.parse().ok()), words.next()) {
+            // "nvidia-frontend" up to 535, "nvidia" after.
+            (Some(n), Some("nvidia" | "nvidia-frontend" | "nvidiactl")) => nvidia = n,
+            (Some(n), Some("nvidia-uvm")) => uvm = n,
+            _ => {}
+        }
+    }
+    (nvidia, uvm)
+}
+
+/// Which device of the driver's a character device with this number is, if it is one; by its `name` it is this one.
+fn of_number(name: Device, number: u64, majors: (u32, u32)) -> Option<Device> {
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    let nvidia = if majors.0 == 0 { NVIDIA } else { majors.0 };
+    match minor {
+        CONTROL if major == nvidia => Some(Device::Control),
+        MODESET if major == nvidia => None,
+        gpu if major == nvidia => Some(Device::Gpu(gpu)),
+        // Its number is another on each machine. Where that is not known (a sandbox with no /proc/devices of its own)
+        // the name is believed: managed memory that is taken for other memory would be read, and moved by that.
+        _ if name == Device::Uvm && (majors.1 == 0 || major == majors.1) => Some(name),
+        _ => None,
+    }
+}
+
+fn by_name() -> bool {
+    static SET: OnceLock<bool> = OnceLock::new();
+    *SET.get_or_init(|| std::env::var_os(BY_NAME).is_some())
+}
+
+/// Which device of the driver's a file is, if it is one; by its `name` it is this one. The file is looked at by the first of these
+/// paths (`files`) that leads to it: to the file with this `inode`, where that is known. Where none leads to it the name is
+/// believed.
+pub(crate) fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
+    checked_as(name, files, inode, by_name(), majors)
+}
+
+fn checked_as(
+    name: Device,
+    files: &[&Path],
+    inode: Option<u64>,
+    by_name: bool,
+    majors: impl Fn() -> (u32, u32),
+) -> Option<Device> {
+    let found = files
+        .iter()
+        .filter_map(|file| fs::metadata(file).ok())
+        .find(|m| inode.is_none_or(|i| i == m.ino()));
+    match found {
+        None => Some(name),
+        Some(m) if m.file_type().is_char_device() => of_number(name, m.rdev(), majors()),
+        Some(_) => by_name.then_some(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        let (nvidia, uvm) = majors_of(
+            "Character devices:\n  1 mem\n195 nvidia\n195 nvidia-modeset\n235 nvidia-uvm\n\nBlock devices:\n  8 sd\n",
+        );
+        assert_eq!((nvidia, uvm), (195, 235));
+        assert_eq!(majors_of("195 nvidia-frontend\n").0, 195);
+        let gpu = Device::Gpu(0);
+        let of = |major, minor| of_number(gpu, libc::makedev(major, minor), (195, 235));
+        assert_eq!(of(195, 3), Some(Device::Gpu(3)));
+        assert_eq!(of(195, 255), Some(Device::Control));
+        assert_eq!(of(195, 254), None);
+        let uvm = |major, known| of_number(Device::Uvm, libc::makedev(major, 0), (195, known));
+        assert_eq!(uvm(235, 235), Some(Device::Uvm));
+        assert_eq!(uvm(1, 235), None);
+        assert_eq!(uvm(240, 0), Some(Device::Uvm), "not to be told");
+        assert_eq!(of(235, 0), None);
+        assert_eq!(of(1, 3), None);
+        // Where /proc/devices does not say.
+        assert_eq!(
+            of_number(gpu, libc::makedev(195, 0), (0, 0)),
+            Some(Device::Gpu(0))
+        );
+        assert_eq!(of_number(gpu, libc::makedev(0, 0), (0, 0)), None);
+    }
+
+    /// As root, who may make one; nothing opens it.
+    #[test]
+    #[ignore = "needs root, who may make a device: cargo xtask test runs it as root"]
+    fn a_device_with_the_driver_s_number_is_one_whatever_its_name_says() {
+        let path = std::env::temp_dir().join(format!("nvcap-node-{}", std::process::id()));
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a name that ends with 0.
+        let made =
+            unsafe { libc::mknod(name.as_ptr(), libc::S_IFCHR | 0o600, libc::makedev(195, 7)) };
+        if made != 0 {
+            println!(
+                "NOT RUN a_device_with_the_driver_s_number_is_one_whatever_its_name_says: {}",
+                std::io::Error::last_os_error()
+            );
+            return;
+        }
+        let inode = fs::metadata(&path).unwrap().ino();
+        let seen = checked_as(Device::Gpu(0), &[&path], Some(inode), false, || (195, 0));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(seen, Some(Device::Gpu(7)));
+    }
+
+    #[test]
+    fn a_name_proves_nothing() {
+        let gpu = Device::Gpu(0);
+        let majors = || (195, 235);
+        let of = |file: &str, inode, by_name| {
+            checked_as(gpu, &[Path::new(file)], inode, by_name, majors)
+        };
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        assert_eq!(of(own, None, false), None);
+        assert_eq!(of(own, None, true), Some(gpu), "the tests' own GPU");
+        assert_eq!(of("/dev/null", None, true), None, "another device");
+        assert_eq!(of("/nonexistent", None, false), Some(gpu), "not to be told");
+        let inode = fs::metadata(own).unwrap().ino();
+        assert_eq!(of(own, Some(inode), false), None);
+        assert_eq!(of(own, Some(inode + 1), false), Some(gpu), "another file");
+        let ways = [Path::new("/nonexistent"), Path::new(own)];
+        assert_eq!(checked_as(gpu, &ways, None, false, majors), None);
+    }
+}

@@ -1,0 +1,363 @@
+//! `/proc/PID/maps`: which device files of the driver a process has mapped where.
+
+use std::{fs, io, path::Path};
+
+use super::devices;
+
+use crate::procfs::{self, maps::Line, served::Served};
+use nvcap_decode::record::{At, CpuVa, Device, Mapping};
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+    /// May be read: not where a program answers for its file ([`procfs::served`]).
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// May be executed.
+    pub execute: bool,
+    /// MAP_SHARED.
+    pub shared: bool,
+    /// File name as the kernel shows it, empty for anonymous memory.
+    pub path: String,
+    /// The driver's device file that it is.
+    pub device: Option<Device>,
+}
+
+impl Area {
+    /// The area that a line names, its device by its name alone.
+    fn of(line: &Line<'_>) -> Self {
+        Self {
+            start: line.start,
+            end: line.end,
+            read: line.read(),
+            write: line.write(),
+            execute: line.execute(),
+            shared: line.shared(),
+            path: line.path.to_owned(),
+            device: device_of_path(line.path),
+        }
+    }
+
+    /// A shared one with these rights (`rw`), for made-up processes.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn made_up(start: u64, len: u64, flags: &str, path: &str) -> Self {
+        Self {
+            start,
+            end: start + len,
+            read: flags.contains('r'),
+            write: flags.contains('w'),
+            execute: false,
+            shared: true,
+            path: path.to_owned(),
+            device: device_of_path(path),
+        }
+    }
+
+    /// The driver's device file that is mapped here, if it is one.
+    pub fn device(&self) -> Option<Device> {
+        self.device
+    }
+
+    /// Private memory of the program's own, that may be read and written: its heap, and what it maps without a file, huge pages too.
+    pub fn is_own_memory(&self) -> bool {
+        let is_own = |path: &str| {
+            path.is_empty()
+                || path == "[heap]"
+                || path.starts_with("[anon")
+                || path.starts_with("/anon_hugepage")
+        };
+        self.read && self.write && !self.shared && self.device().is_none() && is_own(&self.path)
+    }
+
+    /// The GPU whose device file is mapped here, by its minor number.
+    pub fn gpu(&self) -> Option<u32> {
+        match self.device()? {
+            Device::Gpu(minor) => Some(minor),
+            _ => None,
+        }
+    }
+
+    /// Has the shape of a doorbell page of CUDA (write only) or of a graphics client: 64 KiB of a GPU's device file.
+    pub fn is_doorbell_shape(&self) -> bool {
+        self.end - self.start == 0x10000
+            && self.shared
+            && self.write
+            && !self.execute
+            && matches!(self.device(), Some(Device::Gpu(_)))
+    }
+
+    /// As a record, for a mapping that was there before the trace.
+    pub fn record(&self, at: At) -> Option<Mapping> {
+        Some(Mapping {
+            at,
+            device: self.device()?,
+            fd: None,
+            file: 0,
+            start: CpuVa(self.start),
+            len: self.end - self.start,
+            read: self.read,
+            write: self.write,
+            found: true,
+        })
+    }
+}
+
+/// The driver's device behind a path such as `/dev/nvidia0`; inside a container the prefix may differ.
+pub fn device_of_path(path: &str) -> Option<Device> {
+    let name = path.trim_end_matches(" (deleted)").rsplit('/').next()?;
+    if !path.contains("/dev/") && !path.starts_with("/nvidia") {
+        return None;
+    }
+    match name {
+        "nvidiactl" => Some(Device::Control),
+        "nvidia-uvm" | "nvidia-uvm-tools" => Some(Device::Uvm),
+        _ => name.strip_prefix("nvidia")?.parse().ok().map(Device::Gpu),
+    }
+}
+
+/// The mappings of a process.
+///
+/// # Errors
+/// Those of reading `/proc/PID/maps`: no such process, or not the right to read it.
+pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
+    areas_in_pieces(pid, &mut || ())
+}
+
+/// Tells whether a process has a file of the driver open or mapped; `areas` are its mappings.
+pub fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
+    if areas.iter().any(|a| a.device().is_some()) {
+        return true;
+    }
+    match procfs::open_files(pid) {
+        Ok(files) => files.flatten().any(|f| {
+            let to = fs::read_link(f.path()).unwrap_or_default();
+            device_of_path(&to.to_string_lossy())
+                .and_then(|name| devices::checked(name, &[&f.path()], None))
+                .is_some()
+        }),
+        // What may not be seen may be there; only what has no memory at all has no files that matter.
+        Err(_) => !areas.is_empty(),
+    }
+}
+
+/// As [`areas`]; calls `between` after each page of text, which the kernel takes some tens of microseconds to write: a
+/// large process has a hundred of them.
+///
+/// # Errors
+/// As [`areas`].
+pub fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Area>> {
+    let mut all = Vec::new();
+    let mut files = Files::of(pid);
+    let mut unreadable = Vec::new();
+    procfs::maps::each_line(pid, between, &mut |line| {
+        let area = files.of_line(&line);
+        if area.is_none() {
+            unreadable.push(line.start..line.end);
+        }
+        all.push(area.unwrap_or_else(|| Area {
+            read: false,
+            device: None,
+            ..Area::of(&line)
+        }));
+    })?;
+    // As the kernel gives them, but where they changed between two pieces.
+    all.sort_by_key(|a| a.start);
+    unreadable.sort_by_key(|r| r.start);
+    procfs::served::keep(pid, unreadable);
+    Ok(all)
+}
+
+/// Tells whether the same area is among these, which ascend. (It is searched for by its address: a process may have 65,530.)
+pub fn has(areas: &[Area], area: &Area) -> bool {
+    at(areas, area.start).is_some_and(|a| a == area)
+}
+
+/// The area in which an address lies, of these, which ascend.
+pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
+    let behind = areas.partition_point(|a| a.start <= address);
+    areas[..behind].last().filter(|a| address < a.end)
+}
+
+/// The files of a process that have names of the driver's, each looked at once.
+struct Files {
+    pid: u32,
+    served: Served,
+    known: Vec<(String, u64, Option<Device>)>,
+}
+
+impl Files {
+    fn of(pid: u32) -> Self {
+        Self {
+            pid,
+            served: Served::of(pid),
+            known: Vec::new(),
+        }
+    }
+
+    /// The area that a line names; none where it must not be read, nor its file be looked at.
+    fn of_line(&mut self, line: &Line<'_>) -> Option<Area> {
+        let unreadable = self.served.has(line.device);
+        (!unreadable).then(|| self.check(Area::of(line), line.inode))
+    }
+
+    fn check(&mut self, mut area: Area, inode: u64) -> Area {
+        let Some(name) = area.device else {
+            return area;
+        };
+        let mut known = self.known.iter();
+        area.device = match known.find(|(path, i, _)| (path, i) == (&area.path, &inode)) {
+            Some((_, _, device)) => *device,
+            None => {
+                // The kernel leads root to it; others look at its path in the process's own file system, which may lead anywhere.
+                let path = format!("/proc/{}/root{}", self.pid, area.path);
+                let mapped = format!(
+                    "/proc/{}/map_files/{:x}-{:x}",
+                    self.pid, area.start, area.end
+                );
+                let ways = [Path::new(&mapped), Path::new(&path)];
+                let device = devices::checked(name, &ways, Some(inode));
+                self.known.push((area.path.clone(), inode, device));
+                device
+            }
+        };
+        area
+    }
+}
+
+/// Tells whether a process has a GPU's file open.
+pub fn has_gpu_open(pid: u32) -> bool {
+    let open = procfs::open_files(pid);
+    open.into_iter().flatten().flatten().any(|entry| {
+        let Ok(target) = std::fs::read_link(entry.path()) else {
+            return false;
+        };
+        let name = device_of_path(&target.to_string_lossy());
+        let device = name.and_then(|name| devices::checked(name, &[&entry.path()], None));
+        matches!(device, Some(Device::Gpu(_)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Option<Area> {
+        Line::parse(line).map(|line| Area::of(&line))
+    }
+
+    #[test]
+    fn a_doorbell_line() {
+        let a = parse(
+            "7fbc28cd4000-7fbc28ce4000 -w-s 00000000 00:05 512                        /dev/nvidia0",
+        )
+        .unwrap();
+        assert_eq!((a.start, a.end), (0x7fbc_28cd_4000, 0x7fbc_28ce_4000));
+        assert!(a.is_doorbell_shape() && !a.read);
+        assert_eq!(a.device(), Some(Device::Gpu(0)));
+    }
+
+    #[test]
+    fn areas_are_found_by_address() {
+        let area = |start, end| Area {
+            start,
+            end,
+            ..parse("0-0 rw-p 00000000 00:00 0").unwrap()
+        };
+        let areas = [area(10, 20), area(20, 30), area(40, 50)];
+        let start_at = |address| at(&areas, address).map(|a| a.start);
+        assert_eq!(start_at(9), None);
+        assert_eq!(start_at(10), Some(10));
+        assert_eq!(start_at(20), Some(20));
+        assert_eq!(start_at(30), None);
+        assert_eq!(start_at(49), Some(40));
+        assert_eq!(start_at(50), None);
+        assert!(has(&areas, &area(20, 30)));
+        assert!(!has(&areas, &area(20, 31)));
+        assert!(!has(&areas, &area(12, 20)));
+    }
+
+    #[test]
+    fn in_pieces_they_are_the_same() {
+        let me = std::process::id();
+        let mut pieces = 0;
+        let areas = areas_in_pieces(me, &mut || pieces += 1).unwrap();
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(pieces > 0 && areas.len() > 10);
+        assert!(areas.iter().all(|a| a.start < a.end));
+        // The heap and the stacks may have changed between the two; files have not.
+        let file = |a: &&Area| a.path.starts_with('/');
+        let (mut whole, mut files) = (Vec::new(), Files::of(me));
+        procfs::maps::lines(text.as_bytes(), &mut |line| {
+            whole.push(files.check(Area::of(&line), line.inode));
+        });
+        assert_eq!(
+            areas.iter().filter(file).collect::<Vec<_>>(),
+            whole.iter().filter(file).collect::<Vec<_>>()
+        );
+    }
+
+    /// A mapping of a FUSE file is neither read nor looked at, whatever its name.
+    #[test]
+    fn files_that_a_program_answers_for() {
+        let text = "200600000-200800000 rw-s 00000000 00:2d 512 /dev/nvidia0";
+        let mut files = Files {
+            served: Served::made_up("30 22 0:45 / /dev rw - fuse.mine x rw"),
+            ..Files::of(std::process::id())
+        };
+        assert_eq!(files.of_line(&Line::parse(text).unwrap()), None);
+        assert!(files.known.is_empty());
+        let other = text.replace("00:2d", "00:2e");
+        assert!(files.of_line(&Line::parse(&other).unwrap()).is_some());
+    }
+
+    #[test]
+    fn what_a_program_allocates_is_its_own() {
+        let own = |line: &str| parse(line).unwrap().is_own_memory();
+        assert!(own("7f00-7f10 rw-p 0 00:00 0 "));
+        assert!(own("7f00-7f10 rw-p 0 00:05 0 [heap]"));
+        assert!(own("7f00-7f10 rw-p 0 00:00 0 [anon:glibc: malloc arena]"));
+        assert!(own("7f00-7f10 rw-p 0 00:0f 4711 /anon_hugepage (deleted)"));
+        assert!(!own("7f00-7f10 rw-s 0 00:0f 4711 /anon_hugepage (deleted)"));
+        assert!(!own("7f00-7f10 r--p 0 00:00 0 "));
+        assert!(!own("7f00-7f10 rw-p 0 00:00 0 [stack]"));
+        assert!(!own("7f00-7f10 rw-p 0 00:05 1 /usr/lib/libcuda.so.1"));
+        assert!(!own("7f00-7f10 rw-p 0 00:05 1 /dev/nvidiactl"));
+    }
+
+    #[test]
+    fn other_lines() {
+        let ring = parse("200600000-200800000 rw-s 00000000 00:05 512 /dev/nvidia13").unwrap();
+        assert_eq!(ring.device(), Some(Device::Gpu(13)));
+        assert!(!ring.is_doorbell_shape());
+        assert_eq!(
+            parse("7f00-7f10 rw-s 0 00:05 1 /dev/nvidiactl")
+                .unwrap()
+                .device(),
+            Some(Device::Control)
+        );
+        assert_eq!(
+            parse("7f00-7f10 rw-s 0 00:05 1 /dev/nvidia-uvm")
+                .unwrap()
+                .device(),
+            Some(Device::Uvm)
+        );
+        assert_eq!(parse("7f00-7f10 rw-p 0 00:00 0 ").unwrap().device(), None);
+        assert_eq!(
+            parse("7f00-7f10 r-xp 0 00:05 1 /usr/lib/libnvidia-ml.so.1")
+                .unwrap()
+                .device(),
+            None
+        );
+        assert_eq!(
+            parse("7f00-7f10 rw-p 0 00:05 1 [heap]").unwrap().device(),
+            None
+        );
+        assert!(parse("nonsense").is_none());
+    }
+}

@@ -1,0 +1,29 @@
+//! Reading a process from outside: its mappings, its memory, its rings. No BPF, no stop.
+//!
+//! - [`maps`], [`devices`], [`places`]: its mappings, and which of them are the driver's.
+//! - [`scan`]: finding its rings; [`ring`]: reading their entries and bytes.
+//! - [`snapshot`], [`captured`], `channel_snapshot`, `history`: one look at all its channels, as far back as their rings go.
+//! - [`feeds`]: the engine that a channel feeds, by what is in its ring.
+//! - [`probe`]: one look at its mappings, channels and positions.
+//! - [`notifier`], [`tokens`]: error notifiers, and the work-submit tokens in them.
+//! - [`va_inference`]: pushbuffers that the process has at other addresses than the GPU.
+//! - [`chip`]: which GPUs this machine has.
+
+pub mod captured;
+mod channel_snapshot;
+pub mod chip;
+pub mod devices;
+#[cfg(test)]
+mod fake_memory;
+pub mod feeds;
+mod history;
+pub mod maps;
+pub(crate) mod notifier;
+pub(crate) mod places;
+pub mod probe;
+pub mod reuse;
+pub mod ring;
+pub mod scan;
+pub mod snapshot;
+pub(crate) mod tokens;
+pub(crate) mod va_inference;

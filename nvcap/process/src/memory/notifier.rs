@@ -1,0 +1,145 @@
+//! Work-submit tokens and channel errors from the error notifiers, which the resource manager writes into memory of
+//! the process.
+//!
+//! A channel's error notifier is an array of 16-byte notifications (time, info32, info16, status): number 0 is the
+//! error, number 1 the work-submit token (`NV_CHANNELGPFIFO_NOTIFICATION_TYPE_ERROR`, `..._WORK_SUBMIT_TOKEN`). CUDA
+//! gives each channel a page of its own, mapped through nvidiactl, in the order in which it makes the channels. Which
+//! page is which channel's stands nowhere in the process: it is assumed from that order, and given up where the token's
+//! runlist contradicts what the channel's stream does.
+
+use super::maps::Area;
+use crate::procfs::mem::Peek;
+use nvcap_decode::record::Device;
+use nvcap_decode::wire::words::u32_at;
+
+const PAGE: u64 = 0x1000;
+/// Bits a token has: channel id in 11:0, runlist in 22:16.
+const TOKEN: u32 = 0x007f_0fff;
+
+/// One channel's notifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notifier {
+    /// Address of the notifier.
+    pub address: u64,
+    /// Work-submit token.
+    pub token: u32,
+    /// The error's code (`ROBUST_CHANNEL_...`, the number of the Xid message), where the channel has one.
+    pub error: Option<u32>,
+}
+
+/// All pages that hold a token, by address.
+pub(crate) fn notifiers(memory: &impl Peek, areas: &[Area]) -> Vec<Notifier> {
+    let mut all: Vec<Notifier> = areas
+        .iter()
+        .filter(|a| {
+            a.device() == Some(Device::Control) && a.read && a.write && a.end - a.start == PAGE
+        })
+        .filter_map(|a| {
+            let mut b = [0; 32];
+            memory.peek(a.start, &mut b).ok()?;
+            parse(a.start, &b)
+        })
+        .collect();
+    all.sort_by_key(|n| n.address);
+    all
+}
+
+fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
+    // A notification has 16 bytes: info32 at 8, the status in the last 16 bits.
+    let info = |at: usize| u32_at(b, at + 8).unwrap_or(0);
+    let status = |at: usize| u32_at(b, at + 12).unwrap_or(0) >> 16;
+    let token = info(16);
+    // A notification that was never written is zero; that of a token is marked as in progress (bit 15).
+    if token == 0 || token & !TOKEN != 0 || status(16) & 0x8000 == 0 {
+        return None;
+    }
+    Some(Notifier {
+        address,
+        token,
+        // 0xffff: an error; the code is in info32.
+        error: (status(0) == 0xffff).then(|| info(0)),
+    })
+}
+
+/// Pairs notifiers with channels: `slots` are the channels' numbers in the order in which they were made, each with
+/// whether it feeds the graphics engine (`None` where that is not known). Nothing is paired where the order cannot be
+/// the one assumed.
+#[must_use]
+pub(crate) fn pair(
+    notifiers: &[Notifier],
+    slots: &[(usize, Option<bool>)],
+) -> Vec<Option<Notifier>> {
+    let paired: Vec<Option<Notifier>> = slots
+        .iter()
+        .map(|(slot, _)| notifiers.get(*slot).copied())
+        .collect();
+    // CUDA's channels on runlist 0 are those of the graphics engine, and no others.
+    let fits = |(n, slot): (&Option<Notifier>, &(usize, Option<bool>))| match (n, slot.1) {
+        (Some(n), Some(graphics)) => (n.token >> 16 == 0) == graphics,
+        (Some(_), None) => true,
+        (None, _) => false,
+    };
+    let all = paired.iter().zip(slots).all(fits);
+    let mut tokens: Vec<u32> = notifiers.iter().map(|n| n.token).collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    if all && tokens.len() == notifiers.len() {
+        paired
+    } else {
+        vec![None; slots.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notifier(n: u64, token: u32) -> Notifier {
+        Notifier {
+            address: 0x7000_0000 + n * PAGE,
+            token,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn a_page() {
+        let mut b = [0; 32];
+        assert_eq!(parse(1, &b), None);
+        b[24..28].copy_from_slice(&0x1_0012_u32.to_le_bytes());
+        assert_eq!(parse(1, &b), None, "not marked");
+        b[31] = 0x80;
+        assert_eq!(
+            parse(1, &b).map(|n| (n.token, n.error)),
+            Some((0x1_0012, None))
+        );
+        b[8] = 31;
+        b[14..16].fill(0xff);
+        assert_eq!(parse(1, &b).and_then(|n| n.error), Some(31));
+        b[27] = 1;
+        assert_eq!(parse(1, &b), None, "no token has those bits");
+    }
+
+    #[test]
+    fn the_order_is_believed_until_something_contradicts() {
+        let all = [notifier(0, 0xa), notifier(1, 0xb), notifier(2, 0x1_0012)];
+        let tokens = |slots: &[(usize, Option<bool>)]| -> Vec<Option<u32>> {
+            pair(&all, slots)
+                .iter()
+                .map(|n| n.map(|n| n.token))
+                .collect()
+        };
+        assert_eq!(
+            tokens(&[(0, Some(true)), (2, Some(false))]),
+            [Some(0xa), Some(0x1_0012)]
+        );
+        assert_eq!(tokens(&[(0, Some(true)), (1, Some(false))]), [None, None]);
+        assert_eq!(tokens(&[(0, None), (5, None)]), [None, None]);
+        let twice = [notifier(0, 0xa), notifier(1, 0xa)];
+        assert_eq!(
+            pair(&twice, &[(0, None)]),
+            [None],
+            "two GPUs have the same tokens"
+        );
+    }
+}

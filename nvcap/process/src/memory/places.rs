@@ -1,0 +1,42 @@
+//! The readable mappings of a process, for many questions.
+
+use super::maps::Area;
+
+/// Readable mappings, for many questions.
+#[derive(Debug)]
+pub struct Places<'a> {
+    areas: Vec<&'a Area>,
+}
+
+impl<'a> Places<'a> {
+    /// Returns the places in the mappings of a process. Doorbell pages are not among them.
+    #[must_use]
+    pub fn new(areas: &'a [Area]) -> Self {
+        let mut areas: Vec<&Area> = areas
+            .iter()
+            .filter(|a| a.read && !a.is_doorbell_shape())
+            .collect();
+        areas.sort_by_key(|a| a.start);
+        Self { areas }
+    }
+
+    /// The mapping that holds an address.
+    #[must_use]
+    pub fn at(&self, address: u64) -> Option<&'a Area> {
+        let next = self.areas.partition_point(|a| a.start <= address);
+        let area = self.areas.get(next.checked_sub(1)?)?;
+        (address < area.end).then_some(area)
+    }
+
+    /// Tells whether all of a range lies in one readable mapping.
+    #[must_use]
+    pub fn holds(&self, address: u64, len: u64) -> bool {
+        self.at(address)
+            .is_some_and(|a| address.checked_add(len).is_some_and(|end| end <= a.end))
+    }
+
+    /// All of them, by address.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'a Area> + '_ {
+        self.areas.iter().copied()
+    }
+}

@@ -1,0 +1,420 @@
+//! Rings at any place, for programs that do not put them where libcuda does.
+//!
+//! First USERD: an aligned word of two possible ring positions at +0x88, looked for at the start of every page of the
+//! GPU memory mappings, and then around each hit (graphics clients lay USERDs of 512 bytes side by side). Then its
+//! ring: as far from it as with the process's other channels; else in the pages around it; else in system memory that
+//! nvidiactl mapped. The ring's own structure decides: a run of segments that ends at GP_PUT, where either nothing
+//! follows or the oldest entry does, which does not continue the newest.
+//!
+//! Knows nothing of habits, and how much it reads is bounded and told.
+
+use super::{
+    check::{Extent, Fit, begins_here, check, get_put, settled},
+    found::{Effort, Found, Place, Proof, Search, Size, Target},
+    libcuda::{SLOT, USERD},
+};
+use crate::memory::{maps::Area, places::Places};
+use crate::procfs::mem::Peek;
+use nvcap_decode::record::Device;
+use nvcap_decode::wire::entry;
+
+const PAGE: u64 = 0x1000;
+/// Size of USERD.
+const USERD_SIZE: u64 = 0x200;
+/// Larger numbers are no positions: the largest ring measured has 32768 entries.
+const MOST_ENTRIES: u32 = 1 << 16;
+/// Smallest ring looked for.
+const LEAST_ENTRIES: u32 = 64;
+/// Mappings up to this size have every 512 bytes looked at.
+const SMALL: u64 = 256 << 10;
+/// So many places without a USERD end a row of USERDs.
+const ROW_END: u32 = 8;
+/// Pages before and behind a USERD in which its ring is looked for.
+const NEAR: u64 = 64;
+
+/// Reads that may still be made, so that a process with unusual mappings costs no more than a moment.
+struct Budget {
+    gpu: u32,
+    system: u32,
+    out: bool,
+}
+
+impl Budget {
+    fn of(effort: Effort) -> Self {
+        let (gpu, system) = match effort {
+            Effort::Habit => (0, 0),
+            // 6 us each: 25 ms at most; system memory is under 1 us.
+            Effort::Usual => (4096, 32768),
+            Effort::Thorough => (1 << 18, 1 << 20),
+        };
+        Self {
+            gpu,
+            system,
+            out: false,
+        }
+    }
+
+    fn take(left: &mut u32, out: &mut bool) -> bool {
+        match left.checked_sub(1) {
+            Some(less) => {
+                *left = less;
+                true
+            }
+            None => {
+                *out = true;
+                false
+            }
+        }
+    }
+
+    fn gpu(&mut self) -> bool {
+        Self::take(&mut self.gpu, &mut self.out)
+    }
+
+    fn system(&mut self) -> bool {
+        Self::take(&mut self.system, &mut self.out)
+    }
+}
+
+/// Adds to `search` the rings in `areas`, each of which has its GPU with it.
+pub(super) fn add_rings(
+    memory: &impl Peek,
+    places: &Places<'_>,
+    areas: &[(&Area, u32)],
+    effort: Effort,
+    search: &mut Search,
+) {
+    let mut budget = Budget::of(effort);
+    let most: u64 = if effort == Effort::Thorough {
+        256 << 20
+    } else {
+        8 << 20
+    };
+    let mut hits = Vec::new();
+    for &(area, gpu) in areas {
+        let len = area.end - area.start;
+        if len > most {
+            search.notes.push(format!(
+                "the mapping of {} MiB of GPU memory at {:#x} was not searched: it is larger than the {} MiB that are",
+                len >> 20,
+                area.start,
+                most >> 20
+            ));
+            continue;
+        }
+        let taken = |at: u64| {
+            search
+                .found
+                .iter()
+                .any(|f| f.ring <= at && at < f.ring + SLOT || f.userd / PAGE == at / PAGE)
+        };
+        let step = if len <= SMALL || effort == Effort::Thorough {
+            USERD_SIZE
+        } else {
+            PAGE
+        };
+        let mut at = area.start;
+        while at + USERD_SIZE <= area.end {
+            if !taken(at) && budget.gpu() && is_userd(memory, at) {
+                hits.push((at, gpu));
+            }
+            at += step;
+        }
+    }
+    if !hits.is_empty() {
+        rows(memory, places, &mut hits, &mut budget);
+    }
+    let mut without = Vec::new();
+    for (userd, gpu) in hits {
+        let Ok((get, put)) = get_put(memory, userd) else {
+            continue;
+        };
+        let candidate = Candidate {
+            userd,
+            gpu,
+            get,
+            put,
+        };
+        match candidate.ring(memory, places, &search.found, &mut budget) {
+            Some(found) => search.found.push(found),
+            None => without.push(candidate),
+        }
+    }
+    // A word that only looks like two positions is no news; several side by side are channels.
+    if without.len() > 1 {
+        search.notes.push(format!(
+            "{} places look like USERD (the first at {:#x}: GP_GET {}, GP_PUT {}), but no ring fits them: their rings are \
+             not mapped into the process, or they are no channels",
+            without.len(),
+            without[0].userd,
+            without[0].get,
+            without[0].put
+        ));
+    }
+    if budget.out {
+        search.notes.push(cut_short(effort).to_owned());
+    }
+}
+
+/// Returns the note for a search that has used up its budget.
+fn cut_short(effort: Effort) -> &'static str {
+    match effort {
+        Effort::Thorough => {
+            "the search for channels was cut short, though thorough: there is more mapped GPU memory than it reads; attach \
+             before the channels are made (nvcap -- COMMAND) to know them all"
+        }
+        _ => {
+            "the search for channels was cut short: there is much mapped GPU memory (--thorough searches more)"
+        }
+    }
+}
+
+/// Two possible ring positions, not both zero: nothing can be said of those.
+fn is_userd(memory: &impl Peek, at: u64) -> bool {
+    get_put(memory, at)
+        .is_ok_and(|(get, put)| get < MOST_ENTRIES && put < MOST_ENTRIES && (get, put) != (0, 0))
+}
+
+/// Looks before and behind each hit: USERDs come in rows.
+fn rows(memory: &impl Peek, places: &Places<'_>, hits: &mut Vec<(u64, u32)>, budget: &mut Budget) {
+    let first = hits.clone();
+    for (start, gpu) in first {
+        for forward in [true, false] {
+            let (mut at, mut misses) = (start, 0);
+            while misses < ROW_END {
+                let next = if forward {
+                    at.checked_add(USERD_SIZE)
+                } else {
+                    at.checked_sub(USERD_SIZE)
+                };
+                let Some(next) = next.filter(|n| places.holds(*n, USERD_SIZE)) else {
+                    break;
+                };
+                at = next;
+                if hits.iter().any(|h| h.0 == at) {
+                    break;
+                }
+                if budget.gpu() && is_userd(memory, at) {
+                    misses = 0;
+                    hits.push((at, gpu));
+                } else {
+                    misses += 1;
+                }
+            }
+        }
+    }
+    hits.sort_unstable();
+}
+
+#[derive(Clone, Copy)]
+struct Candidate {
+    userd: u64,
+    gpu: u32,
+    get: u32,
+    put: u32,
+}
+
+impl Candidate {
+    fn ring(
+        &self,
+        memory: &impl Peek,
+        places: &Places<'_>,
+        known: &[Found],
+        budget: &mut Budget,
+    ) -> Option<Found> {
+        let mut tried = Vec::new();
+        for f in known {
+            let apart = f.ring.wrapping_sub(f.userd);
+            let ring = self.userd.wrapping_add(apart);
+            if !tried.contains(&ring) && tried.len() < 8 {
+                tried.push(ring);
+                if let Some(found) = self.at(memory, places, ring, Place::Alike) {
+                    return Some(found);
+                }
+            }
+        }
+        let page = self.userd & !(PAGE - 1);
+        for n in 1..=NEAR {
+            for ring in [page.checked_sub(n * PAGE), page.checked_add(n * PAGE)] {
+                let Some(ring) = ring.filter(|r| places.holds(*r, PAGE)) else {
+                    continue;
+                };
+                if !budget.gpu() {
+                    return None;
+                }
+                if let Some(found) = self.at(memory, places, ring, Place::Sought) {
+                    return Some(found);
+                }
+            }
+        }
+        for area in places
+            .iter()
+            .filter(|a| a.device() == Some(Device::Control))
+        {
+            let mut ring = area.start;
+            while ring < area.end {
+                let used = known.iter().any(|f| f.ring == ring);
+                if !budget.system() {
+                    return None;
+                }
+                if !used && let Some(found) = self.at(memory, places, ring, Place::Sought) {
+                    return Some(found);
+                }
+                ring += PAGE;
+            }
+        }
+        None
+    }
+
+    /// The ring, if it begins at `ring`.
+    fn at(
+        &self,
+        memory: &impl Peek,
+        places: &Places<'_>,
+        ring: u64,
+        place: Place,
+    ) -> Option<Found> {
+        let room = self.room(places, ring)?;
+        let least = self.get.max(self.put) + 1;
+        if room < least || room < LEAST_ENTRIES {
+            return None;
+        }
+        if self.put == 0 {
+            return self.just_round(memory, places, ring, room, place);
+        }
+        // One read decides most places: the newest entry.
+        word(memory, ring + 8 * u64::from(self.put - 1)).and_then(Extent::of)?;
+        let fits = |_: u32, put: u32| {
+            if put == 0 || put >= room {
+                return Fit::No;
+            }
+            check(memory, places, ring, room, put)
+        };
+        let (get, put, target) = match settled(memory, self.userd, fits)? {
+            (get, put, Fit::Yes(target)) => (get, put, target),
+            // Where another channel's ring lies as far from its USERD, this is one too.
+            (get, put, Fit::Continues(target))
+                if place == Place::Alike && begins_here(memory, places, ring) =>
+            {
+                (get, put, target)
+            }
+            _ => return None,
+        };
+        // One entry that only points to memory proves little.
+        if target == Target::Readable && put < 3 {
+            return None;
+        }
+        let round =
+            put + 1 < room && word(memory, ring + 8 * u64::from(put)).is_some_and(|e| e != 0);
+        let now = Self { get, put, ..*self };
+        let (entries, size) = now.size(memory, ring, room, round);
+        Some(now.found(ring, entries, place, size, target))
+    }
+
+    /// GP_PUT is 0: the newest entry is the ring's last, and where that is must be tried.
+    fn just_round(
+        &self,
+        memory: &impl Peek,
+        places: &Places<'_>,
+        ring: u64,
+        room: u32,
+        place: Place,
+    ) -> Option<Found> {
+        let mut entries = (self.get + 1).next_power_of_two().max(LEAST_ENTRIES);
+        while entries <= room {
+            if word(memory, ring).is_some_and(|first| first != 0)
+                && let Fit::Yes(target @ (Target::Parses | Target::Elsewhere)) =
+                    check(memory, places, ring, entries, 0)
+            {
+                return Some(self.found(ring, entries, place, Size::Wrapped, target));
+            }
+            entries *= 2;
+        }
+        None
+    }
+
+    fn found(&self, ring: u64, entries: u32, place: Place, size: Size, target: Target) -> Found {
+        Found {
+            gpu: Some(self.gpu),
+            ring,
+            entries,
+            userd: self.userd,
+            get: self.get,
+            put: self.put,
+            used: true,
+            proof: Proof {
+                place,
+                size: if self.userd == ring.wrapping_add(USERD) && entries == 1024 {
+                    Size::Habit
+                } else {
+                    size
+                },
+                target,
+                moved: false,
+            },
+        }
+    }
+
+    /// How many entries a ring at `ring` can have, a power of two: up to its USERD or the mapping's end.
+    fn room(&self, places: &Places<'_>, ring: u64) -> Option<u32> {
+        let area = places.at(ring)?;
+        let end = if ring < self.userd && self.userd < area.end {
+            self.userd
+        } else {
+            area.end
+        };
+        let entries = ((end - ring) / 8).min(u64::from(MOST_ENTRIES));
+        (entries > 0).then(|| 1 << entries.ilog2())
+    }
+
+    /// The ring's size: proven where it has gone round, by its last entry being followed by its first.
+    fn size(&self, memory: &impl Peek, ring: u64, room: u32, round: bool) -> (u32, Size) {
+        if !round {
+            return (room, Size::Room);
+        }
+        let first = word(memory, ring).and_then(Extent::of);
+        let mut entries = (self.get.max(self.put) + 1)
+            .next_power_of_two()
+            .max(LEAST_ENTRIES);
+        while entries <= room {
+            if let Some((last, behind)) = pair(memory, ring, entries - 1, room)
+                && let (Some(last), Some(first)) = (Extent::of(last), first)
+                && last.is_followed_by(first)
+                && !behind
+                    .and_then(Extent::of)
+                    .is_some_and(|b| last.is_followed_by(b))
+            {
+                return (entries, Size::Wrapped);
+            }
+            entries *= 2;
+        }
+        (room, Size::Room)
+    }
+}
+
+fn word(memory: &impl Peek, at: u64) -> Option<u64> {
+    memory.word(at).ok()
+}
+
+/// The entry at `index` and the one behind it, where the ring has room for one.
+fn pair(memory: &impl Peek, ring: u64, index: u32, room: u32) -> Option<(u64, Option<u64>)> {
+    let at = ring + 8 * u64::from(index);
+    if index + 1 >= room {
+        return Some((word(memory, at)?, None));
+    }
+    let mut b = [0; 16];
+    memory.peek(at, &mut b).ok()?;
+    let mut both = entry::iter(&b);
+    Some((both.next()?, both.next()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_thorough_is_not_told_to_be() {
+        assert!(cut_short(Effort::Usual).contains("--thorough"));
+        assert!(!cut_short(Effort::Thorough).contains("--thorough"));
+    }
+}

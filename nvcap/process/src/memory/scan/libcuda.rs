@@ -1,0 +1,95 @@
+//! Place of libcuda's rings: slots of 0x3000 bytes in a mapping of /dev/nvidiaN, the ring of 1024 entries at +0, USERD at +0x2000.
+
+use super::{
+    check::{Fit, begins_here, check, settled},
+    found::{Found, Proof, Target},
+};
+use crate::memory::{maps::Area, places::Places};
+use crate::procfs::mem::Peek;
+
+/// Size of a slot.
+pub const SLOT: u64 = 0x3000;
+/// USERD in a slot.
+pub const USERD: u64 = 0x2000;
+/// Ring entries of a slot.
+pub const ENTRIES: u32 = 1024;
+/// Largest mapping that libcuda puts slots into, as far as is known, bytes.
+const LARGEST: u64 = 64 << 20;
+/// Slots in a row that are not in use, behind which no more are looked for.
+const UNUSED: u32 = 24;
+
+/// A mapping may hold slots, by its size.
+pub(super) fn has_room(area: &Area) -> bool {
+    (SLOT..=LARGEST).contains(&(area.end - area.start))
+}
+
+/// Walks over the slots of a mapping until many in a row are not in use. `is_used` looks at one, by the address of its ring.
+pub fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
+    let mut unused = 0;
+    let mut ring = area.start;
+    while ring + SLOT <= area.end && unused < UNUSED {
+        unused = if is_used(ring) { 0 } else { unused + 1 };
+        ring += SLOT;
+    }
+}
+
+impl Found {
+    /// A slot of which nothing but its positions is known.
+    pub fn in_slot(gpu: u32, ring: u64, get: u32, put: u32) -> Self {
+        Self {
+            gpu: Some(gpu),
+            ring,
+            entries: ENTRIES,
+            userd: ring + USERD,
+            get,
+            put,
+            used: false,
+            proof: Proof::default(),
+        }
+    }
+}
+
+/// The rings of one mapping that lie where libcuda puts them.
+pub(super) fn rings(memory: &impl Peek, places: &Places<'_>, area: &Area, gpu: u32) -> Vec<Found> {
+    let mut found = Vec::new();
+    walk(area, |at| {
+        let mut is_used = false;
+        if let Some((get, put, fit)) = settled(memory, at + USERD, |get, put| {
+            if get < ENTRIES && put < ENTRIES {
+                check(memory, places, at, ENTRIES, put)
+            } else {
+                Fit::No
+            }
+        }) {
+            let used = match fit {
+                Fit::Yes(target) if target != Target::Elsewhere => Some(target),
+                // A process that was stopped between writing an entry and committing it; or a pushbuffer that has just
+                // room for the ring's entries, so that the oldest lies behind the newest. No ring goes on before this one.
+                Fit::Continues(target)
+                    if target != Target::Elsewhere && begins_here(memory, places, at) =>
+                {
+                    Some(target)
+                }
+                _ => None,
+            };
+            if used.is_some() || (get, put) == (0, 0) {
+                is_used = used.is_some();
+                found.push(Found {
+                    used: is_used,
+                    proof: Proof {
+                        target: used.unwrap_or_default(),
+                        ..Proof::default()
+                    },
+                    ..Found::in_slot(gpu, at, get, put)
+                });
+            }
+        }
+        is_used
+    });
+    // With both positions 0 it is the entries alone that speak for it: not enough where nothing else does.
+    if found.iter().any(|f| f.used && (f.get, f.put) != (0, 0)) {
+        found
+    } else {
+        Vec::new()
+    }
+}

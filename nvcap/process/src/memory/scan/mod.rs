@@ -1,0 +1,67 @@
+//! Channels of a process whose beginning was not seen: rings and USERD found in its mappings, by their structure.
+//!
+//! A channel is believed when GP_GET and GP_PUT are possible positions and the ring's entries before GP_PUT are
+//! pushbuffer segments (`check`). Where to look, in order: where libcuda puts its rings (`libcuda`), then every place
+//! where a USERD can lie (`generic`). What was proven of each ring and what assumed is in its [`Proof`].
+//!
+//! A read of GPU memory through /proc/PID/mem costs microseconds whatever its size, and more by the byte: so one
+//! aligned read of 8 bytes a candidate, and never a page. Doorbell pages are never read: any mapping that could be one
+//! is left out.
+
+mod check;
+mod found;
+mod generic;
+mod libcuda;
+#[cfg(test)]
+mod tests;
+
+use super::maps::Area;
+use crate::procfs::mem::{Memory, Peek};
+
+pub use super::places::Places;
+pub use check::{get_put, is_methods};
+pub use found::Effort;
+pub use found::{Found, GP_GET, Place, Proof, Search, Size, Target};
+pub use libcuda::walk as walk_slots;
+pub use libcuda::{ENTRIES, SLOT, USERD};
+
+/// The GPU whose memory is mapped here and may be read. A doorbell page must not be, and one of a graphics client is known by its
+/// shape alone.
+fn gpu_memory(area: &Area) -> Option<u32> {
+    let gpu = area.gpu()?;
+    (area.read && area.write && !area.is_doorbell_shape()).then_some(gpu)
+}
+
+/// The mappings that may hold libcuda's slots, each with its GPU.
+pub fn with_slots(areas: &[Area]) -> impl Iterator<Item = (&Area, u32)> {
+    let with_room = areas.iter().filter(|a| libcuda::has_room(a));
+    with_room.filter_map(|a| Some((a, gpu_memory(a)?)))
+}
+
+/// Looks for rings in all GPU memory mappings of a process.
+pub fn rings(memory: &Memory, areas: &[Area]) -> Vec<Found> {
+    search(memory, areas, Effort::Usual).found
+}
+
+/// As [`rings`], on any memory, with as much effort as is asked for, and with what was left out.
+pub fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Search {
+    let mut search = Search::default();
+    let places = Places::new(areas);
+    let mut left = Vec::new();
+    for area in areas {
+        let Some(gpu) = gpu_memory(area) else {
+            continue;
+        };
+        if libcuda::has_room(area) {
+            search
+                .found
+                .extend(libcuda::rings(memory, &places, area, gpu));
+        }
+        left.push((area, gpu));
+    }
+    if effort > Effort::Habit {
+        generic::add_rings(memory, &places, &left, effort, &mut search);
+    }
+    search.found.sort_by_key(|f| (f.gpu, f.userd));
+    search
+}

@@ -1,0 +1,139 @@
+//! Processes that are born anywhere on this machine, told by the number that the kernel gave last; where nothing tells that number
+//! (`/proc` mounted with `subset=pid` has no `loadavg`), by what `/proc` did not list before.
+
+use std::{collections::BTreeSet, fs::File, ops::Range, os::unix::fs::FileExt};
+
+/// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
+const FEW: u32 = 512;
+
+/// The numbers that the kernel gives to processes and threads.
+#[derive(Debug)]
+pub struct Numbers {
+    /// `/proc/loadavg`, whose last word is the number that was given last.
+    file: Option<File>,
+    last: Option<u32>,
+    /// The processes of the last list, where the number is not told.
+    listed: BTreeSet<u32>,
+    given: Range<u32>,
+}
+
+/// No numbers.
+const NONE: Range<u32> = 0..0;
+
+impl Numbers {
+    /// Knows of those that are given from now on.
+    pub fn new() -> Self {
+        Self::told_by(File::open("/proc/loadavg").ok())
+    }
+
+    fn told_by(file: Option<File>) -> Self {
+        let last = last(file.as_ref());
+        let listed = match last {
+            Some(_) => BTreeSet::new(),
+            None => super::processes().into_iter().collect(),
+        };
+        Self {
+            file,
+            last,
+            listed,
+            given: NONE,
+        }
+    }
+
+    /// False where processes that come and go between two calls leave no trace: only lists tell of others.
+    pub fn tells_all(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// The numbers that were given between the last two calls of [`fresh`](Self::fresh), all of them; those alone that came after the largest
+    /// where the kernel has begun again. Some of them may be older processes'.
+    pub(crate) fn given(&self) -> Range<u32> {
+        self.given.clone()
+    }
+
+    /// Numbers that were given since the last call.
+    pub fn fresh(&mut self) -> Vec<u32> {
+        let last = last(self.file.as_ref());
+        let (Some(before), Some(last)) = (std::mem::replace(&mut self.last, last), last) else {
+            let all: BTreeSet<u32> = super::processes().into_iter().collect();
+            self.given = NONE;
+            let fresh = all.difference(&self.listed).copied().collect();
+            self.listed = all;
+            return fresh;
+        };
+        self.given = match before <= last {
+            true => before + 1..last + 1,
+            false => 1..last + 1,
+        };
+        if (before..=before.saturating_add(FEW)).contains(&last) {
+            return (before + 1..=last).collect();
+        }
+        let mut all = super::processes();
+        // The kernel begins again with small numbers after the largest.
+        if before < last {
+            all.retain(|pid| (before + 1..=last).contains(pid));
+        } else {
+            all.retain(|pid| *pid > before || *pid <= last);
+        }
+        all
+    }
+}
+
+/// The number that was given last to a process or thread.
+fn last(numbers: Option<&File>) -> Option<u32> {
+    let mut room = [0; 128];
+    let len = numbers?.read_at(&mut room, 0).ok()?;
+    let text = std::str::from_utf8(room.get(..len)?).ok()?;
+    text.split_whitespace().nth(4)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_birth_is_told_once() {
+        let mut numbers = Numbers::new();
+        numbers.fresh();
+        for _ in 0..3 {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            let pid = child.id();
+            assert!(numbers.fresh().contains(&pid));
+            assert!(numbers.given().contains(&pid));
+            assert!(!numbers.fresh().contains(&pid));
+            child.wait().unwrap();
+        }
+        assert!(numbers.tells_all());
+        // Many more than are looked at one by one, and round the largest number.
+        let child = nvcap_waiting::Sleeper::start();
+        let pid = child.id();
+        let told = |last: u32| {
+            let mut numbers = Numbers {
+                last: Some(last),
+                ..Numbers::new()
+            };
+            numbers.fresh().contains(&pid)
+        };
+        let (few, many, round) = (
+            told(pid - 1),
+            told(pid.saturating_sub(FEW + 100)),
+            told(u32::MAX - 1),
+        );
+        assert!(few && many && round, "{few} {many} {round}");
+    }
+
+    /// As where `/proc` is mounted with `subset=pid`: those that were there before are not fresh.
+    #[test]
+    fn births_are_told_without_the_last_number() {
+        let before = nvcap_waiting::Sleeper::start();
+        let mut numbers = Numbers::told_by(None);
+        assert!(!numbers.tells_all());
+        for _ in 0..3 {
+            let child = nvcap_waiting::Sleeper::start();
+            let fresh = numbers.fresh();
+            assert!(fresh.contains(&child.id()), "{fresh:?}");
+            assert!(!fresh.contains(&before.id()) && !fresh.contains(&std::process::id()));
+            assert!(!numbers.fresh().contains(&child.id()));
+        }
+    }
+}

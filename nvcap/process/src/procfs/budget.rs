@@ -1,0 +1,73 @@
+//! How much is read of what a process chose: its files, and structures in its memory, can be of any size.
+
+use std::cell::Cell;
+
+/// Bytes that may be read, and looked through, for one process.
+#[derive(Debug)]
+pub struct Budget {
+    left: Cell<u64>,
+    is_spent: Cell<bool>,
+    refused: Cell<u64>,
+}
+
+impl Budget {
+    /// So many.
+    pub const fn of(bytes: u64) -> Self {
+        Self {
+            left: Cell::new(bytes),
+            is_spent: Cell::new(false),
+            refused: Cell::new(0),
+        }
+    }
+
+    /// Takes so many bytes. False where less is left: then none is taken.
+    #[must_use]
+    pub(crate) fn take(&self, bytes: u64) -> bool {
+        let left = self.left.get().checked_sub(bytes);
+        match left {
+            Some(left) => self.left.set(left),
+            None => {
+                self.is_spent.set(true);
+                self.refuse();
+            }
+        }
+        left.is_some()
+    }
+
+    /// Counts something that is too large whatever is left.
+    pub(crate) fn refuse(&self) {
+        self.refused.set(self.refused.get() + 1);
+    }
+
+    /// Number of times that something was not read for its size.
+    pub fn refused(&self) -> u64 {
+        self.refused.get()
+    }
+
+    /// Bytes that are left.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> u64 {
+        self.left.get()
+    }
+
+    /// True once more was wanted than there was.
+    pub fn is_spent(&self) -> bool {
+        self.is_spent.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_taken_than_there_is() {
+        let budget = Budget::of(10);
+        assert!(budget.take(7) && !budget.is_spent());
+        assert!(!budget.take(4) && budget.is_spent());
+        assert!(budget.take(3) && !budget.take(u64::MAX));
+        assert_eq!((budget.left(), budget.refused()), (0, 2));
+        budget.refuse();
+        assert_eq!(budget.refused(), 3);
+    }
+}

@@ -1,0 +1,331 @@
+//! Processes as the kernel shows them in `/proc`. The text there is bytes: a thread's name may be any bytes
+//! (`prctl(PR_SET_NAME)`; 15 bytes of a longer name may end within a character), and so may a file's. To a reader that
+//! insists on UTF-8, a process with such a name does not exist.
+//!
+//! - [`stat`]: state, parent and flags of a process or thread.
+//! - [`tasks`]: what the threads of a process are doing.
+//! - [`maps`]: mappings, a page of text at a time.
+//! - [`mem`]: the memory.
+//! - [`served`]: mappings of files that another program answers for, which are not read.
+//! - [`kernel_log`]: messages of the kernel.
+//! - [`births`]: numbers of processes that are born.
+//! - [`unfit`]: why a process cannot be looked into.
+//! - [`budget`]: how much is read of what a process chose.
+//! - [`auxv`]: what the kernel passed to the program at its start.
+//! - [`environ`]: the environment that it was started with.
+//!
+//! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
+//! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it takes a
+//! process whose first thread has ended for one without memory.
+
+use std::{
+    fs, io,
+    os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
+    path::Path,
+};
+
+pub mod auxv;
+pub mod births;
+pub mod budget;
+pub mod environ;
+pub mod kernel_log;
+mod lossy;
+pub mod maps;
+pub mod mem;
+pub mod served;
+pub mod stat;
+pub mod tasks;
+pub mod unfit;
+
+pub(crate) use lossy::text;
+use stat::Stat;
+
+/// Bytes of a page of this kernel: 4 KiB, on aarch64 also 16 or 64 KiB.
+pub fn page_size() -> u64 {
+    // SAFETY: reads a constant of the system.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Tells whether this program runs as root.
+pub fn is_root() -> bool {
+    // SAFETY: reads an id.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The name of a process or, by its id under `task`, of a thread; none where it is gone.
+pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
+    let text = text(match tid {
+        Some(tid) => format!("/proc/{pid}/task/{tid}/comm"),
+        None => format!("/proc/{pid}/comm"),
+    });
+    // Trailing spaces belong to the name.
+    text.ok()
+        .map(|t| t.strip_suffix('\n').unwrap_or(&t).to_owned())
+}
+
+/// The path of `what` of a process: `maps`, `mem`, `fd` and others that go with its memory. When the first thread has ended
+/// and others live, `/proc/PID` no longer has them; the living threads' folders do.
+pub fn of_process(pid: u32, what: &str) -> String {
+    let whole = format!("/proc/{pid}");
+    if !is_over(&whole) {
+        return format!("{whole}/{what}");
+    }
+    match living_thread(pid) {
+        Some(tid) => format!("{whole}/task/{tid}/{what}"),
+        None => format!("{whole}/{what}"),
+    }
+}
+
+/// A thread of a process that has not ended: the first one, for there may be many, and this is asked again and again.
+fn living_thread(pid: u32) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let mut all = tasks.flatten().filter_map(|task| number(&task.ok()?));
+    all.find(|tid| Stat::of_thread(pid, *tid).is_ok_and(|s| !s.is_over()))
+}
+
+/// Tells whether the thread of this folder has ended and waits to be reaped.
+fn is_over(folder: &str) -> bool {
+    let stat = text(format!("{folder}/stat")).ok();
+    stat.and_then(|s| Stat::parse(&s))
+        .is_some_and(|s| s.is_over())
+}
+
+/// Tells whether the process exists, alive or waiting to be reaped.
+pub fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The processes of this machine (of this PID namespace), by id, in no order.
+pub fn processes() -> Vec<u32> {
+    ids(Path::new("/proc")).unwrap_or_default()
+}
+
+/// The threads of a process.
+///
+/// # Errors
+/// Those of reading `/proc/PID/task`: no such process.
+pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    ids(Path::new(&format!("/proc/{pid}/task")))
+}
+
+/// The names in a folder that are numbers.
+fn ids(folder: &Path) -> io::Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        all.extend(number(&entry?));
+    }
+    Ok(all)
+}
+
+/// The number that an entry of a folder has for its name.
+fn number(entry: &fs::DirEntry) -> Option<u32> {
+    entry.file_name().to_str()?.parse().ok()
+}
+
+/// The children of all threads of a process. `between` is called after each thread.
+pub fn children(pid: u32, between: &mut dyn FnMut()) -> Vec<u32> {
+    let mut all = Vec::new();
+    for tid in threads(pid).unwrap_or_default() {
+        let text = text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+        all.extend(
+            text.split_whitespace()
+                .filter_map(|w| w.parse::<u32>().ok()),
+        );
+        between();
+    }
+    all
+}
+
+/// The value of a line of `status`, such as `CapEff`; `None` if there is no such line. `who` is the id of a process or
+/// thread, or `self`.
+pub(crate) fn status(who: impl std::fmt::Display, line: &str) -> Option<String> {
+    let text = text(format!("/proc/{who}/status")).ok()?;
+    text.lines()
+        .find_map(|l| l.strip_prefix(line)?.strip_prefix(':'))
+        .map(|value| value.trim().to_owned())
+}
+
+/// A bit mask in `status`: capabilities or signals.
+pub(crate) fn status_bits(who: impl std::fmt::Display, line: &str) -> Option<u64> {
+    u64::from_str_radix(&status(who, line)?, 16).ok()
+}
+
+/// The effective capabilities of this process, one bit each.
+pub fn capabilities() -> u64 {
+    status_bits("self", "CapEff").unwrap_or(0)
+}
+
+/// The control groups that a process is in, as the kernel writes them.
+///
+/// # Errors
+/// Those of reading them: no such process.
+pub fn cgroups(pid: u32) -> io::Result<String> {
+    text(format!("/proc/{pid}/cgroup"))
+}
+
+/// The process that a process's or thread's id belongs to.
+pub fn process_of(id: u32) -> Option<u32> {
+    status(id, "Tgid")?.parse().ok()
+}
+
+/// Size of a process's address space in pages; 0 where there is none.
+pub fn pages(pid: u32) -> u64 {
+    let of = |path: String| {
+        let text = text(path).unwrap_or_default();
+        let first = text.split_whitespace().next();
+        first.and_then(|w| w.parse().ok()).unwrap_or(0)
+    };
+    match of(format!("/proc/{pid}/statm")) {
+        // Its first thread may have ended.
+        0 => of(of_process(pid, "statm")),
+        pages => pages,
+    }
+}
+
+/// The folder of a process's open files, which are links.
+///
+/// # Errors
+/// Those of reading the folder: no such process, or no right to.
+pub fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
+    fs::read_dir(of_process(pid, "fd"))
+}
+
+/// Opens a file that a process chose, where it is a regular one and `fits`. Nothing else is opened: that would do something to a
+/// device, and wait for a pipe's other end.
+pub fn open_regular(
+    path: impl AsRef<Path>,
+    fits: impl Fn(&fs::Metadata) -> bool,
+) -> Option<fs::File> {
+    let open = |path: &Path, flags: i32| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(flags).open(path).ok()
+    };
+    // By this descriptor it can be asked for and opened, no more.
+    let seen = open(path.as_ref(), libc::O_PATH)?;
+    let regular = seen.metadata().ok().filter(fs::Metadata::is_file)?;
+    fits(&regular).then_some(())?;
+    let same = format!("/proc/self/fd/{}", seen.as_raw_fd());
+    open(Path::new(&same), libc::O_NONBLOCK | libc::O_NOCTTY)
+}
+
+/// The path by which a process's program is opened, wherever its file is by now; none where the file that is mapped under this name,
+/// without ` (deleted)`, is not that one.
+pub fn program_as(pid: u32, name: &str) -> Option<String> {
+    let path = of_process(pid, "exe");
+    let target = fs::read_link(&path).ok()?;
+    let target = target.to_str()?;
+    (target.strip_suffix(" (deleted)").unwrap_or(target) == name).then_some(path)
+}
+
+/// No thread of a process runs any more: it is gone, or waits to be reaped.
+pub fn has_ended(pid: u32) -> bool {
+    all_threads(pid, |stat| stat.is_none_or(|s| s.is_over()))
+}
+
+/// All threads of a process are exiting (PF_EXITING), or it is gone.
+pub fn is_ending(pid: u32) -> bool {
+    all_threads(pid, |stat| stat.is_none_or(|s| s.is_exiting()))
+}
+
+/// Tells whether `so` holds for all threads. The first thread is asked first; it may have ended before the others.
+fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
+    so(Stat::of_process(pid).ok())
+        && threads(pid)
+            .unwrap_or_default()
+            .iter()
+            .all(|tid| so(Stat::of_thread(pid, *tid).ok()))
+}
+
+/// `kernel.yama.ptrace_scope`: which processes may trace others; empty if the kernel has no Yama.
+pub fn ptrace_scope() -> String {
+    let text = text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// The kernel's release; empty where it cannot be read.
+pub fn kernel_release() -> String {
+    let text = text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `then` in a thread of this process that has the name.
+    fn named<T: Send>(name: &std::ffi::CStr, then: impl FnOnce(u32, u32) -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // SAFETY: names this thread; the name ends with 0.
+                unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+                // SAFETY: reads an id.
+                then(std::process::id(), unsafe { libc::gettid() } as u32)
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn names_that_are_not_utf_8() {
+        for (given, shown) in [
+            (c"\xff", "\u{fffd}"),
+            // 15 bytes of it are kept: they end within a character.
+            (c"abcdefghijklmn\xc3\xa9", "abcdefghijklmn\u{fffd}"),
+            (c"a) b (", "a) b ("),
+            (c"ends with two  ", "ends with two  "),
+        ] {
+            named(given, |pid, tid| {
+                assert_eq!(name(pid, Some(tid)).as_deref(), Some(shown));
+                let all = tasks::tasks(pid).unwrap();
+                let own = all.iter().find(|t| t.tid == tid).expect("it is there");
+                assert_eq!((own.name.as_str(), own.state), (shown, 'R'));
+            });
+        }
+        assert_eq!(name(u32::MAX, None), None);
+    }
+
+    /// When a process's first thread has ended, its mappings are found by the other thread.
+    #[test]
+    fn first_thread_that_has_ended() {
+        // SAFETY: the child makes a thread and ends its first one by system calls alone; both end soon.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it ends with this test, whatever comes of that.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(3600)));
+            // SAFETY: ends this thread alone.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        let pid = child as u32;
+        let own = format!("/proc/{pid}/maps");
+        nvcap_waiting::until("the child's first thread has ended", || {
+            is_over(&format!("/proc/{pid}"))
+        });
+        let (alone, found) = (text(&own), text(of_process(pid, "maps")));
+        // SAFETY: a child of this test that has not been waited for yet.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert!(alone.is_ok_and(|t| t.is_empty()) && found.unwrap().contains("[stack]"));
+        assert_eq!(
+            of_process(std::process::id(), "mem"),
+            format!("/proc/{}/mem", std::process::id())
+        );
+    }
+
+    #[test]
+    fn a_process_ends_once_and_then_counts_as_ending() {
+        let me = std::process::id();
+        assert!(!has_ended(me) && !is_ending(me));
+        assert_eq!(process_of(me), Some(me));
+        assert!(processes().contains(&me) && threads(me).unwrap().contains(&me) && pages(me) > 10);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        nvcap_waiting::until("the child has ended", || has_ended(pid) && is_ending(pid));
+        assert!(exists(pid) && children(me, &mut || ()).contains(&pid));
+        child.wait().unwrap();
+        assert!(has_ended(pid), "nor is it there any more");
+        assert!(!exists(pid) && threads(pid).is_err());
+    }
+}

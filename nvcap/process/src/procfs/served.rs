@@ -1,0 +1,220 @@
+//! Mappings of files that another program answers for. To read one may last for ever: a FUSE file system's program, which any
+//! user may start, need not answer, and the read cannot be given up. So these are known by the numbers of their file systems' devices,
+//! which the kernel tells without asking anybody, and neither opened nor read.
+
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read as _;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use super::{exists, of_process};
+
+/// Bytes of a `mountinfo` that are read at most: some ten thousand file systems.
+const MOST_MOUNTS: u64 = 4 << 20;
+/// Processes that are kept until those that have ended are forgotten.
+const MOST_PROCESSES: usize = 1024;
+/// Folder in which the kernel lists the FUSE file systems of all mount namespaces, by the minor numbers of their devices.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// A device: major and minor number.
+type Number = (u32, u32);
+
+/// The device numbers of the file systems in a `mountinfo` that a program answers for. A network's, which root mounts, are none of them.
+fn mounted(mountinfo: &str) -> BTreeSet<Number> {
+    let number = |line: &str| {
+        let (mount, system) = line.split_once(" - ")?;
+        let kind = system.split(' ').next()?;
+        (kind == "fuse" || kind.starts_with("fuse.")).then_some(())?;
+        let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    mountinfo.lines().filter_map(number).collect()
+}
+
+/// A device as `/proc/PID/maps` writes it, in hexadecimal, where it is none that exists: those of disks and of memory without a file are
+/// left out. (Of a disk, too, a program may answer, `fuseblk`: root mounted it.)
+fn number(device: &str) -> Option<Number> {
+    let minor = u32::from_str_radix(device.strip_prefix("00:")?, 16).ok()?;
+    (minor != 0).then_some((0, minor))
+}
+
+/// The text of a `mountinfo`; empty where it cannot be read.
+fn mountinfo(path: &str) -> String {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path);
+    let read = file.map(|f| f.take(MOST_MOUNTS).read_to_end(&mut bytes));
+    if let Err(e) = read {
+        log::debug!("{path}: {e}");
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The FUSE file systems of this machine; none where the kernel's folder of them is not there.
+fn connections() -> Option<BTreeSet<Number>> {
+    let device = |path: &Path| path.metadata().ok().map(|m| m.dev());
+    let folder = Path::new(CONNECTIONS);
+    // Where nothing is mounted it is empty, whatever there is.
+    (device(folder)? != device(folder.parent()?)?).then_some(())?;
+    let all = fs::read_dir(CONNECTIONS).ok()?.flatten();
+    let minor = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    Some(all.filter_map(minor).map(|minor| (0, minor)).collect())
+}
+
+/// The file systems that a process may have files of, once they were asked for. Made anew for each look at its mappings.
+#[derive(Debug)]
+pub struct Served {
+    pid: u32,
+    all: OnceCell<BTreeSet<Number>>,
+}
+
+impl Served {
+    /// Makes that of a process.
+    pub fn of(pid: u32) -> Self {
+        Self {
+            pid,
+            all: OnceCell::new(),
+        }
+    }
+
+    /// Makes one of file systems that are named.
+    #[cfg(test)]
+    pub(crate) fn made_up(text: &str) -> Self {
+        Self {
+            pid: 0,
+            all: mounted(text).into(),
+        }
+    }
+
+    /// By the kernel's list; else by the process's mounts and nvcap's own: its files may be of either.
+    fn asked(&self) -> BTreeSet<Number> {
+        connections().unwrap_or_else(|| {
+            let mut all = mounted(&mountinfo(&of_process(self.pid, "mountinfo")));
+            all.extend(mounted(&mountinfo("/proc/self/mountinfo")));
+            all
+        })
+    }
+
+    /// True where a program answers for the file of a mapping with this device: its memory must not be read, nor the file be opened.
+    pub fn has(&self, device: &str) -> bool {
+        number(device).is_some_and(|n| self.all.get_or_init(|| self.asked()).contains(&n))
+    }
+}
+
+/// Ranges of processes' memory that were found to be unreadable, by process.
+static UNREADABLE: RwLock<BTreeMap<u32, Vec<Range<u64>>>> = RwLock::new(BTreeMap::new());
+/// There are such ranges, of any process: without them reads need not ask.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Keeps which memory of a process must not be read, by a look at its mappings: ranges that ascend.
+pub(crate) fn keep(pid: u32, ranges: Vec<Range<u64>>) {
+    if ranges.is_empty() && !ANY.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut all = UNREADABLE.write().unwrap_or_else(PoisonError::into_inner);
+    if all.len() >= MOST_PROCESSES {
+        all.retain(|pid, _| exists(*pid));
+    }
+    if ranges.is_empty() {
+        all.remove(&pid);
+    } else if all.insert(pid, ranges).is_none() {
+        log::warn!("process {pid}: {NOT_READ}");
+    }
+    ANY.store(!all.is_empty(), Ordering::Relaxed);
+}
+
+/// Text for a process that has such memory.
+pub(crate) const NOT_READ: &str = "it has mapped files of a FUSE file system: that memory is not read, for its program need not answer";
+
+/// True where any of these ranges (address and length) of a process's memory must not be read, by the last look at its mappings.
+pub(super) fn is_unreadable(pid: u32, mut ranges: impl Iterator<Item = (u64, usize)>) -> bool {
+    if !ANY.load(Ordering::Relaxed) {
+        return false;
+    }
+    let all = UNREADABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let Some(own) = all.get(&pid) else {
+        return false;
+    };
+    ranges.any(|(at, len)| {
+        let end = at.saturating_add(len as u64);
+        let behind = own.partition_point(|r| r.end <= at);
+        own.get(behind).is_some_and(|r| r.start < end)
+    })
+}
+
+/// True where a process was found to have memory that must not be read.
+pub(crate) fn has_unreadable(pid: u32) -> bool {
+    is_unreadable(pid, std::iter::once((0, usize::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::mem::{Memory, Ordinary};
+
+    const MOUNTS: &str = "\
+22 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw
+30 22 0:45 / /home/a\\040b rw,nosuid,nodev shared:7 master:2 - fuse.sshfs a@b:/ rw,user_id=1001,allow_other
+31 22 0:46 / /mnt rw - fuse hang rw,user_id=1001
+32 22 0:47 / /data ro - nfs4 server:/ ro
+33 22 0:48 / /dev/shm rw - tmpfs - fuse rw
+34 22 8:17 / /usb rw - fuseblk /dev/sdb1 rw
+35 22 0:49 / /fused rw - fusectl none rw
+36 22 0:50 / /9 rw - 9p host rw
+nonsense - fuse x
+37 22 nonsense / /a rw - fuse x";
+
+    #[test]
+    fn file_systems_that_somebody_answers_for() {
+        assert_eq!(mounted(MOUNTS), [(0, 45), (0, 46)].into());
+    }
+
+    #[test]
+    fn mappings_by_their_devices() {
+        let served = Served::made_up(MOUNTS);
+        // In hexadecimal.
+        for (device, is_served) in [
+            ("00:2d", true),
+            ("00:2e", true),
+            ("00:2f", false),
+            ("00:30", false),
+            ("00:31", false),
+            ("00:45", false),
+            ("08:02", false),
+            ("08:11", false),
+            ("00:00", false),
+            ("nonsense", false),
+        ] {
+            assert_eq!(served.has(device), is_served, "{device}");
+        }
+    }
+
+    /// Memory of this process, as if it were mapped from such a file.
+    #[test]
+    fn kept_ranges_are_not_read() {
+        let bytes = [7u8; 64];
+        let at = bytes.as_ptr() as u64;
+        // By this thread's number: other tests look at the mappings of this process.
+        // SAFETY: reads an id.
+        let pid = unsafe { libc::gettid() }.cast_unsigned();
+        let (memory, ordinary) = (Memory::open(pid).unwrap(), Ordinary::open(pid).unwrap());
+        let read = |from: u64| {
+            let mut to = [0; 16];
+            let by_file = memory.read(from, &mut to).is_ok();
+            assert_eq!(ordinary.read(&[(from, 16)], &mut to).is_ok(), by_file);
+            by_file
+        };
+        let all = [0, 1, 16, 31, 32, 48].map(|offset| at + offset);
+        assert_eq!(all.map(read), [true; 6]);
+        keep(pid, vec![at + 16..at + 32, at + 63..at + 64]);
+        assert!(has_unreadable(pid));
+        assert_eq!(all.map(read), [true, false, false, false, true, false]);
+        keep(pid, Vec::new());
+        assert!(!has_unreadable(pid));
+        assert_eq!(all.map(read), [true; 6]);
+    }
+}

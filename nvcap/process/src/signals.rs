@@ -1,0 +1,177 @@
+//! The user's signals while a trace is made or a file is read: the first ends that. What is captured is then still shown, as long as
+//! somebody takes it; a write that nobody takes is given up after a while, or at a further signal.
+
+use std::{
+    io,
+    os::fd::RawFd,
+    ptr,
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering},
+    thread,
+    time::Duration,
+};
+
+use super::error::{Error, Result, no_thread};
+use nvcap_recording::blocked_write;
+
+/// The signals that ask for the end.
+const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// How long one write may take once the end was asked for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Interrupts a write. By default it is ignored, so one that comes too late does no harm.
+const INTERRUPTION: i32 = libc::SIGURG;
+
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+/// Nothing is traced any more: a signal from now on is about the output.
+static TRACED: AtomicBool = AtomicBool::new(false);
+/// Descriptor that the handler writes to, so that whoever minds the output need not look again and again.
+static EVENT: AtomicI32 = AtomicI32::new(-1);
+/// Descriptor that the handler writes to, so that whoever traces need not look again and again. Nobody reads from it: it stays readable.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+/// They are taken.
+static CAUGHT: AtomicBool = AtomicBool::new(false);
+/// A signal has come, ever.
+static CAME: AtomicBool = AtomicBool::new(false);
+/// How many have come.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn on_signal(signal: i32) {
+    SIGNAL.store(signal, Ordering::SeqCst);
+    CAME.store(true, Ordering::SeqCst);
+    COUNT.fetch_add(1, Ordering::SeqCst);
+    let one = 1u64.to_ne_bytes();
+    for event in [&EVENT, &WAKE] {
+        // SAFETY: async-signal-safe; eight bytes, to a descriptor that stays open.
+        unsafe { libc::write(event.load(Ordering::SeqCst), one.as_ptr().cast(), 8) };
+    }
+}
+
+/// Asks for recordings to be sealed.
+const SEALING: i32 = libc::SIGUSR2;
+/// It was asked for.
+static SEAL: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_sealing(_signal: i32) {
+    SEAL.store(true, Ordering::SeqCst);
+}
+
+extern "C" fn on_no_sealing(_signal: i32) {}
+
+/// The signal that asks for recordings to be sealed ends no nvcap that has none: whoever sends it to all of them means those that do.
+/// Programs that are started are not affected: a handler is not inherited.
+pub fn survive_sealing() {
+    handle(SEALING, on_no_sealing, libc::SA_RESTART);
+}
+
+/// From now on the signal that asks for recordings to be sealed sets this, until whoever seals them takes it back.
+pub fn sealing() -> &'static AtomicBool {
+    handle(SEALING, on_sealing, libc::SA_RESTART);
+    &SEAL
+}
+
+/// Tells whether sealing was asked for and has not been done.
+pub fn asks_for_sealing() -> bool {
+    SEAL.load(Ordering::SeqCst)
+}
+
+extern "C" fn on_interruption(_signal: i32) {}
+
+fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) {
+    // SAFETY: an all-zero sigaction is a valid one.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = flags;
+    // SAFETY: the handlers do what is async-signal-safe and nothing else.
+    unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
+}
+
+/// Takes the signals from now on, if that was not done before. `shows`: the thread, by its id, that writes the output.
+///
+/// # Errors
+/// When there are no more file descriptors or threads.
+pub fn catch(shows: i32) -> Result<()> {
+    let failed = |e: io::Error| {
+        Error::new(
+            "preparing for signals",
+            e,
+            "raise the limit on open files (ulimit -n)",
+        )
+    };
+    if CAUGHT.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
+    for to in [&EVENT, &WAKE] {
+        // SAFETY: makes a descriptor.
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if event < 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        to.store(event, Ordering::SeqCst);
+    }
+    let event = EVENT.load(Ordering::SeqCst);
+    handle(INTERRUPTION, on_interruption, 0);
+    for signal in ENDING {
+        handle(signal, on_signal, libc::SA_RESTART);
+    }
+    thread::Builder::new()
+        .name("nvcap-signals".into())
+        .spawn(move || mind(event, shows))
+        .map_err(|e| no_thread(&e))?;
+    Ok(())
+}
+
+/// How many have come since they are taken: whoever is not the one who traces can see a new one by it.
+pub fn count() -> u32 {
+    COUNT.load(Ordering::SeqCst)
+}
+
+/// The signal that has come since the last call, 0 for none.
+pub fn take() -> i32 {
+    SIGNAL.swap(0, Ordering::SeqCst)
+}
+
+/// Returns the descriptor that becomes readable with the first signal; none where no signals are taken, or one has come.
+pub fn wake() -> Option<RawFd> {
+    let wake = WAKE.load(Ordering::SeqCst);
+    (wake >= 0 && !CAME.load(Ordering::SeqCst)).then_some(wake)
+}
+
+/// Tells whether a signal has come since the last [`take`].
+pub fn is_one() -> bool {
+    SIGNAL.load(Ordering::SeqCst) != 0
+}
+
+/// Tells that a file is read: a signal from now on ends that.
+pub fn reads() {
+    TRACED.store(false, Ordering::SeqCst);
+}
+
+/// Tells that nothing is traced any more. What has come until now has ended the tracing, or the command and with it that.
+pub fn traced() {
+    take();
+    TRACED.store(true, Ordering::SeqCst);
+}
+
+/// Waits for the first signal, then minds the output to the program's end.
+fn mind(event: i32, shows: i32) {
+    let mut count = [0u8; 8];
+    // SAFETY: room for eight bytes.
+    while unsafe { libc::read(event, count.as_mut_ptr().cast(), 8) } != 8 {
+        thread::sleep(Duration::from_millis(50));
+    }
+    loop {
+        let again = TRACED.load(Ordering::SeqCst) && take() != 0;
+        if again || blocked_write::waited() >= PATIENCE {
+            blocked_write::end();
+        }
+        if blocked_write::is_over() {
+            for signal in ENDING {
+                // SAFETY: the next signal ends the program at once.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            // SAFETY: interrupts a thread of this process, or none where it has ended. Again and again, because it may
+            // come just before the write.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), shows, INTERRUPTION) };
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}

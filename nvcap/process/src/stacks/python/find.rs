@@ -1,0 +1,143 @@
+//! Which CPython a process has, and where.
+
+use std::fmt;
+use std::fs;
+
+use super::elf::Image;
+use super::offsets::{self, DEBUG_BYTES};
+use super::{Python, Types, Version};
+use crate::procfs::{maps, mem::Peek, of_process, served::Served};
+
+/// Why there are no Python frames to be had of a process.
+#[derive(Debug)]
+pub enum FindError {
+    /// Its mappings cannot be read.
+    Maps(std::io::Error),
+    /// It runs a CPython whose structures are not known.
+    Unknown {
+        /// The version, as far as it tells.
+        version: String,
+    },
+}
+
+impl fmt::Display for FindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Maps(e) => write!(f, "its mappings cannot be read: {e}"),
+            Self::Unknown { version } => write!(
+                f,
+                "it runs Python {version}, and frames of CPython 3.10 to 3.14 are all that is known here"
+            ),
+        }
+    }
+}
+
+/// Tells whether a file's name is that of a Python's program or library (and not that of an extension module,
+/// `x.cpython-311-x86_64-linux-gnu.so`).
+fn is_python(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.starts_with("python") || name.starts_with("libpython")
+}
+
+/// Returns the first addresses of the images that may contain a CPython: the program's own first, as the dynamic linker would search.
+pub(super) fn candidates(pid: u32) -> std::io::Result<Vec<u64>> {
+    let program = fs::read_link(of_process(pid, "exe")).ok();
+    let program = program.as_deref().and_then(|p| p.to_str());
+    let (mut first, mut others) = (Vec::new(), Vec::new());
+    let served = Served::of(pid);
+    maps::each_line(pid, &mut || (), &mut |line| {
+        if line.offset != 0
+            || !line.read()
+            || !line.path.starts_with('/')
+            || served.has(line.device)
+        {
+            return;
+        }
+        if Some(line.path) == program {
+            first.push(line.start);
+        } else if is_python(line.path) {
+            others.push(line.start);
+        }
+    })?;
+    first.extend(others);
+    Ok(first)
+}
+
+impl Python {
+    /// The CPython in a process; none where it has none.
+    ///
+    /// # Errors
+    /// When the process's mappings cannot be read, or its CPython is one whose structures are not known.
+    pub fn find<M: Peek + ?Sized>(pid: u32, memory: &M) -> Result<Option<Self>, FindError> {
+        for start in candidates(pid).map_err(FindError::Maps)? {
+            if let Some(python) = Self::at(memory, start)? {
+                return Ok(Some(python));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The CPython in the image that is mapped at `start`.
+    pub(super) fn at<M: Peek + ?Sized>(memory: &M, start: u64) -> Result<Option<Self>, FindError> {
+        let Some(image) = Image::at(memory, start) else {
+            return Ok(None);
+        };
+        let symbols = || {
+            let types = Types {
+                code: image.symbol("PyCode_Type")?,
+                unicode: image.symbol("PyUnicode_Type")?,
+                bytes: image.symbol("PyBytes_Type")?,
+            };
+            Some((image.symbol("_PyRuntime")?, types))
+        };
+        let Some((runtime, types)) = symbols() else {
+            return Ok(None);
+        };
+        let mut head = vec![0; DEBUG_BYTES];
+        let debug = memory.peek(runtime, &mut head).ok();
+        let debug = debug.and_then(|()| offsets::debug_head(&head));
+        let (hex, free_threaded) = match debug {
+            Some(debug) => (Some(debug.version), debug.free_threaded),
+            None => {
+                // 3.11 was the first to export its version, as a constant.
+                let version = image.symbol("Py_Version");
+                let version = version.and_then(|at| memory.word(at).ok());
+                (version.map(|v| v as u32), false)
+            }
+        };
+        let version = match hex {
+            Some(hex) => Version {
+                major: (hex >> 24) as u8,
+                minor: (hex >> 16) as u8,
+                patch: Some((hex >> 8) as u8),
+                free_threaded,
+            },
+            // 3.10 added this function.
+            None if image.symbol("Py_NewRef").is_some() => Version {
+                major: 3,
+                minor: 10,
+                patch: None,
+                free_threaded,
+            },
+            None => {
+                return Err(FindError::Unknown {
+                    version: "3.9 or older".to_owned(),
+                });
+            }
+        };
+        let offsets = match (debug, version.major) {
+            (Some(_), _) => offsets::from_debug(&head),
+            (None, 3) => offsets::built_in(version.minor),
+            (None, _) => None,
+        };
+        let offsets = offsets.ok_or_else(|| FindError::Unknown {
+            version: version.to_string(),
+        })?;
+        Ok(Some(Self {
+            version,
+            runtime,
+            types,
+            offsets,
+        }))
+    }
+}

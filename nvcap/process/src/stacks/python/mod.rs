@@ -1,0 +1,83 @@
+//! The Python frames of a process's threads, read from outside through its memory: no ptrace, no stop, no code in the
+//! process.
+//!
+//! CPython keeps what is needed in plain structures. The variable `_PyRuntime` leads to the interpreters, an interpreter to its
+//! thread states, a thread state to the newest frame, and each frame to its caller's and to the code object that it runs. The
+//! code object has the function's name, the file's, and a table from instructions to lines.
+//!
+//! The fields' places differ between the minor versions ([`offsets`]): CPython 3.13 and later say it themselves, 3.10 to
+//! 3.12 do not.
+//!
+//! The process runs on while it is read, so that any structure may be gone or half written. What is read is checked: objects by
+//! their type, instructions by the size of their code, and a chain of frames by walking it twice. What fails a check is left
+//! out; nothing is guessed.
+
+mod elf;
+pub(crate) mod find;
+pub mod frames;
+mod lines;
+pub mod objects;
+pub(crate) mod offsets;
+#[cfg(test)]
+mod recorded;
+#[cfg(test)]
+mod tests;
+pub mod threads;
+
+use std::fmt;
+
+use offsets::Offsets;
+
+/// The CPython of a process: where it is, and where its structures have their fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Python {
+    /// Its version.
+    pub version: Version,
+    /// Address of `_PyRuntime`.
+    runtime: u64,
+    /// Addresses of the types that are checked for.
+    types: Types,
+    /// Offsets of the fields of its structures.
+    offsets: Offsets,
+}
+
+/// Addresses of type objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Types {
+    /// `PyCode_Type`.
+    code: u64,
+    /// `PyUnicode_Type`.
+    unicode: u64,
+    /// `PyBytes_Type`.
+    bytes: u64,
+}
+
+/// A version of CPython.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// 3.
+    pub major: u8,
+    /// 10 to 14.
+    pub minor: u8,
+    /// The patch release; `None` of 3.10, which does not tell.
+    pub patch: Option<u8>,
+    /// Built without the global interpreter lock.
+    pub free_threaded: bool,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)?;
+        if let Some(patch) = self.patch {
+            write!(f, ".{patch}")?;
+        }
+        f.write_str(if self.free_threaded { "t" } else { "" })
+    }
+}
+
+impl Python {
+    /// Returns the offsets of the structures' fields; a walk elsewhere (in a BPF program) needs their `walk`.
+    pub fn offsets(&self) -> &Offsets {
+        &self.offsets
+    }
+}

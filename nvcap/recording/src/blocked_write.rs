@@ -1,0 +1,46 @@
+//! How long output is waited for: for ever, until the user asks for the end. Then a write that nobody takes is given up.
+//!
+//! A write to a pipe or a terminal lasts as long as its reader likes. Whoever watches for the user's signals asks here how
+//! long the write under way has lasted, and says when there is no more waiting; [`nvcap_show::output::writer`] then counts what it
+//! has as not written, and [`nvcap_show::pipeline`] shows no more. Knows no signal and no file.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// When the write under way began, ms of this module's clock; 0 while there is none.
+static SINCE: AtomicU64 = AtomicU64::new(0);
+static OVER: AtomicBool = AtomicBool::new(false);
+
+fn now_ms() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let passed = START.get_or_init(Instant::now).elapsed().as_millis();
+    // 0 says that there is no write.
+    u64::try_from(passed).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+/// Does one write.
+pub fn write<T>(write: impl FnOnce() -> T) -> T {
+    SINCE.store(now_ms(), Ordering::SeqCst);
+    let result = write();
+    SINCE.store(0, Ordering::SeqCst);
+    result
+}
+
+/// How long the write under way has lasted; no time where there is none.
+pub fn waited() -> Duration {
+    match SINCE.load(Ordering::SeqCst) {
+        0 => Duration::ZERO,
+        since => Duration::from_millis(now_ms().saturating_sub(since)),
+    }
+}
+
+/// There is no more waiting. A write under way ends only when something interrupts it.
+pub fn end() {
+    OVER.store(true, Ordering::SeqCst);
+}
+
+/// Tells whether output is no longer waited for.
+pub fn is_over() -> bool {
+    OVER.load(Ordering::SeqCst)
+}

@@ -1,0 +1,237 @@
+//! Information on a trace at the beginning and at the end of its recording.
+
+use super::decode::{observed, trapped};
+use super::messages as m;
+use nvcap_decode::ledger::{Observed, Trapped};
+use nvcap_decode::record::Stamp;
+use nvcap_decode::wire::GpuVa;
+
+/// Description of the trace: what was traced, where and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceInfo {
+    /// nvcap, with its version.
+    pub program: String,
+    /// The driver's release, where it was known.
+    pub driver: Option<String>,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processor.
+    pub processor: String,
+    /// `CLOCK_MONOTONIC` when the recording began, ns.
+    pub monotonic_ns: u64,
+    /// `CLOCK_REALTIME` at the same time, ns.
+    pub realtime_ns: u64,
+    /// How submissions were seen: `trap`, `observe`, or the format that the recording was made of.
+    pub how: String,
+    /// The GPU's time stamps were read.
+    pub gpu_time: bool,
+    /// Stacks were taken.
+    pub stacks: bool,
+    /// The records are in the order of their times; those of a live trace are in the order in which they came.
+    pub in_order: bool,
+    /// Users' data was left out.
+    pub redacted: bool,
+    /// The command that was traced, with its arguments.
+    pub command: Vec<String>,
+    /// Which of the trace's files this is, counted from 0.
+    pub file: u32,
+    /// Records of earlier files that this one would need and lacks.
+    pub left_out: u64,
+    /// The GPUs of the machine. Empty where it has none, or nothing was known of them.
+    pub gpus: Vec<HostGpu>,
+}
+
+/// A GPU of the machine on which the recording was made, as the driver tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostGpu {
+    /// N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// The model's name.
+    pub model: Option<String>,
+    /// `GPU-...`.
+    pub uuid: Option<String>,
+    /// Its PCI address, such as `0000:c1:00.0`.
+    pub bus: Option<String>,
+}
+
+impl std::fmt::Display for HostGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GPU {}", self.minor)?;
+        let known = [&self.model, &self.bus, &self.uuid];
+        for (n, value) in known.into_iter().flatten().enumerate() {
+            write!(f, "{} {value}", if n == 0 { ":" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl TraceInfo {
+    /// Returns the time of day at a time of `CLOCK_MONOTONIC`, ns.
+    pub(super) fn realtime_of(&self, monotonic_ns: u64) -> u64 {
+        let offset = self.realtime_ns.wrapping_sub(self.monotonic_ns);
+        monotonic_ns.wrapping_add(offset)
+    }
+
+    /// The processor and the GPUs, as text for people.
+    pub(super) fn hardware(&self) -> String {
+        let gpus = self.gpus.iter().map(ToString::to_string);
+        let all = { [self.processor.clone()].into_iter() }.chain(gpus);
+        all.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The message of a file whose first record has the number `first`.
+    pub(super) fn message(&self, first: u64) -> m::Trace {
+        m::Trace {
+            program: self.program.clone(),
+            driver: self.driver.clone(),
+            kernel: self.kernel.clone(),
+            processor: self.processor.clone(),
+            monotonic_ns: self.monotonic_ns,
+            realtime_ns: self.realtime_ns,
+            how: self.how.clone(),
+            gpu_time: self.gpu_time,
+            stacks: self.stacks,
+            in_order: self.in_order,
+            redacted: self.redacted,
+            command: self.command.clone(),
+            file: self.file,
+            left_out: self.left_out,
+            gpus: { self.gpus.iter().cloned() }
+                .map(|g| m::HostGpu {
+                    minor: g.minor,
+                    model: g.model,
+                    uuid: g.uuid,
+                    bus: g.bus,
+                })
+                .collect(),
+            first,
+        }
+    }
+
+    pub(super) fn of(t: m::Trace) -> Self {
+        Self {
+            program: t.program,
+            driver: t.driver,
+            kernel: t.kernel,
+            processor: t.processor,
+            monotonic_ns: t.monotonic_ns,
+            realtime_ns: t.realtime_ns,
+            how: t.how,
+            gpu_time: t.gpu_time,
+            stacks: t.stacks,
+            in_order: t.in_order,
+            redacted: t.redacted,
+            command: t.command,
+            file: t.file,
+            left_out: t.left_out,
+            gpus: { t.gpus.into_iter() }
+                .map(|g| HostGpu {
+                    minor: g.minor,
+                    model: g.model,
+                    uuid: g.uuid,
+                    bus: g.bus,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Reading of a GPU's clock at some moment, as closely as the trace knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuClock {
+    /// A process that uses the GPU.
+    pub pid: u32,
+    /// The semaphore that the GPU wrote its time beside.
+    pub address: GpuVa,
+    /// The GPU's clock, ns.
+    pub gpu_ns: u64,
+    /// The moment came after this time of `CLOCK_MONOTONIC`, ns.
+    pub before_ns: u64,
+    /// The moment came no later than this time of `CLOCK_MONOTONIC`, ns.
+    pub seen_ns: u64,
+}
+
+impl GpuClock {
+    /// That of a stamp, where it has a time of the GPU and the moment is known from both sides.
+    pub(super) fn of(pid: u32, stamp: &Stamp) -> Option<Self> {
+        Some(Self {
+            pid,
+            address: stamp.address,
+            gpu_ns: stamp.gpu_ns?,
+            before_ns: stamp.before_ns,
+            seen_ns: stamp.seen_ns,
+        })
+        .filter(|c| c.before_ns != 0 && c.before_ns <= c.seen_ns)
+    }
+
+    /// For how long the moment may have been, ns.
+    pub(super) fn width(&self) -> u64 {
+        self.seen_ns.saturating_sub(self.before_ns)
+    }
+}
+
+/// Information that a live trace gives at its end beside its records.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EndInfo {
+    /// The time of the last record, ns.
+    pub time_ns: u64,
+    /// The account of observing.
+    pub observed: Option<Observed>,
+    /// The stack of one in so many doorbells was taken, and how many doorbells were passed by.
+    pub stack_sample: Option<(u32, u64)>,
+    /// Packets that could not be written (a full disk).
+    pub unwritten: u64,
+    /// The clock of the GPU that each process uses, where its time stamps were read.
+    pub gpu_clocks: Vec<GpuClock>,
+    /// The account of the trap.
+    pub trapped: Option<Trapped>,
+    /// Words for what stacks lack, and how much of it.
+    pub left_out_of_stacks: Vec<(String, u64)>,
+}
+
+impl EndInfo {
+    pub(super) fn message(&self) -> m::End {
+        m::End {
+            time_ns: self.time_ns,
+            observed: self.observed.as_ref().map(Into::into),
+            stack_sample: { self.stack_sample }
+                .map(|(every, passed)| m::StackSample { every, passed }),
+            unwritten: self.unwritten,
+            gpu_clocks: { self.gpu_clocks.iter() }
+                .map(|c| m::GpuClock {
+                    pid: c.pid,
+                    address: c.address.0,
+                    gpu_ns: c.gpu_ns,
+                    before_ns: c.before_ns,
+                    seen_ns: c.seen_ns,
+                })
+                .collect(),
+            trapped: self.trapped.as_ref().map(Into::into),
+            left_out_of_stacks: { self.left_out_of_stacks.iter().cloned() }
+                .map(|(what, count)| m::LeftOutOfStacks { what, count })
+                .collect(),
+        }
+    }
+
+    pub(super) fn of(e: m::End) -> Self {
+        Self {
+            time_ns: e.time_ns,
+            observed: e.observed.map(observed),
+            stack_sample: e.stack_sample.map(|s| (s.every, s.passed)),
+            unwritten: e.unwritten,
+            gpu_clocks: { e.gpu_clocks.into_iter() }
+                .map(|c| GpuClock {
+                    pid: c.pid,
+                    address: GpuVa(c.address),
+                    gpu_ns: c.gpu_ns,
+                    before_ns: c.before_ns,
+                    seen_ns: c.seen_ns,
+                })
+                .collect(),
+            trapped: e.trapped.map(trapped),
+            left_out_of_stacks: { e.left_out_of_stacks.into_iter() }
+                .map(|l| (l.what, l.count))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Kind of a packet, and its head.
+
+use nvcap_decode::record::{MOST_BYTES, Record};
+
+/// The first bytes of each packet.
+pub(super) const MAGIC: [u8; 4] = *b"nvcp";
+/// The version of the head. A reader refuses others.
+pub(super) const VERSION: u8 = 1;
+/// Bytes of the head.
+pub(super) const HEAD: usize = 32;
+/// Bytes of the head whose checksum is taken: all behind the checksum.
+const CHECKED: usize = 8;
+/// The most bytes of a body in one packet: with its head well below 256 KiB, which is the most that Wireshark reads.
+pub(super) const MOST_PART: usize = 192 << 10;
+/// The most bytes of a body: the bytes of a record, with their heads. A reader gives up a longer one, as of damaged numbers, and a
+/// writer makes none.
+pub(super) const MOST_BODY: usize = MOST_BYTES + (MOST_BYTES >> 1);
+/// A record that stood in an earlier file of the same trace, too (`--rotate`).
+pub(super) const AGAIN: u8 = 1;
+
+macro_rules! kinds {
+    ($($(#[$of:meta])* $value:ident = $number:literal, $name:literal;)*) => {
+        /// Contents of a packet.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Kind {
+            $($(#[$of])* $value = $number,)*
+        }
+
+        impl Kind {
+            /// The kind with this number.
+            pub(super) const fn with_number(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$value),)*
+                    _ => None,
+                }
+            }
+
+            /// Its name, as messages and the interface of the packets have it.
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Description of the trace.
+    Trace = 0, "trace";
+    Ioctl = 1, "ioctl";
+    Mapping = 2, "mapping";
+    Unmapping = 3, "unmapping";
+    Process = 4, "process";
+    Channel = 5, "channel";
+    Submission = 6, "submission";
+    Gpu = 7, "gpu";
+    Image = 8, "image";
+    Kernel = 9, "kernel";
+    Stack = 10, "stack";
+    Stamps = 11, "stamps";
+    Loss = 12, "loss";
+    /// Calls that stacks name.
+    Calls = 13, "calls";
+    /// The live trace had shown everything up to here.
+    Idle = 14, "idle";
+    /// The trace ended.
+    End = 15, "end";
+    /// The trace goes on in another file.
+    Continued = 16, "continued";
+    /// A look at a process.
+    Look = 17, "look";
+    /// Entries that nobody read because the user asked for it.
+    Passed = 18, "passed";
+}
+
+impl Kind {
+    pub(super) const fn of(record: &Record) -> Self {
+        match record {
+            Record::Ioctl(_) => Self::Ioctl,
+            Record::Mapping(_) => Self::Mapping,
+            Record::Unmapping(_) => Self::Unmapping,
+            Record::Process(_) => Self::Process,
+            Record::Channel(_) => Self::Channel,
+            Record::Submission(_) => Self::Submission,
+            Record::Gpu(_) => Self::Gpu,
+            Record::Image(_) => Self::Image,
+            Record::Kernel(_) => Self::Kernel,
+            Record::Stack(_) => Self::Stack,
+            Record::Stamps(_) => Self::Stamps,
+            Record::Loss(_) => Self::Loss,
+            Record::Look(_) => Self::Look,
+            Record::Passed(_) => Self::Passed,
+        }
+    }
+}
+
+/// The head of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// The number of the kind.
+    pub kind: u8,
+    /// [`AGAIN`].
+    pub flags: u8,
+    /// The trace's own random number.
+    pub trace: u32,
+    /// The number of the record in the trace, counted from 0.
+    pub number: u64,
+    /// Which part of the body follows, and of how many.
+    pub part: (u32, u32),
+}
+
+impl Head {
+    /// The head of a packet with the part `part` of the body.
+    pub(super) fn bytes(&self, part: &[u8]) -> [u8; HEAD] {
+        let mut head = [0; HEAD];
+        head[..4].copy_from_slice(&MAGIC);
+        head[8..12].copy_from_slice(&[VERSION, self.kind, self.flags, 0]);
+        head[12..16].copy_from_slice(&self.trace.to_le_bytes());
+        head[16..24].copy_from_slice(&self.number.to_le_bytes());
+        head[24..28].copy_from_slice(&self.part.0.to_le_bytes());
+        head[28..].copy_from_slice(&self.part.1.to_le_bytes());
+        let sum = checksum(&head[CHECKED..], part);
+        head[4..8].copy_from_slice(&sum.to_le_bytes());
+        head
+    }
+
+    /// The head and the part of a packet; `None` if the packet is damaged or no packet of this format.
+    pub(super) fn parse(packet: &[u8]) -> Option<(Self, &[u8])> {
+        let (head, part) = packet.split_at_checked(HEAD)?;
+        let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes);
+        let (sum, trace) = (word(4).ok()?, word(12).ok()?);
+        let sound = head.starts_with(&MAGIC) && sum == checksum(&head[CHECKED..], part);
+        if !sound || head[8] != VERSION {
+            return None;
+        }
+        let number = u64::from(word(16).ok()?) | u64::from(word(20).ok()?) << 32;
+        let this = Self {
+            kind: head[9],
+            flags: head[10],
+            trace,
+            number,
+            part: (word(24).ok()?, word(28).ok()?),
+        };
+        Some((this, part))
+    }
+}
+
+fn checksum(head: &[u8], part: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(head);
+    sum.update(part);
+    sum.finalize()
+}

@@ -1,0 +1,116 @@
+//! Look at a process: the record, read from its message.
+
+use prost::Message as _;
+
+use super::decode::{NotUnderstood, at, submission, word};
+use super::look_messages::{Look, LookChannel, LookThread, NativeStack, PythonStack, Xid};
+use nvcap_decode::record::{
+    self as r, ChannelId, CpuVa, EntryTarget, Record, RingPlace, RingSize, StackEnd, TokenFrom,
+};
+
+type Result<T> = std::result::Result<T, NotUnderstood>;
+
+/// The record with this body.
+pub(super) fn record(body: &[u8]) -> Result<Record> {
+    let look = Look::decode(body)?;
+    let channels = look.channels.into_iter().map(channel);
+    let threads = look.threads.into_iter().map(thread);
+    Ok(Record::Look(Box::new(r::Look {
+        at: at(look.at)?,
+        took_ns: look.took_ns,
+        finding_ns: look.finding_ns,
+        reading_ns: look.reading_ns,
+        rank: look.rank,
+        python: look.python,
+        unused: look.unused,
+        notes: look.notes,
+        memory: { look.memory.iter() }
+            .map(|m| r::MemoryRange {
+                start: CpuVa(m.start),
+                len: m.len,
+            })
+            .collect(),
+        channels: channels.collect::<Result<_>>()?,
+        threads: threads.collect::<Result<_>>()?,
+        xids: look.xids.into_iter().map(xid).collect(),
+    })))
+}
+
+fn channel(c: LookChannel) -> Result<r::LookChannel> {
+    let token_from = |text: String| word("origin of the token", &text, TokenFrom::from_name(&text));
+    let first = c.first.into_iter().map(submission);
+    Ok(r::LookChannel {
+        facts: r::ChannelFacts {
+            channel: ChannelId(c.channel),
+            ring: CpuVa(c.ring),
+            userd: CpuVa(c.userd),
+            place: word("place", &c.place, RingPlace::from_name(&c.place))?,
+            size: word("size", &c.size, RingSize::from_name(&c.size))?,
+            target: word("target", &c.target, EntryTarget::from_name(&c.target))?,
+            moved: c.moved,
+            token_from: c.token_from.map(token_from).transpose()?,
+            error: c.error,
+            overwritten: c.overwritten,
+            recycled: c.recycled,
+            unreadable: c.unreadable,
+            elsewhere: c.elsewhere,
+            ring_gone: c.ring_gone,
+        },
+        gp_get: c.gp_get,
+        gp_put: c.gp_put,
+        first: first.collect::<Result<_>>()?,
+    })
+}
+
+fn thread(t: LookThread) -> Result<r::Thread> {
+    let native = |s: NativeStack| -> Result<r::NativeStack> {
+        Ok(r::NativeStack {
+            frames: { s.frames.into_iter() }
+                .map(|f| r::NativeFrame {
+                    module: f.module,
+                    function: f.symbol,
+                    offset: f.offset,
+                    address: f.address,
+                    file: f.file,
+                    line: f.line,
+                })
+                .collect(),
+            end: word("end of the stack", &s.end, StackEnd::from_name(&s.end))?,
+        })
+    };
+    let python = |s: PythonStack| r::PythonStack {
+        frames: { s.frames.into_iter() }
+            .map(|f| r::PythonFrame::new(f.function, f.file, f.line))
+            .collect(),
+        newest_missing: s.newest_missing,
+        oldest_missing: s.oldest_missing,
+    };
+    Ok(r::Thread {
+        tid: t.tid,
+        name: t.name,
+        state: t.state.chars().next().unwrap_or('?'),
+        ticks: t.ticks,
+        wchan: t.wchan,
+        syscall: t.syscall,
+        call: None,
+        argument: t.argument,
+        native: t.native.map(native).transpose()?,
+        python: t.python.map(python),
+    })
+}
+
+fn xid(x: Xid) -> r::Xid {
+    r::Xid {
+        time_ns: x.time_ns,
+        pci: x.pci,
+        gpu: x.gpu,
+        code: x.code,
+        pid: x.pid,
+        name: x.name,
+        hardware_channel: x.hardware_channel,
+        gpu_instance: x.gpu_instance,
+        compute_instance: x.compute_instance,
+        channels: x.channels.into_iter().map(ChannelId).collect(),
+        text: x.text,
+    }
+}

@@ -1,0 +1,213 @@
+//! Kinds of files, told by their first bytes. Nothing here parses the file's content.
+
+use std::io::{self, Cursor, Read};
+
+/// Bytes that are looked at.
+const MOST: u64 = 16 << 10;
+
+/// Kind that a file seems to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A capture of the oracle (`orc`).
+    Orc,
+    /// A recording of nvcap's.
+    Recording,
+    /// A log of ioctls (`ioctl_log`).
+    IoctlLog,
+    /// There is nothing in it.
+    Empty,
+    /// Nothing of it can be read: it is compressed, and was cut or damaged so early that nothing can be unpacked.
+    Unreadable,
+    /// A program.
+    Program,
+    /// Text, of which more is not known.
+    Text,
+    /// Something else, in words where it is a known kind of file.
+    Other(Option<&'static str>),
+}
+
+/// First bytes of files that are given by mistake.
+const MAGICS: &[(&[u8], &str)] = &[
+    (
+        &[0xd4, 0xc3, 0xb2, 0xa1],
+        "a capture of network packets (pcap)",
+    ),
+    (
+        &[0xa1, 0xb2, 0xc3, 0xd4],
+        "a capture of network packets (pcap)",
+    ),
+    (
+        &[0x4d, 0x3c, 0xb2, 0xa1],
+        "a capture of network packets (pcap)",
+    ),
+    (
+        &[0x0a, 0x0d, 0x0d, 0x0a],
+        "a capture of network packets (pcapng)",
+    ),
+    (b"PERFILE2", "a recording of perf"),
+    (
+        b"SQLite format 3\0",
+        "an SQLite database (as nsys export writes)",
+    ),
+    (b"PK\x03\x04", "a zip archive"),
+    (
+        b"BZh",
+        "compressed by bzip2: decompress it first (bzip2 -dk)",
+    ),
+    (
+        &[0x04, 0x22, 0x4d, 0x18],
+        "compressed by lz4: decompress it first (lz4 -dk)",
+    ),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"%PDF-", "a PDF document"),
+    (b"{", "JSON, which nvcap writes and does not read"),
+    (b"PHASE ", "a file of phases (--phases)"),
+    (b"channel ", "a file of channels (--channels)"),
+    (b"doorbell ", "a file of channels (--channels)"),
+];
+
+/// Tells the kind of what a reader gives. The reader that it gives back has all the bytes again.
+pub fn of(mut reader: Box<dyn Read>) -> (Kind, Box<dyn Read>) {
+    let mut head = Vec::new();
+    let failed = reader.by_ref().take(MOST).read_to_end(&mut head).err();
+    let kind = match (&failed, head.is_empty()) {
+        // A file that cannot be read is not an empty one. The error comes again when it is read.
+        (Some(_), true) => Kind::Unreadable,
+        _ => by_head(&head),
+    };
+    let rest = Failed(failed).chain(reader);
+    (kind, Box::new(Cursor::new(head).chain(rest)))
+}
+
+/// Gives an error once, at the place where it was met before.
+struct Failed(Option<io::Error>);
+
+impl Read for Failed {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        self.0.take().map_or(Ok(0), Err)
+    }
+}
+
+/// The kind of a file by its first bytes.
+#[must_use]
+pub fn by_head(head: &[u8]) -> Kind {
+    if head.is_empty() {
+        return Kind::Empty;
+    }
+    if head.starts_with(b"ORC1") {
+        return Kind::Orc;
+    }
+    if is_recording(head) {
+        return Kind::Recording;
+    }
+    if head.starts_with(b"\x7fELF") || head.starts_with(b"#!") {
+        return Kind::Program;
+    }
+    let mut lines = head.split(|b| *b == b'\n');
+    if lines.any(|l| l.starts_with(b"IOCTL /dev/") || l.starts_with(b"MMAP /dev/")) {
+        return Kind::IoctlLog;
+    }
+    if let Some((_, what)) = MAGICS.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Kind::Other(Some(what));
+    }
+    // A capture whose beginning is damaged.
+    if head.windows(4).any(|w| w == b"ORC1") {
+        return Kind::Orc;
+    }
+    if head.get(257..262) == Some(b"ustar") {
+        return Kind::Other(Some("a tar archive"));
+    }
+    match is_text(head) {
+        true => Kind::Text,
+        false => Kind::Other(None),
+    }
+}
+
+fn is_recording(head: &[u8]) -> bool {
+    crate::capture::is_recording(head)
+}
+
+/// Tells whether bytes are text: UTF-8 without control characters; the last character may be cut.
+fn is_text(head: &[u8]) -> bool {
+    let text = match std::str::from_utf8(head) {
+        Ok(text) => text,
+        Err(e) if e.error_len().is_none() => {
+            std::str::from_utf8(&head[..e.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    !text.is_empty() && text.chars().all(|c| !c.is_control() || c.is_whitespace())
+}
+
+impl Kind {
+    /// The kind in words that go behind "it is", with what to do about the file where that is clear.
+    #[must_use]
+    pub fn seems(self) -> &'static str {
+        match self {
+            Self::Orc => "a capture: nvcap decode FILE",
+            Self::Recording => "a recording: nvcap decode FILE",
+            Self::IoctlLog => {
+                "a log of ioctls: nvcap ioctls FILE, nvcap channels FILE, nvcap maps FILE"
+            }
+            Self::Empty => "empty",
+            Self::Unreadable => "cut or damaged: nothing of it can be read",
+            Self::Program => "a program: to run and trace it, give it behind --",
+            Self::Text => "a text",
+            Self::Other(Some(what)) => what,
+            Self::Other(None) => "nothing that nvcap knows",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_known_by_their_beginning() {
+        let mut tar = vec![b'a'; 257];
+        tar.extend_from_slice(b"ustar\x0000");
+        for (head, kind) in [
+            (&b"ORC1\x01\0"[..], Kind::Orc),
+            (b"\0\0damagedORC1", Kind::Orc),
+            (b"IOCTL /dev/nvidiactl fd=8", Kind::IoctlLog),
+            (b"# a note\nMMAP /dev/nvidia0 fd=9", Kind::IoctlLog),
+            (b"the IOCTL /dev/nvidiactl line", Kind::Text),
+            (b"", Kind::Empty),
+            (b"\x7fELF\x02\x01", Kind::Program),
+            (b"#!/bin/sh\n", Kind::Program),
+            (&tar, Kind::Other(Some("a tar archive"))),
+            (b"\x01\x02\x03", Kind::Other(None)),
+            (b"\xff\xff", Kind::Other(None)),
+            ("gr\u{fc}".as_bytes(), Kind::Text),
+            (&"gr\u{fc}".as_bytes()[..3], Kind::Text),
+        ] {
+            assert_eq!(by_head(head), kind, "{head:?}");
+        }
+        for (magic, what) in MAGICS {
+            assert_eq!(by_head(magic), Kind::Other(Some(what)));
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_by_looking() {
+        let all: Vec<u8> = (0..40_000u32).flat_map(u32::to_le_bytes).collect();
+        let (_, mut reader) = of(Box::new(Cursor::new(all.clone())));
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert_eq!(read, all);
+        let (kind, mut reader) = of(Box::new(Failed(Some(io::Error::other("cut")))));
+        let error = reader.read(&mut [0]).unwrap_err();
+        assert_eq!(
+            (kind, error.to_string().as_str()),
+            (Kind::Unreadable, "cut")
+        );
+        // An error comes where it was met: behind what was read before it.
+        let broken = Cursor::new(b"ORC1 and more").chain(Failed(Some(io::Error::other("cut"))));
+        let (kind, mut reader) = of(Box::new(broken));
+        let mut read = Vec::new();
+        let error = reader.read_to_end(&mut read).unwrap_err();
+        assert_eq!((kind, error.to_string().as_str()), (Kind::Orc, "cut"));
+        assert_eq!(read, b"ORC1 and more");
+    }
+}

@@ -1,0 +1,198 @@
+//! A comparison as people know it from `diff -u`: sums first, then hunks, channel by channel.
+
+use crate::output::kernel_name;
+use crate::output::plural::plural;
+use crate::output::style::{Formatter, Plain, Role};
+
+use super::align::{Comparison, Edit, lines, name_of};
+use super::collect::{Capture, Line, Words};
+use super::line::Kind;
+use super::sums::Sum;
+
+/// Sums of a kind that text shows.
+const SHOWN: usize = 40;
+
+/// Input of the text of a comparison: both recordings with their names, and words.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    pub a: (&'a str, &'a Capture),
+    pub b: (&'a str, &'a Capture),
+    pub words: &'a Words,
+    /// Sums alone, without hunks.
+    pub brief: bool,
+}
+
+impl Sum {
+    /// Its name, with that of a kernel demangled.
+    pub(super) fn title(&self, words: &Words) -> String {
+        match (self.kernel, self.of) {
+            (Some(kernel), _) => format!("launch {}", kernel_name::demangled(words.text(kernel))),
+            (None, "kernel") => format!("launch {}", self.name),
+            (None, "method") => format!("method {}", self.name),
+            _ => self.name.clone(),
+        }
+    }
+}
+
+/// A line as it is shown, with the names of its addresses.
+pub(super) fn shown(
+    comparison: &Comparison,
+    words: &Words,
+    capture: &Capture,
+    of_b: bool,
+    line: &Line,
+) -> String {
+    let mut text = words.text(line.text).to_owned();
+    if let Some(kernel) = line.kernel {
+        text = format!("{text} {}", kernel_name::short(words.text(kernel)));
+    }
+    let numbers = match of_b {
+        false => &comparison.numbers.0,
+        true => &comparison.numbers.1,
+    };
+    for address in capture.of(line) {
+        // Where kernels have names, those say more than numbers.
+        if address.kind == Kind::Data || !comparison.named {
+            text = format!("{text} {}", numbers.name(address));
+        }
+    }
+    text
+}
+
+/// Writes it.
+pub fn text(out: &mut Vec<u8>, color: bool, comparison: &Comparison, with: Shown<'_>) {
+    let mut f = Formatter::new(out, color);
+    let mut line = |role: Option<Role>, text: &str| {
+        f.line("", 0, role);
+        f.text(format_args!("{}", Plain(text)));
+        f.end();
+    };
+    sums(&mut line, comparison, with.words);
+    if comparison.changed == (0, 0) || with.brief {
+        return;
+    }
+    line(None, "");
+    line(Some(Role::Alarm), &format!("--- {}", with.a.0));
+    line(Some(Role::Good), &format!("+++ {}", with.b.0));
+    for pair in &comparison.pairs {
+        if pair.hunks.is_empty() {
+            continue;
+        }
+        let (of_a, of_b) = (
+            lines(with.a.1, pair.a, comparison.observed),
+            lines(with.b.1, pair.b, comparison.observed),
+        );
+        let name = name_of(pair, with.a.1, with.b.1);
+        let text_a = |at: u32| {
+            let line = of_a.get(at as usize)?;
+            Some(shown(comparison, with.words, with.a.1, false, line))
+        };
+        let text_b = |at: u32| {
+            let line = of_b.get(at as usize)?;
+            Some(shown(comparison, with.words, with.b.1, true, line))
+        };
+        for hunk in &pair.hunks {
+            let head = format!("@@ -{} +{} @@ {name}", range(hunk.a), range(hunk.b));
+            line(Some(Role::Name), &head);
+            for edit in &hunk.edits {
+                let (role, sign, text) = match *edit {
+                    Edit::Both(a, _) => (None, ' ', text_a(a)),
+                    Edit::OnlyA(a) => (Some(Role::Alarm), '-', text_a(a)),
+                    Edit::OnlyB(b) => (Some(Role::Good), '+', text_b(b)),
+                };
+                line(role, &format!("{sign}{}", text.unwrap_or_default()));
+            }
+        }
+    }
+}
+
+/// First line and number of lines, as `diff -u` writes them: an empty range has the line before it.
+fn range((from, count): (u32, u32)) -> String {
+    match count {
+        0 => format!("{from},0"),
+        1 => (from + 1).to_string(),
+        _ => format!("{},{count}", from + 1),
+    }
+}
+
+fn sums(line: &mut impl FnMut(Option<Role>, &str), comparison: &Comparison, words: &Words) {
+    let differing = || comparison.sums.iter().filter(|sum| sum.differs());
+    if !comparison.differs() {
+        if let Some(sum) = comparison.sums.iter().find(|sum| sum.of == "doorbells") {
+            let what = match comparison.observed {
+                true => format!("{} B of pushbuffer", sum.a.1),
+                false => format!("{} of {} B", plural(sum.a.0, "submission"), sum.a.1),
+            };
+            line(None, &format!("no difference in {what}"));
+        }
+    } else if differing().next().is_some() {
+        line(
+            Some(Role::Operation),
+            &format!(
+                "{:>14} {:>14} {:>14}  what",
+                "first", "second", "difference"
+            ),
+        );
+    }
+    let mut row = |a: u64, b: u64, what: &str| {
+        let by = i128::from(b) - i128::from(a);
+        line(None, &format!("{a:>14} {b:>14} {by:>+14}  {what}"));
+    };
+    for of in ["doorbells", "operation", "kernel", "method"] {
+        let mut left_out = 0;
+        for (at, sum) in differing().filter(|sum| sum.of == of).enumerate() {
+            if at >= SHOWN {
+                left_out += 1;
+                continue;
+            }
+            let title = match of {
+                "doorbells" => "doorbells".to_owned(),
+                _ => sum.title(words),
+            };
+            if sum.a.0 != sum.b.0 {
+                row(sum.a.0, sum.b.0, &title);
+            }
+            if sum.has_bytes && sum.a.1 != sum.b.1 {
+                let title = match of {
+                    "doorbells" => "bytes submitted".to_owned(),
+                    _ => format!("bytes of {title}"),
+                };
+                row(sum.a.1, sum.b.1, &title);
+            }
+        }
+        if left_out > 0 {
+            row(
+                0,
+                0,
+                &format!("{left_out} more of this kind (--json has all)"),
+            );
+        }
+    }
+    let (a, b) = comparison.changed;
+    if (a, b) != (0, 0) {
+        let hunks: usize = comparison.pairs.iter().map(|pair| pair.hunks.len()).sum();
+        line(
+            None,
+            &format!(
+                "{} of the first and {b} of the second alone, in {}",
+                plural(a, "line"),
+                plural(hunks as u64, "hunk")
+            ),
+        );
+    }
+    if comparison.observed {
+        line(
+            None,
+            "doorbells are not compared: one recording was observed, and its submissions are looks",
+        );
+    }
+    if !comparison.is_whole() {
+        let (a, b) = comparison.not_compared;
+        line(
+            Some(Role::Alarm),
+            &format!(
+                "NOT ALL COMPARED: {a} lines of the first and {b} of the second were counted alone (-e takes a part of them)"
+            ),
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! The schema: every table with its columns. What is written, in whatever format, what `nvcap schema` prints and docs/tables.md are
+//! made of it.
+
+use super::schema::Column;
+use super::{columns, ending};
+
+/// A table.
+pub struct Table {
+    /// Its name, and that of its file.
+    pub name: &'static str,
+    /// Description of a row.
+    pub about: &'static str,
+    /// It grows with the trace.
+    pub(super) is_large: bool,
+    /// Its columns, in groups that tables share.
+    groups: &'static [&'static [Column]],
+}
+
+/// All tables.
+pub static TABLES: [Table; 7] = [
+    Table {
+        name: "operations",
+        about: "a row for each operation: launch, replay of a graph, copy, fill, inline write, semaphore, barrier",
+        is_large: true,
+        groups: &[
+            columns::EVENT,
+            columns::ENTRY,
+            columns::OPERATION,
+            columns::GPU_TIME,
+        ],
+    },
+    Table {
+        name: "submissions",
+        about: "a row for each submission: what one doorbell handed to the GPU",
+        is_large: true,
+        groups: &[columns::EVENT, columns::SUBMISSION, columns::GPU_TIME],
+    },
+    Table {
+        name: "kernels",
+        about: "a row for each launch of a kernel, nodes of graph replays included, with all that its QMD says",
+        is_large: true,
+        groups: &[
+            columns::EVENT,
+            columns::ENTRY,
+            columns::KERNEL,
+            columns::GPU_TIME,
+        ],
+    },
+    Table {
+        name: "ioctls",
+        about: "a row for each ioctl on the driver's files",
+        is_large: true,
+        groups: &[columns::IOCTL],
+    },
+    Table {
+        name: "channels",
+        about: "a row for each channel: what was captured of it, and what is missing",
+        is_large: false,
+        groups: &[ending::CHANNEL],
+    },
+    Table {
+        name: "losses",
+        about: "a row for each thing that is missing or was not understood; none where all is there",
+        is_large: false,
+        groups: &[ending::LOSS],
+    },
+    Table {
+        name: "ledger",
+        about: "one row: the trace as a whole, and the verdict",
+        is_large: false,
+        groups: &[ending::LEDGER],
+    },
+];
+
+impl Table {
+    /// Its place in [`TABLES`].
+    pub fn index(name: &str) -> Option<usize> {
+        TABLES.iter().position(|table| table.name == name)
+    }
+
+    /// Its columns.
+    pub fn columns(&self) -> impl Iterator<Item = &'static Column> + use<> {
+        self.groups.iter().copied().flatten()
+    }
+}

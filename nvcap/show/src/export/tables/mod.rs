@@ -1,0 +1,229 @@
+//! Tables of operations, submissions, kernels and calls of the driver, for DuckDB, pandas, Spark and spreadsheets: a sink that
+//! writes them as CSV or Parquet while the trace goes on. docs/tables.md lists the tables, docs/queries.md asks them.
+//!
+//! - [`all`]: all tables. [`columns`], [`ending`]: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
+//!   column is.
+//! - [`layout`], [`files`]: one file a table, or many. `partitions`: the tables of a fleet.
+//! - [`csv`], [`parquet`]: the formats.
+
+pub mod all;
+mod columns;
+mod csv;
+mod ending;
+mod files;
+pub mod layout;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(feature = "parquet")]
+pub mod partitions;
+pub mod schema;
+
+use std::io;
+
+use crate::output::kernels;
+use crate::output::names::is_timed;
+use crate::output::redact::Redactor;
+use crate::output::writer::Output;
+use crate::output::{Detail, Sink};
+use nvcap_decode::decode::event::{Body, Event, Operation};
+use nvcap_decode::driver::{Call, Model};
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::Record;
+
+use all::TABLES;
+use files::Files;
+use layout::{Format, Layout, Opener};
+use schema::{Row, Trace};
+
+/// About the bytes of rows that wait to be written, of all files together.
+const MOST_WAITING: usize = 64 << 20;
+
+/// Options of the output, beside the choice of tables.
+#[derive(Debug, Default)]
+pub struct TablesOptions {
+    /// Hide users' data.
+    pub redact: Option<Redactor>,
+    /// Facts about the trace.
+    pub trace: Trace,
+}
+
+/// The sink.
+pub struct Tables {
+    options: TablesOptions,
+    opener: Opener,
+    /// Those of [`TABLES`] that are written.
+    files: [Option<Files>; TABLES.len()],
+    /// Bytes of rows that wait.
+    waiting: usize,
+}
+
+/// The places of tables in [`TABLES`].
+const OPERATIONS: usize = 0;
+const SUBMISSIONS: usize = 1;
+const KERNELS: usize = 2;
+const IOCTLS: usize = 3;
+const CHANNELS: usize = 4;
+const LOSSES: usize = 5;
+const LEDGER: usize = 6;
+
+impl Tables {
+    /// Writes one table, by its place in [`TABLES`], to `out`.
+    ///
+    /// # Errors
+    /// When the format cannot have such a table.
+    pub fn one(
+        format: Format,
+        table: usize,
+        out: Output,
+        options: TablesOptions,
+    ) -> io::Result<Self> {
+        let opener: Opener = Box::new(|_| Err(io::ErrorKind::Unsupported.into()));
+        let mut tables = Self::empty(options, opener);
+        tables.files[table] = Some(Files::one(format, &TABLES[table], out)?);
+        Ok(tables)
+    }
+
+    /// Writes these tables to files in a folder.
+    ///
+    /// # Errors
+    /// When the folder cannot be made, or a table that becomes several files has some already.
+    pub fn several(
+        format: Format,
+        chosen: &[usize],
+        layout: &Layout,
+        opener: Opener,
+        options: TablesOptions,
+    ) -> io::Result<Self> {
+        let mut tables = Self::empty(options, opener);
+        for table in chosen {
+            let files = Files::several(format, &TABLES[*table], layout.clone())?;
+            tables.files[*table] = Some(files);
+        }
+        Ok(tables)
+    }
+
+    fn empty(options: TablesOptions, opener: Opener) -> Self {
+        Self {
+            options,
+            opener,
+            files: [const { None }; TABLES.len()],
+            waiting: 0,
+        }
+    }
+
+    fn row(&mut self, table: usize, row: &Row<'_>) -> io::Result<()> {
+        let Some(files) = &mut self.files[table] else {
+            return Ok(());
+        };
+        let more = files.row(row, &self.opener)?;
+        self.waiting = self.waiting.saturating_add_signed(more);
+        if self.waiting > MOST_WAITING {
+            let largest = self.files.iter_mut().flatten();
+            if let Some(files) = largest.max_by_key(|files| files.largest()) {
+                files.write_largest()?;
+            }
+            self.waiting = self.files.iter().flatten().map(Files::waiting).sum();
+        }
+        Ok(())
+    }
+
+    fn operation(&mut self, event: &Event<'_>, operation: &Operation) -> io::Result<()> {
+        let launch = match operation {
+            Operation::Launch(launch) => Some(launch),
+            _ => None,
+        };
+        let kernel = launch.and_then(|l| l.kernel.as_deref());
+        let redact = self.options.redact.clone();
+        let row = Row::Event(schema::Event {
+            context: event.context,
+            entry: event.entry,
+            head: None,
+            operation: Some(operation),
+            times: { event.context }
+                .gpu_time_of(event.entry)
+                .filter(|_| is_timed(operation)),
+            name: kernel.map(kernels::name),
+            redact: redact.as_ref(),
+        });
+        self.row(OPERATIONS, &row)?;
+        match launch {
+            Some(_) => self.row(KERNELS, &row),
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self, table: usize) -> io::Result<()> {
+        match &mut self.files[table] {
+            Some(files) => files.finish(&self.opener),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Sink for Tables {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        match &event.body {
+            Body::Submission(head) => {
+                let row = Row::Event(schema::Event {
+                    context: event.context,
+                    entry: 0,
+                    head: Some(head),
+                    operation: None,
+                    times: event.context.gpu_time_of_submission(),
+                    name: None,
+                    redact: None,
+                });
+                self.row(SUBMISSIONS, &row)
+            }
+            Body::Operation(operation) => self.operation(event, operation),
+            Body::Entry(_) | Body::Method(_) | Body::Chip(_) | Body::Stop(_) => Ok(()),
+        }
+    }
+
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        let Record::Ioctl(ioctl) = record else {
+            return Ok(());
+        };
+        let version = model.version();
+        let call = Call::read(ioctl, version);
+        self.row(IOCTLS, &Row::Call(schema::Ioctl { call, version }))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.files.iter_mut().flatten().try_for_each(Files::flush)
+    }
+
+    fn unshown(&self) -> u64 {
+        self.files.iter().flatten().map(Files::lost).sum()
+    }
+
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        let known = self.unshown();
+        for table in [OPERATIONS, SUBMISSIONS, KERNELS, IOCTLS] {
+            self.end(table)?;
+        }
+        // What could not be written at the end is in the ledger, too.
+        let mut ledger = ledger.clone();
+        ledger.add_unshown(self.unshown() - known);
+        for (id, ledger) in ledger.channels() {
+            self.row(CHANNELS, &Row::Channel(schema::Channel { id, ledger }))?;
+        }
+        for loss in ending::losses(&ledger) {
+            self.row(LOSSES, &Row::Loss(loss))?;
+        }
+        let trace = self.options.trace.clone();
+        let whole = schema::Whole {
+            ledger: &ledger,
+            trace: &trace,
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        self.row(LEDGER, &Row::Ledger(whole))?;
+        [CHANNELS, LOSSES, LEDGER]
+            .into_iter()
+            .try_for_each(|table| self.end(table))
+    }
+}

@@ -1,0 +1,463 @@
+//! The verdict on each process, in a few sentences: what is read first in an incident.
+
+use nvcap_decode::wire::GpuVa;
+use std::fmt::Write as _;
+
+use crate::output::kernels;
+use crate::output::names::EngineName;
+use crate::output::plural::{plural, plural_of};
+use nvcap_decode::decode::event::{Copy, Launch};
+use nvcap_decode::hang::xid::meaning;
+use nvcap_decode::hang::{
+    ChannelState, Judged, ProcessReport, Progress, Report, Root, State, Thread, Wait, Work,
+    WorkKind,
+};
+use nvcap_decode::record::ChannelId;
+
+use super::Shown;
+
+/// The verdict on one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The verdict in one word.
+    pub word: Word,
+    /// The sentence behind the word.
+    pub head: String,
+    /// The reasons, a line for each channel.
+    pub lines: Vec<String>,
+    /// True if some channel has work that is not done and did not move, even if others moved.
+    pub stuck: bool,
+}
+
+/// A verdict in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// All that was submitted is done.
+    Idle,
+    /// Something moved between two looks.
+    Moving,
+    /// There is work that is not done; one look cannot say more.
+    Busy,
+    /// No channel was found that could be read; or, of a trace, some channel's tracking semaphore has no known value.
+    Unknown,
+    /// Nothing moved between two looks, and there is work that is not done.
+    Hang,
+    /// The driver has stopped a channel.
+    Error,
+}
+
+impl Word {
+    /// The word as it is shown, in small letters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Moving => "moving",
+            Self::Busy => "busy",
+            Self::Unknown => "unknown",
+            Self::Hang => "hang",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Judges one process of a look.
+#[must_use]
+pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
+    let look = shown.report;
+    let mine: Vec<(&ChannelState, &Judged)> = look
+        .rings
+        .channels
+        .iter()
+        .filter(|c| c.pid == process.pid)
+        .filter_map(|c| Some((c, look.analysis.of(c.id)?)))
+        .collect();
+    let at_work = mine.iter().filter(|(_, j)| j.state != State::Idle).count();
+    let mut lines = Vec::new();
+    for facts in process.channels.iter().filter(|f| f.error.is_some()) {
+        let code = facts.error.unwrap_or_default();
+        lines.push(format!(
+            "{}: the driver has stopped it after an error: {}",
+            name(look, facts.channel),
+            xid(code)
+        ));
+    }
+    let errors = lines.len();
+    let mut running: Vec<&(&ChannelState, &Judged)> =
+        mine.iter().filter(|(_, j)| j.running.is_some()).collect();
+    // The channel that holds up the most others comes first.
+    running.sort_by_key(|(_, j)| {
+        let held = look.analysis.blocked.iter();
+        let held = held.filter(|b| b.root == Root::Work { channel: j.id });
+        std::cmp::Reverse((held.count(), j.running.as_ref().map(|w| w.behind)))
+    });
+    lines.extend(running.iter().filter_map(|(c, j)| {
+        Some(format!(
+            "{}: {}",
+            name(look, c.id),
+            work(j.running.as_ref()?)
+        ))
+    }));
+    for (c, j) in &mine {
+        if let Some(wait) = &j.wait {
+            lines.push(format!("{}: {}", name(look, c.id), waits(look, c.id, wait)));
+        }
+    }
+    for cycle in &look.analysis.cycles {
+        if cycle
+            .channels
+            .iter()
+            .any(|c| mine.iter().any(|(m, _)| m.id == *c))
+        {
+            lines.push(cycle_of(look, &cycle.channels));
+        }
+    }
+    for (c, j) in mine.iter().filter(|(_, j)| j.state == State::Queued) {
+        lines.push(format!(
+            "{}: {} not fetched; what it is at cannot be told from here",
+            name(look, c.id),
+            plural_of(j.pending.into(), "entry is", "entries are")
+        ));
+    }
+    let moved = shown.moved.map(|m| (m, of_process(look, process, m)));
+    let (word, head) = match moved {
+        _ if mine.is_empty() => (Word::Unknown, nothing_found(process)),
+        Some((m, ref own)) => with_time(m, own, at_work, mine.len()),
+        None => match look.trace_ns {
+            Some(ns) if !mine.iter().all(|(_, j)| is_known(j)) => {
+                (Word::Unknown, not_recorded(ns, mine.len()))
+            }
+            _ if at_work == 0 => (Word::Idle, idle(mine.len())),
+            Some(ns) => (
+                Word::Busy,
+                format!(
+                    "{} work that was not done by the newest time stamps, {}",
+                    have(at_work, mine.len()),
+                    moment(ns)
+                ),
+            ),
+            None => (
+                Word::Busy,
+                format!(
+                    "{} work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
+                    have(at_work, mine.len())
+                ),
+            ),
+        },
+    };
+    if word == Word::Idle && !mine.is_empty() {
+        lines.extend(cpu(&process.threads));
+    }
+    if let Some((m, own)) = &moved {
+        lines.extend(rates(look, m, own));
+    }
+    Verdict {
+        word: if errors > 0 { Word::Error } else { word },
+        head,
+        lines,
+        stuck: moved.is_some_and(|(_, own)| own.channels.iter().any(|c| c.is_still() && c.busy)),
+    }
+}
+
+/// Tells whether the value of a channel's own semaphore is known.
+pub(super) fn is_known(judged: &Judged) -> bool {
+    judged.semaphore.is_some_and(|s| s.value.is_some())
+}
+
+fn moment(ns: u64) -> String {
+    format!("{:.6} s after the trace's first doorbell", ns as f64 / 1e9)
+}
+
+fn not_recorded(ns: u64, channels: usize) -> String {
+    format!(
+        "what {} had submitted {}; a recording of a trace does not tell how far the GPU was with it, unless it was made with --gpu-time: \
+         GP_GET is that of each channel's newest doorbell",
+        plural(channels as u64, "channel"),
+        moment(ns)
+    )
+}
+
+/// `2 of 20 channels`.
+fn of(some: usize, all: usize) -> String {
+    format!("{some} of {}", plural(all as u64, "channel"))
+}
+
+/// `2 of 20 channels have`.
+fn have(some: usize, all: usize) -> String {
+    let have = if some == 1 { "has" } else { "have" };
+    format!("{} {have}", of(some, all))
+}
+
+fn idle(channels: usize) -> String {
+    format!(
+        "the GPU has done all that was submitted on {}: whatever is waited for, it is not in a ring",
+        plural(channels as u64, "channel")
+    )
+}
+
+fn nothing_found(process: &ProcessReport) -> String {
+    if process.notes.is_empty() {
+        "no channel was found: it has not submitted work by a ring that is mapped into it"
+            .to_owned()
+    } else {
+        "no channel was found that could be read; the notes below say what is there".to_owned()
+    }
+}
+
+/// The part of the movement that belongs to one process's channels.
+fn of_process(look: &Report, process: &ProcessReport, movement: &Progress) -> Progress {
+    let mut own = movement.clone();
+    let pid_of = |id| {
+        look.rings
+            .channels
+            .iter()
+            .find(|c| c.id == id)
+            .map(|c| c.pid)
+    };
+    own.channels
+        .retain(|c| pid_of(c.channel) == Some(process.pid));
+    own
+}
+
+fn with_time(m: &Progress, own: &Progress, at_work: usize, channels: usize) -> (Word, String) {
+    let seconds = m.ns as f64 / 1e9;
+    let moving = own.channels.iter().filter(|c| !c.is_still()).count();
+    if own.is_hang() {
+        (
+            Word::Hang,
+            format!(
+                "nothing moved in {seconds:.1} s, and {} work that is not done",
+                have(at_work, channels)
+            ),
+        )
+    } else if moving > 0 {
+        (
+            Word::Moving,
+            format!(
+                "{} moved in {seconds:.1} s: it is at work, not stuck",
+                of(moving, channels)
+            ),
+        )
+    } else {
+        (
+            Word::Idle,
+            format!("{} (and nothing moved in {seconds:.1} s)", idle(channels)),
+        )
+    }
+}
+
+/// A line for each channel that moved, with what it submitted, fetched and finished; and a line that lists the stuck channels.
+fn rates(look: &Report, m: &Progress, own: &Progress) -> Vec<String> {
+    let seconds = m.ns as f64 / 1e9;
+    let mut lines = Vec::new();
+    for c in own.channels.iter().filter(|c| !c.is_still()) {
+        let mut line = format!(
+            "{}: {} submitted, {} fetched",
+            name(look, c.channel),
+            plural_of(c.submitted, "entry", "entries"),
+            c.fetched
+        );
+        if let Some(done) = c.done {
+            // More is done than GP_GET and GP_PUT moved: they went round the ring an unknown number of times.
+            if done > c.submitted.max(c.fetched) + 1 {
+                line = name(look, c.channel) + ": the ring has gone round";
+            }
+            let _ = write!(line, ", {done} done ({:.1}/s)", done as f64 / seconds);
+        }
+        lines.push(line);
+    }
+    let stuck: Vec<String> = own
+        .channels
+        .iter()
+        .filter(|c| c.is_still() && c.busy)
+        .map(|c| name(look, c.channel))
+        .collect();
+    if !stuck.is_empty() && !own.is_hang() {
+        lines.push(format!(
+            "not moving, with work that is not done: {}",
+            stuck.join(", ")
+        ));
+    }
+    lines
+}
+
+/// `channel 3 (gpu0 0x0000d gr)`.
+pub(super) fn name(look: &Report, id: ChannelId) -> String {
+    let mut text = format!("channel {}", id.0);
+    if let Some(c) = look.rings.channels.iter().find(|c| c.id == id) {
+        text.push_str(" (");
+        if let Some(gpu) = c.gpu {
+            let _ = write!(text, "gpu{gpu} ");
+        }
+        if let Some(token) = c.token {
+            let _ = write!(text, "{token:#07x} ");
+        }
+        let _ = write!(text, "{})", EngineName(c.engine));
+    }
+    text
+}
+
+pub(super) fn work(work: &Work) -> String {
+    let mut text = match &work.kind {
+        WorkKind::Kernel(l) => format!("a kernel has not ended: {}", kernel(l)),
+        WorkKind::Copy(c) => format!("a copy has not ended: {}", copy(c)),
+        WorkKind::Other => {
+            "what it fetched is not done, and is neither a kernel nor a copy that could be read"
+                .to_owned()
+        }
+    };
+    let _ = write!(text, " (entry {})", work.index);
+    if work.others > 0 {
+        let _ = write!(text, ", or one of {} more in that entry", work.others);
+    }
+    if work.behind > 0 {
+        let _ = write!(text, "; {} behind it", plural(work.behind, "submission"));
+    }
+    if !work.certain {
+        text.push_str("; by GP_GET alone, its semaphore cannot be read");
+    }
+    text
+}
+
+/// Kernel, grid and block of a launch.
+pub(super) fn kernel(l: &Launch) -> String {
+    let of = |d: Option<[u32; 3]>| {
+        d.map_or_else(|| "?".to_owned(), |d| format!("{}x{}x{}", d[0], d[1], d[2]))
+    };
+    let mut text = format!("grid {} block {}", of(l.grid), of(l.block));
+    if let Some(kernel) = &l.kernel {
+        return format!("{} {text}", kernels::text(kernel, true));
+    }
+    match (l.program, l.qmd) {
+        (Some(program), _) => {
+            let _ = write!(text, " prog {program:#x}");
+        }
+        (None, Some(qmd)) => {
+            let _ = write!(text, " qmd {qmd:#x} (its contents were not seen)");
+        }
+        (None, None) => {}
+    }
+    text
+}
+
+fn copy(c: &Copy) -> String {
+    let end = |a: Option<GpuVa>| a.map_or_else(|| "?".to_owned(), |a| format!("{a:#x}"));
+    format!("{} B {} -> {}", c.bytes, end(c.src), end(c.dst))
+}
+
+/// `semaphore 0x20460fff0 >= 956 (now 955)`.
+pub(super) fn semaphore(wait: &Wait) -> String {
+    let value = match wait.value {
+        Some(value) => format!("now {value}"),
+        None => "its value cannot be read".to_owned(),
+    };
+    format!(
+        "semaphore {:#x} {} {} ({value})",
+        wait.address, wait.mode, wait.payload
+    )
+}
+
+fn waits(look: &Report, id: ChannelId, wait: &Wait) -> String {
+    let mut text = format!(
+        "{} {}",
+        if wait.value.is_some() {
+            "waits for"
+        } else {
+            "may wait for"
+        },
+        semaphore(wait)
+    );
+    let _ = write!(text, " at entry {}", wait.index);
+    if let Some(r) = wait.releasers.first() {
+        let who = if r.channel == id {
+            "this channel".to_owned()
+        } else {
+            name(look, r.channel)
+        };
+        let how = if r.kernel {
+            "at its end by the kernel of"
+        } else {
+            "by"
+        };
+        let _ = write!(text, "; released {how} {who}, entry {}", r.index);
+        if wait.releasers.len() > 1 {
+            let _ = write!(text, " (and {} more)", wait.releasers.len() - 1);
+        }
+    } else if let Some(r) = wait.overwritten.last() {
+        let _ = write!(
+            text,
+            "; {} had released it (entry {}), and something has written over it since",
+            name(look, r.channel),
+            r.index
+        );
+    } else {
+        text.push_str("; nothing that this process has submitted releases it");
+        if let Some(r) = wait.last {
+            let _ = write!(
+                text,
+                ": the last to write there is {}, entry {}, with {}",
+                name(look, r.channel),
+                r.index,
+                r.payload
+            );
+        } else {
+            text.push_str(": the CPU, another process or another GPU must");
+        }
+    }
+    let root = look.analysis.blocked.iter().find(|b| b.channel == id);
+    match root.map(|b| b.root) {
+        Some(Root::Work { channel })
+            if channel != id || wait.releasers.first().is_some_and(|r| !r.kernel) =>
+        {
+            let _ = write!(text, "; held up by the work of channel {}", channel.0);
+        }
+        Some(Root::NobodyReleases { channel }) if channel != id => {
+            let _ = write!(text, "; in the end by the wait of channel {}", channel.0);
+        }
+        Some(Root::Cycle { index }) => {
+            let _ = write!(text, "; a cycle ({})", index + 1);
+        }
+        _ => {}
+    }
+    text
+}
+
+fn cycle_of(look: &Report, channels: &[ChannelId]) -> String {
+    let names: Vec<String> = channels.iter().map(|c| name(look, *c)).collect();
+    match names.as_slice() {
+        [one] => format!("DEADLOCK: {one} waits for what it is itself to release later"),
+        [first, rest @ ..] => format!(
+            "DEADLOCK: {first} waits for {}, which waits for the first",
+            rest.join(", which waits for ")
+        ),
+        [] => String::new(),
+    }
+}
+
+/// Sums up the states of the threads, in words.
+fn cpu(threads: &[Thread]) -> Option<String> {
+    if threads.is_empty() {
+        return None;
+    }
+    let count = |state: char| threads.iter().filter(|t| t.state == state).count();
+    let mut text = format!(
+        "{}: {} running",
+        plural(threads.len() as u64, "thread"),
+        count('R')
+    );
+    for (state, words) in [
+        ('S', "sleeping"),
+        ('D', "in the kernel, not to be woken by signals"),
+        ('T', "stopped"),
+    ] {
+        if count(state) > 0 {
+            let _ = write!(text, ", {} {words}", count(state));
+        }
+    }
+    Some(text)
+}
+
+/// The error's code with its meaning, where it is a usual one.
+fn xid(code: u32) -> String {
+    format!("Xid {code}, {}", meaning(code))
+}

@@ -1,0 +1,350 @@
+//! Filter expressions (`-e`): which events are shown. docs/filters.md is the users' description.
+//!
+//! An expression is tested on each event by itself; a comparison of a field that the event does not have is
+//! false (and its negation true). The ledger counts everything whatever the filter says.
+
+mod expression;
+mod fields;
+mod parse;
+
+use nvcap_decode::decode::event::{Body, Event};
+use nvcap_decode::glob::like;
+
+use super::{Detail, phases::Phases, stack};
+use expression::{Compare, Node, Wanted};
+pub use fields::Field;
+use fields::{Value, read};
+use nvcap_decode::record::Frame;
+pub use parse::ParseError;
+
+/// A parsed expression.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Filter {
+    root: Node,
+}
+
+impl Filter {
+    /// Parses an expression.
+    ///
+    /// # Errors
+    /// With the column and what would be allowed there.
+    pub fn parse(text: &str) -> Result<Self, ParseError> {
+        parse::parse(text).map(|root| Self { root })
+    }
+
+    /// The detail that the decoder must give for this filter to have what it asks for.
+    #[must_use]
+    pub fn detail(&self) -> Detail {
+        fn of(node: &Node) -> Detail {
+            match node {
+                Node::And(nodes) | Node::Or(nodes) => {
+                    nodes.iter().map(of).max().unwrap_or_default()
+                }
+                Node::Not(node) => of(node),
+                Node::Is(field) => field.detail(),
+                Node::Compare {
+                    field: Field::Type,
+                    wanted: Wanted::Words(words),
+                    ..
+                } => words
+                    .iter()
+                    .map(|w| match w.as_str() {
+                        "method" => Detail::Methods,
+                        "entry" => Detail::Words,
+                        _ => Detail::Operations,
+                    })
+                    .max()
+                    .unwrap_or_default(),
+                Node::Compare { field, .. } => field.detail(),
+            }
+        }
+        of(&self.root)
+    }
+
+    /// Tells whether the filter asks for this field.
+    #[must_use]
+    pub fn asks_for(&self, field: Field) -> bool {
+        let mut asks = false;
+        each_field(&self.root, &mut |f, _| asks |= f == field);
+        asks
+    }
+
+    /// The first field of the stack that it asks for.
+    #[must_use]
+    pub fn of_stack(&self) -> Option<Field> {
+        let mut first = None;
+        each_field(&self.root, &mut |field, _| {
+            first = first.or(Some(field).filter(|f| f.is_of_stack()));
+        });
+        first
+    }
+
+    /// The first field of the process's identity that it asks for.
+    #[must_use]
+    pub fn of_identity(&self) -> Option<Field> {
+        let mut first = None;
+        each_field(&self.root, &mut |field, _| {
+            first = first.or(Some(field).filter(|f| f.is_of_identity()));
+        });
+        first
+    }
+
+    /// The first field of the GPU's times that it asks for.
+    #[must_use]
+    pub fn of_gpu_time(&self) -> Option<Field> {
+        let mut first = None;
+        each_field(&self.root, &mut |field, _| {
+            first = first.or(Some(field).filter(|f| f.is_of_gpu_time()));
+        });
+        first
+    }
+
+    /// Tells whether the expression may select some events of a submission and not others, by their kind or content. Otherwise it
+    /// selects whole submissions, by fields such as process, channel, phase and time.
+    #[must_use]
+    pub fn asks_for_kind(&self) -> bool {
+        let mut asks = false;
+        each_field(&self.root, &mut |field, _| asks |= !field.is_place());
+        asks
+    }
+
+    /// The first name or pattern of a phase that it compares with and that none of these phases has.
+    #[must_use]
+    pub fn unknown_phase(&self, phases: &Phases) -> Option<&str> {
+        let known = |name: &str| phases.names().any(|p| fields::same_word(name, p));
+        let fits = |pattern: &str| {
+            phases
+                .names()
+                .any(|p| like(pattern.as_bytes(), p.as_bytes()))
+        };
+        let mut unknown = None;
+        each_field(&self.root, &mut |field, wanted| {
+            let missing = match (field, wanted) {
+                (Field::Phase, Some(Wanted::Words(names))) => {
+                    names.iter().find(|n| !known(n.as_str()))
+                }
+                (Field::Phase, Some(Wanted::Pattern(pattern))) => {
+                    Some(pattern).filter(|p| !fits(p.as_str()))
+                }
+                _ => None,
+            };
+            unknown = unknown.or(missing.map(String::as_str));
+        });
+        unknown
+    }
+
+    /// Tells whether the filter may let events of this `type` through. Events of other types need not be decoded.
+    #[must_use]
+    pub fn may_match(&self, kind: &str) -> bool {
+        can(&self.root, kind).0
+    }
+
+    /// Tells whether the event is to be shown. Two kinds are shown whatever the expression says: that decoding stopped, which
+    /// is a loss; and that the chip is only assumed, on which all that is shown depends.
+    #[must_use]
+    pub fn matches(&self, event: &Event<'_>) -> bool {
+        match &event.body {
+            Body::Stop(_) => true,
+            Body::Chip(chip) if chip.by.is_assumed() => true,
+            _ => test(&self.root, event),
+        }
+    }
+}
+
+/// Calls `visit` with each field of the expression and what it is compared with, in order.
+fn each_field<'a>(node: &'a Node, visit: &mut impl FnMut(Field, Option<&'a Wanted>)) {
+    match node {
+        Node::And(nodes) | Node::Or(nodes) => {
+            for node in nodes {
+                each_field(node, visit);
+            }
+        }
+        Node::Not(node) => each_field(node, visit),
+        Node::Is(field) => visit(*field, None),
+        Node::Compare { field, wanted, .. } => visit(*field, Some(wanted)),
+    }
+}
+
+/// Tells whether the expression can be true, and whether it can be false, for events of this type.
+fn can(node: &Node, kind: &str) -> (bool, bool) {
+    let each =
+        |nodes: &[Node]| -> Vec<(bool, bool)> { nodes.iter().map(|n| can(n, kind)).collect() };
+    match node {
+        Node::And(nodes) => {
+            let each = each(nodes);
+            (each.iter().all(|n| n.0), each.iter().any(|n| n.1))
+        }
+        Node::Or(nodes) => {
+            let each = each(nodes);
+            (each.iter().any(|n| n.0), each.iter().all(|n| n.1))
+        }
+        Node::Not(node) => {
+            let (is, is_not) = can(node, kind);
+            (is_not, is)
+        }
+        Node::Compare {
+            field: Field::Type,
+            op,
+            wanted,
+        } => {
+            let is = compare(&Value::Word(kind.into()), *op, wanted);
+            (is, !is)
+        }
+        Node::Is(_) | Node::Compare { .. } => (true, true),
+    }
+}
+
+fn test(node: &Node, event: &Event<'_>) -> bool {
+    match node {
+        Node::And(nodes) => nodes.iter().all(|n| test(n, event)),
+        Node::Or(nodes) => nodes.iter().any(|n| test(n, event)),
+        Node::Not(node) => !test(node, event),
+        Node::Is(field) => match read(*field, event) {
+            Some(Value::Number(n)) => n != 0,
+            Some(Value::Word(w)) => !w.is_empty(),
+            Some(Value::Names(..) | Value::Either(..)) => true,
+            Some(Value::Frames(frames)) => !frames.is_empty(),
+            None => false,
+        },
+        Node::Compare { field, op, wanted } => match read(*field, event) {
+            Some(value) => compare(&value, *op, wanted),
+            None => false,
+        },
+    }
+}
+
+fn compare(value: &Value<'_>, op: Compare, wanted: &Wanted) -> bool {
+    match (value, wanted) {
+        (Value::Number(n) | Value::Either(_, n), Wanted::Numbers(wanted)) => {
+            let first = wanted.first().copied().unwrap_or(0);
+            match op {
+                Compare::Equal => wanted.contains(n),
+                Compare::NotEqual => !wanted.contains(n),
+                Compare::Less => *n < first,
+                Compare::LessEqual => *n <= first,
+                Compare::Greater => *n > first,
+                Compare::GreaterEqual => *n >= first,
+                Compare::Like | Compare::NotLike => false,
+            }
+        }
+        // The comparison holds if one of the name's forms fits: full, short or mangled.
+        (Value::Names(name, mangled), wanted) => {
+            let forms = [name.full.as_str(), name.short.as_str(), mangled];
+            let is = |op| {
+                let mut forms = forms.iter();
+                forms.any(|form| compare(&Value::Word((*form).into()), op, wanted))
+            };
+            match op {
+                Compare::NotEqual => !is(Compare::Equal),
+                Compare::NotLike => !is(Compare::Like),
+                op => is(op),
+            }
+        }
+        // The comparison holds if one frame fits. A frame is compared by its function name as folded stacks show it.
+        (Value::Frames(frames), wanted) => {
+            let is = |frame: &Frame| {
+                let word = stack::function(frame);
+                match wanted {
+                    Wanted::Words(words) => words.iter().any(|w| *w == word),
+                    Wanted::Pattern(pattern) => like(pattern.as_bytes(), word.as_bytes()),
+                    Wanted::Numbers(_) => false,
+                }
+            };
+            let any = frames.iter().any(is);
+            match op {
+                Compare::NotEqual | Compare::NotLike => !any,
+                _ => any,
+            }
+        }
+        (Value::Word(w) | Value::Either(w, _), Wanted::Words(wanted)) => {
+            let among = wanted.iter().any(|want| fields::same_word(want, w));
+            match op {
+                Compare::Equal => among,
+                Compare::NotEqual => !among,
+                _ => false,
+            }
+        }
+        (Value::Word(w) | Value::Either(w, _), Wanted::Pattern(pattern)) => {
+            (op == Compare::Like) == like(pattern.as_bytes(), w.as_bytes())
+        }
+        (Value::Number(n), Wanted::Pattern(pattern)) => {
+            (op == Compare::Like) == like(pattern.as_bytes(), format!("{n:#x}").as_bytes())
+        }
+        (Value::Number(_), Wanted::Words(_)) | (Value::Word(_), Wanted::Numbers(_)) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Field, Filter};
+    use crate::output::phases::Phases;
+
+    #[test]
+    fn phases_that_are_not_there_are_found() {
+        let phases = Phases::parse("PHASE warm_up 1 2\nPHASE vadd 3 4\n").unwrap();
+        for (text, unknown) in [
+            ("phase=vadd", None),
+            ("phase=VADD,warm_up", None),
+            ("phase~warm*", None),
+            ("op=launch && !(phase=vadd || phase!=vad)", Some("vad")),
+            ("phase=vadd,cold", Some("cold")),
+            ("phase~cold*", Some("cold*")),
+            ("phase~warm", None),
+            ("phase~arm?up", Some("arm?up")),
+            ("phase~add", None),
+            ("thread=cold", None),
+        ] {
+            let filter = Filter::parse(text).unwrap();
+            assert_eq!(filter.unknown_phase(&phases), unknown, "{text}");
+            assert_eq!(
+                filter.asks_for(Field::Phase),
+                text.contains("phase"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_way_that_a_submission_is_seen_can_be_asked_for() {
+        for how in nvcap_decode::record::How::NAMES {
+            let text = format!("how={how}");
+            assert!(Filter::parse(&text).is_ok(), "{text}");
+        }
+        assert!(Filter::parse("how=guessed").is_err());
+    }
+
+    #[test]
+    fn a_filter_by_place_asks_for_no_kind() {
+        for (text, asks) in [
+            ("pid=7 && !(channel=3 || token=0x10012)", false),
+            ("gpu=1 && engine=copy && thread~py* && tid!=9", false),
+            ("phase=vadd && time_ns>5 && late && how=trapped", false),
+            ("op=launch", true),
+            ("channel=3 && bytes>1M", true),
+            ("serial=7", true),
+            ("channel=3 && !(op=launch)", true),
+        ] {
+            let filter = Filter::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(filter.asks_for_kind(), asks, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_filter_never_shows_is_known() {
+        for (text, method, operation, entry) in [
+            ("type=submission,entry", false, false, true),
+            ("type!=method", false, true, true),
+            ("!(type=method)", false, true, true),
+            ("type=method && class=0xcbc0", true, false, false),
+            ("type=entry || pid=7", true, true, true),
+            ("type=entry && pid=7", false, false, true),
+            ("!(type=entry && pid=7)", true, true, true),
+            ("type~\"*o*\"", true, true, false),
+            ("bytes>100", true, true, true),
+        ] {
+            let filter = Filter::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let may = ["method", "operation", "entry"].map(|kind| filter.may_match(kind));
+            assert_eq!(may, [method, operation, entry], "{text}");
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Stretches of work, which may overlap and come nearly in order of their begin: their union, their sum, and the gaps between them by
+//! cause. Only time in which time stamps were read is counted.
+
+use std::collections::BTreeMap;
+
+use super::coverage::{Coverage, Share};
+
+/// How much earlier than the newest one a stretch may begin, ns. Stretches are held back so long, to be summed up in order.
+const HORIZON_NS: u64 = 3_000_000_000;
+/// The longest gaps that are kept.
+const LONGEST: usize = 10;
+
+/// When a stretch of work ends, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// At this time.
+    At(u64),
+    /// At an unknown time, not later than this.
+    Before(u64),
+    Unknown,
+}
+
+impl End {
+    /// The time up to which the work may go on, ns: 0 if its end is known, `u64::MAX` if nothing is.
+    fn open(self) -> u64 {
+        match self {
+            Self::At(_) => 0,
+            Self::Before(latest) => latest,
+            Self::Unknown => u64::MAX,
+        }
+    }
+}
+
+/// A stretch of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    /// Its begin, ns.
+    pub begin: u64,
+    /// Its end.
+    pub end: End,
+    /// When the work was submitted, at the earliest and at the latest, ns; `None` if that is not known.
+    pub there: Option<(u64, u64)>,
+    /// When it waited for a semaphore, ns.
+    pub waited: Option<(u64, u64)>,
+    /// Its begin on the host's clock, ns.
+    pub host: u64,
+}
+
+/// Time without work, ns. `empty_ns`: the part in which the next work was not submitted yet, at least and at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Idle {
+    pub ns: u64,
+    pub empty_ns: (u64, u64),
+    /// In which the next work waited for a semaphore.
+    pub waited_ns: u64,
+}
+
+/// A time without work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// Its begin, ns; and on the host's clock.
+    pub begin: u64,
+    pub host: u64,
+    pub idle: Idle,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Intervals {
+    waiting: BTreeMap<(u64, End), Stretch>,
+    /// True if a stretch was summed up; and the time up to which everything is summed up (`last`, ns).
+    begun: bool,
+    last: u64,
+    newest: u64,
+    /// The time up to which the last stretch may go on if no other begins before, ns; 0 if its end is known.
+    open: u64,
+    /// Sum of the union, ns.
+    pub busy_ns: u64,
+    /// Sum of all stretches, ns: more where they overlap.
+    pub sum_ns: u64,
+    /// Sum of the gaps.
+    pub idle: Idle,
+    /// The time of which it is not known whether there was work, ns.
+    pub unknown_ns: u64,
+    /// The share of the busy time.
+    share: Share,
+    /// The longest, longest first.
+    pub gaps: Vec<Gap>,
+}
+
+impl Intervals {
+    /// Adds a stretch, and sums up those that are old enough.
+    pub(super) fn add(&mut self, stretch: Stretch, coverage: &Coverage) {
+        self.newest = self.newest.max(stretch.begin);
+        // Two stretches with the same begin and end are one in the union; the sum counts both.
+        if let Some(twin) = self.waiting.insert((stretch.begin, stretch.end), stretch) {
+            self.add_sum(&twin, coverage);
+        }
+        while let Some((&(begin, _), of)) = self.waiting.first_key_value() {
+            if begin.saturating_add(HORIZON_NS) > self.newest {
+                break;
+            }
+            let of = *of;
+            self.waiting.pop_first();
+            self.sum_up(of, coverage);
+        }
+    }
+
+    /// Sums up the stretches that are held back: no more will come.
+    pub(super) fn finish(&mut self, coverage: &Coverage) {
+        while let Some((_, of)) = self.waiting.pop_first() {
+            self.sum_up(of, coverage);
+        }
+    }
+
+    /// The time from the begin of the first to the end of the last in which stamps were read, ns.
+    pub(super) fn span_ns(&self) -> u64 {
+        self.known_ns() + self.unknown_ns
+    }
+
+    /// The part of [`Self::span_ns`] of which it is known whether there was work, ns.
+    pub(super) fn known_ns(&self) -> u64 {
+        self.busy_ns + self.idle.ns
+    }
+
+    /// By how much the share of work in the known time may be wrong where it is a sample (95 %), 0 to 1.
+    pub(super) fn share_error(&self) -> Option<f64> {
+        self.share.error()
+    }
+
+    fn add_sum(&mut self, of: &Stretch, coverage: &Coverage) {
+        if let End::At(end) = of.end {
+            let length = end.saturating_sub(of.begin);
+            self.sum_ns += coverage.within(of.host, of.host.saturating_add(length));
+        }
+    }
+
+    /// Adds the bursts' parts of a time to the share, and returns their sum, ns.
+    fn count(
+        &mut self,
+        (from, until): (u64, u64),
+        is_busy: bool,
+        of: &Stretch,
+        coverage: &Coverage,
+    ) -> u64 {
+        let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
+        let mut sum = 0;
+        for (burst, ns) in coverage.parts(host(from), host(until)) {
+            self.share.add(burst, is_busy, ns);
+            sum += ns;
+        }
+        sum
+    }
+
+    fn sum_up(&mut self, of: Stretch, coverage: &Coverage) {
+        self.add_sum(&of, coverage);
+        if !self.begun {
+            (self.begun, self.last) = (true, of.begin);
+        }
+        let known = self.open.min(of.begin);
+        if known > self.last {
+            let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
+            self.unknown_ns += coverage.within(host(self.last), host(known));
+            self.last = known;
+        }
+        if of.begin > self.last {
+            self.gap(&of, coverage);
+            self.last = of.begin;
+        }
+        self.open = of.end.open();
+        if let End::At(end) = of.end
+            && end > self.last
+        {
+            self.busy_ns += self.count((self.last, end), true, &of, coverage);
+            self.last = end;
+        }
+    }
+
+    /// The time from the last end to the begin of the next stretch.
+    fn gap(&mut self, of: &Stretch, coverage: &Coverage) {
+        let (from, until) = (self.last, of.begin);
+        let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
+        let within = |a: u64, b: u64| coverage.within(host(a), host(b));
+        let inside = |at: u64| at.clamp(from, until);
+        let waited = of
+            .waited
+            .map_or((until, until), |(a, b)| (inside(a), inside(b)));
+        let waited_ns = within(waited.0, waited.1);
+        let ns = self.count((from, until), false, of, coverage);
+        let (earliest, latest) = of.there.unwrap_or((from, until));
+        let most = within(from, inside(latest)).min(ns - waited_ns);
+        let idle = Idle {
+            ns,
+            empty_ns: (within(from, inside(earliest)).min(most), most),
+            waited_ns,
+        };
+        self.idle.ns += idle.ns;
+        self.idle.empty_ns.0 += idle.empty_ns.0;
+        self.idle.empty_ns.1 += idle.empty_ns.1;
+        self.idle.waited_ns += idle.waited_ns;
+        // Stamps were not read during all of this time: work that was not seen may lie in it, so it is not listed as one gap.
+        if ns < until - from {
+            return;
+        }
+        let at = self.gaps.partition_point(|g| g.idle.ns >= ns);
+        if at < LONGEST {
+            let gap = Gap {
+                begin: from,
+                // The clocks run alike for so long as a gap lasts.
+                host: host(from),
+                idle,
+            };
+            self.gaps.insert(at, gap);
+            self.gaps.truncate(LONGEST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: fn() -> Coverage = Coverage::default;
+
+    fn stretch(begin: u64, end: u64, there: Option<u64>) -> Stretch {
+        Stretch {
+            begin,
+            end: End::At(end),
+            there: there.map(|at| (at, at)),
+            waited: None,
+            host: begin + 1_000_000,
+        }
+    }
+
+    #[test]
+    fn overlaps_count_once_and_gaps_are_told_by_cause() {
+        let mut all = Intervals::default();
+        // The third is submitted 30 into a gap of 40. The fourth is submitted in time and begins after a gap of 100: 60 of it is a
+        // wait for a semaphore.
+        for s in [
+            stretch(100, 200, Some(90)),
+            stretch(150, 260, Some(90)),
+            stretch(300, 310, Some(290)),
+            Stretch {
+                waited: Some((330, 390)),
+                ..stretch(410, 420, Some(300))
+            },
+        ] {
+            all.add(s, &ALL());
+        }
+        all.finish(&ALL());
+        assert_eq!((all.busy_ns, all.sum_ns), (180, 230));
+        let idle = Idle {
+            ns: 140,
+            empty_ns: (30, 30),
+            waited_ns: 60,
+        };
+        assert_eq!(all.idle, idle);
+        assert_eq!((all.span_ns(), all.unknown_ns), (320, 0));
+        let gaps = all.gaps.iter().map(|g| (g.begin, g.host, g.idle.ns));
+        let expected = [(310, 1_000_310, 100), (260, 1_000_260, 40)];
+        assert_eq!(gaps.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn when_work_was_handed_in_lies_between_bounds() {
+        let mut all = Intervals::default();
+        all.add(stretch(100, 200, None), &ALL());
+        let second = Stretch {
+            there: Some((220, 280)),
+            ..stretch(300, 310, None)
+        };
+        all.add(second, &ALL());
+        // Of this one nothing is known.
+        all.add(stretch(350, 360, None), &ALL());
+        all.finish(&ALL());
+        assert_eq!((all.idle.ns, all.idle.empty_ns), (140, (20, 120)));
+    }
+
+    #[test]
+    fn behind_an_end_that_is_not_known_nothing_is_known() {
+        let mut all = Intervals::default();
+        let of = |begin, end| Stretch {
+            end,
+            ..stretch(begin, begin, None)
+        };
+        for s in [
+            stretch(100, 200, None),
+            of(250, End::Unknown),
+            stretch(400, 500, None),
+            stretch(600, 700, None),
+            // The first may run until 720 at the latest; the second until 800, but the next one begins at 750.
+            of(700, End::Before(720)),
+            of(740, End::Before(800)),
+            stretch(750, 760, None),
+        ] {
+            all.add(s, &ALL());
+        }
+        all.finish(&ALL());
+        assert_eq!((all.busy_ns, all.idle.ns, all.unknown_ns), (310, 170, 180));
+        assert_eq!(all.gaps.len(), 3);
+    }
+
+    /// Busy for 60 % of each burst; bursts are 5 % of the time. The share is that within bursts, and the time between two bursts is
+    /// no gap.
+    #[test]
+    fn a_sample_tells_the_share() {
+        let (mut all, mut coverage) = (Intervals::default(), Coverage::default());
+        for burst in 0..50 {
+            let begin = burst * 40_000;
+            coverage.add(1, begin + 1_000_000, begin + 1_002_000);
+            for n in 0..20 {
+                // Kernels of 60 every 100 that were seen in this burst; its last one's end was not.
+                let at = begin + n * 100;
+                let end = match n {
+                    19 => End::Unknown,
+                    _ => End::At(at + 60),
+                };
+                all.add(
+                    Stretch {
+                        end,
+                        ..stretch(at, 0, None)
+                    },
+                    &coverage,
+                );
+            }
+        }
+        all.finish(&coverage);
+        let share = all.busy_ns as f64 / all.known_ns() as f64;
+        let error = all.share_error().expect("many bursts");
+        assert!(
+            (share - 0.6).abs() < 0.001 && error < 0.01,
+            "{share} {error}"
+        );
+        assert!(all.unknown_ns > 0 && all.unknown_ns <= 50 * 100);
+        assert!(all.gaps.iter().all(|g| g.idle.ns == 40), "{:?}", all.gaps);
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_within_the_horizon_gives_the_same(
+            mut of in prop::collection::vec((0u64..10_000, 0u64..500), 1..60),
+        ) {
+            let sums = |of: &[(u64, u64)]| {
+                let mut all = Intervals::default();
+                for (begin, len) in of {
+                    all.add(stretch(*begin, begin + len, None), &ALL());
+                }
+                all.finish(&ALL());
+                prop_assert_eq!(all.busy_ns + all.idle.ns, all.span_ns());
+                Ok((all.busy_ns, all.idle.ns, all.sum_ns))
+            };
+            let mixed = sums(&of)?;
+            of.sort_unstable();
+            let mut union = 0;
+            let mut last = 0;
+            for (begin, len) in &of {
+                union += (begin + len).saturating_sub(last.max(*begin));
+                last = last.max(begin + len);
+            }
+            prop_assert_eq!(mixed, sums(&of)?);
+            prop_assert_eq!(mixed.0, union);
+            prop_assert_eq!(mixed.2, of.iter().map(|(_, len)| len).sum::<u64>());
+        }
+    }
+}

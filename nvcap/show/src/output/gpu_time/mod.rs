@@ -1,0 +1,492 @@
+//! Sums of the GPU's time: how long kernels and copies took, how busy GPUs, engines, processes and channels were, and the longest
+//! waits. For `nvcap time` and, with `--gpu-time`, the statistics (`-s`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use super::releases::Releases;
+use super::writer::Output;
+use super::{Detail, Sink, StampReads, Summary};
+use nvcap_decode::decode::event::{Body, Context, Engine, Event, GpuTime, Operation};
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{ChannelId, Record};
+use nvcap_decode::wire::GpuVa;
+
+mod coverage;
+mod durations;
+mod intervals;
+mod objects;
+mod report;
+mod total;
+mod untimed;
+pub(crate) mod when;
+pub mod work;
+
+use coverage::Coverage;
+pub(in crate::output) use durations::Durations;
+use intervals::{End, Intervals, Stretch};
+use total::{Total, Works};
+use untimed::{Bounds, Channel, GROUPS, Run, Work};
+use work::{Done, Entries, What, told};
+
+/// The longest waits that are kept.
+const WAITS: usize = 10;
+/// The most rows by name that are kept apart.
+const MOST_ROWS: usize = 1 << 16;
+
+/// Place where work ran: the GPU's device number; or the process, where the GPU is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Whose {
+    Gpu(u32),
+    Process(u32),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Row {
+    /// Its place among all rows.
+    number: usize,
+    text: String,
+    durations: Durations,
+    /// How many entries did this work, timed or not.
+    count: u64,
+    /// Bytes moved by those that are timed.
+    bytes: u64,
+    /// Known times of all these entries, and their total time; `None` until the end, and where none is timed.
+    works: Works,
+    total: Option<Total>,
+}
+
+/// How a channel's time was spent.
+#[derive(Clone, Debug, Default)]
+struct ChannelTime {
+    pid: u32,
+    engine: Engine,
+    gpu: Option<u32>,
+    work: Intervals,
+    /// How long entries were in the ring before the GPU began them: the middle between two bounds, the least, and the most.
+    queued: Durations,
+    queued_least: Durations,
+    queued_most: Durations,
+    /// The sum of the channel's waits for semaphores, ns.
+    waited_ns: u64,
+}
+
+/// A wait for a semaphore.
+#[derive(Clone, Debug)]
+struct Wait {
+    channel: ChannelId,
+    pid: u32,
+    /// The channel that released the semaphore, where that is known.
+    by: Option<ChannelId>,
+    semaphore: GpuVa,
+    ns: u64,
+    at_host_ns: u64,
+}
+
+/// How many entries with work there were, and of how many the times are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Known {
+    entries: u64,
+    starts: u64,
+    durations: u64,
+}
+
+/// Sums up events with the GPU's times.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    rows: HashMap<What, Row>,
+    channels: BTreeMap<ChannelId, ChannelTime>,
+    engines: BTreeMap<(Whose, String), Intervals>,
+    gpus: BTreeMap<Whose, Intervals>,
+    processes: BTreeMap<u32, Intervals>,
+    waits: Vec<Wait>,
+    known: Known,
+    releases: Releases,
+    entries: Entries,
+    /// True if some submission came with GPU times, known or not.
+    asked: bool,
+    /// Kernels are timed from their first instruction (`--exec-time`).
+    exec_time: bool,
+    /// How often time stamps were read, and when.
+    stamps: StampReads,
+    coverage: Coverage,
+    /// The work of each channel in its order, and what is not timed of it.
+    order: HashMap<ChannelId, Channel>,
+    runs: Vec<Run>,
+    /// By row, what is not timed: within the time in which stamps were read, and beyond it.
+    untimed: Vec<[Bounds; 2]>,
+    /// The time of all kernels, and of all copies.
+    totals: [Option<Total>; GROUPS],
+    /// Time of the newest record.
+    newest: Option<u64>,
+    /// Time of the trace's first record: text counts from there.
+    origin: Option<u64>,
+    /// Submissions seen to begin within this time of the host, ns.
+    span: Option<(u64, u64)>,
+}
+
+impl Account {
+    /// Takes the next event.
+    pub(crate) fn event(&mut self, event: &Event<'_>) {
+        let c = event.context;
+        match &event.body {
+            Body::Submission(_) => self.submission(c),
+            Body::Operation(op) => self.operation(c, event.entry, op),
+            _ => {}
+        }
+    }
+
+    /// Takes note of an event that a filter did not let through.
+    pub(crate) fn passed_over(&mut self, event: &Event<'_>) {
+        self.releases.passed_over(event);
+    }
+
+    /// Takes the next record: the first one with a time begins the trace.
+    pub(crate) fn record(&mut self, record: &Record) {
+        if self.origin.is_none() {
+            self.origin = record.at().time();
+        }
+        self.newest = self.newest.max(record.at().time());
+        if let Record::Stamps(s) = record {
+            self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns);
+        }
+    }
+
+    /// Takes the trace's summary: how often time stamps were read.
+    pub(crate) fn summary(&mut self, summary: &Summary) {
+        self.stamps = summary.stamps;
+    }
+
+    /// Tells whether any times were asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked
+    }
+
+    fn submission(&mut self, c: &Context) {
+        let Some(times) = &c.gpu_time else { return };
+        self.asked = true;
+        if let Some(ns) = c.at.time() {
+            let (first, last) = self.span.unwrap_or((ns, ns));
+            self.span = Some((first.min(ns), last.max(ns)));
+        }
+        for time in times.iter() {
+            self.exec_time |= time.is_by_exec();
+            self.entry(c, time);
+        }
+    }
+
+    fn entry(&mut self, c: &Context, time: &GpuTime) {
+        let channel = self.channels.entry(c.channel).or_default();
+        channel.pid = c.at.pid;
+        channel.gpu = c.gpu.or(channel.gpu);
+        if channel.engine == Engine::Unknown {
+            channel.engine = c.engine;
+        }
+        let Some(start) = time.start else { return };
+        if let Some((least, most)) = time.queued {
+            channel.queued.add(least.midpoint(most));
+            channel.queued_least.add(least);
+            channel.queued_most.add(most);
+        }
+        if let Some(wait) = time.wait {
+            channel.waited_ns = channel.waited_ns.saturating_add(wait.ns);
+            let longest = self.waits.partition_point(|w| w.ns >= wait.ns);
+            if longest < WAITS && wait.ns > 0 {
+                let wait = Wait {
+                    channel: c.channel,
+                    pid: c.at.pid,
+                    by: self.releases.channel(c, wait.semaphore),
+                    semaphore: wait.semaphore,
+                    ns: wait.ns,
+                    at_host_ns: start.host_ns,
+                };
+                self.waits.insert(longest, wait);
+                self.waits.truncate(WAITS);
+            }
+        }
+        let end = match (told(time), time.duration) {
+            (Some(duration), _) => End::At(start.gpu_ns + duration.ns),
+            (None, Some(vague)) => End::Before(start.gpu_ns + vague.ns + vague.error_ns),
+            (None, None) if time.works > 0 => End::Unknown,
+            (None, None) => return,
+        };
+        let before = |ns: u64| start.gpu_ns.saturating_sub(ns);
+        let waited = time.wait.zip(time.ready_gpu_ns);
+        let stretch = Stretch {
+            begin: start.gpu_ns,
+            end,
+            there: time
+                .queued
+                .map(|(least, most)| (before(most), before(least))),
+            waited: waited.map(|(wait, until)| (until.saturating_sub(wait.ns), until)),
+            host: start.host_ns,
+        };
+        let coverage = &self.coverage;
+        channel.work.add(stretch, coverage);
+        let whose = match c.gpu {
+            Some(gpu) => Whose::Gpu(gpu),
+            None => Whose::Process(c.at.pid),
+        };
+        let engine = super::names::EngineName(c.engine).to_string();
+        self.engines
+            .entry((whose, engine))
+            .or_default()
+            .add(stretch, coverage);
+        let of_gpu = self.gpus.entry(whose).or_default();
+        of_gpu.add(stretch, coverage);
+        let of_process = self.processes.entry(c.at.pid).or_default();
+        of_process.add(stretch, coverage);
+    }
+
+    fn operation(&mut self, c: &Context, entry: u32, op: &Operation) {
+        self.releases.note(c, op);
+        let Some(time) = c.gpu_time_of(entry) else {
+            return;
+        };
+        if let Some(done) = self.entries.operation(c, entry, time, op) {
+            self.done(done);
+        }
+    }
+
+    /// Sums up the work of an entry.
+    fn done(&mut self, of: Done) {
+        self.known.entries += 1;
+        self.known.starts += u64::from(of.time.start.is_some());
+        self.known.durations += u64::from(of.duration.is_some());
+        let order = self.order.entry(of.channel).or_default();
+        let mut work = Work {
+            row: usize::MAX,
+            group: usize::from(of.what.is_copy()),
+            time: &of.time,
+            mean_ns: 0,
+            absent: of.absent,
+        };
+        if self.rows.len() < MOST_ROWS || self.rows.contains_key(&of.what) {
+            let number = GROUPS + self.rows.len();
+            let row = self.rows.entry(of.what).or_insert_with(|| Row {
+                number,
+                text: of.text,
+                ..Row::default()
+            });
+            row.count += 1;
+            if let Some(duration) = of.duration {
+                row.durations.add(duration.ns);
+                row.bytes = row.bytes.saturating_add(of.bytes);
+                let end = of.time.start.map(|s| s.host_ns.saturating_add(duration.ns));
+                let burst = end.and_then(|end| self.coverage.burst(end));
+                row.works.add(burst, duration.ns, duration.error_ns);
+            }
+            work.row = row.number;
+            work.mean_ns = row.durations.mean_ns();
+        }
+        order.take(work, self.origin, &mut self.runs);
+        self.put_runs();
+    }
+
+    /// The time of all rows of kernels, or of copies: where several of them share a time, their sum is known better than each.
+    fn total_of(&self, copies: bool) -> Option<Total> {
+        let untimed = self.untimed.get(usize::from(copies))?;
+        let mut timed = Works::default();
+        let mut sum = Total::default();
+        for (_, row) in self.rows.iter().filter(|(w, _)| w.is_copy() == copies) {
+            timed.timed += row.works.timed;
+            timed.sum_ns = timed.sum_ns.saturating_add(row.works.sum_ns);
+            timed.error_ns = timed.error_ns.saturating_add(row.works.error_ns);
+            // Of a row without any times nothing but what its stretches say is known.
+            let unknown = || Total::from(row.works.within).and(row.works.between.into());
+            sum = sum.and(row.total.unwrap_or_else(unknown));
+        }
+        [timed.within, timed.between] = *untimed;
+        Some(sum.within(timed.total(false)?))
+    }
+
+    /// Sums up stretches that are not timed.
+    fn put_runs(&mut self) {
+        self.untimed
+            .resize(GROUPS + self.rows.len(), Default::default());
+        for run in self.runs.drain(..) {
+            let (from, until) = run.span;
+            let is_read = self.coverage.is_whole(from, until);
+            if let Some(row) = self.untimed.get_mut(run.row) {
+                row[usize::from(!is_read)].add(run.bounds);
+            }
+        }
+    }
+
+    /// No more events will come: sums up the last entry, and the stretches that were held back to be put in order.
+    pub(crate) fn finish(&mut self) {
+        // Observed, the submission that releases may be shown behind the one that waits.
+        for wait in &mut self.waits {
+            wait.by = wait.by.or(self.releases.of(wait.pid, wait.semaphore));
+        }
+        if let Some(done) = self.entries.finish() {
+            self.done(done);
+        }
+        for order in self.order.values_mut() {
+            order.end(self.newest, &mut self.runs);
+        }
+        self.put_runs();
+        let sampled = self.coverage.sample().is_some();
+        for row in self.rows.values_mut() {
+            let untimed = self.untimed.get(row.number).copied();
+            [row.works.within, row.works.between] = untimed.unwrap_or_default();
+            row.total = row.works.total(sampled);
+        }
+        self.totals = [false, true].map(|copies| self.total_of(copies));
+        let channels = self.channels.values_mut().map(|c| &mut c.work);
+        let all = channels
+            .chain(self.engines.values_mut())
+            .chain(self.gpus.values_mut())
+            .chain(self.processes.values_mut());
+        all.for_each(|work| work.finish(&self.coverage));
+    }
+}
+
+/// `nvcap time`: shows nothing until the end.
+pub struct TimeReport {
+    out: Output,
+    json: bool,
+    color: bool,
+    account: Account,
+}
+
+impl TimeReport {
+    /// Writes to `out` at the end: as one JSON object, or as tables.
+    pub fn new(out: Output, json: bool, color: bool) -> Self {
+        Self {
+            out,
+            json,
+            color,
+            account: Account::default(),
+        }
+    }
+}
+
+impl Sink for TimeReport {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn shows_memory(&self) -> bool {
+        false
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.account.event(event);
+        Ok(())
+    }
+
+    fn passed_over(&mut self, event: &Event<'_>) {
+        self.account.passed_over(event);
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        self.account.record(record);
+        Ok(())
+    }
+
+    fn summary(&mut self, summary: &Summary) {
+        self.account.summary(summary);
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn unshown(&self) -> u64 {
+        self.out.unshown()
+    }
+
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        self.account.finish();
+        if self.json {
+            let object = self.account.json();
+            let out = self.out.object();
+            super::json::write(out, &object);
+            out.push(b'\n');
+            super::ledger::json(self.out.object(), ledger);
+        } else {
+            let width = self.out.width();
+            self.account.text(self.out.object(), self.color, width);
+            super::ledger::text(self.out.object(), ledger, self.color);
+        }
+        self.out.end_object()?;
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use nvcap_decode::decode::event::{DurationBy, GpuDuration, Graph};
+    use nvcap_decode::record::{At, How};
+
+    fn context(serial: u64, ns: u64) -> Context {
+        let time = GpuTime {
+            duration: Some(GpuDuration {
+                ns,
+                error_ns: 1,
+                by: DurationBy::NextStamp,
+            }),
+            ..GpuTime::default()
+        };
+        Context {
+            at: At::default(),
+            thread: None,
+            gpu: Some(0),
+            channel: ChannelId(0),
+            token: None,
+            class: None,
+            engine: Engine::Graphics,
+            serial,
+            how: How::Trapped,
+            late: false,
+            phase: None,
+            stack: None,
+            gpu_time: Some(Arc::from([time])),
+            parts: None,
+            identity: None,
+        }
+    }
+
+    fn replay() -> Operation {
+        Operation::Graph(Box::new(Graph {
+            replay: 0,
+            nodes: 1,
+            kernels: 1,
+            memsets: 0,
+            copies: 0,
+            driver: 0,
+            unresolved: 0,
+            channels: Vec::new(),
+            submissions: Vec::new(),
+            bytes: 0,
+            uploaded: false,
+            conditional: false,
+        }))
+    }
+
+    #[test]
+    fn works_of_one_entry_have_a_row_of_their_own() {
+        let mut account = Account::default();
+        for (serial, works) in [(0, 1), (1, 3), (2, 1), (3, 3)] {
+            for _ in 0..works {
+                account.operation(&context(serial, 100 + serial), 0, &replay());
+            }
+        }
+        account.finish();
+        let rows: Vec<_> = account
+            .sorted(false)
+            .into_iter()
+            .map(|(what, row)| (row.text.as_str(), row.count, what.works(), row.total_ns()))
+            .collect();
+        let one = "graph replay (all its kernels)";
+        let three = format!("3 in one entry: 3 x {one}");
+        assert_eq!(rows, [(three.as_str(), 2, 3, 204), (one, 2, 1, 202)]);
+        assert_eq!((account.known.entries, account.known.durations), (4, 4));
+        assert!(account.sorted(true).is_empty());
+    }
+}

@@ -1,0 +1,148 @@
+//! Tests of the report on times that are known, known in part, and not known.
+
+use super::*;
+
+fn work(busy_ns: u64, ns: u64, empty_ns: (u64, u64), waited_ns: u64) -> Intervals {
+    let mut work = Intervals::default();
+    work.busy_ns = busy_ns;
+    work.idle = Idle {
+        ns,
+        empty_ns,
+        waited_ns,
+    };
+    work
+}
+
+#[test]
+fn a_sentence_says_what_was_lacking() {
+    let cases = [
+        (
+            work(950_000, 50_000, (0, 50_000), 0),
+            "GPU-bound; work ran in 95.0 % of 1.00 ms; in 0..100 % of the rest nothing was submitted, in 0 % work waited for a semaphore",
+        ),
+        (
+            work(100_000, 900_000, (540_000, 720_000), 90_000),
+            "launch-bound; work ran in 10.0 % of 1.00 ms; in 60..80 % of the rest nothing was submitted, in 10 % work waited for a semaphore",
+        ),
+        (
+            work(100_000, 900_000, (90_000, 90_000), 720_000),
+            "bound by waits for semaphores; work ran in 10.0 % of 1.00 ms; in 10 % of the rest nothing was submitted, in 80 % work waited for a semaphore",
+        ),
+        (
+            work(400_000, 600_000, (0, 60_000), 0),
+            "bound by waits between submissions; work ran in 40.0 % of 1.00 ms; in 0..10 % of the rest nothing was submitted, in 0 % work waited for a semaphore",
+        ),
+        (
+            work(2_000, 0, (0, 0), 0),
+            "GPU-bound; work ran in 100.0 % of 2.00 us",
+        ),
+    ];
+    for (work, expected) in cases {
+        assert_eq!(sentence(&work, None), expected);
+    }
+    let mut none = work(0, 0, (0, 0), 0);
+    none.unknown_ns = 7_000;
+    assert_eq!(
+        sentence(&none, None),
+        "how busy it was is not known (7.00 us)"
+    );
+    let mut unknown = work(2_000, 0, (0, 0), 0);
+    unknown.unknown_ns = 7_000;
+    assert_eq!(
+        sentence(&unknown, Some(0.05)),
+        "GPU-bound; work ran in 100.0 % of the 2.00 us that were looked at; 7.00 us more are not known"
+    );
+}
+
+#[test]
+fn what_is_not_known_is_no_zero() {
+    let mut account = Account::default();
+    for (name, ns) in [("timed", Some(500)), ("untimed", None)] {
+        let row = account.rows.entry(What::Kernel(name.to_owned()));
+        let row = row.or_default();
+        row.text = name.to_owned();
+        row.count = 2;
+        ns.into_iter().for_each(|ns| row.durations.add(ns));
+        row.total = ns.map(|ns| Total {
+            least_ns: ns,
+            about_ns: 2 * ns,
+            most_ns: 3 * ns,
+        });
+    }
+    let mut work = work(0, 0, (0, 0), 0);
+    work.unknown_ns = 7_000;
+    let channel = ChannelTime {
+        work: work.clone(),
+        ..ChannelTime::default()
+    };
+    account.gpus.insert(Whose::Process(0), work);
+    account
+        .channels
+        .insert(nvcap_decode::record::ChannelId(3), channel);
+    let mut out = Vec::new();
+    account.text(&mut out, false, None);
+    let text = String::from_utf8(out).expect("text");
+    let line = |of: &str| {
+        let line = text.lines().find(|l| l.ends_with(of));
+        let line = line.unwrap_or_else(|| panic!("{of}: {text}"));
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(line("  timed")[..2], ["100.0", "~1.00"]);
+    assert_eq!(line("  untimed")[..2], ["?", "?"]);
+    assert_eq!(line("channel 3 (?), process ?")[..3], ["?", "?", "?"]);
+    assert!(text.starts_with("the GPU of process ?: how busy it was is not known"));
+    assert!(!line("channel 3 (?), process ?").contains(&"ns".to_owned()));
+    let json = account.json();
+    let untimed = &json["kernels"][1];
+    assert_eq!(untimed["kernel"], "untimed");
+    for member in ["total_ns", "mean_ns", "least_ns", "p50_ns", "most_ns"] {
+        assert!(untimed["gpu"][member].is_null(), "{member}: {untimed}");
+    }
+    assert!(json["gpus"][0]["pid"].is_null() && json["gpus"][0]["verdict"].is_null());
+    assert!(json["channels"][0]["pid"].is_null());
+    assert!(json["channels"][0]["queued_p50_ns"].is_null());
+}
+
+/// At 80 columns a kernel's name has room, and every line fits.
+#[test]
+fn tables_fit_a_terminal() {
+    let mut account = Account::default();
+    let name =
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>";
+    let row = account.rows.entry(What::Kernel(name.to_owned()));
+    let row = row.or_default();
+    row.text = name.to_owned();
+    row.count = 1_234_567;
+    row.durations.add(12_345_678);
+    account
+        .gpus
+        .insert(Whose::Gpu(0), work(2_000, 0, (0, 0), 0));
+    let channel = ChannelTime {
+        work: work(100_000, 900_000, (90_000, 890_000), 720_000),
+        ..ChannelTime::default()
+    };
+    account
+        .channels
+        .insert(nvcap_decode::record::ChannelId(0), channel);
+    for width in [80, 120] {
+        let mut out = Vec::new();
+        account.text(&mut out, false, Some(width));
+        let text = String::from_utf8(out).expect("text");
+        for line in text.lines() {
+            assert!(line.chars().count() <= width, "{width}: {line}");
+        }
+        let head = text
+            .lines()
+            .find(|l| l.ends_with("kernel"))
+            .expect("a head");
+        let row = text.lines().find(|l| l.contains("void")).expect("a row");
+        assert_eq!(head.find("kernel"), row.find("void"), "{text}");
+        assert!(row.contains("void at::native::vectori"), "{width}: {row}");
+        assert!(head.contains("median") == (width == 120), "{head}");
+    }
+    let mut out = Vec::new();
+    account.text(&mut out, false, None);
+    assert!(String::from_utf8(out).expect("text").contains(name));
+}

@@ -1,0 +1,191 @@
+//! Launches by kernel, most frequent first.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::output::kernels;
+use nvcap_decode::decode::event::{Launch, LaunchKind};
+use nvcap_decode::record::{At, Kernel};
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::hash::NumberMap;
+
+/// The most kernels that the text shows.
+const SHOWN: usize = 20;
+/// The most kernels that are kept apart.
+const MOST: usize = 1 << 16;
+/// The name of the row that counts all further kernels.
+const OTHERS: &str = "(kernels that were not kept apart)";
+
+/// How often each kernel was launched.
+#[derive(Debug, Default)]
+pub(crate) struct Kernels {
+    /// By the kernel's mangled name.
+    named: NumberMap<String, Count>,
+    /// By process and the program's address, where the name is not known: with the time of the first such launch, ns.
+    unnamed: BTreeMap<(u32, u64), (u64, Count)>,
+    /// All kernels that were met after the first [`MOST`].
+    others: Option<Count>,
+}
+
+/// Kernels that a row counts; rows with as many launches are in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key<'a> {
+    Name(&'a str),
+    Program(u64, u32),
+    Others,
+}
+
+#[derive(Clone, Debug)]
+struct Count {
+    launches: u64,
+    text: String,
+}
+
+impl Count {
+    fn new(text: String) -> Self {
+        Self { launches: 0, text }
+    }
+}
+
+impl Kernels {
+    /// Counts a launch.
+    pub(crate) fn add(&mut self, at: At, launch: &Launch) {
+        if matches!(launch.kind, LaunchKind::Companion | LaunchKind::Unresolved) {
+            return;
+        }
+        let kernel = launch.kernel.as_deref();
+        let known = match (kernel, launch.program) {
+            (Some(kernel), _) => self.named.get_mut(&kernel.name),
+            (None, Some(program)) => {
+                let of = self.unnamed.get_mut(&(at.pid, program.0));
+                of.map(|(_, count)| count)
+            }
+            (None, None) => return,
+        };
+        match known {
+            Some(count) => count.launches += 1,
+            None => self.first(at, kernel, launch.program).launches += 1,
+        }
+    }
+
+    /// Takes a kernel's name, which was asked for at its first launch and may come later than further ones: those were of it, too.
+    pub(crate) fn learn(&mut self, kernel: &Kernel) {
+        let key = (kernel.at.pid, kernel.program.0);
+        // What was launched before was another program at the same address.
+        let is_its = |(first, _): &(u64, Count)| *first >= kernel.at.time_ns;
+        if !self.unnamed.get(&key).is_some_and(is_its) {
+            return;
+        }
+        if let Some((_, unnamed)) = self.unnamed.remove(&key) {
+            self.first(kernel.at, Some(kernel), None).launches += unnamed.launches;
+        }
+    }
+
+    /// The row of a kernel that has none.
+    fn first(&mut self, at: At, kernel: Option<&Kernel>, program: Option<GpuVa>) -> &mut Count {
+        let has_room = self.named.len() + self.unnamed.len() < MOST;
+        match (kernel, program) {
+            (Some(kernel), _) if has_room => self
+                .named
+                .entry(kernel.name.clone())
+                .or_insert_with(|| Count::new(kernels::text(kernel, true))),
+            (None, Some(GpuVa(program))) if has_room => {
+                let new = || (at.time_ns, Count::new(format!("program {program:#x}")));
+                let of = self.unnamed.entry((at.pid, program));
+                &mut of.or_insert_with(new).1
+            }
+            _ => self
+                .others
+                .get_or_insert_with(|| Count::new(OTHERS.to_owned())),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.named.len() + self.unnamed.len() + usize::from(self.others.is_some())
+    }
+
+    fn rows(&self) -> impl Iterator<Item = (Key<'_>, &Count)> {
+        let named = self.named.iter().map(|(n, c)| (Key::Name(n), c));
+        let unnamed = self.unnamed.iter();
+        let unnamed = unnamed.map(|((pid, p), (_, c))| (Key::Program(*p, *pid), c));
+        let others = self.others.iter().map(|c| (Key::Others, c));
+        named.chain(unnamed).chain(others)
+    }
+
+    /// Most frequent first.
+    fn sorted(&self) -> Vec<(Key<'_>, &Count)> {
+        let mut all: Vec<_> = self.rows().collect();
+        all.sort_by_key(|(key, count)| (std::cmp::Reverse(count.launches), *key));
+        all
+    }
+
+    /// The table's lines without its head; empty if nothing was launched.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let all: u64 = self.rows().map(|(_, c)| c.launches).sum();
+        let mut lines: Vec<String> = self
+            .sorted()
+            .into_iter()
+            .take(SHOWN)
+            .map(|(_, c)| {
+                let share = 100.0 * c.launches as f64 / all.max(1) as f64;
+                format!("{:>10} {share:>7.2}  {}", c.launches, c.text)
+            })
+            .collect();
+        if self.len() > SHOWN {
+            lines.push(format!(
+                "{:>10} {:>7}  {} more kernels (--json has all)",
+                "",
+                "",
+                self.len() - SHOWN
+            ));
+        }
+        lines
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let rows = self.sorted().into_iter().map(|(key, c)| {
+            let (kernel, mangled, program) = match key {
+                Key::Name(name) => (Some(&c.text), Some(name), None),
+                Key::Program(program, _) => (None, None, Some(program)),
+                Key::Others => (Some(&c.text), None, None),
+            };
+            json!({"kernel": kernel, "kernel_mangled": mangled, "program": program, "launches": c.launches})
+        });
+        rows.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names are looked for beside the trace: a recording may have some behind launches of theirs.
+    #[test]
+    fn a_name_that_comes_later_is_that_of_the_launches_before_it() {
+        let kernel =
+            |time_ns, pid, name| Kernel::called(At::of_process(time_ns, pid), 0x1000, name);
+        let mut all = Kernels::default();
+        for (time_ns, pid) in [(5, 1), (6, 1), (7, 2), (8, 3)] {
+            let program = Some(GpuVa(0x1000));
+            let of = all.unnamed.get_mut(&(pid, 0x1000)).map(|(_, count)| count);
+            match of {
+                Some(count) => count.launches += 1,
+                None => {
+                    all.first(At::of_process(time_ns, pid), None, program)
+                        .launches += 1
+                }
+            }
+        }
+        all.learn(&kernel(5, 1, "vadd"));
+        // Asked for later than the first launch: that was another program's.
+        all.learn(&kernel(9, 3, "scale"));
+        let lines: Vec<String> = all.lines().iter().map(|l| l.trim().to_owned()).collect();
+        let expected = [
+            "2   50.00  vadd",
+            "1   25.00  program 0x1000",
+            "1   25.00  program 0x1000",
+        ];
+        assert_eq!(lines, expected);
+    }
+}

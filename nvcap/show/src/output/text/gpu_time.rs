@@ -1,0 +1,27 @@
+//! The column with the GPU's time: how long it worked on what a line shows.
+
+use std::borrow::Cow;
+
+use crate::output::names::is_timed;
+use crate::output::units::Nanoseconds;
+use nvcap_decode::decode::event::{Context, Operation};
+
+/// The columns before an operation, followed by the GPU's time if that was asked for. `?` stands for a time that is not known, `*` behind
+/// a time that several launches or copies share; the column is blank for operations that take no GPU time of their own.
+pub(super) fn columns<'a>(
+    prefix: &'a str,
+    c: &Context,
+    entry: u32,
+    op: &Operation,
+) -> Cow<'a, str> {
+    let Some(time) = c.gpu_time_of(entry) else {
+        return prefix.into();
+    };
+    let together = if time.works > 1 { "*" } else { "" };
+    let shown = match (is_timed(op), time.duration) {
+        (false, _) => String::new(),
+        (true, Some(duration)) => format!("{}{together}", Nanoseconds(duration.ns)),
+        (true, None) => "?".to_owned(),
+    };
+    format!("{prefix}{shown:>8}  ").into()
+}

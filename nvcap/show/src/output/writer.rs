@@ -1,0 +1,557 @@
+//! Output of a sink: a standard stream or a file, buffered, with a full disk counted and not hidden.
+//!
+//! The unit is one object (a JSON line, a text line with those that belong to it): what is in the file is always
+//! whole objects. When a write fails because there is no room, the file is cut back to the last whole object,
+//! the objects that were in the buffer are counted as unshown, and the next flush tries again. A reader that went
+//! away is an error of kind `BrokenPipe`, for the caller to end quietly. One that takes nothing is waited for until the
+//! user asks for the end (`blocked_write`); then what is left counts as unshown, too. Knows no format.
+
+use std::io::{self, IsTerminal, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::file::{Named, Place};
+use super::message::tell;
+use super::terminal;
+use nvcap_recording::blocked_write;
+
+/// Bytes gathered before they are written.
+const BUFFER: usize = 256 * 1024;
+
+/// How long an object for a pipe is buffered while others come: whoever reads the pipe sees it soon.
+const SOON: Duration = Duration::from_millis(20);
+
+/// Most bytes of one write: as many as a pipe holds, so that progress is noticed with a slow reader.
+const PIECE: usize = 64 * 1024;
+
+/// Bytes that a pipe takes in one piece (PIPE_BUF).
+const UNTORN: usize = 4096;
+
+/// A stream that this program was started with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standard {
+    Output,
+    Error,
+}
+
+impl Standard {
+    fn is_terminal(self) -> bool {
+        match self {
+            Self::Output => io::stdout().is_terminal(),
+            Self::Error => io::stderr().is_terminal(),
+        }
+    }
+
+    /// How many of `bytes` are written at once. A traced command writes to standard error, too, so nvcap writes whole lines
+    /// there, as many as a pipe takes in one piece: then lines of one do not land within lines of the other.
+    fn piece(self, bytes: &[u8]) -> usize {
+        if self == Self::Output {
+            return bytes.len().min(PIECE);
+        }
+        let most = &bytes[..bytes.len().min(UNTORN)];
+        most.iter()
+            .rposition(|b| *b == b'\n')
+            .map_or(most.len(), |end| end + 1)
+    }
+}
+
+enum Target {
+    Standard(Standard),
+    File {
+        named: Named,
+        path: PathBuf,
+    },
+    /// For tests and for users of the library.
+    Other(Box<dyn Write + Send>),
+}
+
+/// A buffered output of whole objects.
+pub struct Output {
+    target: Target,
+    buffer: Vec<u8>,
+    /// Ends of the objects in `buffer`.
+    ends: Vec<usize>,
+    /// Bytes of whole objects in a regular file; `None` where it cannot be cut back.
+    whole: Option<u64>,
+    /// A write failed and the target cannot be cut back: its last line may be incomplete.
+    torn: bool,
+    line_buffered: bool,
+    /// When the buffer was last written, if it goes to a standard stream.
+    written: Option<Instant>,
+    unshown: u64,
+    told: bool,
+    /// Why the last objects could not be written.
+    refused: Option<io::Error>,
+}
+
+impl Output {
+    /// Standard output. To a terminal every object is written at once.
+    #[must_use]
+    pub fn stdout() -> Self {
+        Self::standard(Standard::Output)
+    }
+
+    /// Standard error, as standard output; other writers' lines are not torn.
+    #[must_use]
+    pub fn stderr() -> Self {
+        Self::standard(Standard::Error)
+    }
+
+    fn standard(stream: Standard) -> Self {
+        let mut output = Self::new(Target::Standard(stream), None);
+        output.line_buffered = stream.is_terminal();
+        output.written = Some(Instant::now());
+        output
+    }
+
+    /// A file, made readable by its owner alone (what a program sends to its GPU is its user's secret). What was in it
+    /// stays until there is something to write; `output::file` has what is refused.
+    ///
+    /// # Errors
+    /// When it cannot be opened, is a directory, or is not the user's own.
+    pub fn file(path: &Path) -> io::Result<Self> {
+        Named::open(path).map(Self::named)
+    }
+
+    /// A file for a recording, which is not written over what is there: see [`Named::unused`]. `force`: it is, unless another program
+    /// writes a recording there.
+    ///
+    /// # Errors
+    /// As [`Output::file`]; `WouldBlock` where another program writes there.
+    pub fn recording(path: &Path, force: bool) -> io::Result<Self> {
+        if !force {
+            return Named::unused(path).map(Self::named);
+        }
+        let named = Named::open(path)?;
+        if named.regular && !named.lock() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Self::named(named))
+    }
+
+    fn named(named: Named) -> Self {
+        let (path, whole) = (named.path().to_owned(), named.regular.then_some(0));
+        Self::new(Target::File { named, path }, whole)
+    }
+
+    /// Returns the place of the regular file that is written.
+    pub fn place(&self) -> Option<Place> {
+        match &self.target {
+            Target::File { named, .. } if named.regular => Some(named.place()),
+            _ => None,
+        }
+    }
+
+    /// A second output to the same place, used when this one has written everything.
+    ///
+    /// # Errors
+    /// When the place cannot be opened twice.
+    pub fn again(&self) -> io::Result<Self> {
+        match &self.target {
+            Target::Standard(stream) => Ok(Self::standard(*stream)),
+            Target::File { named, path } => {
+                let (named, path) = (named.again()?, path.clone());
+                Ok(Self::new(Target::File { named, path }, None))
+            }
+            Target::Other(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Any other writer.
+    #[must_use]
+    pub fn to(writer: Box<dyn Write + Send>) -> Self {
+        Self::new(Target::Other(writer), None)
+    }
+
+    fn new(target: Target, whole: Option<u64>) -> Self {
+        Self {
+            target,
+            buffer: Vec::with_capacity(BUFFER + 4096),
+            ends: Vec::new(),
+            whole,
+            torn: false,
+            line_buffered: false,
+            written: None,
+            unshown: 0,
+            told: false,
+            refused: None,
+        }
+    }
+
+    /// Tells whether the output goes to a terminal.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        matches!(&self.target, Target::Standard(stream) if stream.is_terminal())
+    }
+
+    /// The width of the terminal that it goes to, in columns; `None` if it goes to none, or the width is not known.
+    pub(crate) fn width(&self) -> Option<usize> {
+        match &self.target {
+            Target::Standard(stream) if self.line_buffered => {
+                terminal::columns(*stream == Standard::Error)
+            }
+            _ => None,
+        }
+    }
+
+    /// The buffer, for one object to be appended to. [`Output::end_object`] must follow.
+    pub fn object(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
+    }
+
+    /// Bytes that were appended to the buffer since the last object ended.
+    pub(crate) fn appended(&self) -> usize {
+        self.buffer.len() - self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Ends the object that was appended.
+    ///
+    /// # Errors
+    /// When the reader went away, or the target fails for another reason than lack of room.
+    pub fn end_object(&mut self) -> io::Result<()> {
+        if self.ends.last().copied().unwrap_or(0) == self.buffer.len() {
+            return Ok(());
+        }
+        self.ends.push(self.buffer.len());
+        let is_due = |written: Instant| written.elapsed() >= SOON;
+        if self.line_buffered || self.buffer.len() >= BUFFER || self.written.is_some_and(is_due) {
+            return self.flush();
+        }
+        Ok(())
+    }
+
+    /// Ends the object that was appended, and writes it now: it is a command's whole answer, not a part of a trace.
+    ///
+    /// # Errors
+    /// When it could not be written; lack of room is an error here, too.
+    pub fn answer(&mut self) -> io::Result<()> {
+        // The returned error says what failed: no message is written besides.
+        self.told = true;
+        self.end_object()?;
+        self.flush()?;
+        self.refused.take().map_or(Ok(()), Err)
+    }
+
+    /// Objects given up because they could not be written.
+    #[must_use]
+    pub fn unshown(&self) -> u64 {
+        self.unshown
+    }
+
+    /// Tells whether the place has whole objects alone, also after some were refused.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn is_cut_back(&self) -> bool {
+        self.whole.is_some() && !self.torn
+    }
+
+    /// The regular file that it goes to, with its path: for what is written to be brought to the disk.
+    pub(crate) fn on_disk(&self) -> Option<(std::fs::File, &Path)> {
+        match &self.target {
+            Target::File { named, path } if self.whole.is_some() => {
+                Some((named.file.try_clone().ok()?, path))
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes what is buffered.
+    ///
+    /// # Errors
+    /// As [`Output::end_object`].
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let result = self.write_buffer();
+        self.written = self.written.map(|_| Instant::now());
+        self.buffer.clear();
+        self.ends.clear();
+        result
+    }
+
+    fn write_buffer(&mut self) -> io::Result<()> {
+        if let Target::File { named, .. } = &self.target
+            && let Err(e) = named.begin()
+        {
+            return self.give_up(0, e);
+        }
+        if self.torn {
+            match self.write_some(b"\n") {
+                (1, _) => self.torn = false,
+                (_, Some(e)) => return self.give_up(0, e),
+                _ => {}
+            }
+        }
+        let buffer = std::mem::take(&mut self.buffer);
+        let (written, error) = self.write_some(&buffer);
+        self.buffer = buffer;
+        match error {
+            None => {
+                if let Some(whole) = &mut self.whole {
+                    *whole += written as u64;
+                }
+                Ok(())
+            }
+            Some(e) => self.give_up(written, e),
+        }
+    }
+
+    /// Writes as much as the target takes; retries after interruptions.
+    fn write_some(&mut self, bytes: &[u8]) -> (usize, Option<io::Error>) {
+        let mut done = 0;
+        while done < bytes.len() {
+            if blocked_write::is_over() && self.whole.is_none() {
+                return (done, Some(io::ErrorKind::TimedOut.into()));
+            }
+            let rest = &bytes[done..];
+            let target = &mut self.target;
+            let piece = match target {
+                Target::Standard(stream) => &rest[..stream.piece(rest)],
+                _ => &rest[..rest.len().min(PIECE)],
+            };
+            let result = blocked_write::write(|| match target {
+                Target::Standard(stream) => write_once(*stream, piece),
+                Target::File { named, .. } => named.file.write(piece),
+                Target::Other(w) => w.write(piece),
+            });
+            match result {
+                Ok(0) => return (done, Some(io::ErrorKind::WriteZero.into())),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return (done, Some(e)),
+            }
+        }
+        let flushed = match &mut self.target {
+            Target::Standard(Standard::Output) => io::stdout().flush(),
+            Target::Standard(Standard::Error) => Ok(()),
+            Target::Other(w) => w.flush(),
+            Target::File { .. } => Ok(()),
+        };
+        (done, flushed.err())
+    }
+
+    /// Handles a failed write of which the first `written` bytes of the buffer were taken.
+    fn give_up(&mut self, written: usize, error: io::Error) -> io::Result<()> {
+        let safe = self.ends.partition_point(|end| *end <= written);
+        let whole_bytes = safe.checked_sub(1).map_or(0, |i| self.ends[i]);
+        self.unshown += (self.ends.len() - safe) as u64;
+        match (&mut self.target, &mut self.whole) {
+            (Target::File { named, .. }, Some(whole)) => {
+                *whole += whole_bytes as u64;
+                let end = *whole;
+                let cut = named
+                    .file
+                    .set_len(end)
+                    .and_then(|()| named.file.seek(io::SeekFrom::Start(end)));
+                self.torn = cut.is_err();
+            }
+            _ => self.torn |= written > whole_bytes,
+        }
+        if error.kind() == io::ErrorKind::TimedOut {
+            self.refused = Some(self.describe(error));
+            if !self.told {
+                self.told = true;
+                tell(format_args!(
+                    "{} is not read; what was not written by now is counted and makes the trace INCOMPLETE",
+                    self.name()
+                ));
+            }
+            return Ok(());
+        }
+        if !is_full(&error) {
+            return Err(self.describe(error));
+        }
+        let remedy = remedy(&error);
+        let error = self.describe(error);
+        if !self.told {
+            self.told = true;
+            tell(format_args!(
+                "{error}; what cannot be written is counted and makes the trace INCOMPLETE; {remedy}"
+            ));
+        }
+        self.refused = Some(io::Error::new(error.kind(), format!("{error}; {remedy}")));
+        Ok(())
+    }
+
+    fn describe(&self, error: io::Error) -> io::Error {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return error;
+        }
+        io::Error::new(
+            error.kind(),
+            format!("cannot write to {}: {error}", self.name()),
+        )
+    }
+
+    fn name(&self) -> String {
+        match &self.target {
+            Target::Standard(Standard::Output) => "standard output".to_owned(),
+            Target::Standard(Standard::Error) => "standard error".to_owned(),
+            Target::File { path, .. } => path.display().to_string(),
+            Target::Other(_) => "the output".to_owned(),
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // A caller that wants the error flushes before.
+        let _ = self.flush();
+    }
+}
+
+/// One write. Not through the library's standard output, which retries interrupted writes by itself.
+#[cfg(target_os = "linux")]
+fn write_once(stream: Standard, bytes: &[u8]) -> io::Result<usize> {
+    use std::os::fd::FromRawFd;
+
+    let fd = match stream {
+        Standard::Output => libc::STDOUT_FILENO,
+        Standard::Error => libc::STDERR_FILENO,
+    };
+    // SAFETY: a standard stream is open as long as the program runs, and is not closed here.
+    let mut file = std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
+    file.write(bytes)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_once(stream: Standard, bytes: &[u8]) -> io::Result<usize> {
+    match stream {
+        Standard::Output => io::stdout().write(bytes),
+        Standard::Error => io::stderr().write(bytes),
+    }
+}
+
+/// No room: a full disk, a quota or a file size limit.
+fn is_full(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge
+            | io::ErrorKind::WriteZero
+    )
+}
+
+/// Names the user's remedy for a lack of room.
+fn remedy(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::FileTooLarge => "raise the limit on the size of files (ulimit -f)",
+        io::ErrorKind::QuotaExceeded => "free some room: the user's quota is used up",
+        _ => "free some room",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Takes `room` bytes, then refuses with `kind`.
+    struct Small {
+        taken: Arc<Mutex<Vec<u8>>>,
+        room: Arc<Mutex<usize>>,
+        kind: io::ErrorKind,
+    }
+
+    impl Write for Small {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut room = self.room.lock().unwrap();
+            let n = bytes.len().min(*room);
+            if n == 0 {
+                return Err(self.kind.into());
+            }
+            *room -= n;
+            self.taken.lock().unwrap().extend_from_slice(&bytes[..n]);
+            Ok(n)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Ends {
+        taken: Arc<Mutex<Vec<u8>>>,
+        room: Arc<Mutex<usize>>,
+    }
+
+    fn small(room: usize, kind: io::ErrorKind) -> (Output, Ends) {
+        let ends = Ends {
+            taken: Arc::default(),
+            room: Arc::new(Mutex::new(room)),
+        };
+        let writer = Small {
+            taken: ends.taken.clone(),
+            room: ends.room.clone(),
+            kind,
+        };
+        (Output::to(Box::new(writer)), ends)
+    }
+
+    fn put(o: &mut Output, text: &str) {
+        o.object().extend_from_slice(text.as_bytes());
+        o.end_object().unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_is_counted_and_writing_goes_on_after_it() {
+        let (mut o, ends) = small(10, io::ErrorKind::StorageFull);
+        o.told = true;
+        put(&mut o, "12345\n");
+        put(&mut o, "67890\n");
+        put(&mut o, "abcde\n");
+        o.flush().unwrap();
+        assert_eq!(o.unshown(), 2, "the second is torn, the third is lost");
+        *ends.room.lock().unwrap() = 100;
+        put(&mut o, "after\n");
+        o.flush().unwrap();
+        assert_eq!(o.unshown(), 2);
+        assert_eq!(
+            ends.taken.lock().unwrap().as_slice(),
+            b"12345\n6789\nafter\n"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_an_error_with_its_remedy() {
+        for (kind, says) in [
+            (io::ErrorKind::StorageFull, "free some room"),
+            (io::ErrorKind::FileTooLarge, "ulimit -f"),
+        ] {
+            let (mut o, _) = small(3, kind);
+            o.object().extend_from_slice(b"12345\n");
+            let said = o.answer().unwrap_err().to_string();
+            assert!(said.contains(says) && !said.contains("trace"), "{said}");
+        }
+        let (mut o, ends) = small(100, io::ErrorKind::StorageFull);
+        o.object().extend_from_slice(b"12345\n");
+        o.answer().unwrap();
+        assert_eq!(ends.taken.lock().unwrap().as_slice(), b"12345\n");
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_an_error() {
+        let (mut o, _) = small(3, io::ErrorKind::BrokenPipe);
+        put(&mut o, "12345\n");
+        assert_eq!(o.flush().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert!(o.flush().is_ok(), "and is told once");
+    }
+
+    #[test]
+    fn what_shares_a_stream_with_a_command_is_written_in_whole_lines() {
+        let line = |n: usize| "x".repeat(n - 1) + "\n";
+        let lines = line(3000) + &line(1000) + &line(200);
+        assert_eq!(Standard::Error.piece(lines.as_bytes()), 4000);
+        assert_eq!(Standard::Output.piece(lines.as_bytes()), 4200);
+        // One that is longer cannot be kept whole.
+        assert_eq!(Standard::Error.piece(line(5000).as_bytes()), UNTORN);
+        assert_eq!(Standard::Error.piece(b"no end"), 6);
+    }
+
+    #[test]
+    fn a_directory_is_refused() {
+        let dir = std::env::temp_dir();
+        assert!(Output::file(&dir).is_err());
+    }
+}

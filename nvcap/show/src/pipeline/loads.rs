@@ -1,0 +1,429 @@
+//! Which submissions are the driver's own: those that make a context and those that load a module.
+//!
+//! libcuda writes a module by entries that look like small copies and memsets of the program: each variable and constant
+//! bank is an inline write (a fill or copy by a copy engine, where it is large) with a semaphore release behind it. The last
+//! write is a table of the variables' addresses, and an invalidation of the constants' cache closes it; code is closed by
+//! one of the instructions' cache. So the records from the first entry that can belong to a load wait until it is known whether
+//! one closes it, at most [`HOLD_NS`] of their time. docs/decoding.md, "Module loads", has the evidence.
+//!
+//! A context's entries are those from the first on its channels to a table that is written in one entry with an invalidation.
+
+mod form;
+mod held;
+mod members;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::order::MOST_BYTES;
+use form::{Form, chunk};
+use held::{Decide, Item, Waiting};
+pub(super) use held::{Parts, Taken};
+use members::{Members, count, load};
+use nvcap_decode::decode::event::{Load, PartOf};
+use nvcap_decode::record::{ChannelId, Life, Record, Submission};
+use nvcap_decode::wire::hash::NumberMap;
+
+/// Longest time, of the records, that a load is waited for.
+const HOLD_NS: u64 = 20_000_000;
+/// The same for a context: it is made once, in 30 to 60 ms under the trap.
+const HOLD_CONTEXT_NS: u64 = 1_000_000_000;
+/// Longest time without a record within a load: 10 ms were seen.
+const IDLE_NS: u64 = 60_000_000;
+/// How often, in time of the records, it is looked for what has waited too long.
+const LOOK_NS: u64 = 1_000_000;
+/// The most records that wait.
+const MOST_HELD: usize = 1 << 14;
+/// The most entries of a channel that wait for a decision.
+const MOST_ITEMS: usize = 1 << 13;
+/// The most pieces of memory with code that are remembered of a process.
+const MOST_CODE: usize = 1 << 12;
+
+/// The entries of one channel that wait for a decision.
+#[derive(Debug, Default)]
+struct Pending {
+    items: VecDeque<Item>,
+    /// The load that goes on: its last entry waits for what comes next.
+    load: Option<(Load, u64, u32)>,
+}
+
+/// Channels of which a context is made.
+#[derive(Debug)]
+struct Making {
+    channels: Vec<ChannelId>,
+    items: Vec<(u64, u32)>,
+    since: u64,
+    load: Load,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    pending: BTreeMap<ChannelId, Pending>,
+    /// Channels that were announced, and have submitted nothing yet.
+    announced: Vec<ChannelId>,
+    making: Vec<Making>,
+    /// Memory with code.
+    code: BTreeSet<u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    waiting: VecDeque<Waiting>,
+    /// Bytes of the records that wait.
+    bytes: usize,
+    /// Number of the first that waits.
+    first: u64,
+    processes: NumberMap<u32, Process>,
+    /// Time of the newest record, and the one at which it was looked for what has waited too long.
+    newest: u64,
+    looked: u64,
+    /// No record has come since it was said that none comes.
+    is_idle: bool,
+}
+
+impl Loads {
+    /// Takes in the next record, in the order of the times.
+    pub(super) fn put(&mut self, record: Record) {
+        let number = self.first + self.waiting.len() as u64;
+        self.is_idle = false;
+        if let Some(time) = record.at().time() {
+            if self.newest > 0 && time.saturating_sub(self.newest) > IDLE_NS {
+                self.give_up_all();
+            }
+            self.newest = self.newest.max(time);
+        }
+        let mut place = None;
+        let mut forms = Vec::new();
+        match &record {
+            Record::Submission(s) => {
+                place = Some(Place::of(s));
+                forms.extend(s.segments.iter().map(Form::of));
+            }
+            Record::Channel(c) => {
+                let process = self.processes.entry(c.at.pid).or_default();
+                if !process.announced.contains(&c.id) && !process.pending.contains_key(&c.id) {
+                    process.announced.push(c.id);
+                }
+            }
+            Record::Process(p)
+                if matches!(p.life, Life::Exit { process: true } | Life::Exec { .. }) =>
+            {
+                self.give_up(p.at.pid);
+                self.processes.remove(&p.at.pid);
+            }
+            _ => {}
+        }
+        self.bytes = self.bytes.saturating_add(record.size());
+        self.waiting.push_back(Waiting::new(record, forms.len()));
+        if let Some(place) = place {
+            for (entry, form) in forms.into_iter().enumerate() {
+                self.entry(&place, number, entry as u32, form);
+            }
+        }
+        self.expire();
+    }
+
+    /// Tells whether submissions wait.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The next record whose turn it is.
+    pub(super) fn take(&mut self) -> Option<Taken> {
+        if self.waiting.front()?.undecided > 0 {
+            return None;
+        }
+        let Waiting {
+            record,
+            parts,
+            load,
+            ..
+        } = self.waiting.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(record.size());
+        self.first += 1;
+        let parts = parts.iter().any(Option::is_some).then(|| parts.into());
+        Some(Taken {
+            record,
+            parts,
+            load,
+        })
+    }
+
+    /// No record has come for a while. The second time in a row, and at the end, nothing is waited for any more.
+    pub(super) fn idle(&mut self, is_end: bool) {
+        if self.is_idle || is_end {
+            self.give_up_all();
+        }
+        self.is_idle = true;
+    }
+
+    /// A record has come that waits for nothing: none of a load need be missing yet.
+    pub(super) fn stir(&mut self) {
+        self.is_idle = false;
+    }
+
+    fn give_up_all(&mut self) {
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        pids.into_iter().for_each(|pid| self.give_up(pid));
+    }
+
+    /// One entry of a submission.
+    fn entry(&mut self, place: &Place, record: u64, entry: u32, form: Form) {
+        let Self {
+            waiting,
+            first,
+            processes,
+            ..
+        } = self;
+        let mut decide = Decide::new(waiting, *first);
+        let process = processes.entry(place.pid).or_default();
+        if place.position == 0 && entry == 0 && process.announced.contains(&place.channel) {
+            let announced = std::mem::take(&mut process.announced);
+            // A source may announce each channel at its first submission.
+            match process.making.last_mut() {
+                Some(making) => making.channels.extend(announced),
+                None => process.making.push(Making {
+                    channels: announced,
+                    items: Vec::new(),
+                    since: place.time,
+                    load: load(PartOf::Context),
+                }),
+            }
+        }
+        let is_of = |m: &Making| m.channels.contains(&place.channel);
+        if let Some(at) = process.making.iter().position(is_of)
+            && process.making_entry(at, &mut decide, record, entry, &form)
+        {
+            return;
+        }
+        let item = Item {
+            record,
+            entry,
+            time: place.time,
+            form,
+        };
+        process.entry(place.channel, &mut decide, item);
+    }
+
+    /// Decides that entries which have waited too long are the program's; all, where too much waits.
+    fn expire(&mut self) {
+        // Mostly nothing waits.
+        if self.waiting.front().is_none_or(|w| w.undecided == 0) {
+            return;
+        }
+        let full = self.waiting.len() > MOST_HELD || self.bytes > MOST_BYTES;
+        if !full && self.newest.saturating_sub(self.looked) < LOOK_NS {
+            return;
+        }
+        self.looked = self.newest;
+        let Self {
+            waiting,
+            first,
+            processes,
+            newest,
+            ..
+        } = self;
+        let mut decide = Decide::new(waiting, *first);
+        let old = |time: u64, hold: u64| full || time.saturating_add(hold) < *newest;
+        for process in processes.values_mut() {
+            for pending in process.pending.values_mut() {
+                while let Some(item) = pending.items.front().filter(|i| old(i.time, HOLD_NS)) {
+                    decide.settle(item.record, item.entry, None);
+                    pending.items.pop_front();
+                }
+                if pending.load.as_ref().is_some_and(|(_, at, _)| {
+                    decide.time(*at).is_none_or(|time| old(time, HOLD_NS))
+                }) {
+                    pending.end(&mut decide);
+                }
+            }
+            process.making.retain_mut(|making| {
+                let over = old(making.since, HOLD_CONTEXT_NS) || making.items.len() > MOST_ITEMS;
+                if over {
+                    making.give_up(&mut decide);
+                }
+                !over
+            });
+        }
+    }
+
+    /// All that waits of a process is decided.
+    fn give_up(&mut self, pid: u32) {
+        let Self {
+            waiting,
+            first,
+            processes,
+            ..
+        } = self;
+        let mut decide = Decide::new(waiting, *first);
+        let Some(process) = processes.get_mut(&pid) else {
+            return;
+        };
+        for pending in process.pending.values_mut() {
+            pending.give_up(&mut decide);
+            pending.end(&mut decide);
+        }
+        for mut making in process.making.drain(..) {
+            making.give_up(&mut decide);
+        }
+    }
+}
+
+/// Place and time of a submission.
+struct Place {
+    pid: u32,
+    channel: ChannelId,
+    position: u64,
+    time: u64,
+}
+
+impl Place {
+    fn of(s: &Submission) -> Self {
+        Self {
+            pid: s.at.pid,
+            channel: s.channel,
+            position: s.position,
+            time: s.at.time_ns,
+        }
+    }
+}
+
+impl Making {
+    fn give_up(&mut self, decide: &mut Decide<'_>) {
+        for (record, entry) in self.items.drain(..) {
+            decide.settle(record, entry, None);
+        }
+    }
+}
+
+impl Pending {
+    /// All entries that wait are the program's.
+    fn give_up(&mut self, decide: &mut Decide<'_>) {
+        for item in self.items.drain(..) {
+            decide.settle(item.record, item.entry, None);
+        }
+    }
+
+    /// The load that goes on has ended with its last entry.
+    fn end(&mut self, decide: &mut Decide<'_>) {
+        if let Some((load, record, entry)) = self.load.take() {
+            decide.settle(record, entry, Some(load.part_of));
+            decide.ended(record, load);
+        }
+    }
+}
+
+impl Process {
+    /// An entry of channels of which a context is made; false if it is none of that.
+    fn making_entry(
+        &mut self,
+        at: usize,
+        decide: &mut Decide<'_>,
+        record: u64,
+        entry: u32,
+        form: &Form,
+    ) -> bool {
+        let Some(making) = self.making.get_mut(at) else {
+            return false;
+        };
+        if form.other && decide.launches(record, entry) {
+            making.give_up(decide);
+            self.making.remove(at);
+            return false;
+        }
+        count(&mut making.load, form, true);
+        decide.hold(record);
+        making.items.push((record, entry));
+        self.learn_code(form);
+        if let Some((dst, _, true)) = form.copy {
+            self.code.insert(chunk(dst));
+        }
+        if form.is_table() && form.constant {
+            let making = self.making.remove(at);
+            for (record, entry) in making.items {
+                decide.settle(record, entry, Some(PartOf::Context));
+            }
+            decide.ended(record, making.load);
+            for channel in making.channels {
+                self.pending.entry(channel).or_default();
+            }
+        }
+        true
+    }
+
+    /// Remembers where an entry writes code.
+    fn learn_code(&mut self, form: &Form) {
+        if self.code.len() >= MOST_CODE {
+            self.code.clear();
+        }
+        self.code.extend(form.code());
+    }
+
+    fn entry(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
+        let pending = self.pending.entry(channel).or_default();
+        if item.form.other {
+            pending.give_up(decide);
+            return pending.end(decide);
+        }
+        if !item.form.closes() {
+            if item.form.is_idle() && pending.load.is_none() && pending.items.is_empty() {
+                return;
+            }
+            decide.hold(item.record);
+            if pending.items.len() >= MOST_ITEMS
+                && let Some(oldest) = pending.items.pop_front()
+            {
+                decide.settle(oldest.record, oldest.entry, None);
+            }
+            self.learn_code(&item.form);
+            self.pending
+                .entry(channel)
+                .or_default()
+                .items
+                .push_back(item);
+            return;
+        }
+        self.close(channel, decide, item);
+    }
+
+    /// An entry invalidates caches: it closes a load.
+    fn close(&mut self, channel: ChannelId, decide: &mut Decide<'_>, item: Item) {
+        let Self { pending, code, .. } = self;
+        let Some(mut own) = pending.remove(&channel) else {
+            return;
+        };
+        let before = own.load.take();
+        let so_far = before.as_ref().map(|b| b.0.clone());
+        let mut members = Members::new(so_far, &item.form, code);
+        let mut items: Vec<Item> = own.items.drain(..).collect();
+        // The closing entry writes the table itself, or the last write before it is one.
+        members.list(&item.form);
+        if item.form.constant
+            && item.form.writes.is_empty()
+            && let Some(last) = items.iter().rposition(|i| !i.form.writes.is_empty())
+        {
+            let table = items.remove(last);
+            members.list(&table.form);
+            members.take(&table, decide);
+        }
+        members.writes(items, decide);
+        // What copy engines did for it: variables and code that are large.
+        for other in pending.values_mut() {
+            let items = std::mem::take(&mut other.items);
+            other.items = members.copies(items, decide);
+        }
+        count(&mut members.load, &item.form, true);
+        let load = members.load;
+        if let Some((_, record, entry)) = before {
+            decide.settle(record, entry, Some(PartOf::Module));
+        }
+        if load.code_writes + load.data_writes > 0 {
+            decide.hold(item.record);
+            own.load = Some((load, item.record, item.entry));
+        }
+        pending.insert(channel, own);
+    }
+}

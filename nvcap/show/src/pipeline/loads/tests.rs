@@ -1,0 +1,316 @@
+//! Entries as libcuda forms them, and what they are told to be a part of.
+
+use super::*;
+use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::record::{At, Channel, How, Origin, Process};
+use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::header::Step;
+
+const TABLE: u64 = 0x7f7e_5ac7_4200;
+const VARIABLE: u64 = 0x7f7e_5280_0200;
+const BANK: u64 = 0x7f7e_5280_0000;
+const CODE: u64 = 0x7f7e_5b7a_c200;
+const OF_PROGRAM: u64 = 0x7f7e_4de0_0000;
+
+/// Gives submissions one after the other, 10 us apart.
+struct Bench {
+    loads: Loads,
+    time: u64,
+    position: u64,
+    taken: Vec<(Option<PartOf>, Option<Load>)>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            loads: Loads::default(),
+            time: 1_000_000,
+            position: 7,
+            taken: Vec::new(),
+        }
+    }
+
+    fn put(&mut self, channel: u32, form: impl FnOnce(&mut Pushbuffer)) {
+        let mut words = Pushbuffer::new();
+        form(&mut words);
+        self.time += 10_000;
+        self.position = self.position.wrapping_add(1);
+        self.loads.put(Record::Submission(Submission {
+            at: At {
+                time_ns: self.time,
+                pid: 7,
+                tid: 7,
+            },
+            channel: ChannelId(channel),
+            token: None,
+            position: self.position,
+            gp_get: None,
+            prev_put: 0,
+            gp_put: 1,
+            ip: None,
+            doorbell: None,
+            how: How::Trapped,
+            late: false,
+            thread: None,
+            segments: vec![words.segment(GpuVa(0x2_0080_0000))],
+        }));
+        self.take();
+    }
+
+    fn take(&mut self) {
+        while let Some(taken) = self.loads.take() {
+            if matches!(taken.record, Record::Submission(_)) {
+                let part = taken.parts.and_then(|p| p.first().copied().flatten());
+                self.taken.push((part, taken.load));
+            }
+        }
+    }
+
+    /// An inline write with its release.
+    fn write(&mut self, dst: u64, data: &[u8]) {
+        self.put(0, |p| {
+            write(p, dst, data);
+            release(p);
+        });
+    }
+
+    fn invalidate(&mut self, data: u32) {
+        self.put(0, |p| {
+            p.method(Step::Increment, 1, 0x1698, &[data]);
+            release(p);
+        });
+    }
+
+    fn launch(&mut self) {
+        self.put(0, |p| {
+            p.method(Step::Increment, 1, 0x2b4, &[0x204_e100]);
+        });
+    }
+
+    fn module(&mut self) {
+        self.write(VARIABLE, &[1; 28]);
+        self.write(BANK, &[2; 412]);
+        self.write(TABLE, &VARIABLE.to_le_bytes());
+        self.invalidate(CONSTANT);
+        let mut code = vec![0x18, 0x79];
+        code.resize(896, 0);
+        self.write(CODE, &code);
+        self.invalidate(1);
+        self.invalidate(CONSTANT);
+    }
+
+    /// Returns the part that each submission belongs to: `m` of a module, `c` of a context, `.` of the program.
+    fn parts(&mut self) -> String {
+        self.loads.idle(true);
+        self.take();
+        let name = |p: &Option<PartOf>| match p {
+            None => '.',
+            Some(PartOf::Module) => 'm',
+            Some(PartOf::Context) => 'c',
+        };
+        self.taken.iter().map(|(part, _)| name(part)).collect()
+    }
+
+    fn ended(&self) -> Vec<&Load> {
+        self.taken.iter().filter_map(|t| t.1.as_ref()).collect()
+    }
+}
+
+const CONSTANT: u32 = 0x1000;
+
+fn write(p: &mut Pushbuffer, dst: u64, data: &[u8]) {
+    let words: Vec<u32> = data
+        .chunks(4)
+        .map(|c| c.iter().rev().fold(0, |w, b| w << 8 | u32::from(*b)))
+        .collect();
+    p.method(
+        Step::Increment,
+        1,
+        0x180,
+        &[data.len() as u32, 1, (dst >> 32) as u32, dst as u32],
+    )
+    .method(Step::Increment, 1, 0x1b0, &[0x41])
+    .method(Step::Same, 1, 0x1b4, &words);
+}
+
+fn release(p: &mut Pushbuffer) {
+    p.method(Step::Increment, 1, 0x1b00, &[2, 0x460_fff0, 5, 0]);
+}
+
+#[test]
+fn a_module_that_is_loaded_is_one() {
+    let mut b = Bench::new();
+    b.module();
+    b.launch();
+    assert_eq!(b.parts(), "mmmmmmm.");
+    assert_eq!(
+        b.ended(),
+        [&Load {
+            part_of: PartOf::Module,
+            entries: 7,
+            code_bytes: 896,
+            code_writes: 1,
+            data_bytes: 28 + 412 + 8,
+            data_writes: 3,
+        }]
+    );
+}
+
+#[test]
+fn copies_of_the_program_before_and_behind_it_stay_the_program_s() {
+    let mut b = Bench::new();
+    b.write(OF_PROGRAM, &[3; 64]);
+    b.module();
+    b.write(OF_PROGRAM, &[3; 64]);
+    // To the module's own variable.
+    b.write(VARIABLE, &[4; 28]);
+    b.launch();
+    // Another module in the same memory: the last write to the address is the load's.
+    b.write(VARIABLE, &[4; 28]);
+    b.module();
+    b.launch();
+    assert_eq!(b.parts(), format!(".{m}....{m}.", m = "m".repeat(7)));
+    assert_eq!(b.ended().len(), 2);
+}
+
+#[test]
+fn large_variables_are_filled_by_a_copy_engine() {
+    let mut b = Bench::new();
+    let fill = |p: &mut Pushbuffer, dst: u64| {
+        p.method(Step::Increment, 4, 0x408, &[(dst >> 32) as u32, dst as u32])
+            .method(Step::Increment, 4, 0x418, &[1000, 1])
+            .method(Step::Increment, 4, 0x708, &[0x3_0004])
+            .method(Step::Increment, 4, 0x300, &[0x586])
+            .method(Step::Increment, 4, 0x240, &[2, 0x460_ff70, 9])
+            .method(Step::Increment, 4, 0x300, &[0x14]);
+    };
+    b.put(8, |p| fill(p, OF_PROGRAM));
+    b.put(8, |p| fill(p, VARIABLE));
+    b.write(TABLE, &VARIABLE.to_le_bytes());
+    b.invalidate(CONSTANT);
+    assert_eq!(b.parts(), ".mmm");
+    assert_eq!(b.ended()[0].data_bytes, 4000 + 8);
+}
+
+#[test]
+fn the_upload_of_a_graph_is_no_load() {
+    let mut b = Bench::new();
+    b.put(0, |p| {
+        write(p, BANK, &[1; 528]);
+        write(p, BANK + 528, &[2; 24]);
+        write(p, 0x2_04c0_0000, &[3; 384]);
+        p.method(Step::Increment, 1, 0x1698, &[CONSTANT]);
+        release(p);
+    });
+    b.put(0, |p| {
+        write(p, BANK + 528, &[2; 24]);
+        p.method(Step::Increment, 1, 0x1698, &[CONSTANT]);
+        release(p);
+    });
+    assert_eq!(b.parts(), "..");
+    assert!(b.ended().is_empty());
+}
+
+#[test]
+fn what_no_load_closes_is_the_program_s() {
+    let mut b = Bench::new();
+    b.write(OF_PROGRAM, &[3; 64]);
+    assert!(b.taken.is_empty(), "it waits");
+    b.time += HOLD_NS + 2 * LOOK_NS;
+    b.put(9, |p| {
+        p.method(Step::Increment, 4, 0x300, &[0x14]);
+    });
+    assert_eq!(b.taken.len(), 2, "no longer than that");
+    b.write(OF_PROGRAM, &[3; 64]);
+    b.loads.idle(false);
+    b.take();
+    assert_eq!(
+        b.taken.len(),
+        2,
+        "a moment without records may be of a load"
+    );
+    // Names of kernels that are found meanwhile.
+    b.loads.stir();
+    b.loads.idle(false);
+    b.take();
+    assert_eq!(b.taken.len(), 2);
+    b.loads.idle(false);
+    b.take();
+    assert_eq!(b.taken.len(), 3);
+    // An invalidation alone, as libcuda has them elsewhere.
+    b.invalidate(CONSTANT);
+    assert_eq!(b.parts(), "....");
+    assert!(b.ended().is_empty());
+}
+
+#[test]
+fn no_more_than_so_many_bytes_wait() {
+    let mut b = Bench::new();
+    let data = vec![3; 4 << 20];
+    for _ in 1..MOST_BYTES / data.len() {
+        b.write(OF_PROGRAM, &data);
+    }
+    assert!(b.taken.is_empty());
+    b.write(OF_PROGRAM, &data);
+    assert_eq!(b.taken.len(), MOST_BYTES / data.len());
+    assert_eq!(b.loads.bytes, 0);
+}
+
+#[test]
+fn a_context_ends_with_a_table_in_one_entry() {
+    let mut b = Bench::new();
+    for channel in [0, 8] {
+        let at = At {
+            time_ns: 1_000_000,
+            pid: 7,
+            tid: 7,
+        };
+        b.loads.put(Record::Channel(Box::new(Channel {
+            at,
+            id: ChannelId(channel),
+            gpu: None,
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: None,
+            entries: None,
+            userd: None,
+            origin: Origin::Allocated,
+        })));
+    }
+    b.position = u64::MAX;
+    b.put(0, |p| {
+        p.method(Step::Increment, 1, 0x0, &[0xcbc0]);
+        release(p);
+    });
+    b.write(VARIABLE, &[1; 28]);
+    b.put(0, |p| {
+        write(p, TABLE, &[0; 24]);
+        write(p, TABLE + 32, &[0; 2048]);
+        p.method(Step::Increment, 1, 0x1698, &[CONSTANT]);
+        release(p);
+    });
+    b.write(OF_PROGRAM, &[3; 64]);
+    b.launch();
+    assert_eq!(b.parts(), "ccc..");
+    assert_eq!(b.ended()[0].part_of, PartOf::Context);
+}
+
+#[test]
+fn the_end_of_a_process_decides() {
+    let mut b = Bench::new();
+    b.write(OF_PROGRAM, &[3; 64]);
+    b.loads.put(Record::Process(Process {
+        at: At {
+            time_ns: b.time,
+            pid: 7,
+            tid: 7,
+        },
+        life: Life::Exit { process: true },
+    }));
+    b.take();
+    assert_eq!(b.taken.len(), 1);
+    assert!(b.loads.processes.is_empty());
+}

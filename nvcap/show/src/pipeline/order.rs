@@ -1,0 +1,534 @@
+//! Records in the order of their times.
+//!
+//! A live source gives records nearly in that order, but not quite. Records of several processors come through one buffer
+//! in the order of their reservations, some microseconds after their times. An ioctl has the time of its entry and comes at
+//! its return. Entries that a full buffer left in the ring are fetched by nvcap, with a time later than those of records
+//! that still wait in the buffer.
+//!
+//! So records wait here until one with a time [`WINDOW_NS`] later has come, and leave by time. It follows:
+//!
+//! - Two records whose times differ and that come within the window of each other leave by time.
+//! - A record that comes later than the window leaves at once. The sinks see that its time is before that of a record
+//!   already shown and say so (`out_of_order`).
+//! - Submissions of a channel leave in the order in which they came, which is the ring's, whatever their times. So do a
+//!   channel's announcement and its submissions, and the start, exec and end of a process and the records before and behind
+//!   them.
+//! - An image of memory leaves before everything that waits: it holds contents from before the trace. So do names of kernels and
+//!   time stamps, which concern records that wait.
+//! - The stack at a doorbell leaves before the submissions of the doorbell.
+//! - A record without a time stays behind the records that came before it.
+//!
+//! Waiting is bounded: in time by the window while records come and by [`Order::take_all`] when none do, in bytes by
+//! [`MOST_BYTES`]. Knows records alone: no source, no sink.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use nvcap_decode::record::{ChannelId, Life, Process, Record};
+use nvcap_decode::wire::hash::NumberMap;
+
+/// How long a record waits for earlier ones, in time of the records.
+pub const WINDOW_NS: u64 = 100_000_000;
+/// The same where the GPU's time stamps are awaited: a submission may be in its ring for that long before the GPU works on it.
+pub const GPU_TIME_WINDOW_NS: u64 = 1_000_000_000;
+/// The least that a record of a process that was attached to waits. In the first moments of such a trace a record waits as long as the
+/// trace is old, so that the first line comes soon.
+const AT_FIRST_NS: u64 = 10_000_000;
+/// The most bytes of waiting records: beyond that they leave before their window is over.
+pub(super) const MOST_BYTES: usize = 64 << 20;
+/// Channels and processes that are remembered before those without waiting records are forgotten. Where most have some, they are
+/// looked through again when they are twice as many: each is, on average, looked at twice.
+const MOST_REMEMBERED: usize = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Order {
+    window_ns: u64,
+    most_bytes: usize,
+    held: Held,
+    held_bytes: usize,
+    /// The latest time so far.
+    newest: u64,
+    has_begun: bool,
+    /// When the trace began, if it began with a process that ran already.
+    attached: Option<u64>,
+    /// The time up to which everything has left.
+    left: u64,
+    /// Times that submissions and announcements of a channel must not go before.
+    channels: NumberMap<ChannelId, u64>,
+    processes: NumberMap<u32, Bounds>,
+    /// Number of both that are remembered before they are looked through.
+    most_remembered: usize,
+    /// Leaves next.
+    first: VecDeque<Record>,
+}
+
+/// The waiting records, by time, then by arrival.
+#[derive(Debug, Default)]
+struct Held {
+    /// Those that came in this order, as nearly all do.
+    in_order: VecDeque<(Place, Record)>,
+    /// Those that came behind later ones.
+    behind: BTreeMap<Place, Record>,
+    arrived: u64,
+}
+
+/// Time, and number of arrival.
+type Place = (u64, u64);
+
+impl Held {
+    fn put(&mut self, time: u64, record: Record) {
+        let place = (time, self.arrived);
+        self.arrived += 1;
+        match self.in_order.back() {
+            Some((last, _)) if *last > place => {
+                self.behind.insert(place, record);
+            }
+            _ => self.in_order.push_back((place, record)),
+        }
+    }
+
+    /// The time of the first one.
+    fn first(&self) -> Option<u64> {
+        let in_order = self.in_order.front().map(|(place, _)| place.0);
+        let behind = self.behind.first_key_value().map(|(place, _)| place.0);
+        match (in_order, behind) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Takes the first one, with its time.
+    fn take(&mut self) -> Option<(u64, Record)> {
+        let is_next = |behind: &Place| self.in_order.front().is_none_or(|(p, _)| behind < p);
+        let (place, record) = match self.behind.first_entry() {
+            Some(behind) if is_next(behind.key()) => behind.remove_entry(),
+            _ => self.in_order.pop_front()?,
+        };
+        Some((place.0, record))
+    }
+}
+
+/// Times that records of a process must not go before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bounds {
+    /// The latest start, exec or end of the process: for all its records.
+    life: u64,
+    /// Its latest record: for the next exec or end.
+    all: u64,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self::new(WINDOW_NS, MOST_BYTES)
+    }
+}
+
+impl Order {
+    /// That holds records for this long.
+    pub(super) fn within(window_ns: u64) -> Self {
+        Self::new(window_ns, MOST_BYTES)
+    }
+
+    /// `window_ns` and `most_bytes`: for how long and how much is held.
+    #[must_use]
+    pub(super) fn new(window_ns: u64, most_bytes: usize) -> Self {
+        Self {
+            window_ns,
+            most_bytes,
+            held: Held::default(),
+            held_bytes: 0,
+            newest: 0,
+            has_begun: false,
+            attached: None,
+            left: 0,
+            channels: NumberMap::default(),
+            processes: NumberMap::default(),
+            most_remembered: MOST_REMEMBERED,
+            first: VecDeque::new(),
+        }
+    }
+
+    /// Takes the next record.
+    pub(super) fn put(&mut self, record: Record) {
+        if matches!(
+            record,
+            Record::Image(_) | Record::Kernel(_) | Record::Stamps(_)
+        ) {
+            self.held_bytes += record.size();
+            self.first.push_back(record);
+            return;
+        }
+        let key = self.place(&record);
+        // Records of the machine's GPUs come first, of any trace.
+        if !self.has_begun && !matches!(record, Record::Gpu(_)) {
+            self.has_begun = true;
+            self.attached = is_present(&record).then_some(key);
+        }
+        self.newest = self.newest.max(key);
+        self.held_bytes += record.size();
+        self.held.put(key, record);
+        if self.channels.len() + self.processes.len() > self.most_remembered {
+            self.forget();
+        }
+    }
+
+    /// The next record that has waited long enough.
+    pub(super) fn take(&mut self) -> Option<Record> {
+        if let Some(record) = self.first.pop_front() {
+            self.held_bytes -= record.size();
+            return Some(record);
+        }
+        let key = self.held.first()?;
+        let over = self.newest.saturating_sub(key) >= self.window(key);
+        if !over && self.held_bytes <= self.most_bytes {
+            return None;
+        }
+        self.leave()
+    }
+
+    /// How long a record with this time waits.
+    fn window(&self, key: u64) -> u64 {
+        let age = self.attached.map(|began| key.saturating_sub(began));
+        let at_first = age.filter(|_| self.window_ns <= WINDOW_NS);
+        at_first.map_or(self.window_ns, |age| {
+            self.window_ns.min(age.max(AT_FIRST_NS))
+        })
+    }
+
+    /// The next record, however long it has waited: for a source that is idle or at its end.
+    pub(super) fn take_all(&mut self) -> Option<Record> {
+        match self.first.is_empty() {
+            true => self.leave(),
+            false => self.take(),
+        }
+    }
+
+    fn leave(&mut self) -> Option<Record> {
+        let (key, record) = self.held.take()?;
+        self.left = self.left.max(key);
+        self.held_bytes -= record.size();
+        Some(record)
+    }
+
+    /// The time by which a record is sorted: its own, unless it must not go before another.
+    fn place(&mut self, record: &Record) -> u64 {
+        let at = record.at();
+        let own = match at.time_ns {
+            0 => self.newest,
+            time => time,
+        };
+        let bounds = self.processes.entry(at.pid).or_default();
+        let key = match record {
+            Record::Process(Process { life, .. }) if is_turn(life) => {
+                bounds.life = own.max(bounds.all).max(bounds.life);
+                bounds.life
+            }
+            Record::Submission(s) => {
+                let last = self.channels.entry(s.channel).or_default();
+                *last = own.max(*last).max(bounds.life);
+                *last
+            }
+            Record::Passed(p) => {
+                let last = self.channels.entry(p.channel).or_default();
+                *last = own.max(*last).max(bounds.life);
+                *last
+            }
+            Record::Channel(c) => {
+                let last = self.channels.entry(c.id).or_default();
+                *last = own.max(*last).max(bounds.life);
+                *last
+            }
+            // Before the submissions of the same doorbell, which have the same time.
+            Record::Stack(_) => own.saturating_sub(1).max(bounds.life),
+            Record::Process(_)
+            | Record::Ioctl(_)
+            | Record::Mapping(_)
+            | Record::Unmapping(_)
+            | Record::Gpu(_)
+            | Record::Image(_)
+            | Record::Kernel(_)
+            | Record::Stamps(_)
+            | Record::Look(_)
+            | Record::Loss(_) => own.max(bounds.life),
+        };
+        bounds.all = bounds.all.max(key);
+        key
+    }
+
+    /// Forgets bounds of channels and processes without waiting records.
+    fn forget(&mut self) {
+        let left = self.left;
+        self.channels.retain(|_, last| *last > left);
+        self.processes.retain(|_, b| b.life.max(b.all) > left);
+        let kept = self.channels.len() + self.processes.len();
+        self.most_remembered = MOST_REMEMBERED.max(2 * kept);
+    }
+}
+
+/// Tells whether a record says that a process is there which ran before the trace.
+fn is_present(record: &Record) -> bool {
+    matches!(record, Record::Process(p) if matches!(p.life, Life::Present { .. }))
+}
+
+/// Tells whether the other records of a process stay before or behind this event in its life.
+fn is_turn(life: &Life) -> bool {
+    match life {
+        Life::Present { .. } | Life::Exec { .. } => true,
+        Life::Exit { process } => *process,
+        Life::Fork { .. } | Life::Identity(_) | Life::Thread { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use nvcap_decode::record::{At, Channel, How, Image, Loss, Lost, Origin, Submission};
+    use nvcap_decode::wire::GpuVa;
+
+    fn submission(time_ns: u64, channel: u32, position: u64) -> Record {
+        Record::Submission(Submission {
+            at: At::of_process(time_ns, 1),
+            channel: ChannelId(channel),
+            token: None,
+            position,
+            gp_get: None,
+            prev_put: 0,
+            gp_put: 1,
+            ip: None,
+            doorbell: None,
+            how: How::Trapped,
+            late: false,
+            thread: None,
+            segments: Vec::new(),
+        })
+    }
+
+    fn life(time_ns: u64, life: Life) -> Record {
+        Record::Process(Process {
+            at: At::of_process(time_ns, 1),
+            life,
+        })
+    }
+
+    fn announced(time_ns: u64, channel: u32) -> Record {
+        Record::Channel(Box::new(Channel {
+            at: At::of_process(time_ns, 1),
+            id: ChannelId(channel),
+            gpu: None,
+            token: None,
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: None,
+            entries: None,
+            userd: None,
+            origin: Origin::Found,
+        }))
+    }
+
+    /// All records in the order of leaving: first while they come, then the rest.
+    fn ordered(records: impl IntoIterator<Item = Record>, order: &mut Order) -> Vec<Record> {
+        let mut all = Vec::new();
+        for record in records {
+            order.put(record);
+            all.extend(std::iter::from_fn(|| order.take()));
+        }
+        all.extend(std::iter::from_fn(|| order.take_all()));
+        assert!(order.held.first().is_none() && order.first.is_empty());
+        assert_eq!(order.held_bytes, 0);
+        all
+    }
+
+    fn times(records: &[Record]) -> Vec<u64> {
+        records.iter().map(|r| r.at().time_ns).collect()
+    }
+
+    #[test]
+    fn records_of_several_processors_leave_by_time() {
+        let came = [
+            submission(40, 0, 0),
+            submission(2, 1, 0),
+            submission(41, 1, 1),
+            submission(30, 2, 0),
+        ];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [2, 30, 40, 41]);
+    }
+
+    #[test]
+    fn records_leave_after_the_window_or_beyond_the_byte_limit() {
+        let mut order = Order::new(100, MOST_BYTES);
+        order.put(submission(1000, 0, 0));
+        order.put(submission(1099, 0, 1));
+        assert!(order.take().is_none());
+        order.put(submission(1100, 0, 2));
+        assert_eq!(times(&Vec::from_iter(order.take())), [1000]);
+        assert!(order.take().is_none());
+        let mut small = Order::new(100, 600);
+        for position in 0..3 {
+            small.put(submission(1000, 0, position));
+        }
+        assert!(small.take().is_some(), "600 bytes are two records");
+        assert!(small.take().is_none());
+    }
+
+    #[test]
+    fn records_at_the_beginning_of_an_attached_trace_wait_as_long_as_it_is_old() {
+        let ms = |n: u64| 1_000 + n * 1_000_000;
+        let left = |first: Option<Record>, window| {
+            let mut order = Order::within(window);
+            order.put(Record::Gpu(nvcap_decode::record::Gpu {
+                at: At::of_process(ms(0), 0),
+                minor: 0,
+                pci_device: 0x2330,
+            }));
+            first.into_iter().for_each(|r| order.put(r));
+            for time in [5, 15, 16, 60, 100] {
+                order.put(submission(ms(time), 0, time));
+            }
+            let left: Vec<_> = std::iter::from_fn(|| order.take()).collect();
+            left.iter()
+                .filter(|r| matches!(r, Record::Submission(_)))
+                .count()
+        };
+        let name = String::new();
+        let present = || Some(life(ms(0), Life::Present { name: name.clone() }));
+        // Those of 5, 15 and 16 ms have waited 95, 85 and 84 ms; that of 60 ms only 40.
+        assert_eq!(left(present(), WINDOW_NS), 3);
+        assert_eq!(left(None, WINDOW_NS), 0);
+        assert_eq!(left(present(), GPU_TIME_WINDOW_NS), 0);
+    }
+
+    #[test]
+    fn a_process_s_end_comes_behind_what_came_before_it() {
+        let came = [
+            life(10, Life::Present { name: "a".into() }),
+            submission(90, 0, 0),
+            life(50, Life::Exit { process: true }),
+        ];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [10, 90, 50]);
+        // Records behind an exec belong to the new program.
+        let came = [
+            life(50, Life::Exec { name: "b".into() }),
+            submission(40, 0, 0),
+        ];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [50, 40]);
+    }
+
+    #[test]
+    fn a_channel_is_announced_before_it_is_used() {
+        let came = [announced(60, 3), submission(50, 3, 0), submission(55, 4, 0)];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [55, 60, 50]);
+    }
+
+    #[test]
+    fn images_leave_first_and_untimed_records_keep_their_place() {
+        let image = Record::Image(Box::new(Image {
+            at: At::of_process(900, 1),
+            address: GpuVa(0),
+            bytes: vec![0; 8],
+            found: nvcap_decode::record::CpuVa(0),
+        }));
+        let loss = Record::Loss(Loss {
+            at: At::default(),
+            channel: None,
+            what: Lost::Records {
+                kind: nvcap_decode::record::RecordKind::Driver,
+                count: 1,
+            },
+        });
+        let came = [
+            submission(20, 0, 0),
+            image,
+            submission(30, 0, 1),
+            loss,
+            submission(40, 0, 2),
+        ];
+        let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+        assert_eq!(times(&all), [900, 20, 30, 0, 40]);
+    }
+
+    #[test]
+    fn channels_and_processes_that_are_gone_are_forgotten() {
+        let mut order = Order::new(100, MOST_BYTES);
+        for i in 0..100_000u32 {
+            order.put(submission(u64::from(i) * 1000, i, 0));
+            while order.take().is_some() {}
+        }
+        assert!(order.channels.len() <= MOST_REMEMBERED + 1);
+    }
+
+    /// All processes have records that wait: none can be forgotten, and they are not looked through at each record.
+    #[test]
+    fn many_processes_are_not_looked_through_again_and_again() {
+        let mut order = Order::new(100, MOST_BYTES);
+        let (mut looks, mut before) = (0, order.most_remembered);
+        for pid in 0..100_000 {
+            let at = At {
+                pid,
+                tid: pid,
+                time_ns: 1000,
+            };
+            let life = Life::Exit { process: true };
+            order.put(Record::Process(Process { at, life }));
+            looks += u32::from(order.most_remembered != before);
+            before = order.most_remembered;
+            assert!(order.processes.len() <= order.most_remembered);
+        }
+        assert_eq!(order.processes.len(), 100_000);
+        assert!((1..10).contains(&looks), "{looks}");
+    }
+
+    /// Records of a source: submissions of a few channels, each with the delay of its arrival.
+    fn arrivals() -> impl Strategy<Value = Vec<(u64, u32, u64)>> {
+        prop::collection::vec((0u64..50, 0u32..4, 0u64..200), 1..200)
+    }
+
+    proptest! {
+        #[test]
+        fn every_record_leaves_once_in_its_channel_s_order(steps in arrivals(), bytes in 0usize..20_000) {
+            let mut order = Order::new(100, bytes);
+            let mut now = 1;
+            let mut next = [0u64; 4];
+            let mut came = Vec::new();
+            for (pause, channel, back) in steps {
+                now += pause;
+                came.push(submission(now.saturating_sub(back).max(1), channel, next[channel as usize]));
+                next[channel as usize] += 1;
+            }
+            let all = ordered(came.clone(), &mut order);
+            prop_assert_eq!(all.len(), came.len());
+            let mut seen = [0u64; 4];
+            for record in &all {
+                let Record::Submission(s) = record else { panic!("{record:?}") };
+                prop_assert_eq!(s.position, seen[s.channel.0 as usize]);
+                seen[s.channel.0 as usize] += 1;
+            }
+        }
+
+        #[test]
+        fn records_within_the_window_leave_by_time(steps in arrivals()) {
+            // As kernels give them: each channel's times rise, and a record comes less than a window after its time.
+            let mut now = 1000;
+            let mut last = [1u64; 4];
+            let mut next = [0u64; 4];
+            let mut came = Vec::new();
+            for (pause, channel, back) in steps {
+                now += pause;
+                let of = channel as usize;
+                let time = (now - back % 100).max(last[of]);
+                came.push(submission(time, channel, next[of]));
+                last[of] = time;
+                next[of] += 1;
+            }
+            let all = ordered(came, &mut Order::new(100, MOST_BYTES));
+            prop_assert!(times(&all).is_sorted());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Records on their way to their turn: put in order, and held until it is known what they are a part of.
+
+use std::io;
+
+use super::Pipeline;
+use super::loads::{Loads, Taken};
+use super::order::Order;
+use nvcap_decode::record::Record;
+
+impl Pipeline<'_> {
+    /// Takes the next record.
+    ///
+    /// # Errors
+    /// When a sink can take no more; of kind `BrokenPipe` when the sink's reader went away, which is no error of the trace:
+    /// the caller stops and ends quietly. Of kind `InvalidData` where [`PipelineOptions::strict`](super::PipelineOptions::strict) is set and something is
+    /// not whole.
+    pub fn record(&mut self, record: Record) -> io::Result<()> {
+        self.ledger.record(&record);
+        for sink in &mut self.sinks {
+            sink.arrived(&record)?;
+        }
+        if let Some(times) = &mut self.times {
+            times.note(&record);
+        }
+        let Some(order) = &mut self.order else {
+            return self.sort_out(record);
+        };
+        order.put(record);
+        while let Some(record) = self.order.as_mut().and_then(Order::take) {
+            self.sort_out(record)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the records that have waited long enough; at the end, all.
+    pub(super) fn take_waiting(&mut self, is_end: bool) -> io::Result<()> {
+        while let Some(record) = self.order.as_mut().and_then(Order::take_all) {
+            self.sort_out(record)?;
+        }
+        if let Some(loads) = &mut self.loads {
+            loads.idle(is_end);
+        }
+        self.take_sorted()
+    }
+
+    fn take_sorted(&mut self) -> io::Result<()> {
+        while let Some(taken) = self.loads.as_mut().and_then(Loads::take) {
+            self.take(taken)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a record in its order; submissions wait until it is known whether they are the driver's own.
+    fn sort_out(&mut self, record: Record) -> io::Result<()> {
+        // Contents and names of before concern what waits.
+        let is_of_before = matches!(
+            record,
+            Record::Image(_) | Record::Kernel(_) | Record::Stamps(_)
+        );
+        if let Some(loads) = &mut self.loads {
+            loads.stir();
+        }
+        let Some(loads) = self.loads.as_mut().filter(|_| !is_of_before) else {
+            return self.take(Taken {
+                record,
+                parts: None,
+                load: None,
+            });
+        };
+        loads.put(record);
+        self.take_sorted()
+    }
+
+    /// Takes the waiting records, emits waiting replays, and writes out the sinks' buffers: for a live trace that is idle
+    /// for a while.
+    ///
+    /// # Errors
+    /// As [`Pipeline::record`].
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.take_waiting(false)?;
+        // A replay is not shown before the submissions that wait.
+        if self.loads.as_ref().is_none_or(|l| !l.is_waiting()) {
+            self.emit_replays(None)?;
+        }
+        self.sinks.iter_mut().try_for_each(|s| s.flush())
+    }
+
+    /// Ends at an error ([`PipelineOptions::strict`](super::PipelineOptions::strict)): what waits is not shown any more.
+    ///
+    /// # Errors
+    /// When a sink can take no more.
+    pub fn cut(&mut self) -> io::Result<()> {
+        self.order = None;
+        self.loads = None;
+        self.sinks.iter_mut().try_for_each(|s| s.flush())
+    }
+
+    /// Takes all that waits, as nothing more comes.
+    ///
+    /// # Errors
+    /// As [`Pipeline::record`].
+    pub fn settle(&mut self) -> io::Result<()> {
+        self.take_waiting(true)
+    }
+}
