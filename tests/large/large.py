@@ -36,7 +36,7 @@ WHOLE = (0, 3, 5)
 
 
 def records(data):
-    """The records of an oracle's capture (nvcap/src/source/file/orc.rs), each as its head and the bytes behind it."""
+    """The records of an oracle's capture (nvcap/recording/src/file/orc.rs), each as its head and the bytes behind it."""
     at = 0
     while at < len(data):
         head = HEAD.unpack_from(data, at)

@@ -219,7 +219,7 @@ def dashboard(folder, program):
 
 def exported():
     """The metrics of nvcap serve, with the endings that their kinds give them, from the source that writes them."""
-    source = Path(__file__).resolve().parents[2] / "nvcap/src/serve"
+    source = Path(__file__).resolve().parents[2] / "nvcap/monitor/src/serve"
     files = [source / "metrics.rs", *sorted((source / "metrics").glob("*.rs"))]
     written = "".join(file.read_text().split("#[cfg(test)]")[0] for file in files)
     names = {}
@@ -250,7 +250,7 @@ def metrics(folder, _program):
 def empty_panels(folder, _program):
     """docs/install.md lists the panels that are empty without the options that nvcap.service does not have."""
     shown = json.loads((folder / "../grafana/nvcap.json").read_text())
-    source = Path(__file__).resolve().parents[2] / "nvcap/src/serve/metrics/sampled.rs"
+    source = Path(__file__).resolve().parents[2] / "nvcap/monitor/src/serve/metrics/sampled.rs"
     of_samples = set(re.findall(r'"(nvcap_\w+)"', source.read_text().split("#[cfg(test)]")[0])) - {"nvcap_ended_counters"}
     needs = {"--sample": of_samples, "--by-process": {"nvcap_process"}, "the kernel's log": {"nvcap_channel_errors"}}
     page = (folder / "../../docs/install.md").read_text()

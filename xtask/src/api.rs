@@ -1,18 +1,28 @@
-//! `cargo xtask api`: the library's public interface as a list, `nvcap/api.txt`, from the pages that rustdoc makes.
+//! `cargo xtask api`: the public interfaces of the crates that others link, as lists (`nvcap/decode/api.txt`), from the pages that rustdoc makes.
 //!
 //! `all.html` names every public item; the page of an item names its fields, variants and methods. Methods of traits
 //! (`Debug`, `Clone`, those that every type has) are left out, and so are items hidden from the documentation.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::{build, paths};
 
 const HEAD: &str = "\
-# The public interface of the library with all features: `cargo xtask api` writes this file, and the gate compares it.
-# A line is a path below `nvcap` and what it names.
+# The public interface of the crate: `cargo xtask api` writes this file, and the gate compares it.
+# A line is a path below the crate and what it names.
 ";
+
+/// The crates with such a list: their names and folders.
+const LISTED: [(&str, &str); 2] = [
+    ("nvcap-decode", "nvcap/decode"),
+    ("nvcap-recording", "nvcap/recording"),
+];
 
 /// Writes the list; with `check`, compares it with the committed one instead.
 pub fn run(check: bool) -> Result<()> {
@@ -20,38 +30,52 @@ pub fn run(check: bool) -> Result<()> {
     if check {
         return compare(&paths::target());
     }
-    let file = paths::root().join("nvcap/api.txt");
-    let items = listing(&paths::target().join("doc/nvcap"))?;
-    fs::write(&file, HEAD.to_owned() + &lines(&items)).context("nvcap/api.txt")?;
-    println!("api: wrote nvcap/api.txt ({} lines)", items.len());
+    for (name, folder) in LISTED {
+        let file = paths::root().join(folder).join("api.txt");
+        let items = listing(&pages(&paths::target(), name))?;
+        fs::write(&file, HEAD.to_owned() + &lines(&items))
+            .with_context(|| file.display().to_string())?;
+        println!("api: wrote {folder}/api.txt ({} lines)", items.len());
+    }
     Ok(())
+}
+
+/// The folder of rustdoc's pages of a crate.
+fn pages(target: &Path, name: &str) -> PathBuf {
+    target.join("doc").join(name.replace('-', "_"))
 }
 
 /// Lets rustdoc write the pages.
 fn document() -> Result<()> {
     build::host_cargo()
-        .args(["doc", "-p", "nvcap", "--no-deps", "--lib", "--locked"])
+        .args(["doc", "--no-deps", "--lib", "--locked"])
+        .args(LISTED.iter().flat_map(|(name, _)| ["-p", name]))
         .run()
 }
 
-/// Compares the pages in a target folder with the committed list.
+/// Compares the pages in a target folder with the committed lists.
 pub fn compare(target: &Path) -> Result<()> {
-    let committed = fs::read_to_string(paths::root().join("nvcap/api.txt")).unwrap_or_default();
-    let is = listing(&target.join("doc/nvcap"))?;
-    let was: BTreeSet<String> = committed
-        .lines()
-        .filter(|l| !l.starts_with('#'))
-        .map(str::to_owned)
-        .collect();
-    let news = differences(&was, &is);
-    if news.is_empty() {
-        println!("api: nvcap/api.txt is up to date ({} lines)", is.len());
-        return Ok(());
+    let mut news = String::new();
+    for (name, folder) in LISTED {
+        let committed = paths::root().join(folder).join("api.txt");
+        let committed = fs::read_to_string(committed).unwrap_or_default();
+        let is = listing(&pages(target, name))?;
+        let was: BTreeSet<String> = committed
+            .lines()
+            .filter(|l| !l.starts_with('#'))
+            .map(str::to_owned)
+            .collect();
+        let differ = differences(&was, &is);
+        if !differ.is_empty() {
+            news += &format!("{folder}/api.txt:\n{differ}");
+        }
     }
-    bail!(
-        "the library's interface is not what nvcap/api.txt says; where the change is meant, type `cargo xtask api` and commit \
-         the file:\n{news}"
-    )
+    ensure!(
+        news.is_empty(),
+        "the interface is not what api.txt says; where the change is meant, type `cargo xtask api` and commit the file:\n{news}"
+    );
+    println!("api: the interfaces are what api.txt says");
+    Ok(())
 }
 
 /// Added (`+`) and removed (`-`) lines, one line each.
@@ -81,7 +105,7 @@ fn listing(pages: &Path) -> Result<BTreeSet<String>> {
         }
     }
     ensure!(
-        found.len() > 100,
+        found.len() > 50,
         "rustdoc's all.html names {} items: its form is not understood",
         found.len()
     );

@@ -91,6 +91,18 @@ impl Profile {
     }
 }
 
+/// The crates that nvcap is made of, the lowest first.
+pub const CRATES: [&str; 8] = [
+    "nvcap-decode",
+    "nvcap-recording",
+    "nvcap-process",
+    "nvcap-live",
+    "nvcap-show",
+    "nvcap-monitor",
+    "nvcap-lab",
+    "nvcap",
+];
+
 /// The packages whose programs tests and bundles start, if this checkout has them.
 ///
 /// Always built together: cargo joins the features of what it builds at once, and compiles all again for another choice.
@@ -105,12 +117,12 @@ pub fn programs() -> Vec<String> {
     FOLDERS.into_iter().filter_map(paths::package).collect()
 }
 
-/// Builds what a trace needs, in the development profile: nvcap with live tracing but without Parquet, HTTP and other extras, and the software GPU.
+/// Builds what a trace needs, in the development profile: nvcap without Parquet, HTTP and other extras, and the software GPU.
 /// Returns the folder with the programs.
 pub fn to_trace() -> Result<PathBuf> {
     bpf::fresh()?;
     let mut cmd = host_cargo().args(["build", "--locked", "--no-default-features"]);
-    cmd = cmd.args(["--features", "nvcap/trap", "-p", "nvcap"]);
+    cmd = cmd.args(["-p", "nvcap"]);
     if let Some(package) = paths::package("tests/softgpu") {
         cmd = cmd.args(["-p", &package]);
     }

@@ -92,30 +92,18 @@ fn compiled(report: &mut Report) -> Result<()> {
     test::library(report);
     lint_bpf(report)?;
     report.step(
-        "clippy without default features",
+        "clippy of the libraries without features",
         &cargo()
-            .args([
-                "clippy",
-                "-p",
-                "nvcap",
-                "--lib",
-                "--no-default-features",
-                "--locked",
-            ])
-            .args(DENY),
-    )?;
-    report.step(
-        "clippy of the program without live tracing",
-        &cargo()
-            .args(["clippy", "-p", "nvcap", "--no-default-features"])
-            .args(["--features", "cli", "--locked"])
+            .args(["clippy", "--lib", "--locked"])
+            .args(["-p", "nvcap-decode", "-p", "nvcap-recording"])
+            .args(["-p", "nvcap-show", "--no-default-features"])
             .args(DENY),
     )?;
     report.step(
         "clippy of the form of the first command",
         &cargo()
             .args(["clippy", "-p", "nvcap", "--no-default-features"])
-            .args(["--features", "trap", "--locked"])
+            .arg("--locked")
             .args(DENY),
     )?;
     lint_aarch64(report)?;
@@ -123,14 +111,16 @@ fn compiled(report: &mut Report) -> Result<()> {
     report.step(
         "documentation of private items",
         &cargo()
-            .args(["doc", "-p", "nvcap", "--no-deps", "--lib", "--locked"])
+            .args(["doc", "--no-deps", "--lib", "--locked"])
+            .args(build::CRATES.iter().flat_map(|name| ["-p", name]))
             .arg("--document-private-items")
             .env("RUSTDOCFLAGS", "-D warnings"),
     )?;
     report.step(
         "documentation",
         &cargo()
-            .args(["doc", "-p", "nvcap", "--no-deps", "--lib", "--locked"])
+            .args(["doc", "--no-deps", "--lib", "--locked"])
+            .args(build::CRATES.iter().flat_map(|name| ["-p", name]))
             .env("RUSTDOCFLAGS", "-D warnings"),
     )?;
     // Reads the pages that the step before wrote.
@@ -161,7 +151,7 @@ fn lint_aarch64(report: &mut Report) -> Result<()> {
             &build::host_cargo()
                 .env("CARGO_TARGET_DIR", lint_target())
                 .args(["clippy", "-p", "nvcap", "--no-default-features"])
-                .args(["--features", "trap", "--locked", "--target", &target])
+                .args(["--locked", "--target", &target])
                 // What only `nvcap serve` uses is left out with it.
                 .args(["--", "-D", "warnings", "-A", "dead-code"]),
         ),

@@ -201,6 +201,13 @@ fn every_file_that_is_named_exists() {
     let mut seen = 0;
     let sources = [
         "nvcap/src",
+        "nvcap/decode/src",
+        "nvcap/recording/src",
+        "nvcap/process/src",
+        "nvcap/live/src",
+        "nvcap/show/src",
+        "nvcap/monitor/src",
+        "nvcap/lab/src",
         "xtask/src",
         "nvcap-ebpf/src",
         "nvcap-common/src",

@@ -96,8 +96,8 @@ fn programs(report: &mut Report) -> Option<PathBuf> {
     }
 }
 
-/// The library as another project would build it.
-const ALONE: [&str; 3] = ["-p", "nvcap", "--no-default-features"];
+/// The decoder as another project would build it.
+const ALONE: [&str; 2] = ["-p", "nvcap-decode"];
 
 /// The decoder and the driver model as another project would link them: no BPF, no kernel, no command line, no output.
 pub fn library(report: &mut Report) {
@@ -107,32 +107,9 @@ pub fn library(report: &mut Report) {
         .read()
         .unwrap_or_default();
     report.check(
-        "library links no BPF loader, serde, command line or libc",
+        "nvcap-decode links no BPF loader, serde, command line or libc",
         links_no_more(&tree),
     );
-    let built = build::host_cargo()
-        .args(["check", "--locked", "--lib"])
-        .args(ALONE)
-        .args(["--message-format=json-render-diagnostics"])
-        .read()
-        .ok_or_else(|| anyhow::anyhow!("cargo check failed"));
-    let built = built.and_then(|messages| Ok(fs::read_to_string(dependencies(&messages)?)?));
-    report.check(
-        "library without default features has no output and reads no /proc",
-        built.and_then(|files| has_no_room_of_the_program(&files)),
-    );
-}
-
-/// The file in which the compiler lists the library's source files, by cargo's messages.
-fn dependencies(messages: &str) -> Result<PathBuf> {
-    let metadata = messages
-        .lines()
-        .filter(|line| line.contains("\"kind\":[\"lib\"]") && line.contains("/nvcap/Cargo.toml\""))
-        .find_map(|line| line.split('"').find(|word| word.ends_with(".rmeta")))
-        .ok_or_else(|| anyhow::anyhow!("cargo named no library"))?;
-    let path = Path::new(metadata).with_extension("d");
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(path.with_file_name(name.trim_start_matches("lib")))
 }
 
 /// `tree`: the packages that the library without default features is linked with, a line each.
@@ -147,50 +124,12 @@ fn links_no_more(tree: &str) -> Result<()> {
         "log ",
         "libc ",
     ];
-    anyhow::ensure!(tree.contains("nvcap v"), "cargo tree failed");
+    anyhow::ensure!(tree.contains("nvcap-decode v"), "cargo tree failed");
     let linked: Vec<&str> = tree
         .lines()
         .filter(|line| FEATURES.iter().any(|name| line.starts_with(name)))
         .collect();
     anyhow::ensure!(linked.is_empty(), "it depends on {}", linked.join(", "));
-    Ok(())
-}
-
-/// `files`: the source files of the library without default features, as the compiler lists them.
-fn has_no_room_of_the_program(files: &str) -> Result<()> {
-    const CORE: [&str; 10] = [
-        "lib",
-        "decode",
-        "driver",
-        "hang",
-        "ledger",
-        "read_ahead",
-        "record",
-        "source",
-        "tables",
-        "wire",
-    ];
-    let mut rooms = BTreeSet::new();
-    for (_, file) in files
-        .split_whitespace()
-        .filter_map(|f| f.split_once("nvcap/src/"))
-    {
-        // Each file is also a target of its own, without sources.
-        let file = file.trim_end_matches(':');
-        let file = file.strip_suffix(".rs").unwrap_or(file);
-        rooms.insert(match file.strip_prefix("source/") {
-            // Of the room `source`, only the file sources.
-            Some(of) if of == "mod" || of.starts_with("file/") => "source",
-            Some(_) => file,
-            None => file.split('/').next().unwrap_or(file),
-        });
-    }
-    anyhow::ensure!(rooms.contains("decode"), "the compiler names no file of it");
-    for core in CORE {
-        rooms.remove(core);
-    }
-    let rooms: Vec<&str> = rooms.into_iter().collect();
-    anyhow::ensure!(rooms.is_empty(), "it has {}", rooms.join(", "));
     Ok(())
 }
 
@@ -299,23 +238,9 @@ mod tests {
 
     #[test]
     fn forbidden_parts_of_the_bare_library_are_found() {
-        assert!(links_no_more("nvcap v0.1.0\nflate2 v1.1.10\n").is_ok());
-        let error = links_no_more("nvcap v0.1.0\nserde_json v1.0.1\n").unwrap_err();
+        assert!(links_no_more("nvcap-decode v0.1.0\nflate2 v1.1.10\n").is_ok());
+        let error = links_no_more("nvcap-decode v0.1.0\nserde_json v1.0.1\n").unwrap_err();
         assert_eq!(error.to_string(), "it depends on serde_json v1.0.1");
         assert!(links_no_more("").is_err());
-
-        let files = "/x/libnvcap.rlib: /x/nvcap/src/lib.rs /x/nvcap/src/decode/mod.rs /x/nvcap/src/source/mod.rs \
-                     /x/nvcap/src/source/file/orc.rs /x/nvcap/facts/qmd.bin";
-        has_no_room_of_the_program(files).unwrap();
-        for (file, room) in [
-            ("output/mod.rs", "output"),
-            ("procfs/maps.rs", "procfs"),
-            ("source/clock.rs", "source/clock"),
-        ] {
-            let files = format!("{files} /x/nvcap/src/{file}");
-            let error = has_no_room_of_the_program(&files).unwrap_err();
-            assert_eq!(error.to_string(), format!("it has {room}"));
-        }
-        assert!(has_no_room_of_the_program("").is_err());
     }
 }

@@ -50,7 +50,7 @@ pub struct UnknownDoorbells {
     pub pid: u32,
     /// The token written, where known.
     pub token: Option<u32>,
-    /// How many.
+    /// Number of doorbells.
     pub count: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct Untraced {
     pub pid: u32,
     /// In words.
     pub why: String,
-    /// How many times.
+    /// Number of times that it happened.
     pub count: u64,
 }
 
@@ -316,7 +316,7 @@ impl Ledger {
         self.understood = Some(counts.into());
     }
 
-    /// How much was understood; `None` where nothing was decoded.
+    /// Returns the part of the captured bytes that was understood; `None` where nothing was decoded.
     #[must_use]
     pub fn understood(&self) -> Option<&Understanding> {
         self.understood.as_ref()

@@ -103,7 +103,7 @@ macro_rules! named {
 }
 pub(crate) use named;
 
-/// When and where something happened.
+/// Time and place of something that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct At {
     /// Nanoseconds, `CLOCK_MONOTONIC`; 0 where the source does not know it.
@@ -132,7 +132,7 @@ impl At {
     }
 }
 
-/// Which NVIDIA device file.
+/// Kind of NVIDIA device file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
     /// `/dev/nvidiactl`.
@@ -195,13 +195,13 @@ pub struct Ioctl {
 /// A mapping of a device file into a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// When it was made (or, for one found afterwards, when it was found).
+    /// Time when it was made (or, for one found afterwards, when it was found), and the thread.
     pub at: At,
     /// The device file mapped.
     pub device: Device,
-    /// As in [`Ioctl::fd`].
+    /// Descriptor of the device file, as in [`Ioctl::fd`].
     pub fd: Option<i32>,
-    /// As in [`Ioctl::file`].
+    /// Number of the open file, as in [`Ioctl::file`].
     pub file: u64,
     /// First address.
     pub start: CpuVa,
@@ -218,7 +218,7 @@ pub struct Mapping {
 /// A range of addresses that a process unmapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmapping {
-    /// When.
+    /// Time of the unmapping, and the thread.
     pub at: At,
     /// First address.
     pub start: CpuVa,
@@ -275,7 +275,7 @@ pub struct ChannelId(pub u32);
 /// A channel became known to the source: later records may name it by `id`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// When it became known.
+    /// Time when it became known, and the process.
     pub at: At,
     /// Its number in this trace.
     pub id: ChannelId,
@@ -297,19 +297,19 @@ pub struct Channel {
     pub entries: Option<u32>,
     /// USERD's address in the process.
     pub userd: Option<CpuVa>,
-    /// How it was learnt.
+    /// Way in which it was learnt.
     pub origin: Origin,
 }
 
 named! {
-    /// How a channel was learnt.
+    /// Way in which a channel was learnt.
     pub enum Origin {
         /// Its allocation was seen.
         Allocated = "allocated",
         /// It was found in the memory of a process that was already running.
         Found = "found",
-        /// As `Found`, and its token is that of the error notifier at its place in the order of channels: no action of the
-        /// process has confirmed it.
+        /// Found in the memory of a running process, as `Found`, and its token is that of the error notifier at its place in the
+        /// order of channels: no action of the process has confirmed it.
         Notified = "notified",
         /// The user named it (`--channels FILE`).
         Given = "given",
@@ -319,7 +319,7 @@ named! {
 }
 
 named! {
-    /// How a submission was seen.
+    /// Way in which a submission was seen.
     pub enum How {
         /// At the doorbell, by the breakpoint.
         Trapped = "trapped",
@@ -380,7 +380,7 @@ pub struct Submission {
     pub ip: Option<u64>,
     /// Address of the doorbell word.
     pub doorbell: Option<CpuVa>,
-    /// How it was seen.
+    /// Way in which it was seen.
     pub how: How,
     /// The entries were committed before this doorbell but could not be captured at their own.
     pub late: bool,
@@ -393,7 +393,7 @@ pub struct Submission {
 /// A GPU of the traced machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// When it was looked at.
+    /// Time when it was looked at.
     pub at: At,
     /// Number N of `/dev/nvidiaN`.
     pub minor: u32,
@@ -405,7 +405,7 @@ pub struct Gpu {
 /// written before the trace began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// When it was found, and in which process.
+    /// Time when it was found, and the process.
     pub at: At,
     /// Its address for the GPU.
     pub address: GpuVa,
@@ -442,7 +442,7 @@ pub struct KernelParam {
 /// A kernel: the function that lies at a program's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// When its name was found, and in which process.
+    /// Time when its name was found, and the process.
     pub at: At,
     /// Address of its first instruction for the GPU.
     pub program: GpuVa,
@@ -486,9 +486,9 @@ pub struct Stamp {
     pub payload: u32,
     /// The time stamp beside it, by the GPU's clock, ns; `None` for a semaphore of one word.
     pub gpu_ns: Option<u64>,
-    /// When a read began that still found another number, `CLOCK_MONOTONIC`, ns.
+    /// Begin of the last read that still found another number, `CLOCK_MONOTONIC`, ns.
     pub before_ns: u64,
-    /// When the first read ended that found this one.
+    /// End of the first read that found this one, `CLOCK_MONOTONIC`, ns.
     pub seen_ns: u64,
 }
 
@@ -499,7 +499,7 @@ pub struct Stamps {
     pub at: At,
     /// Its begin, ns.
     pub from_ns: u64,
-    /// How often they were read in it.
+    /// Number of times that they were read in it.
     pub reads: u64,
     /// The changes, in the order in which they were seen.
     pub stamps: Vec<Stamp>,
@@ -539,7 +539,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// When and where it happened, or was noticed.
+    /// Returns the time and place at which it happened, or was noticed.
     #[must_use]
     pub fn at(&self) -> At {
         match self {

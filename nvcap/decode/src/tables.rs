@@ -112,7 +112,7 @@ impl Cells {
 
 /// Type of a column.
 pub(crate) trait Column {
-    /// How the file's head names it.
+    /// Letter that stands for the type in the file's head.
     const CODE: u8;
     /// Value that is read from a cell.
     type Value;
@@ -177,7 +177,7 @@ pub(crate) struct Run<R> {
 }
 
 impl<R> Run<R> {
-    /// How many rows.
+    /// Returns the number of rows.
     pub(crate) fn len(self) -> usize {
         self.count.into()
     }
@@ -209,7 +209,7 @@ impl<R: Row> Table<R> {
         }
     }
 
-    /// How many rows.
+    /// Returns the number of rows.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() / R::WIDTH
     }

@@ -27,7 +27,7 @@ use nvcap_process::{
     error::{Error, Result, no_thread},
 };
 
-/// Which processes of a host are traced.
+/// Traced processes of a host.
 #[derive(Clone, Debug, Default)]
 pub struct Everyone {
     /// The filters.
@@ -40,11 +40,11 @@ pub struct Everyone {
 
 /// So many processes that may not be looked into are named; the others are counted.
 const NAMED: usize = 8;
-/// How long the first round is waited for.
+/// Time for which the first round is waited for.
 const FIRST: Duration = Duration::from_secs(10);
-/// How long the last look is waited for.
+/// Time for which the last look is waited for.
 const LAST: Duration = Duration::from_secs(2);
-/// Why a process may be missing that nothing else is known of.
+/// Reason why a process may be missing that nothing else is known of.
 const NOT_ALL_TOLD: &str = "more memory was mapped on this machine at once than nvcap could be told of: a process that came to use a GPU \
                             meanwhile, and ended within milliseconds, may be missing";
 /// Time between two looks at what the kernel tells, or at the numbers that it has given.
@@ -54,7 +54,7 @@ const LISTENS: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     rounds: mpsc::Receiver<Vec<Change>>,
-    /// Those of the first round.
+    /// Changes of the first round.
     first: Vec<Change>,
     is_over: Arc<AtomicBool>,
 }
@@ -146,7 +146,7 @@ impl Arrivals {
         self.take(to)
     }
 
-    /// Those that have come since the last call. `to` gets who they are, and which may not be looked into.
+    /// Takes the processes that have come since the last call. `to` gets who they are, and which may not be looked into.
     pub(crate) fn take(&mut self, to: &mut Vec<Record>) -> Vec<Came> {
         let (mut came, mut hidden) = (Vec::new(), Vec::new());
         let mut changes = std::mem::take(&mut self.first);
@@ -202,13 +202,13 @@ impl Came {
     }
 }
 
-/// Why a process is not traced that ended too soon.
+/// Returns the reason why a process is not traced that ended too soon.
 fn ended(comm: &str) -> String {
     let name = if comm.is_empty() { "a process" } else { comm };
     format!("{name}: it mapped memory of a GPU and ended before it could be followed")
 }
 
-/// How processes that come are learnt of. `refused`: why the kernel does not tell of them.
+/// Returns the way in which processes that come are learnt of. `refused`: the reason why the kernel does not tell of them.
 fn way(refused: Option<&io::Error>) -> String {
     match refused {
         None => "the kernel tells of processes that come to use a GPU (perf events)".to_owned(),
@@ -242,7 +242,7 @@ fn untraced(pid: u32, why: String) -> Record {
     })
 }
 
-/// That these may not be looked into, in one line.
+/// Returns one line which says that these may not be looked into.
 fn not_looked_into(hidden: &[Found]) -> String {
     let named = hidden.iter().take(NAMED).map(|f| {
         let who = &f.identity;

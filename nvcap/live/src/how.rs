@@ -1,4 +1,4 @@
-//! Which live source is used: the trap where it may be, observing where not.
+//! Choice of the live source: the trap where it may be, observing where not.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub enum How {
 /// Options of a live trace, for both sources.
 #[derive(Clone, Debug)]
 pub struct LiveOptions {
-    /// Which source.
+    /// Choice of the source.
     pub how: How,
     /// Options of the trap.
     pub trap: trap::TrapOptions,
@@ -52,8 +52,8 @@ pub enum End {
     Observe(Observed),
 }
 
-/// Why the trap cannot be used here, as far as that can be told without trying; `None` where nothing speaks
-/// against it.
+/// Returns the reason why the trap cannot be used here, as far as that can be told without trying; `None` where nothing
+/// speaks against it.
 pub fn trap_refused() -> Option<String> {
     if load::OBJECT.is_empty() {
         return Some("this nvcap was built without its BPF programs".into());

@@ -33,11 +33,11 @@ pub enum Target {
     Command(Launch),
     /// Running processes.
     Pids(Vec<u32>),
-    /// Those of this host that use a GPU, and those to come.
+    /// Processes of this host that use a GPU, and those to come.
     All(Everyone),
 }
 
-/// When to stop by itself.
+/// Limits at which a trace stops by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// After this time.
@@ -88,14 +88,14 @@ pub trait Source: Sized {
     /// The process's address of what the GPU has at an address of a channel, where the driver's calls told it.
     fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa>;
 
-    /// How long to let records gather after a step that gave some: fewer, larger batches.
+    /// Returns the time for which records may gather after a step that gave some: fewer, larger batches.
     fn batch_time(&self) -> Duration;
 
     /// Bytes of records that may wait to be decoded while more are asked for; `QUEUE` where there is no reason to let
     /// it be less.
     fn most_waiting(&self) -> usize;
 
-    /// How long it may wait for records when none have come for a while: what no record tells is looked after once in that time.
+    /// Returns the longest wait for records when none have come for a while: what no record tells is looked after once in that time.
     fn longest_wait(&self) -> Duration;
 
     /// True while a traced process lives.
@@ -115,7 +115,7 @@ pub trait Source: Sized {
     fn finish(self, to: &mut Vec<Record>) -> Self::End;
 }
 
-/// How it went.
+/// Result of a trace.
 #[derive(Debug)]
 pub struct Outcome<E> {
     /// Status of the command, if it has ended.
@@ -154,7 +154,7 @@ pub(crate) const QUEUE: usize = 256 << 20;
 const IDLE: Duration = Duration::from_millis(60);
 /// Longest wait for records while processes may come.
 const LOOKS_FOR_ARRIVALS: Duration = Duration::from_millis(50);
-/// How long a command may go on after Ctrl-C before nvcap leaves it.
+/// Time for which a command may go on after Ctrl-C before nvcap leaves it.
 const GRACE: Duration = Duration::from_secs(2);
 
 enum Message<E> {

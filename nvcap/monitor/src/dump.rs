@@ -42,7 +42,7 @@ const MOST_SEMAPHORES: usize = 65_536;
 /// training on an H200 fills a ring (60 entries a ms), for its pushbuffer memory starts over about as often.
 const PATIENCE: Duration = Duration::from_millis(18);
 
-/// How many fetched entries are read before the unfetched ones: running work is among them.
+/// Number of fetched entries that are read before the unfetched ones: running work is among them.
 const BEFORE: u32 = 64;
 
 /// Finds the kernels of a process's programs, each with the registers of its launch, by the process's id.
@@ -51,9 +51,9 @@ pub(crate) type FindKernels = fn(u32, &[(GpuVa, Option<u32>)]) -> Vec<Kernel>;
 /// Options of a look at processes.
 #[derive(Clone, Debug)]
 pub struct DumpOptions {
-    /// How many entries of each channel are read, beside the unfetched ones.
+    /// Number of entries of each channel that are read, beside the unfetched ones.
     pub last: u32,
-    /// How thorough the search for channels is.
+    /// Thoroughness of the search for channels.
     pub effort: scan::Effort,
     /// The chip, if the user named it.
     pub chip: Option<&'static Chip>,
@@ -106,7 +106,7 @@ impl DumpOptions {
     }
 }
 
-/// Why a process is not in a look.
+/// Reason why a process is not in a look.
 #[derive(Debug)]
 pub enum Refused {
     /// There is no such process, or no right to inspect it.
@@ -152,7 +152,7 @@ struct Taken {
     processes: Vec<OfProcess>,
     kernels: Vec<Kernel>,
     semaphores: Values,
-    /// When the semaphores were read.
+    /// Time at which the semaphores were read, ns.
     read_ns: u64,
 }
 
@@ -160,7 +160,7 @@ struct Taken {
 struct OfProcess {
     memory: Memory,
     snapshot: Snapshot,
-    /// Those that a launch needed, if one did.
+    /// Images that a launch needed, if one did.
     images: Option<Vec<Image>>,
 }
 
@@ -360,8 +360,8 @@ fn decoded(
     scenes
 }
 
-/// As [`decoded`], after which graphs whose QMDs were written before the rings' oldest entries are looked for in memory images. Returns
-/// those too, where they were looked for.
+/// Decodes as [`decoded`] does, then looks for graphs whose QMDs were written before the rings' oldest entries in memory images.
+/// Returns those too, where they were looked for.
 fn decoded_with_images(
     decoder: &mut Decoder,
     pid: u32,

@@ -19,9 +19,9 @@ use nvcap_process::procfs::{
 
 /// Offset of GP_GET and GP_PUT in USERD, bytes.
 const GP_GET: u64 = 0x88;
-/// How often processes that use a GPU are looked for.
+/// Time between two searches for processes that use a GPU.
 const SEARCH: Duration = Duration::from_secs(10);
-/// How soon after the last movement a first look is taken: this part of the time that makes a hang.
+/// Time after the last movement at which a first look is taken: this part of the time that makes a hang.
 const FIRST: u32 = 8;
 
 /// Reason why a look is worth keeping.
@@ -38,7 +38,7 @@ pub enum Cause {
 pub struct Finding {
     /// The process.
     pub pid: u32,
-    /// Why.
+    /// Reason why the look is worth keeping.
     pub cause: Cause,
     /// The first of the messages that are new.
     pub xid: Option<Xid>,
@@ -48,7 +48,7 @@ pub struct Finding {
     pub moved: Option<Progress>,
 }
 
-/// When one process is to be looked at.
+/// Times at which one process is to be looked at.
 #[derive(Clone, Debug)]
 struct Pace {
     /// The time without movement that makes a hang.
@@ -91,7 +91,7 @@ struct Watched {
     pace: Pace,
     /// The last look, with unfinished work.
     before: Option<(Instant, Report)>,
-    /// That it hangs was told; it has not moved since.
+    /// True if it was told that it hangs; it has not moved since.
     told: bool,
 }
 
@@ -127,7 +127,7 @@ pub struct Watch {
     whom: Whom,
     limit: Duration,
     options: DumpOptions,
-    /// Those of looks that nobody sees: without stacks, which take most of a look's time.
+    /// Options of looks that nobody sees: without stacks, which take most of a look's time.
     quick: DumpOptions,
     processes: BTreeMap<u32, Watched>,
     searched: Option<Instant>,
@@ -154,7 +154,7 @@ impl Watch {
         }
     }
 
-    /// How many processes are watched.
+    /// Returns the number of processes that are watched.
     pub fn len(&self) -> usize {
         self.processes.len()
     }

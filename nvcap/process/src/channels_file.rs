@@ -34,7 +34,7 @@ pub struct NamedChannel {
 }
 
 impl NamedChannel {
-    /// As a channel of the trace.
+    /// Returns it as a channel of the trace.
     #[must_use]
     pub fn channel(&self, at: At, id: ChannelId) -> Channel {
         Channel {

@@ -192,7 +192,7 @@ fn strings(
     all.map(|s| CString::new(s.into_vec())).collect()
 }
 
-/// As exec takes them: a null pointer is the end.
+/// Returns the strings as exec takes them: a null pointer is the end.
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     let end = std::iter::once(std::ptr::null());
     strings.iter().map(|s| s.as_ptr()).chain(end).collect()

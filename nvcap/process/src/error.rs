@@ -60,7 +60,7 @@ impl Error {
         Self::new(format!("{doing} process {pid}"), unfit.why, unfit.next)
     }
 
-    /// Why, without what failed and what to do.
+    /// Returns the reason, without what failed and what to do.
     pub fn reason(&self) -> &str {
         &self.why
     }

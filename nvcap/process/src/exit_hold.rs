@@ -16,9 +16,9 @@ use std::{
 
 use super::exit_stop::{self, ExitStops, Stop};
 
-/// How long an end is held at most.
+/// Longest time for which an end is held.
 pub const LONGEST: Duration = Duration::from_millis(250);
-/// How often the thread looks whether it is still needed, ms.
+/// Time between two looks of the thread whether it is still needed, ms.
 const LOOK_MS: i32 = 500;
 
 /// State that both threads see.

@@ -45,7 +45,7 @@ pub struct Stopped {
     pub pid: u32,
     /// The thread.
     pub tid: u32,
-    /// Why.
+    /// Event that has stopped it.
     pub stop: Stop,
 }
 
@@ -327,7 +327,7 @@ fn event_message(tid: u32) -> Option<u32> {
     (result >= 0).then_some(message as u32)
 }
 
-/// How long a thread may take to stop where it is to be let go, ms; the end of the thread that traces lets it go anyway.
+/// Longest time that a thread may take to stop where it is to be let go, ms; the end of the thread that traces lets it go anyway.
 const DETACH_MS: u32 = 100;
 
 /// Ends the tracing of a thread that runs: it is stopped for that.
@@ -368,7 +368,7 @@ fn is_killed(pid: u32, tid: u32) -> bool {
     procfs::status_bits(format_args!("{pid}/task/{tid}"), "SigPnd").is_some_and(|s| s & KILL != 0)
 }
 
-/// How long the other threads of a process that ends may take to be gone.
+/// Longest time that the other threads of a process that ends may take to be gone.
 const OTHERS: Duration = Duration::from_millis(5);
 
 /// Tells whether the process's memory stands still: of all its threads only `tid`, which is stopped at its end, could still have run. Where

@@ -3,7 +3,7 @@
 /// A capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// As setcap and getcap write it.
+    /// Name as setcap and getcap write it.
     pub name: &'static str,
     /// Its bit in `/proc/PID/status`.
     pub bit: u32,

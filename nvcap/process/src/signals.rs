@@ -15,7 +15,7 @@ use nvcap_recording::blocked_write;
 
 /// The signals that ask for the end.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// How long one write may take once the end was asked for.
+/// Longest time that one write may take once the end was asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Interrupts a write. By default it is ignored, so one that comes too late does no harm.
 const INTERRUPTION: i32 = libc::SIGURG;
@@ -31,7 +31,7 @@ static WAKE: AtomicI32 = AtomicI32::new(-1);
 static CAUGHT: AtomicBool = AtomicBool::new(false);
 /// A signal has come, ever.
 static CAME: AtomicBool = AtomicBool::new(false);
-/// How many have come.
+/// Number of signals that have come.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn on_signal(signal: i32) {
@@ -119,7 +119,7 @@ pub fn catch(shows: i32) -> Result<()> {
     Ok(())
 }
 
-/// How many have come since they are taken: whoever is not the one who traces can see a new one by it.
+/// Returns the number of signals that have come since they are taken: whoever is not the one who traces can see a new one by it.
 pub fn count() -> u32 {
     COUNT.load(Ordering::SeqCst)
 }

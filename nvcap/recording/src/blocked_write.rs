@@ -1,4 +1,4 @@
-//! How long output is waited for: for ever, until the user asks for the end. Then a write that nobody takes is given up.
+//! Waiting for output: for ever, until the user asks for the end. Then a write that nobody takes is given up.
 //!
 //! A write to a pipe or a terminal lasts as long as its reader likes. Whoever watches for the user's signals asks here how
 //! long the write under way has lasted, and says when there is no more waiting; [`nvcap_show::output::writer`] then counts what it
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// When the write under way began, ms of this module's clock; 0 while there is none.
+/// Time at which the write under way began, ms of this module's clock; 0 while there is none.
 static SINCE: AtomicU64 = AtomicU64::new(0);
 static OVER: AtomicBool = AtomicBool::new(false);
 
@@ -27,7 +27,7 @@ pub fn write<T>(write: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How long the write under way has lasted; no time where there is none.
+/// Returns the time for which the write under way has lasted; none where there is no write.
 pub fn waited() -> Duration {
     match SINCE.load(Ordering::SeqCst) {
         0 => Duration::ZERO,

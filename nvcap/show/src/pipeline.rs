@@ -164,9 +164,9 @@ pub struct Pipeline<'a> {
     matched: Matched,
     /// Records that wait to be put in order.
     order: Option<Order>,
-    /// Which submissions are of contexts that are made and modules that are loaded, where operations are shown.
+    /// Finder of the submissions of contexts that are made and modules that are loaded, where operations are shown.
     loads: Option<Loads>,
-    /// When the GPU worked on what, where that is asked for.
+    /// Times of the GPU's work, where they are asked for.
     times: Option<GpuTimes>,
 }
 
@@ -511,7 +511,7 @@ impl<'a> Pipeline<'a> {
         self.finish_counted().map(|finished| finished.ledger)
     }
 
-    /// As [`Pipeline::finish`], with what the filter let through to the very end: what waited until then counts too.
+    /// Ends as [`Pipeline::finish`] does, with what the filter let through to the very end: what waited until then counts too.
     ///
     /// # Errors
     /// As there.

@@ -45,14 +45,14 @@ nvdisasm (of the CUDA toolkit) disassembles where it is on PATH; otherwise the w
 
 Exit status: 0 shown, 1 error, 2 usage.";
 
-/// How many of the newest entries of each ring are read, for the programs that they launch.
+/// Number of the newest entries of each ring that are read, for the programs that they launch.
 const LAST: u32 = 256;
 /// The most bytes of a file that is searched for images.
 const MOST_FILE: u64 = 4 << 30;
 /// The most bytes of an image that is written or disassembled.
 const MOST_IMAGE: u64 = 1 << 30;
 
-/// Which code, and what to do with it.
+/// Choice of code, and what to do with it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -158,7 +158,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     of_images(args, &wanted, Held::of_file(&bytes, args.sm), &name)
 }
 
-/// Which function of some images is meant.
+/// Function of some images that is meant.
 struct Wanted {
     /// A name or a pattern.
     what: String,
@@ -236,7 +236,7 @@ fn architectures(all: impl IntoIterator<Item = u32>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Why there is nothing to choose from.
+/// Returns the reason why there is nothing to choose from.
 fn no_image<M: ?Sized>(
     args: &Args,
     wanted: &Wanted,

@@ -92,7 +92,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
     user: Vec<String>,
 
-    /// Which of them.
+    /// Filters of the processes.
     #[command(flatten)]
     filters: super::whom::Filters,
 }
@@ -178,9 +178,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Named processes that use no GPU: they may begin to at any time.
 #[derive(Default)]
 struct Without {
-    /// Those that are there and have used none so far, with their names.
+    /// Processes that are there and have used none so far, with their names.
     now: BTreeMap<u32, String>,
-    /// Those that have used one.
+    /// Processes that have used one.
     users: BTreeSet<u32>,
     /// The names of all that were seen.
     names: BTreeSet<String>,

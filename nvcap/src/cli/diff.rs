@@ -34,7 +34,7 @@ read); and 3 no difference in what is there, but one of them lacks something.";
 
 /// The exit status where the recordings differ, as diff(1) has it.
 const DIFFERENT: u8 = 1;
-/// As `diff` has it: the status of every error.
+/// Status of every error, as `diff` has it.
 pub(super) const TROUBLE: u8 = 2;
 
 /// Two recordings and how they are compared.

@@ -64,7 +64,7 @@ fn examine() -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// How often this machine loses a hit.
+/// Measures how often this machine loses a hit.
 fn measure(seconds: u64) -> anyhow::Result<ExitCode> {
     use std::time::Duration;
 

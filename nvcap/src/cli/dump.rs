@@ -74,7 +74,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
     user: Vec<String>,
 
-    /// Which of them.
+    /// Filters of the processes.
     #[command(flatten)]
     filters: super::whom::Filters,
     /// Show the state at the end of a recording instead of a process. A look (--record) is shown as it was; of a trace, each channel's last
@@ -157,7 +157,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "merge"], help_heading = super::values::OUTPUT)]
     record: Option<PathBuf>,
 
-    /// How and where. Without --stream, -v shows every operation, and what was assumed and what proven of each channel;
+    /// Form and place of the output. Without --stream, -v shows every operation, and what was assumed and what proven of each channel;
     /// --json is one object a look.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -274,7 +274,7 @@ impl OutputArgs {
         self.pipeline_of(false, target::running_driver(), command, inputs)
     }
 
-    /// As [`OutputArgs::pipeline`], for any driver; `strict` ends at the first thing that is not whole.
+    /// Makes a pipeline as [`OutputArgs::pipeline`] does, for any driver; `strict` ends at the first thing that is not whole.
     ///
     /// # Errors
     /// As there.
@@ -389,7 +389,7 @@ impl OutputArgs {
         Ok(finished)
     }
 
-    /// As [`OutputArgs::conclude`], for output that shows no ledger: tells the verdict, whatever the output is.
+    /// Concludes as [`OutputArgs::conclude`] does, for output that shows no ledger: tells the verdict, whatever the output is.
     ///
     /// # Errors
     /// As there.
@@ -399,7 +399,7 @@ impl OutputArgs {
         Ok(ledger)
     }
 
-    /// As [`OutputArgs::conclude_telling`], for one file: also tells `what_to_do` with it.
+    /// Concludes as [`OutputArgs::conclude_telling`] does, for one file: also tells `what_to_do` with it.
     ///
     /// # Errors
     /// As there.

@@ -19,7 +19,7 @@ use nvcap_show::output::writer::Output;
 
 use super::values;
 
-/// How a recording is kept.
+/// Options of keeping a recording.
 #[derive(clap::Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Recording")]
 pub(super) struct RecordingOptions {
@@ -236,7 +236,7 @@ fn tell_of(path: &Path) {
 
 /// Description of a live trace.
 pub(super) struct Traced<'a> {
-    /// How submissions are seen.
+    /// Way in which submissions are seen.
     pub how: &'static str,
     /// The GPU's time stamps are read.
     pub gpu_time: bool,

@@ -18,7 +18,7 @@ use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::{plural, plural_of};
 use nvcap_show::pipeline::Pipeline;
 
-/// Which file, and how it is read.
+/// Recording that is read, and options of reading it.
 #[derive(clap::Args, Debug, Clone)]
 #[command(next_help_heading = "Target")]
 pub(super) struct RecordingArgs {
@@ -54,10 +54,10 @@ pub(super) enum Format {
 /// Note in the ledger on a file that was not read to its end.
 pub(super) const INTERRUPTED: &str = "reading was interrupted: the rest of the file was not read";
 
-/// How a recording says that it was made of a log, of which no submissions are known.
+/// Word by which a recording says that it was made of a log, of which no submissions are known.
 pub(super) const OF_LOG: &str = "ioctl-log";
 
-/// How reading has ended.
+/// Way in which reading has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Played {
     /// With the file.
@@ -106,7 +106,7 @@ impl RecordingArgs {
         self.opened(false)
     }
 
-    /// As [`RecordingArgs::open`], where a log of ioctls will do, too.
+    /// Opens as [`RecordingArgs::open`] does, where a log of ioctls will do, too.
     ///
     /// # Errors
     /// As there.
@@ -122,7 +122,7 @@ impl RecordingArgs {
         self.of_reader(opened, logs)
     }
 
-    /// As [`RecordingArgs::open`], of a file of which its unpacked content is here already.
+    /// Opens as [`RecordingArgs::open`] does, of a file of which its unpacked content is here already.
     ///
     /// # Errors
     /// As there.
@@ -204,7 +204,7 @@ impl Recording<'_> {
         }
     }
 
-    /// How submissions were seen, where the file does not say it: the name of its format.
+    /// Returns the way in which submissions were seen, where the file does not say it: the name of its format.
     pub(super) fn format(&self) -> &'static str {
         match self.opened {
             Opened::Orc(_) => "orc",

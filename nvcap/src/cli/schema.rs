@@ -16,7 +16,7 @@ Examples:
 
 docs/tables.md has the same.";
 
-/// Which tables.
+/// Choice of tables.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

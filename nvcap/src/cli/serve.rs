@@ -105,7 +105,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 
-    /// Which processes.
+    /// Filters of the processes.
     #[command(flatten)]
     filters: super::whom::HostFilters,
 
@@ -130,7 +130,7 @@ struct Live {
     constants: Constants,
     /// None where the kernel log cannot be read.
     errors: Option<Mutex<Errors>>,
-    /// When the next reading is due; 0 before the first one.
+    /// Time at which the next reading is due, ns; 0 before the first one.
     due: AtomicU64,
 }
 

@@ -77,7 +77,7 @@ struct Shared {
     force: bool,
 }
 
-/// How often.
+/// Number of runs.
 #[derive(clap::Args, Debug)]
 struct Runs {
     /// How often each copy or launch is made

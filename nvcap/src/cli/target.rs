@@ -170,8 +170,8 @@ pub(super) fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyh
     Output::file(path).with_context(|| cannot_write(path))
 }
 
-/// As [`open`], for a recording: where there is one, the new one gets a name with a number, which is said, unless `force` says to
-/// write over it.
+/// Opens as [`open`] does, for a recording: where there is one, the new one gets a name with a number, which is said, unless `force`
+/// says to write over it.
 ///
 /// # Errors
 /// As there; where another program writes a recording into the file that is to be written over.
@@ -231,7 +231,8 @@ fn is_no_input(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
 pub(super) const FILE_FOR_A_PROGRAM: &str =
     "Write to FILE, readable by its owner alone; - is standard output, which must be no terminal";
 
-/// As [`open`], for what is of no use on a terminal nor among a command's messages: `is` says why, and `what_to_do` what to type.
+/// Opens as [`open`] does, for what is of no use on a terminal nor among a command's messages: `is` says why, and `what_to_do` what to
+/// type.
 ///
 /// # Errors
 /// As there; where it would go to a terminal, or has no place to go.

@@ -7,7 +7,7 @@ use super::values::{CAPTURE, parse_time_share};
 /// The most doorbells that a batch may have: GP_PUT is taken for credible as far as this.
 const MOST: i64 = 64;
 
-/// Which doorbells are captured.
+/// Choice of the doorbells that are captured.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct ThinningArgs {
     /// Read a channel's ring once for N doorbells (2 to 64), or for those within --batch-time

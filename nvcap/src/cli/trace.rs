@@ -31,11 +31,11 @@ pub(super) struct Args {
     #[arg(short, long, conflicts_with = "pid", group = "whose")]
     pub all: bool,
 
-    /// Which of them.
+    /// Filters of the processes.
     #[command(flatten)]
     pub filters: super::whom::Filters,
 
-    /// Those of [`super::way_options::WAY_OPTIONS`] that the user has given.
+    /// Options of [`super::way_options::WAY_OPTIONS`] that the user has given.
     #[arg(skip)]
     pub given: Vec<&'static WayOption>,
 
@@ -100,7 +100,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = CAPTURE)]
     pub precommit: bool,
 
-    /// Which doorbells are captured.
+    /// Choice of the doorbells that are captured.
     #[command(flatten)]
     pub thinning: ThinningArgs,
 
@@ -227,7 +227,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", help_heading = super::values::OUTPUT)]
     pub record: Option<PathBuf>,
 
-    /// How the recording is kept.
+    /// Options of keeping the recording.
     #[command(flatten)]
     pub recording: super::recorder::RecordingOptions,
 

@@ -58,7 +58,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
     user: Vec<String>,
 
-    /// Which of them.
+    /// Filters of the processes.
     #[command(flatten)]
     filters: super::whom::Filters,
 

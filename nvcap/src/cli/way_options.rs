@@ -17,7 +17,7 @@ pub(super) enum HowArg {
 /// An option that has an effect only with one value of `--how`.
 #[derive(Debug)]
 pub(super) struct WayOption {
-    /// As clap knows it.
+    /// Name by which clap knows it.
     pub id: &'static str,
     name: &'static str,
     of: HowArg,

@@ -1,4 +1,4 @@
-//! Which of a host's processes are meant (`-a`).
+//! Choice of a host's processes (`-a`).
 
 use std::path::{Path, PathBuf};
 

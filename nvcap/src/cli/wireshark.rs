@@ -42,7 +42,7 @@ pub(super) enum To {
     Uninstall(Where),
 }
 
-/// Which folders.
+/// Choice of folders.
 #[derive(clap::Args, Debug)]
 pub(super) struct Where {
     /// Write below DIR (DIR/plugins, DIR/extcap, DIR/profiles) instead of Wireshark's folders of this user
@@ -70,7 +70,7 @@ impl Folders {
         }
     }
 
-    /// Those of this user, as tshark tells them; without tshark those that Wireshark has by default.
+    /// Returns the folders of this user, as tshark tells them; without tshark those that Wireshark has by default.
     fn of_user() -> anyhow::Result<Self> {
         let told = Command::new("tshark").args(["-G", "folders"]).output();
         let told = told.map_or_else(|_| Vec::new(), |out| out.stdout);

@@ -1,12 +1,11 @@
-//! The order of the rooms: no file imports, over whatever way, itself; each room imports only what ARCHITECTURE.md says; and no
-//! file is too long to be read at once.
+//! The order of the files of each crate: no file imports, over whatever way, itself; and no file is too long to be read at once. The order of the
+//! crates is Cargo's.
 //!
 //! Test code (`#[cfg(test)]`) may import what it likes. A re-export (`pub use`) is no import: who uses what it names imports the
 //! file that the item stands in.
 
 mod imports;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use imports::Imports;
@@ -20,6 +19,13 @@ fn top() -> PathBuf {
 const CRATES: &[&str] = &[
     "nvcap/src/lib.rs",
     "nvcap/src/main.rs",
+    "nvcap/decode/src/lib.rs",
+    "nvcap/recording/src/lib.rs",
+    "nvcap/process/src/lib.rs",
+    "nvcap/live/src/lib.rs",
+    "nvcap/show/src/lib.rs",
+    "nvcap/monitor/src/lib.rs",
+    "nvcap/lab/src/lib.rs",
     "nvcap-common/src/lib.rs",
     "nvcap-ebpf/src/main.rs",
     "xtask/src/main.rs",
@@ -54,84 +60,6 @@ fn no_circles() {
     );
 }
 
-/// The rooms of ARCHITECTURE.md's table: each with what it may import.
-fn rooms() -> BTreeMap<String, BTreeSet<String>> {
-    let path = top().join("ARCHITECTURE.md");
-    let text = std::fs::read_to_string(&path).expect("ARCHITECTURE.md is there");
-    let table = text
-        .lines()
-        .skip_while(|l| !l.starts_with("| room |"))
-        .skip(2)
-        .take_while(|l| l.starts_with('|'));
-    let words = |cell: &str| -> BTreeSet<String> {
-        let words = cell.split('`').skip(1).step_by(2);
-        words.map(str::to_owned).collect()
-    };
-    table
-        .map(|line| {
-            let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
-            let [room, _, may] = cells[..] else {
-                panic!("a row of three cells: {line}");
-            };
-            let room = words(room).pop_first().expect("a room's name");
-            (room, words(may))
-        })
-        .collect()
-}
-
-/// The room of a file: the longest one whose name its path begins with.
-fn room_of<'a>(file: &str, rooms: &'a BTreeMap<String, BTreeSet<String>>) -> Option<&'a str> {
-    let stem = file.strip_suffix(".rs").unwrap_or(file);
-    let is_in = |room: &&String| {
-        stem.strip_prefix(room.as_str())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    rooms
-        .keys()
-        .filter(is_in)
-        .max_by_key(|r| r.len())
-        .map(String::as_str)
-}
-
-#[test]
-fn rooms_import_what_they_may() {
-    let rooms = rooms();
-    assert!(rooms.len() > 5, "the table was not understood: {rooms:?}");
-    let named: BTreeSet<&String> = rooms.values().flatten().collect();
-    for name in named {
-        assert!(rooms.contains_key(name), "{name} is no room");
-    }
-    let mut wrong = BTreeSet::new();
-    let mut seen = BTreeSet::new();
-    for first in ["nvcap/src/lib.rs", "nvcap/src/main.rs"] {
-        for (file, others) in imports(first).files() {
-            if ["lib.rs", "main.rs"].contains(&file.as_str()) {
-                continue;
-            }
-            let Some(room) = room_of(file, &rooms) else {
-                wrong.insert(format!("{file} is in no room of the table"));
-                continue;
-            };
-            seen.insert(room.to_owned());
-            for other in others {
-                let Some(of) = room_of(other, &rooms) else {
-                    continue;
-                };
-                if of != room && !rooms[room].contains(of) {
-                    wrong.insert(format!("{file} ({room}) imports {other} ({of})"));
-                }
-            }
-        }
-    }
-    let unseen: Vec<&String> = rooms.keys().filter(|r| !seen.contains(*r)).collect();
-    assert!(unseen.is_empty(), "rooms without a file: {unseen:?}");
-    assert!(
-        wrong.is_empty(),
-        "against ARCHITECTURE.md:\n{}",
-        wrong.into_iter().collect::<Vec<_>>().join("\n")
-    );
-}
-
 /// Lines that a file of the program may have.
 const MOST_LINES: usize = 600;
 
@@ -150,13 +78,9 @@ fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
 #[test]
 fn no_file_of_the_program_is_long() {
     let mut files = Vec::new();
-    for folder in [
-        "nvcap/src",
-        "nvcap-common/src",
-        "nvcap-ebpf/src",
-        "xtask/src",
-    ] {
-        rust_files(&top().join(folder), &mut files);
+    for first in CRATES.iter().filter(|first| !first.starts_with("tests/")) {
+        let folder = top().join(first);
+        rust_files(folder.parent().expect("a folder"), &mut files);
     }
     assert!(files.len() > 100, "{files:?}");
     let lines = |file: &PathBuf| {
@@ -170,6 +94,7 @@ fn no_file_of_the_program_is_long() {
     );
 }
 
+/// Tests what the other tests rest on: imports are found however they are written.
 #[test]
 fn imports_are_found() {
     let folder = std::env::temp_dir().join(format!("nvcap-rooms-{}", std::process::id()));

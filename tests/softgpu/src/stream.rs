@@ -92,14 +92,14 @@ pub enum Op {
     },
     /// A semaphore release.
     Release {
-        /// Where.
+        /// Address of the semaphore.
         address: u64,
         /// Payload.
         payload: u32,
     },
     /// A wait of the host for a semaphore.
     Acquire {
-        /// Where.
+        /// Address of the semaphore.
         address: u64,
         /// Payload.
         payload: u32,

@@ -72,6 +72,7 @@ impl Sleeper {
         Self(child.expect("sleep(1)"))
     }
 
+    /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.0.id()
     }

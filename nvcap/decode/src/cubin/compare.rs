@@ -6,14 +6,14 @@
 /// Length of an instruction since sm_70. Before, two instructions, or one and the control word of its group.
 const INSTRUCTION: usize = 16;
 
-/// How far two pieces of code agree, in instructions.
+/// Degree to which two pieces of code agree, in instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Likeness {
-    /// That are the same.
+    /// Instructions that are the same.
     pub equal: usize,
-    /// That differ.
+    /// Instructions that differ.
     pub different: usize,
-    /// That the loader changes: not compared.
+    /// Instructions that the loader changes: not compared.
     pub masked: usize,
 }
 

@@ -29,7 +29,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Those of the 16 bytes of an instruction of `sm`; none before sm_70, where they lie elsewhere.
+    /// Returns the control bits of the 16 bytes of an instruction of `sm`; none before sm_70, where they lie elsewhere.
     #[must_use]
     pub fn of(sm: u32, instruction: &[u8]) -> Option<Self> {
         if sm < 70 {

@@ -61,14 +61,14 @@ pub enum Content {
     Other,
 }
 
-/// How a payload is compressed.
+/// Compression of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// Not at all.
     None,
-    /// As an LZ4 block (nvcc until 12, and `--compress-mode=speed`).
+    /// LZ4 block (nvcc until 12, and `--compress-mode=speed`).
     Lz4,
-    /// As a zstd frame (`--compress-mode=balance` and `size` of nvcc 12.8 and later).
+    /// Zstd frame (`--compress-mode=balance` and `size` of nvcc 12.8 and later).
     Zstd,
 }
 
@@ -83,7 +83,7 @@ pub struct Entry {
     pub content: Content,
     /// The GPU architecture, as in `sm_90`.
     pub sm: u32,
-    /// How it is compressed.
+    /// Compression of the payload.
     pub packing: Packing,
     /// Bytes of it when it is unpacked.
     pub unpacked: u64,
@@ -112,7 +112,7 @@ impl Room {
     }
 }
 
-/// Why a payload was not unpacked.
+/// Reason why a payload was not unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnpacked {
     /// It cannot be read.

@@ -10,7 +10,7 @@ use super::{
 use crate::record::Submission;
 use crate::wire::stream::Stream;
 
-/// How many submissions of a channel are searched for evidence of its GPU's chip after an assumption was made. Of each
+/// Number of submissions of a channel that are searched for evidence of its GPU's chip after an assumption was made. Of each
 /// channel: the streams of copy channels hardly differ between chips, and hundreds of their submissions may come first.
 const SEARCHED: u8 = 64;
 
@@ -30,7 +30,7 @@ pub(super) struct Examined<'a> {
     pub engine: Engine,
     /// Its class, if known.
     pub host: Option<u32>,
-    /// How many of its submissions were examined while a chip was assumed.
+    /// Number of its submissions that were examined while a chip was assumed.
     pub searched: &'a mut u8,
 }
 

@@ -193,7 +193,7 @@ impl Decoder {
         self.forget_process_before(pid, u64::MAX);
     }
 
-    /// As [`Decoder::forget_process`], but for kernels whose records are of that time or later.
+    /// Does as [`Decoder::forget_process`], but keeps kernels whose records are of that time or later.
     pub fn forget_process_before(&mut self, pid: u32, time_ns: u64) {
         self.channels.retain(|_, c| c.space != pid);
         self.chips.forget_space(pid);
@@ -232,7 +232,7 @@ impl Decoder {
         self.counts
     }
 
-    /// How often each method was written: class, byte address, writes; by class and address.
+    /// Returns the number of writes to each method: class, byte address, writes; by class and address.
     pub fn method_counts(&self) -> Vec<(u32, u16, u64)> {
         let mut all: Vec<_> = self
             .plans

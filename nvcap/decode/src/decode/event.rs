@@ -26,7 +26,7 @@ pub use words::{CopyEngine, CopyMode, Reduction};
 use crate::record::CpuVa;
 use crate::wire::{GpuVa, entry::EntryKind, stream::StopReason};
 
-/// Which engine a channel feeds.
+/// Engine that a channel feeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -306,7 +306,7 @@ pub enum Direction {
     PeerToPeer,
 }
 
-/// How a direction was inferred.
+/// Evidence from which a direction was inferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -334,7 +334,7 @@ pub struct Copy {
     pub dst: Option<GpuVa>,
     /// Source and destination are physical addresses.
     pub physical: (bool, bool),
-    /// How its bytes are laid out or changed.
+    /// Layout or change of its bytes.
     pub mode: CopyMode,
     /// The engine that runs it.
     pub engine: CopyEngine,
@@ -374,7 +374,7 @@ pub struct SemaphoreWrite {
     pub timestamp: bool,
 }
 
-/// Which unit handles a semaphore.
+/// Unit that handles a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -418,7 +418,7 @@ pub enum SemaphoreAction {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Semaphore {
-    /// Which unit.
+    /// Unit that handles it.
     pub unit: SemaphoreUnit,
     /// The action.
     pub action: SemaphoreAction,

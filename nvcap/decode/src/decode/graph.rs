@@ -28,7 +28,7 @@ pub(super) struct Named {
     pub address: u64,
     /// The action on it.
     pub action: PcasAction,
-    /// How it is read.
+    /// Reader of its bytes.
     pub reader: Reader,
 }
 

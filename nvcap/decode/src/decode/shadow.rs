@@ -12,7 +12,7 @@ use crate::wire::hash::NumberMap;
 pub const PAGE: usize = 4096;
 /// Memory one page costs, bookkeeping included (rounded up).
 pub const PAGE_COST: usize = PAGE + PAGE / 8 + EXTENTS * 24 + 64;
-/// How many writes a page remembers the extent of.
+/// Number of writes whose extents a page remembers.
 const EXTENTS: usize = 64;
 
 /// One address space: a process id in a live trace.
@@ -90,7 +90,7 @@ impl Shadow {
         self.write_part(space, address.0, bytes, true);
     }
 
-    /// As [`Shadow::write`]; with `begins` false it continues an earlier write, and is no extent of its own.
+    /// Remembers bytes as [`Shadow::write`] does; with `begins` false it continues an earlier write, and is no extent of its own.
     pub(crate) fn write_part(&mut self, space: Space, address: u64, bytes: &[u8], begins: bool) {
         let mut address = address;
         let mut rest = bytes;
@@ -131,7 +131,7 @@ impl Shadow {
         }
     }
 
-    /// How many bytes from `address` on are known, up to `max`.
+    /// Returns the number of bytes from `address` on that are known, up to `max`.
     pub fn known(&self, space: Space, address: GpuVa, max: usize) -> usize {
         let mut total = 0;
         let mut address = address.0;
@@ -390,7 +390,7 @@ fn set_bits(words: &mut [u64; PAGE / 64], from: usize, len: usize) {
     }
 }
 
-/// How many bits from `from` on are set, to the end of the page at most.
+/// Returns the number of bits from `from` on that are set, to the end of the page at most.
 fn ones_from(words: &[u64; PAGE / 64], from: usize) -> usize {
     let mut at = from;
     while at < PAGE {

@@ -112,7 +112,7 @@ struct Slot {
     low: u32,
     /// 0: the layout does not have it.
     width: u32,
-    /// As many ones.
+    /// Mask of `width` ones.
     mask: u64,
     stride: u32,
     count: u32,

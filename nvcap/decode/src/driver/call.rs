@@ -41,7 +41,7 @@ pub(crate) mod uvm {
     pub(crate) const CREATE_EXTERNAL_RANGE: u32 = 0x49;
 }
 
-/// Whose request it is.
+/// Kernel module that a request goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// nvidia.ko.
@@ -139,7 +139,7 @@ pub enum Subject {
 pub struct Call<'a> {
     /// The record.
     pub ioctl: &'a Ioctl,
-    /// Whose request it is.
+    /// Kernel module that the request goes to.
     pub family: Family,
     /// Escape number (RM) or request number (UVM).
     pub nr: u32,

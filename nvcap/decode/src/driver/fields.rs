@@ -126,7 +126,7 @@ pub fn exchanged(structure: &Structure<'_>) -> Vec<Exchanged> {
 
 const HEAP: &str = "NVOS32_PARAMETERS";
 
-/// Which member of NVOS32's union a call uses: NVOS32_FUNCTION_* (nvos.h), `function` at offset 8.
+/// Returns the member of NVOS32's union that a call uses: NVOS32_FUNCTION_* (nvos.h), `function` at offset 8.
 fn active_member(layout: &Layout, data: &[u8]) -> Option<&'static str> {
     if layout.name() != HEAP {
         return None;

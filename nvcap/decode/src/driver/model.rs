@@ -132,7 +132,7 @@ impl Default for Model {
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// How many models the thread's test has made.
+    /// Number of models that the thread's test has made.
     pub static MADE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

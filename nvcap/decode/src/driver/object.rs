@@ -31,7 +31,7 @@ pub enum Aperture {
     Registers,
 }
 
-/// How the CPU caches a memory object (NVOS32_ATTR_COHERENCY).
+/// Caching of a memory object by the CPU (NVOS32_ATTR_COHERENCY).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",

@@ -16,7 +16,7 @@ use crate::{
     record::{Channel, ChannelId},
 };
 
-/// How the channels of one GPU are distributed.
+/// Distribution of the channels of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuReport {
     /// Minor number of its device file, where known.
@@ -46,7 +46,7 @@ impl Runlist {
     }
 }
 
-/// How all live channels are distributed over GPUs, runlists and groups.
+/// Returns the distribution of all live channels over GPUs, runlists and groups.
 #[must_use]
 pub fn spread(model: &Model) -> Vec<GpuReport> {
     /// Channels by process and group.
@@ -99,7 +99,7 @@ pub struct Wait {
     pub address: GpuVa,
     /// Payload that it waits for.
     pub payload: u64,
-    /// How it compares.
+    /// Comparison that it makes.
     pub action: SemaphoreAction,
 }
 

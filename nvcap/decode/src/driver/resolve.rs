@@ -25,7 +25,7 @@ pub struct Resolved {
     pub offset: u64,
     /// Location of the object's bytes.
     pub aperture: Option<Aperture>,
-    /// How the CPU caches it.
+    /// Caching of the object by the CPU.
     pub caching: Option<Caching>,
     /// The same byte in the process, where it is mapped there.
     pub cpu: Option<CpuVa>,

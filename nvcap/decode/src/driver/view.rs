@@ -59,7 +59,7 @@ pub struct ChannelView {
     pub notifier: Option<u32>,
     /// The address in the process where the driver stores the token: info32 of the notifier's record, if mapped.
     pub token_at: Option<CpuVa>,
-    /// How it was learnt.
+    /// Way in which it was learnt.
     pub origin: Origin,
     /// Submissions that the model was given.
     pub submissions: u64,
@@ -202,7 +202,7 @@ pub enum MappingWhat {
         size: Option<u64>,
         /// Location of its bytes.
         aperture: Option<Aperture>,
-        /// How the CPU caches it.
+        /// Caching of the object by the CPU.
         caching: Option<Caching>,
     },
     /// The control page of a channel.

@@ -15,7 +15,7 @@ const STRETCH_NS: u64 = 50_000_000;
 /// The first stretches are shorter, ns, so that the drift is soon known.
 const FIRST_NS: u64 = 5_000_000;
 const FIRST: usize = 20;
-/// How many stretches are kept.
+/// Number of stretches that are kept.
 const KEPT: usize = 256;
 /// The time from a write by the GPU until a read of another processor can see it, at most, ns: a write over PCIe is posted, and
 /// takes some hundred ns; this is the least that is left unknown.
@@ -25,18 +25,18 @@ const WRITE_NS: u64 = 1_000;
 const SLEW: f64 = 1e-3;
 /// Differences closer than this are no step, ns.
 const STEP_NS: i64 = 20_000;
-/// How fast clocks drift apart at most, as a share: NTP slews by that much.
+/// Fastest drift of two clocks, as a share: NTP slews by that much.
 const DRIFT: f64 = 500e-6;
 /// The same where nothing tells it, as a share.
 const UNKNOWN_DRIFT: f64 = 200e-6;
-/// How wrong the drift may be that goes on beyond what was seen, as a share.
+/// Error of a drift that goes on beyond what was seen, as a share.
 const DRIFT_ERROR: f64 = 50e-6;
 /// Stretches that are this near tell the difference at a time, ns: over so short a time the drift is steady.
 const NEAR_NS: u64 = 1_000_000_000;
 
 /// Around the times that a clock had twice, ns: nothing is converted there.
 const TWICE_NS: u64 = 100_000;
-/// How long before and after a step back entries of the other side may still be converted, ns.
+/// Time before and after a step back in which entries of the other side may still be converted, ns.
 const AROUND_NS: u64 = 3_000_000_000;
 
 /// The difference in one stretch.
@@ -46,7 +46,7 @@ struct Stretch {
     begin: u64,
     /// The stamp that gave the least upper bound.
     gpu_ns: u64,
-    /// That bound: host less GPU, ns.
+    /// Least upper bound: host less GPU, ns.
     upper: i64,
     /// The greatest lower bound, and the stamp that gave it.
     lower: i64,
@@ -150,7 +150,7 @@ impl Clock {
         }
     }
 
-    /// How often one of the clocks stepped.
+    /// Returns the number of steps of one of the clocks.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
@@ -220,7 +220,7 @@ struct Line {
     beyond: Beyond,
 }
 
-/// How far a place lies beyond the end of a hull, ns, and how long the edge is that goes on there, ns: 0 where there is none.
+/// Distance of a place beyond the end of a hull, ns, and length of the edge that goes on there, ns: 0 where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Beyond {
     away: u64,
@@ -228,7 +228,7 @@ struct Beyond {
 }
 
 impl Beyond {
-    /// How wrong the edge's slope may have made the value there, where both its ends may be wrong by `spread`.
+    /// Returns the error that the edge's slope may have made there, ns, where both its ends may be wrong by `spread`.
     fn error(self, spread: u64) -> u64 {
         let slope = match self.edge {
             0 => UNKNOWN_DRIFT,

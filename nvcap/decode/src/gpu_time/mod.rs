@@ -1,4 +1,4 @@
-//! When the GPU worked on each submission, from the semaphores that it writes: time stamps and releases that another
+//! Times of the GPU's work on each submission, from the semaphores that it writes: time stamps and releases that another
 //! processor saw ([`crate::record::Stamps`]). No I/O, no clock, no panic.
 //!
 //! - [`mod@unit`]: what an entry's commands say of its times: its stamp, the releases of its kernels, what it waits for.
@@ -42,16 +42,16 @@ use timeline::{Seen, Timeline};
 use unit::{Place, Unit};
 use words::Words;
 
-/// Whose clock.
+/// Owner of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Whose {
-    /// That of the GPU with this device file's minor number.
+    /// GPU with this device file's minor number.
     Gpu(u32),
-    /// That of the only GPU that a process is taken to use.
+    /// Process that is taken to use only one GPU, the clock's.
     Process(u32),
 }
 
-/// How much of the time the semaphores were read.
+/// Reads of the semaphores, their time in ns, and the stamps seen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Coverage {
     reads: u64,
@@ -67,7 +67,7 @@ pub struct GpuTimes {
     /// Each GPU has a clock of its own; so has a process whose channels' GPUs are not known.
     clocks: HashMap<Whose, Clock>,
     gpus: HashMap<ChannelId, u32>,
-    /// Whose clock the stamps of a semaphore are of, by process and address.
+    /// Owner of the clock that the stamps of a semaphore are of, by process and address.
     semaphores: HashMap<(u32, GpuVa), Whose>,
     channels: HashMap<ChannelId, (u32, Timeline)>,
     /// The channels that launch kernels, by process.
@@ -80,7 +80,7 @@ pub struct GpuTimes {
 struct Classes(HashMap<u32, Option<u32>>);
 
 impl Classes {
-    /// That of a GPU; where it is not known which GPU it is, that of all GPUs if they are of one kind.
+    /// Returns the compute class of a GPU; where it is not known which GPU it is, that of all GPUs if they are of one kind.
     fn of(&self, gpu: Option<u32>) -> Option<u32> {
         if let Some(class) = gpu.and_then(|g| self.0.get(&g)) {
             return *class;
@@ -93,7 +93,7 @@ impl Classes {
 
 /// Launches are counted as made at once within a time of this length and those beside it, ns.
 const AT_ONCE_NS: u64 = 20_000_000;
-/// How many such times are kept.
+/// Number of such times that are kept.
 const MOST_TIMES: usize = 64;
 
 /// The channel of a process that launches kernels, by time; `None` where several do.
@@ -252,7 +252,7 @@ impl GpuTimes {
         self.launching.remove(&pid);
     }
 
-    /// How often each process's semaphores were read, for how long, and how many stamps were seen; and the steps of clocks.
+    /// Returns the reads of the processes' semaphores, their time in ns, the number of stamps seen, and the steps of clocks.
     pub fn coverage(&self) -> (u64, u64, u64, u64) {
         let steps = self.clocks.values().map(Clock::steps).sum();
         let c = self.coverage;

@@ -11,7 +11,7 @@ use crate::wire::method::{
 use crate::wire::release::{self, HostRelease};
 use crate::wire::stream::{Item, Stream};
 
-/// How far the second stamp lies behind the first.
+/// Distance of the second stamp behind the first, B.
 const APART: u64 = 16;
 /// SET_REPORT_SEMAPHORE_D; the address and the number are in the three methods before it.
 const SET_REPORT_SEMAPHORE_D: u16 = SET_REPORT_SEMAPHORE_A + 12;
@@ -25,8 +25,9 @@ pub struct Pair {
     pub begin: Value,
     /// Written by the engine behind it.
     pub end: Value,
-    /// The entries with these commands, by their index in the submission.
+    /// Index in the submission of the entry with the command that writes `begin`.
     pub first: usize,
+    /// Index in the submission of the entry with the command that writes `end`.
     pub last: usize,
 }
 
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// As Vulkan of driver 580 submits (an H200): the stamps lie in different entries, between other releases.
+    /// Tests submissions as Vulkan of driver 580 makes them (an H200): the stamps lie in different entries, between other releases.
     #[test]
     fn a_pair_may_enclose_several_entries() {
         let (mut first, mut last) = (Pushbuffer::new(), Pushbuffer::new());

@@ -1,7 +1,7 @@
-//! How far stamps lie from the begin and the end of work. Measured on an H200, driver 580.159.04, against kernels that write
+//! Distances of stamps from the begin and the end of work. Measured on an H200, driver 580.159.04, against kernels that write
 //! %globaltimer at their begin and end (docs/gpu-time.md has the commands); for other GPUs the same numbers with wider errors.
 
-/// How long a trap takes at most, between its time and the doorbell's, ns.
+/// Longest time of a trap, between its time and the doorbell's, ns.
 pub(super) const TRAP_NS: u64 = 10_000;
 
 /// Delays between a GPU's stamps and its work, with their errors.
@@ -23,17 +23,17 @@ pub(crate) struct Rules {
     /// From the end of a kernel to the stamp of the next entry, which was waiting, ns.
     pub end_ns: u64,
     pub end_error_ns: u64,
-    /// How much later a stamp behind a kernel is at most because the kernel's writes still arrive, ns.
+    /// Most by which a stamp behind a kernel is later because the kernel's writes still arrive, ns.
     pub drain_most_ns: u64,
-    /// How much later a kernel begins at most because those of the kernel before it still do, ns.
+    /// Most by which a kernel begins later because the writes of the kernel before it still arrive, ns.
     pub behind_most_ns: u64,
     /// The same where other channels of the process launch, too.
     pub shared_end_ns: u64,
     /// The same where the next entry replays a graph.
     pub replay_end_ns: u64,
-    /// How long before its trap a doorbell was rung at most, ns: the processor traps behind the store.
+    /// Longest time from a doorbell to its trap, ns: the processor traps behind the store.
     pub trap_ns: u64,
-    /// How long after the time of a look the ring was read at most, ns (source/observe/channel.rs).
+    /// Longest time from the time of a look to the read of the ring, ns (source/observe/channel.rs).
     pub look_ns: u64,
     /// From the trap at a doorbell to the begin of the work on an idle GPU, ns.
     pub fetch_ns: u64,
@@ -72,12 +72,12 @@ const HOPPER: Rules = Rules {
 const DRAIN_PART: u64 = 8;
 
 impl Rules {
-    /// How much of a kernel's time, to the next entry's stamp, its last writes may be, ns.
+    /// Returns the most of a kernel's time, to the next entry's stamp, that its last writes may be, ns.
     pub(crate) fn drain(self, kernel_ns: u64) -> u64 {
         (kernel_ns / DRAIN_PART).min(self.drain_most_ns)
     }
 
-    /// How much they may hold up the kernel behind it, ns.
+    /// Returns the most by which they may hold up the kernel behind it, ns.
     pub(crate) fn behind(self, kernel_ns: u64) -> u64 {
         (kernel_ns / DRAIN_PART).min(self.behind_most_ns)
     }
@@ -124,7 +124,7 @@ struct Newest {
     count: usize,
 }
 
-/// How many are kept.
+/// Number of values that are kept.
 const LEARNT: usize = 63;
 /// The lag where nothing is learnt, and its error, ns (H200: the medians of 27 streams of kernels lie from -100 to 440).
 const LAG_NS: i64 = 150;
@@ -133,13 +133,13 @@ const LAG_ERROR_NS: u64 = 1_500;
 /// half of them by 320 to 410).
 const BEYOND_STAMP_NS: i64 = 390;
 const BEYOND_STAMP_ERROR_NS: u64 = 300;
-/// How far an end may be behind that beyond its error, ns.
+/// Most by which an end may be behind that beyond its error, ns.
 const AGREED_NS: u64 = 500;
-/// How far two reads may be apart to teach it, ns.
+/// Longest time between two reads that may teach it, ns.
 const CLOSE_NS: u64 = 5_000;
-/// How wrong the clocks may be to teach it, ns: a lag has that error in it, and is wrong when the clocks are known better.
+/// Greatest error of the clocks that may teach it, ns: a lag has that error in it, and is wrong when the clocks are known better.
 const CLOCK_NS: u64 = 3_000;
-/// How many are needed.
+/// Number of values that are needed.
 const ENOUGH: usize = 15;
 
 impl Default for Newest {

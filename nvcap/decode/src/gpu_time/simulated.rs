@@ -39,7 +39,7 @@ struct Work {
     replay: bool,
 }
 
-/// When it ran, on the GPU's clock, and what is told of it.
+/// Times of a piece of work, on the GPU's clock, and the times that are told of it.
 #[derive(Clone, Copy, Debug)]
 struct Ran {
     stamp: u64,

@@ -3,12 +3,9 @@
 
 use super::GpuTimes;
 use super::made_up::*;
-use crate::decode::encode::{Pushbuffer, Qmd};
-use crate::decode::event::{DurationBy, GpuTime, QmdRelease};
-use crate::decode::view::View;
-use crate::record::{
-    At, Channel, ChannelId, Gpu, How, Life, Origin, Process, Record, Stamp, Stamps, Submission,
-};
+use crate::decode::encode::Pushbuffer;
+use crate::decode::event::{DurationBy, GpuTime};
+use crate::record::{At, Channel, Gpu, How, Origin, Record, Stamp, Stamps, Submission};
 use crate::wire::GpuVa;
 
 /// True times of a submission, by the GPU's clock.

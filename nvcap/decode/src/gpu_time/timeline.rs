@@ -20,10 +20,10 @@ const THERE_NS: i64 = 30_000;
 const THERE_AGREED_NS: i64 = 10_000;
 /// A channel without work for so long starts its next kernel somewhat later, ns.
 const IDLE_NS: u64 = 1_000_000;
-/// How long before the trap of its doorbell an entry's stamp can have been seen at most, ns. Later ones are of another program that
-/// had the same number.
+/// Longest time before the trap of its doorbell at which an entry's stamp can have been seen, ns. Later ones are of another program
+/// that had the same number.
 const HELD_UP_NS: u64 = 1_000_000;
-/// How far the release of a word may be from when it was seen beyond the time between two reads, ns.
+/// Distance at most of a word's release from when it was seen, beyond the time between two reads, ns.
 const WORD_ERROR_NS: u64 = 1_500;
 /// By how much the difference of two stamps may be wrong: the GPU's clock counts in steps of 32 ns.
 const STAMPS_ERROR_NS: u64 = 64;
@@ -158,7 +158,7 @@ impl Seen<'_> {
         })
     }
 
-    /// When the last of an entry's kernels was seen to have ended.
+    /// Returns the time in which the last of an entry's kernels was seen to have ended.
     fn released(self, of: &Noted) -> Option<Between> {
         let mut last: Option<Between> = None;
         for value in &of.unit.ends {
@@ -237,14 +237,14 @@ impl Timeline {
         }
     }
 
-    /// How many launches and copies an entry has.
+    /// Returns the number of launches and copies of an entry.
     pub(crate) fn works(&self, position: u64) -> u32 {
         let first = self.noted.partition_point(|n| n.position < position);
         let own = self.noted.get(first).filter(|n| n.position == position);
         own.map_or(0, |n| n.unit.count)
     }
 
-    /// How many entries wait for their turn.
+    /// Returns the number of entries that wait for their turn.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.noted.len()
@@ -301,7 +301,7 @@ impl Timeline {
 struct Waited {
     at: u64,
     semaphore: GpuVa,
-    /// How long before the release may have been, ns.
+    /// Time by which the release may have been earlier, ns.
     error_ns: u64,
 }
 
@@ -564,7 +564,7 @@ fn wait(own: &Noted, free: Option<u64>, waited: Option<Waited>, seen: Seen<'_>) 
     Some(GpuWait { semaphore, ns })
 }
 
-/// How long it was in the ring before the GPU began it, at least and at most.
+/// Returns the time in the ring before the GPU began it, at least and at most, ns.
 fn queued(own: &Noted, start: GpuMoment, rules: &Rules) -> Option<(u64, u64)> {
     let (there, from) = match own.observed {
         // Rung before its trap.

@@ -22,10 +22,10 @@ const QMD_WORDS: u16 = 96;
 /// Compute classes with different layouts of QMDs, tried where the chip is not known.
 const CLASSES: [u32; 4] = [0xcbc0, 0xcdc0, 0xc6c0, 0xc3c0];
 
-/// When a stamp is written.
+/// Place of a stamp in an entry: it says when the stamp is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// When the commands before it are past the front end: kernels begin then.
+    /// Written as soon as the commands before it are past the front end: kernels begin then.
     FrontEnd,
     /// Behind the work.
     Behind,
@@ -42,7 +42,7 @@ pub struct Unit {
     pub waits: Vec<Value>,
     /// It launches kernels or copies.
     pub works: bool,
-    /// How many launches and copies it has; a graph is one.
+    /// Number of its launches and copies; a graph is one.
     pub count: u32,
     /// It launches what lies in memory already: a graph.
     pub replays: bool,
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// As libcuda 580 submits a replay: first QMD, the number before the last kernel's release, first node.
+    /// Tests a replay as libcuda 580 submits it: first QMD, the number before the last kernel's release, first node.
     #[test]
     fn a_replay_s_end_is_the_number_behind_the_prepared_one() {
         let mut p = Pushbuffer::new();

@@ -14,10 +14,10 @@ pub struct Value {
     pub payload: u32,
 }
 
-/// How many numbers of a semaphore are kept. A ring of 1,024 entries and the pause until they are decoded lie behind the newest.
+/// Number of a semaphore's numbers that are kept. A ring of 1,024 entries and the pause until they are decoded lie behind the newest.
 const MOST: usize = 1 << 16;
-/// How many of a semaphore without stamps that are older than the newest number which is less than the one before it: such a word
-/// may serve another purpose since.
+/// Number of older numbers of a semaphore without stamps that are kept once the newest number is less than the one before it:
+/// such a word may serve another purpose since.
 const MOST_BEFORE: usize = 256;
 
 /// Numbers seen in one semaphore.

@@ -1,4 +1,4 @@
-//! Which step is done, what runs, what waits and for whom. The rules are in [`super`].
+//! Judgement of each step: done, running or waiting, and for whom. The rules are in [`super`].
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub fn analyse(scene: &RingState, values: &Values) -> Analysis {
     analysis
 }
 
-/// How far a channel is.
+/// Progress of a channel.
 struct Position {
     line: Option<TrackingSemaphore>,
     /// Position of the first step that is not done; `None` if that is unknown, or all are done.

@@ -87,7 +87,7 @@ pub struct Releaser {
 }
 
 named! {
-    /// How a wait compares the semaphore's value with its payload.
+    /// Comparison of the semaphore's value with a wait's payload.
     pub enum WaitMode {
         /// Equal.
         Equal = "==",
@@ -112,7 +112,7 @@ pub struct Wait {
     pub address: GpuVa,
     /// Payload that the channel waits for.
     pub payload: u64,
-    /// How it compares.
+    /// Comparison that it makes.
     pub mode: WaitMode,
     /// 64-bit payload.
     pub wide: bool,
@@ -187,7 +187,7 @@ pub enum Root {
         /// The channel.
         channel: ChannelId,
     },
-    /// That channel's wait, which no submitted release ends.
+    /// Wait of a channel, which no submitted release ends.
     NobodyReleases {
         /// The channel.
         channel: ChannelId,
@@ -197,7 +197,7 @@ pub enum Root {
         /// In [`Analysis::cycles`].
         index: usize,
     },
-    /// That channel has the release ahead of it, and no visible obstacle.
+    /// Channel that has the release ahead of it, and no visible obstacle.
     AboutTo {
         /// The channel.
         channel: ChannelId,

@@ -11,7 +11,7 @@ pub struct Report {
     /// It is no look: it was made of a trace's recording, of the moment that is so many ns after the first submission. How far the
     /// GPU was is known of channels with time stamps alone, and GP_GET is as it was at a channel's newest doorbell.
     pub trace_ns: Option<u64>,
-    /// How long it took in all, ns: reading, decoding, judging.
+    /// Duration of the whole look, ns: reading, decoding, judging.
     pub took_ns: u64,
     /// The processes.
     pub processes: Vec<ProcessReport>,
@@ -37,7 +37,7 @@ pub struct ProcessReport {
     pub xids: Vec<Xid>,
     /// Its threads.
     pub threads: Vec<Thread>,
-    /// How its channels were found and read.
+    /// Facts of finding and reading its channels.
     pub channels: Vec<ChannelFacts>,
     /// Slots that are all zero: channels that were never used, or no channels.
     pub unused: usize,

@@ -90,7 +90,7 @@ impl ChannelState {
         })
     }
 
-    /// As [`ChannelState::launches`], to be completed.
+    /// Returns the launches of [`ChannelState::launches`], to be completed.
     pub fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launch> {
         let operations = self.steps.iter_mut().flat_map(|s| &mut s.operations);
         operations.filter_map(|op| match op {

@@ -6,7 +6,7 @@ use crate::decode::{engine_of, event::Engine};
 use crate::record::{Channel, Origin, Passed, Submission};
 use crate::wire::entry;
 
-/// How many separate missing ranges of one channel are remembered. Beyond that the entries are still counted; only for the
+/// Number of separate missing ranges of one channel that are remembered. Beyond that the entries are still counted; only for the
 /// oldest ranges, a second report or a later capture of the same entries is no longer recognised.
 const RANGES_REMEMBERED: usize = 1024;
 
@@ -25,7 +25,7 @@ pub struct ChannelLedger {
     pub engine: Engine,
     /// Channel class, where known.
     pub class: Option<u32>,
-    /// How the channel was learnt, where it was announced.
+    /// Way in which the channel was learnt, where it was announced.
     pub origin: Option<Origin>,
     /// Entries in the ring, where known.
     pub ring_entries: Option<u32>,
@@ -203,7 +203,7 @@ impl ChannelLedger {
         self.next_put = Some(s.gp_put);
     }
 
-    /// How many entries GP_PUT announces; `None` if a wrapped ring of unknown size leaves it open.
+    /// Returns the number of entries that GP_PUT announces; `None` if a wrapped ring of unknown size leaves it open.
     fn announced_entries(&self, s: &Submission) -> Option<u64> {
         match self.ring_entries {
             Some(ring) if ring > 0 && s.gp_put < ring && s.prev_put < ring => {

@@ -2,7 +2,7 @@
 
 use crate::record::ChannelId;
 
-/// How close observing came to missing entries of one channel.
+/// Distance of observing from missing entries of one channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Margin {
     /// The channel.

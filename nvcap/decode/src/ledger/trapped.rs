@@ -47,7 +47,7 @@ pub struct Estimate {
 pub struct Duty {
     /// Times that doorbells were watched.
     pub windows: u64,
-    /// How long in all, ns.
+    /// Time that doorbells were watched in all, ns.
     pub watched_ns: u64,
     /// From the first window to the end of the trace, ns.
     pub all_ns: u64,
@@ -99,7 +99,7 @@ struct Sums {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Windows {
     count: u64,
-    /// Those in which something was captured.
+    /// Windows in which something was captured.
     full: u64,
     ns: u64,
     e: f64,

@@ -1,8 +1,8 @@
-//! How much of the captured bytes was understood: the second axis of the ledger, beside what is missing.
+//! Part of the captured bytes that was understood: the second axis of the ledger, beside what is missing.
 
 use crate::decode::Counts;
 
-/// How much of the captured bytes was understood.
+/// Part of the captured bytes that was understood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Understanding {
     /// Kernels of the program that were launched, as CUPTI counts them.

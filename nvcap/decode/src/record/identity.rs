@@ -9,7 +9,7 @@ pub struct Identity {
     pub inner_pid: Option<u32>,
     /// The user that it runs as, by number.
     pub uid: Option<u32>,
-    /// That user's name.
+    /// Name of that user.
     pub user: Option<String>,
     /// Path of its control group.
     pub cgroup: Option<String>,

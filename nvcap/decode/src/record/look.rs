@@ -6,9 +6,9 @@ use super::{At, ChannelId, CpuVa, NativeStack, PythonStack, Submission, named};
 /// A look at a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// When the look began, and at which process.
+    /// Begin of the look, and the process.
     pub at: At,
-    /// How long it took, with those at other processes, ns.
+    /// Duration of the look, with those at other processes, ns.
     pub took_ns: u64,
     /// Time for the mappings and for finding the channels, ns.
     pub finding_ns: u64,
@@ -44,7 +44,7 @@ pub struct MemoryRange {
 /// A channel at a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookChannel {
-    /// How it was found, and how complete the read was.
+    /// Facts of finding it, and of the completeness of the read.
     pub facts: ChannelFacts,
     /// GP_GET when its ring was read.
     pub gp_get: u32,
@@ -83,7 +83,7 @@ pub struct Thread {
 }
 
 named! {
-    /// How the place of a channel's ring was found.
+    /// Way in which the place of a channel's ring was found.
     pub enum RingPlace {
         /// By a layout habit of libcuda's.
         Habit = "habit",
@@ -97,7 +97,7 @@ named! {
 }
 
 named! {
-    /// How the size of a channel's ring is known.
+    /// Way in which the size of a channel's ring is known.
     pub enum RingSize {
         /// By a layout habit of libcuda's: USERD lies right behind.
         Habit = "habit",
@@ -123,7 +123,7 @@ named! {
 }
 
 named! {
-    /// How a token was learnt.
+    /// Way in which a token was learnt.
     pub enum TokenFrom {
         /// From the channel's error notifier, by the order of channels.
         Notifier = "notifier",
@@ -132,7 +132,7 @@ named! {
     }
 }
 
-/// How a channel was found, and how complete the read was.
+/// Facts of finding a channel, and of the completeness of the read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ChannelFacts {
@@ -142,15 +142,15 @@ pub struct ChannelFacts {
     pub ring: CpuVa,
     /// USERD's address in the process.
     pub userd: CpuVa,
-    /// How the ring's place was found.
+    /// Way in which the ring's place was found.
     pub place: RingPlace,
-    /// How the ring's size is known.
+    /// Way in which the ring's size is known.
     pub size: RingSize,
     /// Memory that its entries point to.
     pub target: EntryTarget,
     /// GP_GET or GP_PUT moved during the look.
     pub moved: bool,
-    /// How its token was learnt; `None` without one.
+    /// Way in which its token was learnt; `None` without one.
     pub token_from: Option<TokenFrom>,
     /// The error in its notifier: the number of the Xid message.
     pub error: Option<u32>,
@@ -170,7 +170,7 @@ pub struct ChannelFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Xid {
-    /// When it was logged: nanoseconds since the machine started, as the kernel log counts.
+    /// Time of the message: nanoseconds since the machine started, as the kernel log counts.
     pub time_ns: u64,
     /// The GPU's PCI address as the driver writes it: `0000:c1:00`, without the function.
     pub pci: String,

@@ -5,7 +5,7 @@ use super::{At, ChannelId, named};
 /// Something that is known to be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// When it was noticed.
+    /// Time when it was noticed, and the process.
     pub at: At,
     /// The channel, where the loss is one channel's.
     pub channel: Option<ChannelId>,
@@ -36,31 +36,31 @@ pub enum Lost {
     Entries {
         /// Position of the first one missing.
         position: u64,
-        /// How many.
+        /// Number of entries.
         count: u64,
     },
     /// Records that did not fit into the ring buffer, by kind of record.
     Records {
         /// Their contents.
         kind: RecordKind,
-        /// How many.
+        /// Number of records.
         count: u64,
     },
     /// Doorbells of processes whose channel never became known.
     UnknownChannel {
         /// The token that was written.
         token: Option<u32>,
-        /// How many doorbells.
+        /// Number of doorbells.
         count: u64,
     },
     /// Stacks that were not taken, or not kept until their frames were found: submissions lack nothing else for it.
     Stacks {
-        /// How many.
+        /// Number of stacks.
         count: u64,
     },
     /// The tracer could not follow something (a process that could not be armed, say).
     Untraced {
-        /// Why, in words.
+        /// Reason, in words.
         why: String,
     },
 }

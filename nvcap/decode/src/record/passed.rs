@@ -3,7 +3,7 @@
 use super::{At, ChannelId, named};
 
 named! {
-    /// Why entries were passed over.
+    /// Reason why entries were passed over.
     pub enum PassedWhy {
         /// Doorbells are counted, and rings are not read (`--count`).
         Counted = "counted",
@@ -15,16 +15,16 @@ named! {
 /// Ring entries that nobody read, because the user asked for it: no loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// When GP_PUT was read, and the process.
+    /// Time when GP_PUT was read, and the process.
     pub at: At,
     /// The channel.
     pub channel: ChannelId,
     /// Position of the first of them.
     pub position: u64,
-    /// How many, as far as GP_PUT tells: whole rounds of the ring are known only where doorbells were counted.
+    /// Number of entries, as far as GP_PUT tells: whole rounds of the ring are known only where doorbells were counted.
     pub entries: u64,
     /// Doorbells that were counted for them; `None` where none are.
     pub doorbells: Option<u64>,
-    /// Why.
+    /// Reason why they were passed over.
     pub why: PassedWhy,
 }

@@ -33,7 +33,7 @@ pub struct Frame {
     pub symbol: Option<Arc<str>>,
     /// Bytes from the symbol's start to the address that is executed next.
     pub offset: Option<u64>,
-    /// That address, as the file's own tables count (the address in the process where there is no file).
+    /// Address that is executed next, as the file's own tables count (the address in the process where there is no file).
     pub address: u64,
     /// Source file, where the debugging information tells it.
     pub file: Option<Arc<str>>,

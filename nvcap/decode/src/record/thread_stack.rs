@@ -12,7 +12,7 @@ pub struct NativeFrame {
     pub function: Option<String>,
     /// Bytes from the symbol's start to the address that is executed next.
     pub offset: Option<u64>,
-    /// That address, as the file's own tables count (in the process, where there is no file).
+    /// Address that is executed next, as the file's own tables count (in the process, where there is no file).
     pub address: u64,
     /// Source file, where debugging information tells it.
     pub file: Option<String>,

@@ -64,11 +64,11 @@ impl GraphTable {
 pub struct GraphEntry {
     /// A conditional node: the GPU decides whether it runs.
     pub conditional: bool,
-    /// How many successors it has.
+    /// Number of its successors.
     pub successors: u32,
     /// The first of them in the list.
     pub first: u32,
-    /// How many entries lead to it: the last of them starts it.
+    /// Number of entries that lead to it: the last of them starts it.
     pub predecessors: u32,
     /// Address of its QMD.
     pub qmd: u64,

@@ -8,7 +8,7 @@ pub const MAX_COUNT: usize = 0x1fff;
 /// Most data words of one header of the old forms.
 pub const MAX_COUNT_OLD: usize = 0x7ff;
 
-/// How the method address goes on within a run.
+/// Rule by which the method address goes on within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Each word to the next method (INC_METHOD, and the old incrementing form).
@@ -40,7 +40,7 @@ pub enum Header {
     Nop,
     /// A method with `count` data words after the header (none for immediate data).
     Method {
-        /// How the address goes on.
+        /// Rule by which the address goes on.
         step: Step,
         /// Data words that follow.
         count: u16,

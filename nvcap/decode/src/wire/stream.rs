@@ -13,7 +13,7 @@ use super::{
     words::u32_at,
 };
 
-/// Why decoding stopped.
+/// Reason why decoding stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -26,17 +26,17 @@ pub enum StopReason {
     /// The bytes from here on could not be read. If they are data of a method, whose header gave its length, reading
     /// continues behind them.
     Missing {
-        /// How many bytes are missing from here on.
+        /// Number of bytes that are missing from here on.
         bytes: u32,
     },
     /// The entry ended inside a word.
     Cut {
-        /// How many bytes more the word needs.
+        /// Number of bytes that the word still needs.
         needs: u32,
     },
     /// The entry announces more bytes than were captured.
     Short {
-        /// How many bytes more were announced.
+        /// Number of bytes that were announced beyond those captured.
         needs: u32,
     },
 }
@@ -154,7 +154,7 @@ pub struct Run<'a> {
     pub subchannel: u8,
     /// Byte address of the first method.
     pub address: u16,
-    /// How the address goes on.
+    /// Rule by which the address goes on.
     pub step: Step,
     /// The data: little-endian words (empty for immediate data).
     pub data: &'a [u8],
@@ -176,7 +176,7 @@ pub struct Write {
 }
 
 impl<'a> Run<'a> {
-    /// How many writes.
+    /// Returns the number of writes.
     pub fn len(&self) -> u32 {
         match self.step {
             Step::Immediate => 1,
@@ -228,7 +228,7 @@ pub enum Item<'a> {
         subchannel: u8,
         /// Method address of the first.
         address: u16,
-        /// How many.
+        /// Number of data words.
         words: u32,
     },
     /// Byte offset and reason. After [`StopReason::Missing`] within a method's data the runs continue behind the hole (the

@@ -33,9 +33,9 @@ pub struct Options {
     pub driver: Option<Version>,
     /// Sizes of transfers in bytes, growing.
     pub sizes: Vec<u64>,
-    /// How often everything is measured, each time with memory and channels of its own; the fastest pass but one counts.
+    /// Number of times that everything is measured, each with memory and channels of its own; the fastest pass but one counts.
     pub passes: usize,
-    /// How long each copy engine copies before anything is measured; a tenth of it before each further pass.
+    /// Time for which each copy engine copies before anything is measured; a tenth of it before each further pass.
     pub warm_up: Duration,
     /// True if submissions are kept.
     pub keep: bool,

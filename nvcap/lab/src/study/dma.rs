@@ -17,8 +17,11 @@ use crate::bench::{
 /// Times of one kind and size.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Timed {
+    /// Kind of copy, such as `h2d_pinned`.
     pub kind: String,
+    /// Size of a copy, B.
     pub bytes: u64,
+    /// Number of copies that were timed.
     pub runs: u64,
     /// Until the call returned.
     pub call_ns: f64,
@@ -31,6 +34,7 @@ pub struct Timed {
 pub struct Row {
     /// `h2d_pinned`.
     pub kind: String,
+    /// Size of a copy, B.
     pub bytes: u64,
     /// By what means, each once; none where the trace does not show it.
     pub means: Vec<Means>,
@@ -51,12 +55,15 @@ pub struct Row {
 /// From which size on CUDA uses another means.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
+    /// Kind of copy, such as `h2d_pinned`.
     pub kind: String,
     /// The largest size with the one.
     pub from: u64,
+    /// Means of copies of size `from`.
     pub from_means: Vec<Means>,
     /// The next larger that was measured, with the other.
     pub to: u64,
+    /// Means of copies of size `to`.
     pub to_means: Vec<Means>,
 }
 
@@ -67,7 +74,9 @@ pub struct Study {
     pub cuda: u32,
     /// Cost of a call of the program that does nothing, ns: a part of every `call_ns`, and twice of every `done_ns`.
     pub empty_call_ns: f64,
+    /// Rows of all kinds and sizes, those of a kind together, in the order of the measurement.
     pub rows: Vec<Row>,
+    /// Changes of CUDA's means between neighbouring sizes of a kind.
     pub changes: Vec<Change>,
     /// Account of what the trace lacks, in words.
     pub ledger: String,
@@ -179,6 +188,7 @@ impl Row {
 }
 
 impl Change {
+    /// Returns a line of text: the kind, and each means with its size, B.
     pub fn line(&self) -> String {
         format!(
             "{}: {} up to {} B, {} from {} B",

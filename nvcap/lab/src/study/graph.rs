@@ -21,12 +21,19 @@ pub struct Times {
 /// Times of one graph.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Timed {
+    /// Shape of the graph: `chain`, `branch` or `copy`.
     pub shape: String,
+    /// Number of its nodes.
     pub nodes: u64,
+    /// Number of later launches that were timed.
     pub runs: u64,
+    /// Times of making it executable.
     pub instantiate: Times,
+    /// Times of its upload to the GPU.
     pub upload: Times,
+    /// Times of its first launch.
     pub first: Times,
+    /// Times of a later launch, the mean of the middle half.
     pub later: Times,
 }
 
@@ -39,6 +46,7 @@ pub struct Step {
     pub pushbuffer_bytes: f64,
     /// Kernels that ran.
     pub kernels: f64,
+    /// Times of the call, ns.
     #[serde(flatten)]
     pub times: Times,
 }
@@ -48,10 +56,15 @@ pub struct Step {
 pub struct Row {
     /// `chain`, `branch` or `copy`.
     pub shape: String,
+    /// Number of its nodes.
     pub nodes: u64,
+    /// Step that makes it executable.
     pub instantiate: Step,
+    /// Step that uploads it to the GPU.
     pub upload: Step,
+    /// Step of its first launch.
     pub first: Step,
+    /// Step of a later launch.
     pub later: Step,
 }
 
@@ -62,6 +75,7 @@ pub struct Study {
     pub cuda: u32,
     /// Cost of a call of the program that does nothing, ns: a part of every time.
     pub empty_call_ns: f64,
+    /// Rows of all graphs, those of a shape together.
     pub rows: Vec<Row>,
     /// Account of what the trace lacks, in words.
     pub ledger: String,

@@ -53,6 +53,7 @@ pub struct Phase {
 /// All phases, by name.
 #[derive(Debug, Default)]
 pub struct Seen {
+    /// Phases by their names (`--phases`).
     pub phases: BTreeMap<String, Phase>,
 }
 

@@ -26,6 +26,7 @@ pub enum What {
 }
 
 impl What {
+    /// Returns its name: the argument of the program, and a part of the names of its files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dma => "dma",
@@ -49,7 +50,7 @@ pub struct Work {
     pub what: What,
     /// The GPU's minor number.
     pub gpu: u32,
-    /// How often each thing is done.
+    /// Number of times that each thing is done.
     pub runs: u32,
     /// Sizes in bytes, or numbers of nodes or streams.
     pub numbers: Vec<u64>,
@@ -70,7 +71,7 @@ pub struct Said<Row> {
     pub rows: Vec<Row>,
 }
 
-/// Why it has not run.
+/// Reason why it has not run.
 #[derive(Debug)]
 pub struct Failed(pub String);
 

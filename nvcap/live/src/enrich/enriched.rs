@@ -24,7 +24,7 @@ use nvcap_decode::record::{ChannelId, CpuVa, Gpu, Image, Record};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::{error::Result, exit_hold::ExitHold, memory::chip};
 
-/// How long records wait for a search.
+/// Time for which records wait for a search.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of records that wait for a search.
 const MOST_HELD: usize = 256 << 20;
@@ -53,7 +53,7 @@ impl Clock {
 /// See the module.
 pub struct Enriched<S> {
     inner: S,
-    /// How attached processes are searched, if they are.
+    /// Search of attached processes, if they are searched.
     search: Option<Search>,
     gpus: Vec<Gpu>,
     stamper: Option<Stamper>,
@@ -136,7 +136,7 @@ impl<S: Source> Enriched<S> {
         }
     }
 
-    /// How long the source may wait for the next record.
+    /// Returns the time for which the source may wait for the next record.
     fn until_next(&self, wait: Duration) -> Duration {
         let holds = self.inner.is_ending() || self.hold.as_ref().is_some_and(ExitHold::is_ending);
         let stamps = self.stamper.as_ref().is_some_and(Stamper::is_waiting);

@@ -162,7 +162,8 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
     Ok(search_in(&memory, &parts, class, at))
 }
 
-/// As `search`, on parts of any memory. `at` is the time and process given to the images. What is large is read by several threads.
+/// Searches as `search` does, in parts of any memory. `at` is the time and process given to the images. What is large is read by several
+/// threads.
 #[must_use]
 pub fn search_in(memory: &(dyn Peek + Sync), parts: &[Part], class: u32, at: At) -> Found {
     let (pieces, cut) = pieces(parts);
@@ -223,8 +224,8 @@ fn pieces(parts: &[Part]) -> (Vec<Part>, u64) {
     (pieces, cut)
 }
 
-/// As [`search`], without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the memory may not be
-/// read.
+/// Returns the images that [`search`] finds, without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the
+/// memory may not be read.
 #[must_use]
 pub fn of(pid: u32) -> Vec<Image> {
     let only = chip::only();

@@ -1,4 +1,4 @@
-//! Which pages of a process are in memory.
+//! Pages of a process that are in memory.
 
 use std::{fs::File, os::unix::fs::FileExt};
 

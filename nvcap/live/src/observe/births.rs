@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use super::process::{is_there, now};
 use nvcap_process::procfs::births::Numbers;
 
-/// How long a number is looked at again that was given to a process which was not there yet, ns: the kernel gives it some time
-/// before the process can be seen.
+/// Time for which a number is looked at again that was given to a process which was not there yet, ns: the kernel gives it some
+/// time before the process can be seen.
 const EARLY_NS: u64 = 1_000_000_000;
 /// So many of those numbers are kept.
 const EARLY: usize = 256;
@@ -28,7 +28,7 @@ pub(super) enum Suspect {
     Idle,
     /// It was first seen to use one then, ns.
     Uses(u64),
-    /// That was said.
+    /// Use of one was said.
     Told,
 }
 
@@ -38,9 +38,9 @@ pub(super) struct Births {
     numbers: Numbers,
     /// Processes that were not there yet, or are gone.
     early: VecDeque<Early>,
-    /// When one that is observed was last found to have ended, ns.
+    /// Time at which one that is observed was last found to have ended, ns.
     ended: u64,
-    /// When newborn processes are looked at next, ns.
+    /// Time at which newborn processes are looked at next, ns.
     pub next: u64,
     /// Processes that may descend from an observed one and are not followed.
     pub suspects: BTreeMap<u32, Suspect>,

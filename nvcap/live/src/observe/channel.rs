@@ -15,7 +15,7 @@ use super::{
 };
 use nvcap_decode::record::{Channel, Record};
 use nvcap_process::memory::{ring, scan};
-pub use nvcap_process::procfs::mem::Peek;
+pub(crate) use nvcap_process::procfs::mem::Peek;
 
 /// Faults that observing met, each counted where it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(super) struct Links {
 /// A channel that is followed.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    /// As it was announced.
+    /// Channel as it was announced.
     pub announced: Channel,
     /// Its pace.
     pub pace: Pace,
@@ -107,7 +107,7 @@ pub(crate) struct Follower {
     /// Position of the next entry to read, counted without wrapping.
     pub(super) done: u64,
     pub(super) lap_sentinel: Option<LapSentinel>,
-    /// When the ring was last known not to have gone round, ns: a look found the lap sentinel as it had been left, or new
+    /// Time at which the ring was last known not to have gone round, ns: a look found the lap sentinel as it had been left, or new
     /// entries were read.
     pub(super) kept: u64,
     pub(super) payloads: PayloadSequence,
@@ -164,7 +164,7 @@ impl Follower {
         self.phase.interval(self.tempo())
     }
 
-    /// When it is looked at again.
+    /// Returns the time at which it is looked at again.
     pub(crate) fn again(&self) -> Again {
         self.phase.again(self.tempo())
     }
@@ -184,7 +184,7 @@ impl Follower {
         self.payloads.last().filter(|_| !self.phase.is_used())
     }
 
-    /// How far the GPU is, by the semaphore that each entry of this channel releases.
+    /// Returns the number that the GPU has reached, by the semaphore that each entry of this channel releases.
     pub(super) fn done_by_gpu(&self, memory: &impl Peek) -> Option<u32> {
         let own = self.payloads.own().filter(|_| self.has_payloads());
         let at = own.or(self.unused_release().map(|r| r.address))?.0;
@@ -444,7 +444,7 @@ impl Follower {
     }
 }
 
-/// How far a ring was when a look at it began.
+/// Progress of a ring when a look at it began.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     now: u64,
@@ -457,7 +457,7 @@ struct Position {
     since: u64,
 }
 
-/// When and with what a reading began.
+/// Begin of a reading: its time and the ring's state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
     pub now: u64,
@@ -479,14 +479,14 @@ enum Reading {
 
 /// Entries that a channel has at most when nobody but the driver has used it yet.
 const MAKING: u64 = 8;
-/// How long a look takes from its time until it has read GP_PUT, ns (`gpu_time/rules.rs` counts on it); one that takes longer begins again, so many
+/// Longest time of a look until it has read GP_PUT, ns (`gpu_time/rules.rs` counts on it); one that takes longer begins again, so many
 /// times.
 const LOOK_NS: u64 = 10_000;
 const AGAIN: usize = 4;
 /// Entries that are read in one piece.
 const PIECE: u64 = 256;
 
-/// Why reading begins anew.
+/// Reason why reading begins anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lap {
     /// The ring went round.

@@ -10,7 +10,7 @@ use super::{
 };
 use nvcap_decode::record::{Record, Segment};
 use nvcap_process::memory::ring;
-pub use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::Peek;
 
 /// A submission that is being written gets at least some words further in this time, ns: bytes that are the same before and
 /// after it are not being written.

@@ -2,7 +2,7 @@
 
 mod missed;
 
-pub use nvcap_process::procfs::{self, mem::Peek as _};
+pub(crate) use nvcap_process::procfs::{self, mem::Peek as _};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -47,10 +47,10 @@ const SEARCH_LATE_NS: u64 = 20_000_000;
 const THOROUGH_NS: u64 = 50_000_000;
 /// CPU time in which nothing can be submitted, ns: a submission takes over a microsecond.
 const NOTHING_NS: u64 = 1_000;
-/// How long channels are expected to appear, from the first on, ns.
+/// Time for which channels are expected to appear, from the first on, ns.
 const APPEAR_NS: u64 = 5_000_000_000;
 
-/// How long no channel must have appeared before tokens are looked for, ns.
+/// Time for which no channel must have appeared before tokens are looked for, ns.
 const TOKENS_NS: u64 = 250_000_000;
 
 /// A process that is observed.
@@ -66,7 +66,7 @@ pub(crate) struct Watched {
     begin: Begin,
     /// Its program image; empty where that is not known yet.
     pub image: Arc<Image>,
-    /// When it was last looked at it ran its parent's program still.
+    /// True if it ran its parent's program still when it was last looked at.
     forked: bool,
     pages: u64,
     areas: Vec<Area>,
@@ -81,23 +81,23 @@ pub(crate) struct Watched {
     unsought: u64,
     /// Until when channels are expected to appear.
     appear_until: u64,
-    /// When the search by structure may be made again.
+    /// Time from which the search by structure may be made again, ns.
     next_thorough: u64,
-    /// When tokens are looked for, and how often that may be done again.
+    /// Time at which tokens are looked for, ns, and number of times that this may be done again.
     next_tokens: u64,
     token_tries: u32,
     /// Slots whose ring was not believed, by the address of USERD.
     unresolved: BTreeMap<u64, Unresolved>,
     doorbell: bool,
-    /// When it was first seen to have a GPU's file open, ns.
+    /// Time at which it was first seen to have a GPU's file open, ns.
     files_since: Option<u64>,
-    /// When that is looked for again, ns.
+    /// Time at which that is looked for again, ns.
     next_files: u64,
     /// Its mappings were looked at, ns; 0 where they never were.
     mapped_at: u64,
     /// Its program was seen to begin, ns.
     pub began_at: u64,
-    /// When it may be looked after again, ns: the more the last time cost, the later.
+    /// Time from which it may be looked after again, ns: the more the last time cost, the later.
     not_before: u64,
     /// It was born under observation.
     launched: bool,
@@ -105,7 +105,7 @@ pub(crate) struct Watched {
     forgotten: u32,
     /// Its channels that nobody has any more.
     dropped: Vec<Dropped>,
-    /// When something last came on a channel that nobody has any more, ns.
+    /// Time at which something last came on a channel that nobody has any more, ns.
     moved: u64,
     /// Its program's memory is gone: it is ending, or executing another program.
     gone: bool,
@@ -124,7 +124,7 @@ pub(crate) struct Watched {
     opened_late: bool,
 }
 
-/// How often rings that could not be read are looked for again; all rings of a process count together.
+/// Number of times that rings which could not be read are looked for again; all rings of a process count together.
 const AGAIN: u32 = 200;
 
 impl Watched {
@@ -175,7 +175,7 @@ impl Watched {
         })
     }
 
-    /// When its mappings were last looked at, ns.
+    /// Returns the time at which its mappings were last looked at, ns.
     pub(crate) fn mapped_at(&self) -> u64 {
         self.mapped_at.max(self.began_at)
     }
@@ -324,7 +324,8 @@ impl Watched {
         }
     }
 
-    /// How many places moved as a channel's GP_PUT does and have no ring that was found: what was submitted there was not seen.
+    /// Returns the number of places that moved as a channel's GP_PUT does and have no ring that was found: what was submitted there was
+    /// not seen.
     pub(crate) fn unresolved(&self) -> usize {
         let moved = self.unresolved.values().filter(|u| u.moved);
         moved.filter(|u| !self.rings.contains(&u.ring)).count()

@@ -22,9 +22,9 @@ pub(super) const RAN_NS: u64 = 400_000;
 pub(super) const SAFETY_NS: u64 = 2_000_000_000;
 /// Time after which such a look reads the ring, and mappings are searched, ns; the others read GP_PUT alone.
 pub(super) const WHOLE_NS: u64 = 10_000_000_000;
-/// How long nothing must have come before a process is taken to sleep, ns.
+/// Time for which nothing must have come before a process is taken to sleep, ns.
 pub(super) const STILL_NS: u64 = 1_000_000_000;
-/// How often it is judged which processes sleep, ns.
+/// Time between two judgements of which processes sleep, ns.
 pub(super) const JUDGE_NS: u64 = 250_000_000;
 /// Share of a core up to which a process is taken to sleep.
 pub(super) const SLEEPS: f64 = 0.05;
@@ -103,7 +103,7 @@ impl Bell {
 #[derive(Debug)]
 pub(super) struct Doze {
     events: Vec<OwnedFd>,
-    /// When the kernel told of late that it had run, ns.
+    /// Times at which the kernel told of late that it had run, ns.
     told: VecDeque<u64>,
 }
 
@@ -216,7 +216,7 @@ fn libc_owner(id: i32) -> Owner {
 /// A process when it was judged whether it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
-    /// When, ns.
+    /// Time of the judgement, ns.
     pub at: u64,
     /// CPU time that it had used by then, ns.
     pub cpu_ns: u64,
@@ -229,7 +229,7 @@ pub(super) struct Sleepers {
     pub(super) dozing: BTreeMap<u32, Doze>,
     /// Processes that are polled, because it cannot be told when they run.
     pub(super) refused: BTreeSet<u32>,
-    /// How each process that is awake was when it was last judged.
+    /// State of each process that is awake when it was last judged.
     pub(super) judged: BTreeMap<u32, Judged>,
     pub(super) next: u64,
 }

@@ -50,7 +50,7 @@ impl Follower {
         }
     }
 
-    /// How often the ring went round is not known.
+    /// Reports that it is not known how often the ring went round.
     pub(super) fn report_rounds(&self, now: u64, to: &mut Vec<Record>) {
         let why = format!(
             "channel {}: its ring may have gone round more often than was seen: the entries counted as missing are the \

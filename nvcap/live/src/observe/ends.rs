@@ -10,7 +10,7 @@ use super::{
 use std::{collections::BTreeSet, io};
 
 use nvcap_decode::record::{Channel, Life, Origin};
-pub use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::Peek;
 use nvcap_process::{
     channels_file::NamedChannel,
     error::{Error, Result},
@@ -18,7 +18,7 @@ use nvcap_process::{
     memory::scan,
 };
 
-/// How often it is asked, in the middle of a search, what has stopped, ns: signals pass through here.
+/// Time between two asks, in the middle of a search, for what has stopped, ns: signals pass through here.
 const ASK_NS: u64 = 200_000;
 
 impl Session {
@@ -326,7 +326,7 @@ impl Session {
     }
 }
 
-/// That these channels were named and are in no process, in one line.
+/// Returns one line which says that these channels were named and are in no process.
 fn named_nowhere(channels: &[NamedChannel]) -> Option<String> {
     let first = channels.first()?;
     let which = match channels.len() {
@@ -346,7 +346,7 @@ fn named_nowhere(channels: &[NamedChannel]) -> Option<String> {
     ))
 }
 
-/// Why there can be no such channel in this memory.
+/// Returns the reason why there can be no such channel in this memory, as an error.
 fn check_channel(memory: &impl Peek, c: &NamedChannel) -> std::result::Result<(), String> {
     let unreadable = |at: u64, e: io::Error| format!("{at:#x} cannot be read: {e}");
     for at in [c.ring, c.ring + 8 * (u64::from(c.entries) - 1)] {

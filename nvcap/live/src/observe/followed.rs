@@ -21,15 +21,15 @@ pub(crate) struct Followed {
     pub image: Arc<Image>,
     /// Identity of its ring's memory, if that is not device memory.
     pub identity: Option<Identity>,
-    /// When something was last found in it, ns.
+    /// Time at which something was last found in it, ns.
     pub moved: u64,
-    /// When its ring was last read, ns.
+    /// Time at which its ring was last read, ns.
     pub read: u64,
-    /// When it began to be followed, ns.
+    /// Time from which it is followed, ns.
     pub since: u64,
     /// The longest pause between two looks that found something, ns; what was long ago counts for less and less.
     pub pause: u64,
-    /// How near it came to a loss.
+    /// Distance that it kept from a loss.
     pub margin: Margin,
     /// Somebody has it.
     pub live: bool,
@@ -103,11 +103,11 @@ pub(crate) struct Dropped {
     pub hot: bool,
     /// Its number.
     pub channel: ChannelId,
-    /// When it was found gone, ns.
+    /// Time at which it was found gone, ns.
     pub now: u64,
-    /// When it was last read, ns.
+    /// Time at which it was last read, ns.
     pub looked: u64,
-    /// When something last came in it, ns.
+    /// Time at which something last came in it, ns.
     pub moved: u64,
     /// Something had come shortly before the last look, or was known to wait unread: more may have come since.
     pub busy: bool,

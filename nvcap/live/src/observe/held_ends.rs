@@ -41,7 +41,7 @@ impl HeldEnds {
         self.ends.values().any(|end| !end.stopped.is_empty())
     }
 
-    /// Those whose time is over: they are to be resumed.
+    /// Takes out the threads whose time is over: they are to be resumed.
     pub(super) fn overdue(&mut self, now: u64) -> Vec<Stopped> {
         let over = self.ends.values_mut().filter(|end| end.until <= now);
         over.flat_map(|end| std::mem::take(&mut end.stopped))

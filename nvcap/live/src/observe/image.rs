@@ -14,7 +14,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// That of a process; empty while the process executes a program, and where it has no memory any more.
+    /// Reads the image of a process; empty while the process executes a program, and where it has no memory any more.
     ///
     /// # Errors
     /// Those of reading `/proc/PID/auxv`.

@@ -17,7 +17,7 @@ use super::{
 };
 use nvcap_decode::record::{Channel, Life};
 use nvcap_process::memory::scan;
-pub use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::Peek;
 
 /// Rounds in which processes are looked for that were born while others were looked through.
 const ROUNDS: u32 = 16;

@@ -190,7 +190,7 @@ impl Session {
         self.scheduler.forget(f.follower.announced.id);
     }
 
-    /// When something last came on a channel of a process, ns.
+    /// Returns the time at which something last came on a channel of a process, ns.
     pub(super) fn active_at(&self, pid: u32) -> u64 {
         let its = self
             .followed

@@ -9,7 +9,7 @@ use nvcap_process::procfs;
 const MOST: usize = 64;
 /// So many forebears of a process are looked at.
 const FOREBEARS: usize = 64;
-/// How long one may use a GPU before that is said, ns: a trace of all processes finds and follows it meanwhile.
+/// Time for which one may use a GPU before that is said, ns: a trace of all processes finds and follows it meanwhile.
 pub(super) const FOUND_NS: u64 = 1_000_000_000;
 
 impl Session {

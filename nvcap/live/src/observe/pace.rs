@@ -1,4 +1,4 @@
-//! When to look at a channel, and what CPU looking may cost. Pure: times come in, times go out.
+//! Times of the looks at a channel, and the CPU that looking may cost. Pure: times come in, times go out.
 //!
 //! A ring laps unseen when more entries pass between two looks than it holds. The rate of a channel is known only
 //! for the past, so two bounds hold at once: an eighth of the ring at the rate that was last seen (or was seen not

@@ -52,7 +52,7 @@ pub(crate) enum Phase {
     },
     /// The last look found something new.
     Hot {
-        /// As in `Idle`.
+        /// True if the GPU was done with entries that were not read, as in `Idle`.
         unread: bool,
     },
     /// The last look found more than is read in one piece, and left the rest behind.
@@ -85,10 +85,10 @@ pub(crate) struct Tempo {
     pub turns: bool,
 }
 
-/// When a channel is looked at again.
+/// Time at which a channel is looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
-    /// As soon as those that have waited longer were looked at.
+    /// At once, behind those that have waited longer.
     Now,
     /// After so many ns, counted from the beginning of this look: else a channel that takes long to read is looked at
     /// seldom.
@@ -178,7 +178,7 @@ impl Phase {
         }
     }
 
-    /// When it is looked at again.
+    /// Returns the time at which it is looked at again.
     pub(crate) fn again(self, tempo: Tempo) -> Again {
         let interval = self.interval(tempo);
         if self.is_behind() {

@@ -297,7 +297,7 @@ pub(crate) fn check(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Why a process cannot be observed, and what to do.
+/// Returns the reason why a process cannot be observed, and what to do.
 pub(crate) fn refusal(pid: u32, e: &io::Error) -> Error {
     if let Some(unfit) = unfit::unfit(pid) {
         return Error::unfit("observing", pid, unfit);

@@ -19,7 +19,7 @@ use nvcap_decode::wire::stream::StopReason;
 use nvcap_decode::wire::stream::{Item, Stream};
 use nvcap_decode::wire::{GpuVa, entry, release::Release};
 
-/// How much of a segment's end is kept to know it again: a release and its neighbours.
+/// Bytes of a segment's end that are kept to know it again: a release and its neighbours.
 pub(crate) const TAIL: usize = 64;
 
 /// Verdict on an entry that was read.
@@ -155,9 +155,9 @@ impl PayloadSequence {
     }
 }
 
-/// How many times a ring of `size` entries went round, where `seen` is how far the position moved modulo the size and
-/// `at_least` rounds are certain. `payloads` is how far the payloads moved over the same entries, where each entry
-/// bears one: then the answer is exact.
+/// Returns the number of rounds that a ring of `size` entries made, where `seen` is how far the position moved modulo the size and
+/// `at_least` rounds are certain. `payloads` is how far the payloads moved over the same entries, where each entry bears one: then
+/// the answer is exact.
 pub(crate) fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>) -> u64 {
     payloads
         .filter(|p| *p >= seen && (p - seen).is_multiple_of(size))
@@ -196,7 +196,7 @@ pub(crate) struct LapSentinel {
 /// Result of a second look at the lap sentinel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LapCheck {
-    /// As it was left: the ring has not gone round.
+    /// Sentinel as it was left: the ring has not gone round.
     Yes,
     /// Another entry: the ring has gone round.
     No,
@@ -230,8 +230,8 @@ impl LapSentinel {
     }
 }
 
-/// How many entries of a first reading were overwritten by the time of a second one. The ring is written in order, so all entries
-/// up to the last one that differs were.
+/// Returns the number of entries of a first reading that were overwritten by the time of a second one. The ring is written in order,
+/// so all entries up to the last one that differs were.
 pub(crate) fn overwritten(first: &[u64], second: &[u64]) -> usize {
     let last = first.iter().zip(second).rposition(|(a, b)| a != b);
     last.map_or(0, |i| i + 1)

@@ -9,7 +9,7 @@ use super::{
 };
 use nvcap_decode::wire::release;
 use nvcap_process::memory::ring;
-pub use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::Peek;
 
 impl Follower {
     /// Its ring, to read.

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use super::phase::Again;
 use nvcap_decode::record::ChannelId;
 
-/// How long channels that are overdue are looked at without passing on what was found, ns.
+/// Time for which channels that are overdue are looked at without passing on what was found, ns.
 const ROUND_NS: u64 = 2_000_000;
 
-/// When something is to be looked at. What is due at once goes before all that has a time.
+/// Time at which something is to be looked at. What is due at once goes before all that has a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     AtOnce,
@@ -33,13 +33,13 @@ impl Due {
 /// A channel whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// Which one.
+    /// Channel that is looked at.
     pub channel: ChannelId,
-    /// How late it is looked at, ns; none where it was to be looked at as soon as may be.
+    /// Delay with which it is looked at, ns; none where it was to be looked at as soon as may be.
     pub late_ns: Option<u64>,
 }
 
-/// When each channel and each process is to be looked at.
+/// Times at which each channel and each process is to be looked at.
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
     channels: BTreeMap<ChannelId, Due>,
@@ -175,7 +175,7 @@ mod tests {
         scheduler
     }
 
-    /// Whose turn it is at a time, in a round that lasts.
+    /// Returns the channel whose turn it is at a time, in a round that lasts.
     fn turn(scheduler: &mut Scheduler, now: u64) -> Option<ChannelId> {
         scheduler.choose(now, u64::MAX).map(|t| t.channel)
     }

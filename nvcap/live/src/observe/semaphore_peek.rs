@@ -10,7 +10,7 @@
 
 use nvcap_decode::wire::release::Release;
 
-/// How often the number must have gone on before it is trusted.
+/// Number of times that the number must have gone on before it is trusted.
 const AGREED: u32 = 4;
 
 /// Verdict of a peek.

@@ -27,13 +27,13 @@ use nvcap_process::memory::snapshot::RingToken;
 use nvcap_process::signals;
 use nvcap_process::{channels_file::ChannelsFile, error::Result, exit_stop::ExitStops};
 
-/// How long nothing is done while every process sleeps.
+/// Time for which nothing is done while every process sleeps.
 const ASLEEP: Duration = Duration::from_secs(1);
 
 /// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
 pub(crate) const WAITING_IN_BUDGET: usize = 64 << 10;
 
-/// How to observe.
+/// Options of observing.
 #[derive(Clone, Debug, Default)]
 pub struct ObserveOptions {
     /// Children are observed too.
@@ -42,7 +42,7 @@ pub struct ObserveOptions {
     pub named: ChannelsFile,
     /// Share of one core that this program may use; no limit where there is none.
     pub cpu: Option<f64>,
-    /// Which processes are stopped at their end for a last look.
+    /// Processes that are stopped at their end for a last look.
     pub stop_at_exit: StopAtExit,
     /// Processes that are stopped at their end wait there for [`Source::let_end`], or for a quarter of a second.
     pub hold_ends: bool,
@@ -68,13 +68,13 @@ pub struct Session {
     pub(super) followed: Vec<Followed>,
     /// Stops processes at their end.
     pub(super) stops: Option<ExitStops>,
-    /// Those that stand there.
+    /// Processes that stand at their end.
     pub(super) held: HeldEnds,
     /// Processes that need not be polled.
     pub(super) sleepers: Sleepers,
     /// Channels that the user named, by ring, and why one is not followed.
     pub(super) named: BTreeMap<u64, Option<String>>,
-    /// When it was last asked what has stopped, ns.
+    /// Time at which it was last asked what has stopped, ns.
     pub(super) asked_stops: u64,
     /// Order of the next looks.
     pub(super) scheduler: Scheduler,
@@ -110,7 +110,7 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// As observing begins. The program's clock is read before the thread's, which is a part of it.
+    /// Reads the clocks as observing begins. The program's clock is read before the thread's, which is a part of it.
     fn at_begin() -> Self {
         Self {
             wall: now(),
@@ -119,7 +119,7 @@ impl Clocks {
         }
     }
 
-    /// As observing ends: the other way round, so that what the thread used is never more than the whole.
+    /// Reads the clocks as observing ends: the other way round, so that what the thread used is never more than the whole.
     fn at_end() -> Self {
         let thread = process::thread_cpu();
         Self {

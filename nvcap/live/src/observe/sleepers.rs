@@ -1,4 +1,4 @@
-//! Which processes sleep, and what is done when one of them has run: see [`super::doze`].
+//! Processes that sleep, and what is done when one of them has run: see [`super::doze`].
 
 use std::{os::fd::RawFd, time::Duration};
 

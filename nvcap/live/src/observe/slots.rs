@@ -7,11 +7,11 @@ use std::{
 };
 
 use nvcap_decode::wire::entry;
-pub use nvcap_process::memory::{
+pub(super) use nvcap_process::memory::{
     maps::Area,
     scan::{self, Found, Places},
 };
-pub use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::Peek;
 
 /// Memory that is searched while something else must go on: called between any two reads.
 pub(super) struct Polite<'a, P> {

@@ -37,7 +37,7 @@ pub(crate) struct Armed {
     pub of: Option<u32>,
     events: HashMap<u32, OwnedFd>,
     since: HashMap<u32, u64>,
-    /// When every thread present had the breakpoint, ns.
+    /// Time since which every thread present had the breakpoint, ns.
     complete: u64,
 }
 

@@ -113,7 +113,7 @@ pub struct Gathered {
     pub head: c::Submit,
     /// Whole segments, then those whose bytes are still missing.
     pub segments: Vec<Segment>,
-    /// How many of them are whole.
+    /// Number of segments that are whole.
     whole: usize,
     /// Bytes of the first segment that is not whole.
     got: u32,

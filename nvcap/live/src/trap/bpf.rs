@@ -171,8 +171,8 @@ pub(crate) fn run(program: BorrowedFd<'_>) -> io::Result<()> {
     bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attr).map(drop)
 }
 
-/// How often the kernel skipped the program: because it was already running on that processor, or, for a program on a
-/// kprobe, because another BPF program was. Kernels before 5.12 do not count the first, those before 6.7 not the second.
+/// Returns the number of times that the kernel skipped the program: because it was already running on that processor, or, for a
+/// program on a kprobe, because another BPF program was. Kernels before 5.12 do not count the first, those before 6.7 not the second.
 ///
 /// # Errors
 /// Those of bpf(2).

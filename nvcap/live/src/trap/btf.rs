@@ -64,7 +64,7 @@ impl Type {
 pub struct Function {
     /// Its number among the types.
     pub id: u32,
-    /// How many arguments it takes.
+    /// Number of arguments that it takes.
     pub arguments: u32,
 }
 
@@ -143,7 +143,7 @@ pub struct Btf {
     /// Offset of each type. There are some 150,000 types, of which a trace needs a dozen: nothing else is kept, and names are compared on
     /// request.
     types: Vec<u32>,
-    /// Which of them are structures.
+    /// Indices of the types that are structures.
     structures: Vec<u32>,
 }
 

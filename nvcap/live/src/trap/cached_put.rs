@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use nvcap_common::{REGS, WINDOW, Windows};
 
-/// How many different values of GP_PUT a place must have held.
+/// Number of different values of GP_PUT that a place must have held.
 const ENOUGH: usize = 8;
 /// The stack pointer: memory near it belongs to one call, and is chosen only when nothing else is left.
 const STACK: usize = if cfg!(target_arch = "aarch64") { 31 } else { 4 };

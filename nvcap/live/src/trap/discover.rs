@@ -63,7 +63,7 @@ pub(crate) enum Discovery {
 }
 
 impl Discovery {
-    /// Which way it is.
+    /// Returns the way that it is.
     pub(crate) fn way(&self) -> Way {
         match self {
             Self::Kprobe(_) => Way::Kprobe,

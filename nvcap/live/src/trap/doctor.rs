@@ -14,7 +14,7 @@ use super::{
 use nvcap_process::host::gpu_processes;
 use nvcap_process::{filtered, rights};
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
     /// It works.
@@ -32,7 +32,7 @@ pub enum CheckOutcome {
 pub struct Finding {
     /// Its name.
     pub what: &'static str,
-    /// How it came out.
+    /// Result of the check.
     pub verdict: CheckOutcome,
     /// Finding, or reason why it was refused.
     pub detail: String,

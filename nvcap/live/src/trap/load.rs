@@ -54,13 +54,13 @@ pub(crate) struct Loaded {
     pub maps: Maps,
     /// The ring buffer.
     pub records: RingBuf<MapData>,
-    /// That of stacks.
+    /// Ring buffer of stacks.
     pub stacks: RingBuf<MapData>,
     /// Tables by which the BPF programs find Python frames, if stacks are taken.
     pub pythons: Option<Pythons>,
     /// `doorbell_loop` or `doorbell_tail`.
     pub doorbell: OwnedFd,
-    /// Which of the two.
+    /// Name of the doorbell program: one of these two.
     pub doorbell_name: &'static str,
     config: Array<MapData, PodConfig>,
     tables: Tables,
@@ -73,7 +73,7 @@ pub(crate) struct Loaded {
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
 }
 
-/// How to load.
+/// Options of loading.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadOptions {
     /// Size of the ring buffer: a power of two, in bytes.

@@ -1,5 +1,5 @@
-//! How often this machine loses a hit of a breakpoint: watched processes of nvcap's own store, and stores, hits, runs of the BPF program and
-//! SIGTRAPs are compared.
+//! Frequency with which this machine loses a hit of a breakpoint: watched processes of nvcap's own store, and stores, hits, runs of the
+//! BPF program and SIGTRAPs are compared.
 //!
 //! Linux learns from DR6 which breakpoint a debug exception is of. Where DR6 names none it takes the exception for an `int1` instruction of
 //! the program's and sends SIGTRAP with `TRAP_BRKPT`: the event does not count that hit, and no program runs. A guest of KVM meets it where

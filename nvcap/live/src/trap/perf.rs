@@ -20,7 +20,7 @@ pub(crate) struct Life {
     pub from_exec: bool,
 }
 
-/// When a breakpoint stops a thread.
+/// Moment at which a breakpoint stops a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stops {
     /// Behind a write to the 4 bytes at its address; on aarch64 before it ([`nvcap_common::TRAP_TO_END`]).
@@ -129,7 +129,7 @@ pub(crate) fn wake(event: &OwnedFd, wake: bool) -> io::Result<()> {
 /// Counts by the kernel of a breakpoint, in all threads that inherited it, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
-    /// How often it was hit.
+    /// Number of times that it was hit.
     pub hits: u64,
     /// For how long it had no debug register while a thread that has it ran, ns: more breakpoints than registers were given to that thread,
     /// and took turns.

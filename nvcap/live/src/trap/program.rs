@@ -88,7 +88,7 @@ pub(super) fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error
 /// The doorbell program's forms, the preferred one first.
 pub(super) const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
 
-/// How many threads load programs that take less time than the doorbell's.
+/// Number of threads that load programs which take less time than the doorbell's.
 const VERIFIERS: usize = 2;
 
 /// A program on perf events, loaded.
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// As aya's errors are: some are no more than the one within.
+    /// Error as aya's are: some are no more than the one within.
     #[derive(Debug)]
     struct Outer(&'static str, io::Error);
 

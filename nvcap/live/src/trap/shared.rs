@@ -176,7 +176,7 @@ impl Shared {
         Some(index)
     }
 
-    /// How many channels more there is room for.
+    /// Returns the number of channels that there is still room for.
     pub(crate) fn room(&self) -> usize {
         (nvcap_common::MAX_CHANNELS - self.used) as usize + self.free.len()
     }
@@ -229,8 +229,8 @@ impl Shared {
         atomic!(self, index, claim, AtomicU64).fetch_sub(served, Ordering::SeqCst) - served
     }
 
-    /// How many doorbells were left to a later one. They are not from now on: the ring is about to be read. Only while the channel is
-    /// claimed.
+    /// Takes the number of doorbells that were left to a later one. They are not from now on: the ring is about to be read. Only while the
+    /// channel is claimed.
     pub(crate) fn take_waiting(&self, index: u32) -> u64 {
         atomic!(self, index, waiting, AtomicU64).swap(0, Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! Which register holds the token: decodes the doorbell's store from the bytes around a trap.
+//! Register that holds the token: decodes the doorbell's store from the bytes around a trap.
 //!
 //! Both processors' decoders are compiled and tested on either: they are functions of bytes and registers alone.
 

@@ -85,7 +85,7 @@ pub(crate) struct ChannelState {
     pub patrolled: (u64, u64),
     /// Doorbells that the BPF programs had counted at the last look.
     pub counted: u64,
-    /// How many entries the last look saw whose doorbells had not been counted yet, it seems.
+    /// Number of entries that the last look saw whose doorbells had not been counted yet, it seems.
     pub unrung: u64,
     /// Entries that were passed over up to `taken`, and doorbells, that were not told yet.
     pub passed: (u64, u64),

@@ -20,7 +20,7 @@ use super::{
     perf::{self, Life, Stops},
 };
 
-/// How long the thread may take for one store.
+/// Time that the thread may take for one store.
 const LIMIT: Duration = Duration::from_secs(2);
 
 static WATCHED: AtomicU32 = AtomicU32::new(0);

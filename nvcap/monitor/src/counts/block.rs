@@ -31,7 +31,7 @@ pub(super) struct Entries {
     pub is_doubtful: bool,
 }
 
-/// Why a block could not be read.
+/// Reason why a block could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     /// The channel is gone.
@@ -42,7 +42,7 @@ pub(super) enum Unread {
     Elsewhere,
 }
 
-/// How many of the newest `came` entries a ring still has.
+/// Returns the number of the newest `came` entries that a ring still has.
 pub(super) fn held(found: &Found, came: u64) -> u32 {
     let most = found.entries.saturating_sub(1 + RESERVE);
     u32::try_from(came).unwrap_or(u32::MAX).min(most)

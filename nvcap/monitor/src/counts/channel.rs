@@ -14,7 +14,7 @@ pub(crate) enum How {
 }
 
 impl How {
-    /// How far `now` is ahead of `before`; none where it is behind.
+    /// Returns the number by which `now` is ahead of `before`; none where it is behind.
     fn ahead(self, before: u32, now: u32) -> Option<u64> {
         let ahead = now.wrapping_sub(before);
         match self {
@@ -27,7 +27,7 @@ impl How {
 /// Numbers found by one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// When, ns of one clock.
+    /// Time of the reading, ns of one clock.
     pub at_ns: u64,
     /// The number of the newest submission that the GPU has done; of a ring, GP_GET.
     pub done: u32,
@@ -101,7 +101,7 @@ impl State {
     }
 }
 
-/// Why a count is the least that there can have been, and not exact.
+/// Reason why a count is the least that there can have been, and not exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Doubt {
     /// Counted by GP_GET and GP_PUT.
@@ -298,7 +298,7 @@ impl Count {
         u64::from(self.last.unfetched).min(self.pending())
     }
 
-    /// How long the oldest pending submission has been there.
+    /// Returns the age of the oldest pending submission.
     pub(crate) fn oldest(&self, now_ns: u64) -> Option<Age> {
         let oldest = self.came.front().filter(|_| self.pending() > 0)?;
         Some(Age {

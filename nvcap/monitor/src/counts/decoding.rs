@@ -27,7 +27,7 @@ pub(super) struct Shared(Arc<Mutex<Pool>>);
 struct Pool {
     /// Made when something is decoded: then the driver tells of its GPUs.
     decoder: Option<Decoder>,
-    /// When each channel was last decoded, by the count of decoded blocks.
+    /// Moment at which each channel was last decoded, by the count of decoded blocks.
     used: HashMap<ChannelId, u64>,
     blocks: u64,
     channels: u32,

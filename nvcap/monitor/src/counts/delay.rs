@@ -1,4 +1,4 @@
-//! How long submissions take until they are done, as far as looks at a channel bound it. Pure: no I/O, no clock.
+//! Time that submissions take until they are done, as far as looks at a channel bound it. Pure: no I/O, no clock.
 //!
 //! A look finds the number of the newest submission that there is, and of the newest that is done. A submission took no longer than from
 //! the last look that did not find it to the first that found it done. That longest time is what is counted: never less than the truth, and
@@ -14,9 +14,9 @@ const SHORTEST: u64 = 1000;
 /// Times in buckets that grow by the same factor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delays {
-    /// How many times are in the bucket with this index: longer than base^index seconds, and no longer than base^(index + 1).
+    /// Number of times in the bucket with this index: longer than base^index seconds, and no longer than base^(index + 1).
     pub buckets: BTreeMap<i32, u64>,
-    /// How many in all.
+    /// Number of times in all.
     pub count: u64,
     /// Their sum, seconds.
     pub sum: f64,
@@ -41,7 +41,7 @@ impl Delays {
         self.sum += other.sum;
     }
 
-    /// How many were no longer than 2^`power` seconds.
+    /// Returns the number of times that were no longer than 2^`power` seconds.
     pub(crate) fn within(&self, power: i32) -> u64 {
         let end = power << SCALE;
         self.buckets.range(..end).map(|(_, count)| count).sum()
@@ -51,7 +51,7 @@ impl Delays {
 /// Submissions that one look found and the one before did not.
 #[derive(Clone, Copy, Debug)]
 struct Group {
-    /// When the look before began; none where there was none.
+    /// Time at which the look before began; none where there was none.
     after: Option<u64>,
     /// The newest of them.
     number: u32,
@@ -71,11 +71,11 @@ pub(super) struct Seen {
 pub(super) struct Looks {
     groups: VecDeque<Group>,
     seen: Seen,
-    /// When the last look began.
+    /// Time at which the last look began.
     at: u64,
 }
 
-/// How far `now` is ahead of `before`; negative where it is behind.
+/// Returns the number by which `now` is ahead of `before`; negative where it is behind.
 fn ahead(before: u32, now: u32) -> i32 {
     now.wrapping_sub(before).cast_signed()
 }

@@ -1,4 +1,4 @@
-//! Which channels a process has, and of which of them the tracking semaphore counts the submissions.
+//! Channels of a process, and those of them whose tracking semaphore counts the submissions.
 //!
 //! A semaphore's number is trusted when the ring proves it: the newest entry ends with a release of that semaphore, and the releases at the
 //! ends of the entries before it are of the same semaphore, with payloads that go down by one from release to release. The number in memory
@@ -21,7 +21,7 @@ const CHECKED: u32 = 8;
 const TAIL: u64 = 24;
 /// So many slots of a mapping are watched in which no channel was found yet.
 const FIRST_SLOTS: usize = 4;
-/// How often a ring that moves on is read again.
+/// Number of times that a ring that moves on is read again.
 const TRIES: u32 = 4;
 
 /// Memory that entries and semaphores may lie in: readable, and no doorbell page.

@@ -10,7 +10,7 @@ use nvcap_decode::wire::{GpuVa, release};
 use nvcap_process::memory::scan::{self, Found};
 use nvcap_process::procfs::mem::Peek;
 
-/// How often a channel is read, if its newest entry does not release the tracking semaphore, before the reading counts as senseless.
+/// Number of reads of a channel whose newest entry does not release the tracking semaphore, before the reading counts as senseless.
 const TRIES: u32 = 3;
 /// So many readings in a row without sense, and the channel is looked for anew.
 pub(super) const STRIKES: u32 = 3;
@@ -45,9 +45,9 @@ enum Kernels {
     /// Not looked at.
     #[default]
     Unknown,
-    /// Those of the submission with this number.
+    /// Kernels of the submission with this number.
     Of(u32, Ends),
-    /// That one has none, or they have ended.
+    /// Submission that has none, or whose kernels have ended.
     Ended(u32),
 }
 
@@ -157,7 +157,7 @@ impl Followed {
         }
     }
 
-    /// Why its counts are not exact.
+    /// Returns the reasons why its counts are not exact.
     pub(super) fn doubts(&self) -> impl Iterator<Item = Doubt> {
         let is_ring = matches!(self.count.how(), How::Ring(_));
         let lacks = self.from == From::Beginning && !is_ring && self.count.in_all().is_none();

@@ -24,7 +24,7 @@ mod watched;
 use watched::Watched;
 
 const SECOND: u64 = 1_000_000_000;
-/// Whose memory cannot be read is tried again after this time.
+/// Time after which a process whose memory cannot be read is tried again.
 const RETRY: u64 = 30 * SECOND;
 /// So many images of processes that have ended are remembered.
 const MOST_DEPARTED: usize = 256;
@@ -40,10 +40,10 @@ struct Shut {
     tried: u64,
 }
 
-/// How a host is counted.
+/// Options of counting a host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostOptions {
-    /// How often.
+    /// Time from one reading to the next.
     pub interval: Duration,
     /// The part of a core that nvcap may use.
     pub budget: Option<f64>,
@@ -385,7 +385,7 @@ impl<S: System> Host<S> {
         *self.blind.entry(why).or_default() += ns;
     }
 
-    /// How many processes are counted.
+    /// Returns the number of processes that are counted.
     pub fn len(&self) -> usize {
         self.processes.len()
     }

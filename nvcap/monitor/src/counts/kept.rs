@@ -12,9 +12,9 @@ use super::view::{Folded, Key, Owner, View};
 /// Times and container of a key.
 #[derive(Clone, Debug)]
 struct Series {
-    /// When its sums were 0, ns since the epoch.
+    /// Time at which its sums were 0, ns since the epoch.
     created_unix_ns: u64,
-    /// When it last had a process.
+    /// Time at which it last had a process.
     last: u64,
     /// The id of the container of its newest process; empty where that is in none.
     container_id: String,
@@ -110,7 +110,7 @@ impl Kept {
         }
     }
 
-    /// When the sums of a key were 0, ns since the epoch.
+    /// Returns the time at which the sums of a key were 0, ns since the epoch.
     pub(super) fn created(&self, key: &Key) -> Option<u64> {
         self.series.get(key).map(|series| series.created_unix_ns)
     }

@@ -1,4 +1,4 @@
-//! When to read next: once in the interval, or as seldom as the budget of CPU time takes. All but [`rest`] is pure.
+//! Times of the readings: once in the interval, or as seldom as the budget of CPU time takes. All but [`rest`] is pure.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ impl Pace {
         }
     }
 
-    /// How many readings were delayed to keep the budget.
+    /// Returns the number of readings that were delayed to keep the budget.
     pub(super) fn stretched(&self) -> u64 {
         self.stretched
     }
@@ -75,8 +75,8 @@ impl Pace {
 /// The shortest and the longest mean time between two samples, ns.
 const SAMPLES: (f64, f64) = (1e6, 1e9);
 
-/// When to take samples. Moments come at random times, so seldom that they take no more than their share (but about one a second at
-/// least); blocks are read as far as their credit of CPU time goes. Pure but for chance.
+/// Times at which samples are taken. Moments come at random times, so seldom that they take no more than their share (but about one a
+/// second at least); blocks are read as far as their credit of CPU time goes. Pure but for chance.
 #[derive(Debug, Default)]
 pub(super) struct Sampling {
     /// CPU time of a moment, smoothed, ns.

@@ -56,7 +56,7 @@ pub(super) struct Channels {
     gone: BTreeMap<Option<u32>, Sums>,
     /// Submissions that were pending when a channel that is gone was read for the last time, by GPU.
     left: BTreeMap<Option<u32>, u64>,
-    /// Why the counts are not exact any more, by GPU.
+    /// Reasons why the counts are not exact any more, by GPU.
     doubts: BTreeMap<Option<u32>, BTreeSet<Doubt>>,
     /// Decoding of channels' newest submissions, which are asked for their kernels.
     decoding: Decoding,
@@ -181,7 +181,7 @@ impl Channels {
         self.doubts.entry(gpu).or_default().insert(why);
     }
 
-    /// Why the counts are not exact any more, by GPU; beside what its channels tell.
+    /// Returns the reasons why the counts are not exact any more, by GPU; beside what its channels tell.
     pub(super) fn doubts(&self) -> &BTreeMap<Option<u32>, BTreeSet<Doubt>> {
         &self.doubts
     }
@@ -208,8 +208,8 @@ impl Channels {
         }
     }
 
-    /// How many submissions of channels that are gone were pending at their last readings, since the last call. `all`: no channel is read
-    /// any more.
+    /// Takes the number of submissions of channels that are gone which were pending at their last readings, since the last call. `all`: no
+    /// channel is read any more.
     pub(super) fn take_left(&mut self, all: bool) -> BTreeMap<Option<u32>, u64> {
         if all {
             for followed in std::mem::take(&mut self.all).into_values() {
@@ -219,7 +219,7 @@ impl Channels {
         std::mem::take(&mut self.left)
     }
 
-    /// Which ranges are read.
+    /// Plans the ranges that are read.
     fn plan(&mut self) {
         let mut at: Vec<u64> = self.all.values().filter_map(Followed::semaphore).collect();
         at.sort_unstable();

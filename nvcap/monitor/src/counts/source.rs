@@ -14,7 +14,7 @@ pub struct Opened<M> {
     pub memory: M,
     /// Its name.
     pub name: String,
-    /// Whose it is.
+    /// Owner of the process.
     pub owner: Owner,
     /// Its container's id; empty where it is in none.
     pub container_id: String,
@@ -22,7 +22,7 @@ pub struct Opened<M> {
     pub is_new: bool,
     /// Its program image, which forked processes have from their parents.
     pub image: Vec<u8>,
-    /// When it began, ns since the epoch.
+    /// Time at which it began, ns since the epoch.
     pub began_unix_ns: u64,
 }
 

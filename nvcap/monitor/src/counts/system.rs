@@ -31,7 +31,7 @@ const OTHERS: u32 = 0;
 /// Ticks of the kernel's accounting in a second.
 const TICKS: u64 = 100;
 
-/// How they are found.
+/// Way in which processes are found.
 enum Finder {
     Named(Vec<u32>, Box<host::Host>),
     All {
@@ -55,13 +55,13 @@ pub struct Machine {
     hidden: BTreeMap<u32, Refused>,
     /// The last of them that was asked whether it has ended.
     asked: u32,
-    /// When nvcap began, in ticks since the machine's start.
+    /// Time at which nvcap began, in ticks since the machine's start.
     began: u64,
     /// The threads that read memory, where a process that does not answer is given up; else each is waited for.
     readers: Option<Readers>,
 }
 
-/// Whose a process is.
+/// Returns the owner of a process.
 fn owner(who: &Identity) -> Owner {
     let word = |text: Option<&String>| text.cloned().unwrap_or_default();
     let pod = who.pod.as_ref();
@@ -148,7 +148,7 @@ impl Machine {
         }
     }
 
-    /// Whether all processes that were named have ended.
+    /// Tells whether all processes that were named have ended.
     pub(crate) fn is_over(&self) -> bool {
         match &self.finder {
             Finder::Named(pids, _) => pids.iter().all(|pid| procfs::has_ended(*pid)),
@@ -158,7 +158,7 @@ impl Machine {
 }
 
 impl Host<Machine> {
-    /// Whether all processes that were named have ended.
+    /// Tells whether all processes that were named have ended.
     pub fn is_over(&self) -> bool {
         self.system.is_over()
     }

@@ -440,8 +440,8 @@ fn a_kernel_that_runs_is_not_done() {
     assert_eq!(of.pending, 1);
 }
 
-/// Those that may not be looked into are named, count as time in which something may have passed unseen, and go when they end; the others
-/// are counted.
+/// Tests that processes which may not be looked into are named, count as time in which something may have passed unseen, and go when
+/// they end; the others are counted.
 #[test]
 fn processes_that_may_not_be_looked_into() {
     let mut test = Test::new();
@@ -535,7 +535,7 @@ fn what_was_pending_at_the_end() {
     assert_eq!(left, [5]);
 }
 
-/// Why the counts of a process on its GPU are not exact.
+/// Returns the reasons why the counts of a process on its GPU are not exact.
 pub(super) fn doubts(view: &View, pid: u32) -> Vec<Doubt> {
     let process = view.processes.iter().find(|p| p.pid == pid).unwrap();
     let of = process.gpus.get(&Some(0)).unwrap();

@@ -8,10 +8,10 @@ use super::detail::busy::Unit;
 use super::detail::estimate::Share;
 use super::followed::Followed;
 
-/// How far a time stamp of the GPU may lie outside the readings between which it was written.
+/// Time by which a time stamp of the GPU may lie outside the readings between which it was written, ns.
 const STAMP_SLACK: u64 = 100_000_000;
 
-/// Whose a process is; empty words where that is not known. Sums of ended processes are kept by it.
+/// Owner of a process; empty words where that is not known. Sums of ended processes are kept by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     /// Kubernetes' namespace.
@@ -29,7 +29,7 @@ pub struct Refused {
     pub name: String,
     /// Its user, by name or number; empty where that is not known.
     pub user: String,
-    /// Why.
+    /// Reason why it cannot be looked into.
     pub why: String,
     /// It uses a GPU. Of the others nobody knows whether they do.
     pub uses_gpu: bool,
@@ -38,7 +38,7 @@ pub struct Refused {
 /// So many of those that cannot be looked into are named in a message.
 pub const NAMED: usize = 8;
 
-/// Those that cannot be looked into, by name: the ones that use a GPU first.
+/// Returns text on those that cannot be looked into, by name: the ones that use a GPU first.
 pub fn named(refused: &BTreeMap<u32, Refused>) -> String {
     let mut all: Vec<(&u32, &Refused)> = refused.iter().collect();
     all.sort_by_key(|(_, r)| !r.uses_gpu);
@@ -68,10 +68,10 @@ pub struct Named {
     pub name: String,
 }
 
-/// Which sums of processes belong together.
+/// Key of sums of processes that belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Whose.
+    /// Owner of the processes.
     pub owner: Owner,
     /// The one process whose sums these are, where each process has sums of its own.
     pub process: Option<Named>,
@@ -86,7 +86,7 @@ pub struct Key {
 pub struct Counted {
     /// All of them.
     pub sums: Sums,
-    /// When they were 0, ns since the epoch.
+    /// Time at which they were 0, ns since the epoch.
     pub created_unix_ns: u64,
 }
 
@@ -134,7 +134,7 @@ pub struct GpuView {
     pub pending: u64,
     /// Pending submissions that the GPU has not fetched.
     pub unfetched: u64,
-    /// How long the oldest pending submission has been there.
+    /// Age of the oldest pending submission.
     pub oldest: Option<Age>,
     /// The last end of a submission, ns since the epoch.
     pub progress_unix_ns: Option<u64>,
@@ -142,7 +142,7 @@ pub struct GpuView {
     pub states: [u64; 3],
     /// Channels that are counted by GP_GET and GP_PUT.
     pub by_ring: u64,
-    /// Why the counts are not exact; none where they are.
+    /// Reasons why the counts are not exact; none where they are.
     pub doubts: BTreeSet<Doubt>,
 }
 
@@ -164,11 +164,11 @@ pub struct ProcessView {
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// Whose it is.
+    /// Owner of the process.
     pub owner: Owner,
-    /// When it began, ns since the epoch.
+    /// Time at which it began, ns since the epoch.
     pub began_unix_ns: u64,
-    /// When counting began.
+    /// Time at which counting began, ns since the epoch.
     pub since_unix_ns: u64,
     /// It has the channels of this other process, with which they are counted.
     pub shares: Option<u32>,
@@ -181,11 +181,11 @@ pub struct ProcessView {
 /// The counts of all processes at one reading.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// When, ns since the epoch.
+    /// Time of the reading, ns since the epoch.
     pub unix_ns: u64,
     /// The processes.
     pub processes: Vec<ProcessView>,
-    /// Those that cannot be looked into, and that use a GPU or may use one.
+    /// Processes that cannot be looked into, and that use a GPU or may use one.
     pub refused: BTreeMap<u32, Refused>,
     /// The sums by key, of living and of ended processes.
     pub sums: BTreeMap<Key, Counted>,
@@ -209,7 +209,7 @@ pub struct View {
     pub blind_ns: BTreeMap<&'static str, u64>,
     /// CPU time of nvcap, ns.
     pub cpu_ns: u64,
-    /// Those of the refused whose memory did not answer in time: nobody waits for it any more.
+    /// Number of refused processes whose memory did not answer in time: nobody waits for it any more.
     pub given_up: usize,
     /// Readings that were later than asked for, to keep the budget.
     pub stretched: u64,
@@ -242,8 +242,8 @@ impl Clocks {
         }
     }
 
-    /// When a channel's last submission was done, ns since the epoch. The GPU's clock is close to that of the machine. A time stamp that
-    /// contradicts the readings is not used: then it is the time of the reading that saw the progress.
+    /// Returns the time at which a channel's last submission was done, ns since the epoch. The GPU's clock is close to that of the machine.
+    /// A time stamp that contradicts the readings is not used: then it is the time of the reading that saw the progress.
     fn progress(&self, channel: &Followed) -> Option<u64> {
         let unix = |ns: u64| (self.unix_ns + ns).saturating_sub(self.now);
         let seen = channel.count.progress();

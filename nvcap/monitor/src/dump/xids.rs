@@ -93,7 +93,7 @@ fn refusal(e: &io::Error) -> String {
     format!("Xid messages are not shown: the kernel log cannot be read ({e}); {remedy}")
 }
 
-/// When a process began, by the kernel log's clock. That clock stands still while the machine sleeps, and drifts; a process's
+/// Begin of a process, by the kernel log's clock. That clock stands still while the machine sleeps, and drifts; a process's
 /// start is counted by one that does neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Began {
@@ -127,8 +127,8 @@ impl Began {
     }
 }
 
-/// Those of a process with these channels, each with the channels that it may be about, and a note where one may be from before
-/// the process began. One that surely is, is another's that had the same id or GPU.
+/// Returns the messages about a process with these channels, each with the channels that it may be about, and a note where one may be
+/// from before the process began. One that surely is, is another's that had the same id or GPU.
 pub(super) fn of_process(
     all: &[Xid],
     pid: u32,

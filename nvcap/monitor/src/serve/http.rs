@@ -53,7 +53,7 @@ pub trait Answers: Send + Sync + 'static {
     fn dump(&self, pid: u32, json: bool) -> Result<Vec<u8>, NoDump>;
 }
 
-/// Why there is no hang report.
+/// Reason why there is no hang report.
 #[derive(Debug)]
 pub enum NoDump {
     /// No such process, or none that uses a GPU.
@@ -117,9 +117,9 @@ struct Served<A> {
     answers: A,
     rights: Rights,
     limits: Limits,
-    /// Those of the threads for metrics that are free.
+    /// Threads for metrics that are free.
     metrics: Arc<Semaphore>,
-    /// Those of the threads for reports that are free.
+    /// Threads for reports that are free.
     reports: Arc<Semaphore>,
 }
 

@@ -1,11 +1,11 @@
-//! When nvcap was last alive, in a file: the next one that starts knows by it for how long nobody counted.
+//! Time at which nvcap was last alive, in a file: the next one that starts knows by it for how long nobody counted.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use nvcap_show::output::file;
 
-/// How often the file is written, ns.
+/// Time between two writes of the file, ns.
 const EACH: u64 = 10_000_000_000;
 
 /// So many bytes of it are read.

@@ -141,7 +141,7 @@ pub(super) fn write(
     of_nvcap(text, view, constants);
 }
 
-/// How nvcap itself is.
+/// Writes the metrics of nvcap itself.
 fn of_nvcap(text: &mut impl Writer, view: &View, constants: &Constants) {
     text.family(
         "nvcap_blind_seconds",
@@ -478,7 +478,7 @@ mod tests {
         assert_eq!(sum(&samples, "nvcap_submissions_total"), 9.0);
     }
 
-    /// Those that may not be looked into are a part of the processes, and of the time in which something passes unseen.
+    /// Tests that processes which may not be looked into are a part of all, and of the time in which something passes unseen.
     #[test]
     fn what_may_not_be_looked_into() {
         let mut host = host(false);

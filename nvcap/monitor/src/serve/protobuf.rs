@@ -82,7 +82,7 @@ struct Histogram {
     count: Option<u64>,
     #[prost(double, optional, tag = "2")]
     sum: Option<f64>,
-    /// Those of the classic histogram, for readers without native ones.
+    /// Buckets of the classic histogram, for readers without native ones.
     #[prost(message, repeated, tag = "3")]
     bucket: Vec<Bucket>,
     #[prost(sint32, optional, tag = "5")]
@@ -111,7 +111,7 @@ struct Bucket {
 /// Buckets one behind the other.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct Span {
-    /// How many empty ones are before it: from bucket 0 on, later from the span before.
+    /// Number of empty buckets before it: from bucket 0 on, later from the span before.
     #[prost(sint32, optional, tag = "1")]
     offset: Option<i32>,
     #[prost(uint32, optional, tag = "2")]
@@ -278,7 +278,7 @@ pub(crate) fn is_wanted(accept: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// As Prometheus asks with and without native histograms, and as browsers and curl do.
+    /// Tests requests as Prometheus makes them with and without native histograms, and as browsers and curl do.
     #[test]
     fn who_wants_it() {
         let own = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";

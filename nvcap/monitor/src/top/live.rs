@@ -141,7 +141,7 @@ impl Live {
         Some(now.saturating_sub(before) as f64 * 1e9 / self.passed()? as f64)
     }
 
-    /// How long the oldest pending submission has waited, ns, if a channel waits and that is long enough for a hang.
+    /// Returns the time for which the oldest pending submission has waited, ns, if a channel waits and that is long enough for a hang.
     fn suspect(&self, of: &GpuView) -> Option<u64> {
         let oldest = of.oldest.map(|Age { least_ns, .. }| least_ns)?;
         let waits = of.states.get(State::Waiting as usize) > Some(&0);

@@ -56,7 +56,7 @@ pub enum Action {
 /// Shown moment of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replay {
-    /// How long it lasts, ns.
+    /// Length of the recording, ns.
     pub length_ns: u64,
     /// The moment, from its beginning, ns.
     pub at_ns: u64,
@@ -87,12 +87,12 @@ pub struct State {
     pub last_ns: u64,
     /// The GPU's times are known: kernels are sorted by them.
     pub has_times: bool,
-    /// How each screen is sorted, where the user has chosen it.
+    /// Order of each screen's rows, where the user has chosen it.
     orders: [Option<Order>; 4],
     chosen: [Option<RowId>; 4],
     /// The first row on the screen; the drawing sets it.
     pub first: usize,
-    /// How many rows fit on the screen; the drawing sets it.
+    /// Number of rows that fit on the screen; the drawing sets it.
     pub page: usize,
 }
 
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    /// How the rows of this screen are sorted.
+    /// Returns the order of this screen's rows.
     pub(crate) fn order(&self) -> Order {
         let order = self.orders.get(self.screen as usize).copied().flatten();
         order.unwrap_or(Order {
@@ -141,7 +141,7 @@ impl State {
         table.arranged(self.order(), self.suspects_first, &self.filter)
     }
 
-    /// Which of the rows is the chosen one.
+    /// Returns the index of the chosen row.
     pub(crate) fn chosen(&self, rows: &[&Row]) -> usize {
         let id = self.chosen.get(self.screen as usize).copied().flatten();
         let at = rows.iter().position(|row| Some(row.id) == id);

@@ -143,7 +143,7 @@ pub struct Table {
     pub empty: String,
 }
 
-/// How rows are sorted.
+/// Order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
     /// The column.

@@ -47,7 +47,7 @@ pub(crate) struct Channel {
 /// A work: a kernel of a process, or a kind of copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
-    /// Whose.
+    /// Process that does it.
     pub pid: u32,
     /// Its name.
     pub text: String,
@@ -70,7 +70,7 @@ pub(crate) struct Flow {
     pub timed: u64,
     /// Submissions that ended in this step.
     pub ended: u64,
-    /// How many entries the GPU had not fetched at the last submission.
+    /// Number of entries that the GPU had not fetched at the last submission.
     pub unfetched: Option<u32>,
     /// The time that the GPU worked, ns.
     pub gpu_ns: u64,
@@ -79,9 +79,9 @@ pub(crate) struct Flow {
 /// Cost of a work in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
-    /// How often.
+    /// Number of times that it was done.
     pub count: u64,
-    /// How many of these have a known duration.
+    /// Number of these that have a known duration.
     pub timed: u64,
     /// Their time, ns.
     pub ns: u64,
@@ -174,7 +174,7 @@ impl Default for Tally {
     }
 }
 
-/// When the GPU had done all of a submission, on the host's clock.
+/// Returns the time at which the GPU had done all of a submission, on the host's clock, ns.
 fn end_of(times: &[GpuTime]) -> Option<u64> {
     let ends = times
         .iter()
@@ -183,12 +183,12 @@ fn end_of(times: &[GpuTime]) -> Option<u64> {
 }
 
 impl Tally {
-    /// When it began, on the clock of the trace, ns.
+    /// Returns the time at which it began, on the clock of the trace, ns.
     pub fn origin(&self) -> u64 {
         self.origin.unwrap_or(0)
     }
 
-    /// How long it lasts, ns.
+    /// Returns its length, ns.
     pub fn length_ns(&self) -> u64 {
         self.newest.saturating_sub(self.origin())
     }

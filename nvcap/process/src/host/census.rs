@@ -29,7 +29,7 @@ const ROUND: Duration = Duration::from_millis(50);
 const SWEEP: Duration = Duration::from_secs(2);
 /// The same where nothing shows that a file of the driver's was opened.
 const QUIET_SWEEP: Duration = Duration::from_secs(30);
-/// How long a process is young.
+/// Age up to which a process is young.
 const YOUNG: Duration = Duration::from_secs(20);
 /// Longest time between two rounds.
 const LONGEST_ROUND: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ struct Mapping {
 /// Entry of a known process.
 #[derive(Debug)]
 struct Known {
-    /// When it began, clock ticks since the machine's start: another process may get its number.
+    /// Start of the process, clock ticks since the machine's start: another process may get its number.
     start: u64,
     /// Pages of its address space when it was last looked into.
     pages: u64,
@@ -105,7 +105,7 @@ enum Was {
     Told(Box<Identity>),
     /// It may not be looked into.
     Hidden {
-        /// Which was told, as it may be meant.
+        /// True if the process was told of, as it may be meant.
         told: bool,
     },
 }
@@ -130,7 +130,7 @@ pub struct Census {
     numbers: Numbers,
     opens: Opens,
     known: BTreeMap<u32, Known>,
-    /// Those that were told to map memory of a GPU, until they are looked at.
+    /// Processes that were told to map memory of a GPU, until they are looked at.
     mapping: BTreeMap<u32, Mapping>,
     /// nvcap's own process.
     own: u32,
@@ -141,7 +141,7 @@ pub struct Census {
     /// [`Change::NotAllTold`] was said.
     not_all_told: bool,
     hidden: Hidden,
-    /// Those that came and ended unseen, where nobody tells of mappings.
+    /// Processes that came and ended unseen, where nobody tells of mappings.
     unseen: Option<Unseen>,
     next_round: Instant,
     next_sweep: Instant,
@@ -179,12 +179,12 @@ impl Census {
         self
     }
 
-    /// When the next round is due.
+    /// Returns the time at which the next round is due.
     pub fn next(&self) -> Instant {
         self.next_round
     }
 
-    /// How many processes are known, whether or not they use a GPU.
+    /// Returns the number of processes that are known, whether or not they use a GPU.
     pub fn len(&self) -> usize {
         self.known.len()
     }

@@ -1,4 +1,4 @@
-//! Which of a host's processes are meant: the filters of `-a`.
+//! Choice among a host's processes: the filters of `-a`.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub struct Choice {
     pub pod: Vec<String>,
 }
 
-/// Which processes are meant.
+/// Processes that are meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// These.

@@ -12,7 +12,7 @@ use nvcap_decode::record::{Container, Pod};
 
 /// The most names that are taken of a folder. kubelet runs 110 pods by default, and keeps logs of ended containers for a while.
 const MOST: usize = 65_536;
-/// How long an answer that something is not there holds.
+/// Time for which an answer that something is not there holds.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Names of pods and containers, as the folders have them.

@@ -1,4 +1,4 @@
-//! Which instance of a GPU in MIG mode a process uses: the files of capabilities that it has open say so.
+//! Instance of a GPU in MIG mode that a process uses: the files of capabilities that it has open say which it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -115,9 +115,9 @@ impl Host {
 /// The processes of this machine that use a GPU.
 #[derive(Clone, Debug, Default)]
 pub struct GpuProcesses {
-    /// Those that use one, by id.
+    /// Processes that use a GPU, by id.
     pub all: Vec<(u32, Uses)>,
-    /// Those that may not be looked into, whether or not they use a GPU.
+    /// Processes that may not be looked into, whether or not they use a GPU.
     pub hidden: Vec<u32>,
 }
 
@@ -128,13 +128,13 @@ pub fn hidden_from_user(choice: &Choice, root: &Path) -> Option<String> {
 }
 
 impl GpuProcesses {
-    /// Those that have memory of a GPU mapped: that can submit.
+    /// Returns the processes that have memory of a GPU mapped: that can submit.
     pub fn mapped(&self) -> impl Iterator<Item = u32> {
         let mapped = self.all.iter().filter(|(_, uses)| uses.mapped);
         mapped.map(|(pid, _)| *pid)
     }
 
-    /// Those that are chosen, of the host whose files are below `root`.
+    /// Keeps the processes that are chosen, of the host whose files are below `root`.
     pub fn chosen(mut self, choice: &Choice, root: &Path) -> Self {
         if !choice.is_any() {
             let mut host = Host::new(root);

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use super::choice::Choice;
 use crate::procfs::{self, unfit::SYS_PTRACE};
 
-/// How a `/proc` is mounted that hides processes.
+/// Mount options of a `/proc` that hides processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hiding {
     /// The value of `hidepid`, as the kernel writes it: a word, before Linux 5.8 a number.

@@ -10,7 +10,7 @@ use std::{
 
 /// The most bytes that are read of the file.
 const MOST: u64 = 16 << 20;
-/// How long an answer that there is no such user holds.
+/// Time for which an answer that there is no such user holds.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Names of users, as the file has them.

@@ -1,4 +1,4 @@
-//! Which GPUs a process uses: those of which it has the device file open or mapped. One way for all commands.
+//! GPUs that a process uses: those of which it has the device file open or mapped. One way for all commands.
 
 use std::{collections::BTreeSet, fs, io};
 

@@ -13,7 +13,7 @@ use std::{
 
 /// The environment variable with the file's name.
 pub const FILE: &str = "NVCAP_IN_STEP";
-/// How long a program waits for nvcap before it gives up: a guard against hanging, not a verdict.
+/// Time for which a program waits for nvcap before it gives up: a guard against hanging, not a verdict.
 pub const GUARD: Duration = Duration::from_secs(300);
 
 /// The address at which the number of a process's breakpoints is told ([`Kind::Process`]).
@@ -386,7 +386,7 @@ fn pause(looks: u32) {
 pub struct Told {
     /// The process id of the nvcap that told.
     pub teller: u32,
-    /// How far the program is ahead of it.
+    /// Count by which the program is ahead of it.
     pub ahead: u64,
 }
 

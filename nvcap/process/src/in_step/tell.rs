@@ -5,8 +5,8 @@ use std::{collections::HashMap, path::Path, sync::OnceLock};
 use super::table::{ARMED, FILE, Kind, Table};
 use nvcap_decode::record::{ChannelId, Lost, Record, Submission};
 
-/// How long nvcap awaits the times of a submission, ns: longer than any load keeps it from its processor, and not so long that the clocks of
-/// that time are forgotten.
+/// Time for which nvcap awaits the times of a submission, ns: longer than any load keeps it from its processor, and not so long that
+/// the clocks of that time are forgotten.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// The table that the environment names.

@@ -9,14 +9,14 @@ use super::{
 use nvcap_decode::record::{Channel, Segment, Submission};
 use nvcap_decode::wire::entry;
 
-/// How far to look.
+/// Extent of a look.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotOptions<'a> {
     /// So many of each channel's newest entries are read; more where more are not fetched yet.
     pub last: u32,
     /// At least so many entries before those that are not fetched yet are read too: what runs is among them.
     pub before: u32,
-    /// How much is searched.
+    /// Effort of the search.
     pub effort: Effort,
     /// Channels that the user names.
     pub known_rings: &'a [KnownRing],
@@ -43,9 +43,9 @@ pub struct KnownRing {
 /// A channel and what was read of it.
 #[derive(Clone, Debug)]
 pub struct ChannelSnapshot {
-    /// As a record, with what is known.
+    /// Channel as a record, with what is known.
     pub channel: Channel,
-    /// How it was found.
+    /// Ring of the channel as it was found, with the evidence.
     pub found: Found,
     /// GP_GET when its ring was read.
     pub get: u32,
@@ -71,7 +71,7 @@ pub struct ChannelSnapshot {
 }
 
 impl ChannelSnapshot {
-    /// How many of the newest `last` entries were given up.
+    /// Returns the number of the newest `last` entries that were given up.
     pub(super) fn missing(&self, last: u32) -> u32 {
         let given_up = |s: &&Submission| {
             let has_bytes =

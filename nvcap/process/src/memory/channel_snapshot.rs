@@ -14,7 +14,7 @@ use nvcap_decode::record::{At, ChannelId};
 pub(super) struct Reader<'a, M> {
     pub memory: &'a M,
     pub places: &'a Places<'a>,
-    /// When and of which process.
+    /// Time of the look, and the process.
     pub at: At,
     pub options: SnapshotOptions<'a>,
 }

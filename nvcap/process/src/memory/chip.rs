@@ -1,4 +1,4 @@
-//! Which chip each GPU of this machine is, by what the driver and the PCI bus tell anybody.
+//! Chips of this machine's GPUs, by what the driver and the PCI bus tell anybody.
 
 use std::fs;
 use std::path::Path;
@@ -72,14 +72,15 @@ pub fn names() -> Vec<Named> {
     names_in(Path::new("/proc/driver/nvidia/gpus"))
 }
 
-/// Those of the host whose files are below `root`, where it tells of more: in a container the runtime hides other containers' GPUs, or all.
+/// Returns the GPUs of the host whose files are below `root`, where it tells of more: in a container the runtime hides other
+/// containers' GPUs, or all.
 #[must_use]
 pub fn names_of_host(root: &Path) -> Vec<Named> {
     let (own, host) = (names(), names_in(&root.join("proc/driver/nvidia/gpus")));
     if host.len() > own.len() { host } else { own }
 }
 
-/// Those of a folder as `/proc/driver/nvidia/gpus` is one: a folder for each GPU, with a file `information`.
+/// Returns the GPUs of a folder as `/proc/driver/nvidia/gpus` is one: a folder for each GPU, with a file `information`.
 fn names_in(gpus: &Path) -> Vec<Named> {
     let text = |gpu: fs::DirEntry| fs::read_to_string(gpu.path().join("information")).ok();
     let texts = fs::read_dir(gpus).into_iter().flatten().flatten();

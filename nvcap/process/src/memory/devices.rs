@@ -1,4 +1,4 @@
-//! Which files are the driver's: a device with its number. A name proves nothing: anybody may call a file `nvidia0`.
+//! Files of the driver: a device with its number. A name proves nothing: anybody may call a file `nvidia0`.
 
 use std::{fs, os::unix::fs::FileTypeExt, os::unix::fs::MetadataExt, path::Path, sync::OnceLock};
 
@@ -33,7 +33,7 @@ fn majors_of(devices: &str) -> (u32, u32) {
     (nvidia, uvm)
 }
 
-/// Which device of the driver's a character device with this number is, if it is one; by its `name` it is this one.
+/// Returns the device of the driver's that a character device with this number is, if it is one; by its `name` it is this one.
 fn of_number(name: Device, number: u64, majors: (u32, u32)) -> Option<Device> {
     let (major, minor) = (libc::major(number), libc::minor(number));
     let nvidia = if majors.0 == 0 { NVIDIA } else { majors.0 };
@@ -53,8 +53,8 @@ fn by_name() -> bool {
     *SET.get_or_init(|| std::env::var_os(BY_NAME).is_some())
 }
 
-/// Which device of the driver's a file is, if it is one; by its `name` it is this one. The file is looked at by the first of these
-/// paths (`files`) that leads to it: to the file with this `inode`, where that is known. Where none leads to it the name is
+/// Returns the device of the driver's that a file is, if it is one; by its `name` it is this one. The file is looked at by the first
+/// of these paths (`files`) that leads to it: to the file with this `inode`, where that is known. Where none leads to it the name is
 /// believed.
 pub(crate) fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
     checked_as(name, files, inode, by_name(), majors)
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(of_number(gpu, libc::makedev(0, 0), (0, 0)), None);
     }
 
-    /// As root, who may make one; nothing opens it.
+    /// Tests a device as root, who may make one; nothing opens it.
     #[test]
     #[ignore = "needs root, who may make a device: cargo xtask test runs it as root"]
     fn a_device_with_the_driver_s_number_is_one_whatever_its_name_says() {

@@ -72,7 +72,7 @@ impl FakeMemory {
         }
     }
 
-    /// As a CUDA 13.0 process on an H200 has it, pushbuffers shortened.
+    /// Makes the memory of a CUDA 13.0 process on an H200, pushbuffers shortened.
     pub(super) fn cuda() -> Self {
         Self::with(&[
             (0x7fbc_28cc_4000, 0x10000, "w", "/dev/nvidia0"),
@@ -83,7 +83,7 @@ impl FakeMemory {
         ])
     }
 
-    /// As a Vulkan program has it: a doorbell page that may be read, USERDs in a row, rings in system memory.
+    /// Makes the memory of a Vulkan program: a doorbell page that may be read, USERDs in a row, rings in system memory.
     pub(super) fn graphics() -> Self {
         Self::with(&[
             (0x7f00_0000_0000, 0x10000, "rw", "/dev/nvidia0"),

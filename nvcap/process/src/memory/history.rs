@@ -102,7 +102,7 @@ pub(super) fn read_ring(
     Ok(())
 }
 
-/// How many of a channel's newest `last` entries lie where newer ones lie, now. Their bytes are not read.
+/// Returns the number of a channel's newest `last` entries that lie where newer ones lie, now. Their bytes are not read.
 pub(super) fn used_again(memory: &impl Peek, found: &Found, last: u32) -> io::Result<u32> {
     let entries = found.entries.max(1);
     let (_, put) = scan::get_put(memory, found.userd)?;

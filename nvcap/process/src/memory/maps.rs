@@ -92,7 +92,7 @@ impl Area {
             && matches!(self.device(), Some(Device::Gpu(_)))
     }
 
-    /// As a record, for a mapping that was there before the trace.
+    /// Returns the record of a mapping that was there before the trace.
     pub fn record(&self, at: At) -> Option<Mapping> {
         Some(Mapping {
             at,
@@ -146,7 +146,7 @@ pub fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
     }
 }
 
-/// As [`areas`]; calls `between` after each page of text, which the kernel takes some tens of microseconds to write: a
+/// Does as [`areas`], and calls `between` after each page of text, which the kernel takes some tens of microseconds to write: a
 /// large process has a hundred of them.
 ///
 /// # Errors

@@ -42,9 +42,9 @@ pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
     hit
 }
 
-/// How many entries of a reading, from the first on, are not to be trusted: all up to the last whose memory was written over before it was
-/// read, by a later one of them or by one of those that were committed `since` it began. `again`: the client may submit the same memory
-/// twice, as clients of graphics do, which tells nothing.
+/// Returns the number of entries of a reading, from the first on, that are not to be trusted: all up to the last whose memory was
+/// written over before it was read, by a later one of them or by one of those that were committed `since` it began. `again`: the
+/// client may submit the same memory twice, as clients of graphics do, which tells nothing.
 pub fn stale(entries: &[u64], since: &[u64], again: bool) -> usize {
     let is_other = |(i, entry): (usize, u64)| {
         let later = entries.iter().skip(i + 1).chain(since);

@@ -114,7 +114,7 @@ pub fn segments(
     segments
 }
 
-/// As many entries from `first` on as one read covers: up to before which one, and from where to where.
+/// Joins as many entries from `first` on as one read covers: returns the index behind them, and the read's begin and end.
 fn joint(spans: &[(u64, u64)], first: usize) -> (usize, u64, u64) {
     let (mut start, mut end) = (0, 0);
     for (i, &(address, len)) in spans.iter().enumerate().skip(first) {

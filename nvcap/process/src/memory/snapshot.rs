@@ -25,7 +25,7 @@ use nvcap_decode::record::{At, ChannelId, CpuVa, Device, Life, Process, Record};
 pub struct Snapshot {
     /// The process.
     pub pid: u32,
-    /// When, ns of `CLOCK_MONOTONIC`.
+    /// Time of the look, ns of `CLOCK_MONOTONIC`.
     pub time_ns: u64,
     /// Its name.
     pub name: String,
@@ -70,11 +70,11 @@ struct LookedAt {
     name: String,
     /// Its mappings.
     areas: Vec<Area>,
-    /// When the look began.
+    /// Time at which the look began.
     start: Instant,
 }
 
-/// As [`take`], on any memory.
+/// Looks as [`take`] does, on any memory.
 fn of(memory: &impl Peek, process: LookedAt, first: u32, options: SnapshotOptions<'_>) -> Snapshot {
     let LookedAt {
         pid,
@@ -231,7 +231,7 @@ pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<RingToken> {
     tokens_found(memory, areas, Effort::Habit)
 }
 
-/// As [`tokens`], of the channels that are found with this effort.
+/// Returns what [`tokens`] does, of the channels that are found with this effort.
 pub(super) fn tokens_found(memory: &impl Peek, areas: &[Area], effort: Effort) -> Vec<RingToken> {
     let options = SnapshotOptions {
         last: TOKENS_LAST,

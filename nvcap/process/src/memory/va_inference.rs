@@ -111,7 +111,7 @@ fn fits(memory: &impl Peek, segments: &[(u64, u32)], shift: u64) -> bool {
     whole >= NEEDED && headers >= HEADERS
 }
 
-/// How many methods there are, if methods and their data fill the bytes to the last word.
+/// Returns the number of methods, if methods and their data fill the bytes to the last word.
 fn filled(bytes: &[u8]) -> Option<usize> {
     let mut words = u32s(bytes);
     let mut methods = 0;

@@ -29,7 +29,7 @@ impl Auxv {
         }
     }
 
-    /// As the kernel has it.
+    /// Returns the bytes as the kernel has them.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -122,7 +122,7 @@ mod tests {
         assert!(few && many && round, "{few} {many} {round}");
     }
 
-    /// As where `/proc` is mounted with `subset=pid`: those that were there before are not fresh.
+    /// Tests a `/proc` as it is mounted with `subset=pid`: processes that were there before are not fresh.
     #[test]
     fn births_are_told_without_the_last_number() {
         let before = nvcap_waiting::Sleeper::start();

@@ -1,4 +1,4 @@
-//! How much is read of what a process chose: its files, and structures in its memory, can be of any size.
+//! Limits of what is read of what a process chose: its files, and structures in its memory, can be of any size.
 
 use std::cell::Cell;
 

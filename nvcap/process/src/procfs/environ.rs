@@ -20,7 +20,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// That of a process.
+    /// Reads the environment of a process.
     ///
     /// # Errors
     /// Those of reading it: no such process, or no right to.

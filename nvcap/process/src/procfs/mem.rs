@@ -77,7 +77,7 @@ impl Ordinary {
         self.read_ranges(&Ranges::new(ranges.iter().copied()), to)
     }
 
-    /// As [`read`](Self::read).
+    /// Reads as [`read`](Self::read) does, from prepared ranges.
     pub fn read_ranges(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize> {
         if served::is_unreadable(self.pid.cast_unsigned(), ranges.each()) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));

@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(name(u32::MAX, None), None);
     }
 
-    /// When a process's first thread has ended, its mappings are found by the other thread.
+    /// Tests that when a process's first thread has ended, its mappings are found by the other thread.
     #[test]
     fn first_thread_that_has_ended() {
         // SAFETY: the child makes a thread and ends its first one by system calls alone; both end soon.

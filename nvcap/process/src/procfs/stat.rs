@@ -29,7 +29,7 @@ pub struct Stat {
     pub ticks: Option<u64>,
     /// Threads of its process.
     pub threads: Option<u64>,
-    /// When it began, in clock ticks since the machine's start.
+    /// Start of the process, in clock ticks since the machine's start.
     pub start: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Why a process, named by its id, cannot be looked into, and what to do instead.
+//! Reasons why a process, named by its id, cannot be looked into, and what to do instead.
 
 use std::{fmt, io};
 
@@ -7,7 +7,7 @@ use super::stat::Stat;
 /// The bit of cap_sys_ptrace.
 pub(crate) const SYS_PTRACE: u64 = 1 << 19;
 
-/// Why a process cannot be looked into.
+/// Reason why a process cannot be looked into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
     /// The reason: its kind, or a rule that forbids it.
@@ -23,8 +23,8 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Why nothing of what has this id can be looked into, whoever asks: it is gone, a thread of the kernel, or has ended. `None` for a program
-/// that runs.
+/// Returns the reason why nothing of what has this id can be looked into, whoever asks: it is gone, a thread of the kernel, or has
+/// ended. `None` for a program that runs.
 pub fn unfit(pid: u32) -> Option<Unfit> {
     let made = |why: String, next: &str| {
         let next = next.to_owned();
@@ -63,14 +63,14 @@ pub fn unfit(pid: u32) -> Option<Unfit> {
     None
 }
 
-/// Why a process that runs may not be looked into by nvcap's user.
+/// Returns the reason why a process that runs may not be looked into by nvcap's user.
 pub fn refused(pid: u32) -> Unfit {
     let effective = super::capabilities();
     let name = super::name(pid, None).unwrap_or_default();
     refused_to(pid, &name, super::is_root(), effective)
 }
 
-/// As [`refused`], for a user who is `root`, with these effective capabilities.
+/// Returns what [`refused`] does, for a user who is `root`, with these effective capabilities.
 fn refused_to(pid: u32, name: &str, root: bool, effective: u64) -> Unfit {
     let what = match pid {
         1 => format!("it is the first process of this machine or container ({name}), and "),
@@ -99,7 +99,7 @@ fn refused_to(pid: u32, name: &str, root: bool, effective: u64) -> Unfit {
     }
 }
 
-/// Why a process could not be looked into, by the error that came of it.
+/// Returns the reason why a process could not be looked into, by the error that came of it.
 pub fn because_of(pid: u32, e: &io::Error) -> Unfit {
     match e.raw_os_error() {
         _ if let Some(unfit) = unfit(pid) => unfit,

@@ -1,4 +1,4 @@
-//! Which function of CUDA's interface a stack's program called.
+//! Function of CUDA's interface that a stack's program called.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Those of a file, of which `section` gives the sections by name; `None` where there are none.
+    /// Makes the lines of a file, of which `section` gives the sections by name; `None` where there are none.
     pub(super) fn of(mut section: impl FnMut(&str) -> Option<Vec<u8>>) -> Option<Self> {
         let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
             let bytes = section(id.name()).unwrap_or_default();

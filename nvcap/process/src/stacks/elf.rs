@@ -175,7 +175,7 @@ impl Elf {
         }
     }
 
-    /// That of bytes, whatever they are.
+    /// Reads a file from bytes, whatever they are.
     #[cfg(test)]
     pub(super) fn of_bytes(bytes: Vec<u8>) -> Option<Self> {
         let (segments, sections) = parts(bytes.as_slice(), &Room::default())?;

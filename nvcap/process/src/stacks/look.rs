@@ -25,10 +25,10 @@ pub type Entries = BTreeMap<u32, [u64; 4]>;
 
 /// Bytes of a stack.
 const STACK: usize = 256 << 10;
-/// How often a thread that runs now and then is read.
+/// Number of times that a thread which runs now and then is read.
 const TRIES: usize = 3;
 
-/// How often a thread was given and taken the processor: the same number twice means that it has not run between.
+/// Counts how often a thread was given and taken the processor: the same number twice means that it has not run between.
 fn switches(tid: u32) -> Option<(u64, u64)> {
     let count = |line| procfs::status(tid, line)?.parse().ok();
     Some((

@@ -1,4 +1,4 @@
-//! Which file's code is mapped where in a process: the executable lines of `/proc/PID/maps`.
+//! Code of files as it is mapped in a process: the executable lines of `/proc/PID/maps`.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct Mapped {
     pub name: Arc<str>,
 }
 
-/// Which file it is.
+/// Identity of a mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MappedFile {
     /// The file system's device, as the kernel shows it.

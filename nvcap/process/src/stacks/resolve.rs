@@ -31,7 +31,7 @@ const MOST_OF_STACK: usize = 4 << 20;
 /// The most bytes of names that are remembered, and of frames of one address space.
 const MOST_NAMES: usize = 64 << 20;
 const MOST_FRAMES: usize = 64 << 20;
-/// How long the mappings of a process are believed where an address is in none of them.
+/// Time for which the mappings of a process are believed where an address is in none of them.
 const BELIEVED: Duration = Duration::from_millis(20);
 
 /// ELF file of a mapping, if it has one, and the bias of its addresses.

@@ -18,7 +18,7 @@ const STACK: u32 = 32 << 10;
 const BUFFER: usize = 128 << 10;
 /// Nanoseconds of a thread's time before it is sampled.
 const PERIOD: u64 = 1_000_000;
-/// How long all threads together are waited for.
+/// Time for which all threads together are waited for.
 const PATIENCE: Duration = Duration::from_millis(60);
 /// Threads that are sampled at once: each has a buffer, and a user who is not root may have about 500 KB of them.
 const MOST: usize = 16;

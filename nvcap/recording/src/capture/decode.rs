@@ -12,7 +12,7 @@ use nvcap_decode::record::{
 use nvcap_decode::wire::{GpuVa, Hole};
 use prost::{DecodeError, Message as _};
 
-/// Why a body is no record.
+/// Reason why a body is no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnderstood {
     /// It is no message.

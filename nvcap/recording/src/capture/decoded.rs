@@ -16,21 +16,28 @@ pub struct Decoded {
     /// One line.
     #[prost(string, tag = "2")]
     pub text: String,
+    /// GPU by device file minor number, where known.
     #[prost(uint32, optional, tag = "3")]
     pub gpu: Option<u32>,
+    /// Work-submit token of the channel, where known.
     #[prost(uint32, optional, tag = "4")]
     pub token: Option<u32>,
+    /// Name of the engine that the channel feeds, where known.
     #[prost(string, optional, tag = "5")]
     pub engine: Option<String>,
+    /// Name of the thread that submitted, where known.
     #[prost(string, optional, tag = "6")]
     pub thread: Option<String>,
     /// The function of CUDA's interface that was called.
     #[prost(string, optional, tag = "7")]
     pub api: Option<String>,
+    /// Operations that the submission completes, in their order.
     #[prost(message, repeated, tag = "8")]
     pub operations: Vec<Operation>,
+    /// Method writes of its entries, in their order.
     #[prost(message, repeated, tag = "9")]
     pub methods: Vec<Method>,
+    /// Places at which entries could not be read on.
     #[prost(message, repeated, tag = "10")]
     pub stops: Vec<Stop>,
     /// The names of the classes of the methods.
@@ -41,10 +48,13 @@ pub struct Decoded {
 /// A name with a value.
 #[derive(Clone, PartialEq, Message)]
 pub struct Value {
+    /// Name of the value, such as `grid.x`.
     #[prost(string, tag = "1")]
     pub name: String,
+    /// Number, where the value is one; of a truth value 0 or 1.
     #[prost(uint64, optional, tag = "2")]
     pub number: Option<u64>,
+    /// Text, where the value is one; of a method's field the word for its number.
     #[prost(string, optional, tag = "3")]
     pub text: Option<String>,
 }
@@ -52,18 +62,22 @@ pub struct Value {
 /// An operation; its values are named as in JSON.
 #[derive(Clone, PartialEq, Message)]
 pub struct Operation {
+    /// Name of the operation, as in JSON.
     #[prost(string, tag = "1")]
     pub op: String,
+    /// Description of the operation in one line.
     #[prost(string, tag = "2")]
     pub text: String,
-    /// The entry, and the byte in it, of the method that completes it.
+    /// Index of the entry with the method that completes it, in the submission.
     #[prost(uint32, optional, tag = "3")]
     pub entry: Option<u32>,
+    /// Byte offset in the entry of that method's data word (for immediate data: of the header).
     #[prost(uint32, optional, tag = "4")]
     pub offset: Option<u32>,
     /// The submission, where it is another one than that of the message.
     #[prost(uint64, optional, tag = "5")]
     pub serial: Option<u64>,
+    /// Values of the operation that are known.
     #[prost(message, repeated, tag = "6")]
     pub values: Vec<Value>,
 }
@@ -71,25 +85,34 @@ pub struct Operation {
 /// A method write, or several of data words that follow one another.
 #[derive(Clone, PartialEq, Message)]
 pub struct Method {
+    /// Index of its entry in the submission.
     #[prost(uint32, tag = "1")]
     pub entry: u32,
+    /// Byte offset of its first data word (for immediate data: of the header) in the entry.
     #[prost(uint32, tag = "2")]
     pub offset: u32,
+    /// Number of the subchannel.
     #[prost(uint32, tag = "3")]
     pub subchannel: u32,
+    /// Number of the class that interprets it; 0 where that is not known.
     #[prost(uint32, tag = "4")]
     pub class: u32,
+    /// Byte address of the method.
     #[prost(uint32, tag = "5")]
     pub address: u32,
+    /// Name of the method, where the class's table has it.
     #[prost(string, optional, tag = "6")]
     pub name: Option<String>,
+    /// First data word.
     #[prost(uint32, tag = "7")]
     pub data: u32,
+    /// True if the subdevice mask skips it.
     #[prost(bool, tag = "8")]
     pub masked: bool,
-    /// How many words.
+    /// Number of data words.
     #[prost(uint32, tag = "9")]
     pub words: u32,
+    /// Fields of the data word, by name.
     #[prost(message, repeated, tag = "10")]
     pub fields: Vec<Value>,
 }
@@ -97,10 +120,13 @@ pub struct Method {
 /// Place at which an entry could not be read on, and the reason.
 #[derive(Clone, PartialEq, Message)]
 pub struct Stop {
+    /// Index of the entry in the submission.
     #[prost(uint32, tag = "1")]
     pub entry: u32,
+    /// Byte offset of the place in the entry.
     #[prost(uint32, tag = "2")]
     pub offset: u32,
+    /// Reason, in words.
     #[prost(string, tag = "3")]
     pub text: String,
 }
@@ -108,8 +134,10 @@ pub struct Stop {
 /// A class by its name.
 #[derive(Clone, PartialEq, Message)]
 pub struct Class {
+    /// Number of the class.
     #[prost(uint32, tag = "1")]
     pub class: u32,
+    /// Name of the class.
     #[prost(string, tag = "2")]
     pub name: String,
 }

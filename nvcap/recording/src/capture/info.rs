@@ -21,7 +21,7 @@ pub struct TraceInfo {
     pub monotonic_ns: u64,
     /// `CLOCK_REALTIME` at the same time, ns.
     pub realtime_ns: u64,
-    /// How submissions were seen: `trap`, `observe`, or the format that the recording was made of.
+    /// Way in which submissions were seen: `trap`, `observe`, or the format that the recording was made of.
     pub how: String,
     /// The GPU's time stamps were read.
     pub gpu_time: bool,
@@ -33,7 +33,7 @@ pub struct TraceInfo {
     pub redacted: bool,
     /// The command that was traced, with its arguments.
     pub command: Vec<String>,
-    /// Which of the trace's files this is, counted from 0.
+    /// Number of this file among the trace's, counted from 0.
     pub file: u32,
     /// Records of earlier files that this one would need and lacks.
     pub left_out: u64,
@@ -152,7 +152,7 @@ pub struct GpuClock {
 }
 
 impl GpuClock {
-    /// That of a stamp, where it has a time of the GPU and the moment is known from both sides.
+    /// Takes the clock from a stamp, where it has a time of the GPU and the moment is known from both sides.
     pub(super) fn of(pid: u32, stamp: &Stamp) -> Option<Self> {
         Some(Self {
             pid,

@@ -106,7 +106,7 @@ pub(super) struct Head {
     pub trace: u32,
     /// The number of the record in the trace, counted from 0.
     pub number: u64,
-    /// Which part of the body follows, and of how many.
+    /// Part of the body that follows, and the number of parts.
     pub part: (u32, u32),
 }
 

@@ -435,10 +435,10 @@ pub(super) enum Lost {
     Records(LostRecords),
     #[prost(message, tag = "5")]
     UnknownChannel(LostDoorbells),
-    /// How many stacks.
+    /// Number of stacks.
     #[prost(uint64, tag = "6")]
     Stacks(u64),
-    /// Why something was not traced.
+    /// Reason why something was not traced.
     #[prost(string, tag = "7")]
     Untraced(String),
 }

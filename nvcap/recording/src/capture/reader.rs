@@ -57,7 +57,7 @@ pub enum Error {
         number: u64,
         /// Its kind.
         kind: String,
-        /// Why.
+        /// Reason why it is not understood.
         why: NotUnderstood,
     },
     /// A packet of a kind that this nvcap does not know: told for the first one of each kind.
@@ -73,13 +73,13 @@ pub enum Error {
     MoreOfKind {
         /// Their kind.
         kind: u8,
-        /// How many, without the first.
+        /// Number of them, without the first.
         count: u64,
     },
     /// Records are missing: told at the end.
     #[error("{count} of the records up to number {last} are missing, the first is number {first}")]
     Missing {
-        /// How many.
+        /// Number of missing records.
         count: u64,
         /// The first one's number.
         first: u64,
@@ -91,7 +91,7 @@ pub enum Error {
         "{count} records of earlier files came behind later ones and are not shown; join the files in the order of their numbers"
     )]
     Earlier {
-        /// How many records.
+        /// Number of records.
         count: u64,
     },
     /// The recording was not ended.
@@ -110,7 +110,7 @@ pub enum Error {
         "{packets} packets are of other traces that were merged into this file; they are not shown"
     )]
     OtherTraces {
-        /// How many packets.
+        /// Number of packets.
         packets: u64,
     },
 }
@@ -152,7 +152,7 @@ pub struct Reader<R> {
     assembly: Option<Assembly>,
     calls: HashMap<u32, Arc<Calls>>,
     numbers: Numbers,
-    /// How many records of unknown kinds came, by kind.
+    /// Number of records of unknown kinds that came, by kind.
     unknown: BTreeMap<u8, u64>,
     ended: bool,
     done: bool,
@@ -370,7 +370,7 @@ fn whole(assembly: &mut Option<Assembly>, head: Head, part: &[u8]) -> Option<Vec
     }
 }
 
-/// Which numbers have come.
+/// Numbers of records that have come.
 #[derive(Default)]
 struct Numbers {
     next: u64,

@@ -47,7 +47,7 @@ pub struct LogOptions {
     pub driver_version: Option<Version>,
 }
 
-/// Why a log cannot be read.
+/// Reason why a log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be opened or read.
@@ -55,7 +55,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of opening or reading it.
         error: io::Error,
     },
     /// It is not an ioctl log.
@@ -77,7 +77,7 @@ pub struct Log {
     pub bad_lines: Vec<usize>,
     /// The number of ioctls whose return value or returned argument is missing, because the log was cut.
     pub unfinished: usize,
-    /// Why the end of the log is missing; `None` where it ends as a whole log does.
+    /// Reason why the end of the log is missing; `None` where it ends as a whole log does.
     pub cut: Option<String>,
 }
 
@@ -118,7 +118,7 @@ pub fn read(reader: impl Read, options: LogOptions) -> io::Result<Log> {
     read_at_most(reader, options, (MOST_TEXT, MOST_RECORDS))
 }
 
-/// As [`read`], but stops after `most.0` bytes of text, or when the records take about `most.1` bytes of memory.
+/// Reads as [`read`] does, but stops after `most.0` bytes of text, or when the records take about `most.1` bytes of memory.
 fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> io::Result<Log> {
     let mut reader = BufReader::new(reader);
     let mut parser = Parser {

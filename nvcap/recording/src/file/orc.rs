@@ -79,11 +79,11 @@ pub enum Error {
         "no record at byte {offset} ({why}): {skipped} B are passed over, and reading goes on behind them"
     )]
     Damaged {
-        /// Where.
+        /// Offset of the place in the file, B.
         offset: u64,
-        /// How many bytes were passed over.
+        /// Number of bytes that were passed over.
         skipped: u64,
-        /// What did not fit.
+        /// Mismatch that was found there.
         why: Damage,
     },
     /// The search for the next record was given up.
@@ -91,11 +91,11 @@ pub enum Error {
         "no record at byte {offset} ({why}), nor in the {passed} B from there on: it is no capture, and the rest is not read"
     )]
     GivenUp {
-        /// Where.
+        /// Offset of the place in the file, B.
         offset: u64,
-        /// How many bytes were searched.
+        /// Number of bytes that were searched.
         passed: u64,
-        /// What did not fit.
+        /// Mismatch that was found there.
         why: Damage,
     },
 }

@@ -64,17 +64,17 @@ pub enum Damage {
         "no block at byte {offset}: {skipped} B are passed over, and reading goes on behind them"
     )]
     Passed {
-        /// Where.
+        /// Offset of the place in the file, B.
         offset: u64,
-        /// How many bytes were passed over.
+        /// Number of bytes that were passed over.
         skipped: u64,
     },
     /// The search for the next block was given up.
     #[error("no block at byte {offset}, nor in the {passed} B from there on: the rest is not read")]
     GivenUp {
-        /// Where.
+        /// Offset of the place in the file, B.
         offset: u64,
-        /// How many bytes were searched.
+        /// Number of bytes that were searched.
         passed: u64,
     },
 }
@@ -190,7 +190,7 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// How far on in what is left of the file a whole block lies.
+    /// Returns the distance, in what is left of the file, at which a whole block lies, B.
     fn whole_block_behind(&self) -> Option<usize> {
         let rest = self.file.rest();
         (1..rest.len()).find(|at| {

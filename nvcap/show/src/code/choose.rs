@@ -1,4 +1,4 @@
-//! Which functions a name or a pattern means.
+//! Functions that a name or a pattern means.
 
 use crate::output::kernel_name::{demangled, short};
 use nvcap_decode::cubin::{Function, Image};
@@ -9,7 +9,9 @@ const MOST_PROPOSED: usize = 5;
 /// A function of an image.
 #[derive(Clone, Copy)]
 pub struct Choice<'a> {
+    /// Image that has the function.
     pub image: &'a Image,
+    /// Function that was chosen.
     pub function: &'a Function,
 }
 

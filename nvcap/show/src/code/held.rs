@@ -15,6 +15,7 @@ const MOST_IMAGE: u64 = 1 << 30;
 /// Images, those of one architecture or of all.
 pub struct Held<'m, M: ?Sized> {
     memory: &'m M,
+    /// Images that were asked for: of one architecture, or of all.
     pub images: Vec<Image>,
     /// Architectures of all images, also of those that were not asked for.
     pub architectures: BTreeSet<u32>,

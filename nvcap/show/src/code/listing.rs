@@ -28,6 +28,7 @@ pub struct Listing<'a> {
     pub address: Option<u64>,
     /// The architecture, where it is known.
     pub sm: Option<u32>,
+    /// Bytes of the code.
     pub code: &'a [u8],
     /// By offset; empty without a disassembler.
     pub said: BTreeMap<u64, Said>,
@@ -55,7 +56,7 @@ impl Listing<'_> {
         })
     }
 
-    /// As text.
+    /// Returns the listing as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
         if let Some((image, function)) = self.function {
@@ -106,7 +107,7 @@ impl Listing<'_> {
         out
     }
 
-    /// As one object (docs/code.md has the members).
+    /// Returns the listing as one object (docs/code.md has the members).
     pub fn json(&self) -> Value {
         let mut object = json!({
             "bytes": self.code.len(),

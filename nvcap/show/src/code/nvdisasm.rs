@@ -38,7 +38,7 @@ pub fn of_function(
     Ok(parse(&text, Some(&function.name)))
 }
 
-/// As [`of_function`], of code alone.
+/// Asks as [`of_function`] does, about code alone.
 ///
 /// # Errors
 /// As those of [`of_function`].

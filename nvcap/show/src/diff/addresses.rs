@@ -53,7 +53,7 @@ impl Renamed {
         before.0.is_none_or(|other| other == b) && before.1.is_none_or(|other| other == a)
     }
 
-    /// As [`Renamed::pair`], where neither stands for another.
+    /// Pairs them as [`Renamed::pair`] does, where neither stands for another.
     pub(super) fn pair_if_new(&mut self, a: Address, b: Address) {
         if !self.to_b.contains_key(&a) && !self.to_a.contains_key(&b) {
             self.pair(a, b);

@@ -13,10 +13,10 @@ use super::collect::{Capture, ChannelLines, Line};
 use super::line::Kind;
 use super::sums::{Sum, sums};
 
-/// How two recordings are compared.
+/// Options of the comparison of two recordings.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Which addresses the operations have does not matter, not even whether they are the same one.
+    /// True if the addresses of the operations do not matter, not even that they are the same one.
     pub any_data: bool,
     /// Unchanged lines before and after a change.
     pub context: usize,

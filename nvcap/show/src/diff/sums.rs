@@ -12,7 +12,7 @@ use super::collect::{Capture, Counted};
 pub(super) struct Sum {
     /// `doorbells`, `operation`, `kernel`, `method`.
     pub of: &'static str,
-    /// Which one; of kernels a number of `Words`, where `kernel` has it.
+    /// Name of what was counted; of kernels a number of `Words`, where `kernel` has it.
     pub name: String,
     pub kernel: Option<u32>,
     pub a: Counted,

@@ -15,8 +15,11 @@ const SHOWN: usize = 40;
 /// Input of the text of a comparison: both recordings with their names, and words.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
+    /// Name and content of the first recording.
     pub a: (&'a str, &'a Capture),
+    /// Name and content of the second recording.
     pub b: (&'a str, &'a Capture),
+    /// Texts of both recordings.
     pub words: &'a Words,
     /// Sums alone, without hunks.
     pub brief: bool,

@@ -1,7 +1,6 @@
 //! Splits the argument bytes of a launch into arguments. The kernel's image lists each parameter's offset and size; the mangled
 //! name gives the types.
 
-use super::kernel_name;
 use nvcap_decode::cubin::Param;
 use nvcap_decode::wire::words::u32s;
 
@@ -12,7 +11,7 @@ const SMALL: i64 = 1 << 24;
 
 /// An argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Argument {
+pub(crate) struct Argument {
     /// Its number, from 0.
     pub ordinal: u16,
     /// Its place among the arguments, bytes.
@@ -27,14 +26,18 @@ pub struct Argument {
     pub pointer: Option<u64>,
 }
 
-/// The arguments of a kernel. `name` is its mangled name; `bytes` are those of constant bank 0 from the first argument on, as
-/// many as are known.
-#[must_use]
-pub fn arguments(name: &str, params: &[Param], bytes: &[u8]) -> Vec<Argument> {
-    typed(kernel_name::parameters(name).as_deref(), params, bytes)
+/// Returns the arguments of a kernel, with the types that its mangled name gives.
+#[cfg(test)]
+fn arguments(name: &str, params: &[Param], bytes: &[u8]) -> Vec<Argument> {
+    typed(
+        super::kernel_name::parameters(name).as_deref(),
+        params,
+        bytes,
+    )
 }
 
-/// As [`arguments`], with the types that the name gives, if it gives any.
+/// Returns the arguments of a kernel, with the types that its name gives, if it gives any. `bytes` are those of constant bank 0 from the
+/// first argument on, as many as are known.
 pub(super) fn typed(types: Option<&[String]>, params: &[Param], bytes: &[u8]) -> Vec<Argument> {
     let types = types.filter(|types| types.len() == params.len());
     let of = |(param, at): (&Param, usize)| {
@@ -136,7 +139,7 @@ fn unsigned(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(all))
 }
 
-/// As [`unsigned`], with its sign.
+/// Reads a number as [`unsigned`] does, with its sign.
 fn signed(bytes: &[u8]) -> Option<i64> {
     let spare = 64_u32.checked_sub(bytes.len() as u32 * 8)?;
     let value = unsigned(bytes)?;

@@ -88,7 +88,7 @@ fn engines(c: &ChannelView, live: Live) -> Vec<String> {
     }
 }
 
-/// As [`likely_use`], else by the methods in its ring.
+/// Returns the use that [`likely_use`] tells, else that of the methods in its ring.
 fn use_by(model: &Model, c: &ChannelView, live: Live) -> &'static str {
     match (likely_use(model, c), live.engine) {
         ("?", Engine::Graphics) => "graphics or compute",

@@ -30,9 +30,9 @@ pub enum Weight {
     Bytes,
 }
 
-/// How many submissions are remembered as counted: events of one may come later than those of the next.
+/// Number of submissions that are remembered as counted: events of one may come later than those of the next.
 const MOST_COUNTED: usize = 1 << 16;
-/// How many submissions' stacks are kept: later JSON lines of a submission do not repeat its stack.
+/// Number of submissions whose stacks are kept: later JSON lines of a submission do not repeat its stack.
 const MOST_KNOWN: usize = 4096;
 
 /// Sums of weights by stack.
@@ -127,7 +127,7 @@ impl Folder {
         }
     }
 
-    /// As [`Folder::leaf_of`], for an operation's JSON object.
+    /// Returns the frame of an operation as [`Folder::leaf_of`] does, for its JSON object.
     fn leaf_of_json(&self, op: &str, object: &Map<String, Value>) -> String {
         let name = object.get("kernel_mangled").and_then(Value::as_str);
         let Some(name) = name.filter(|_| op == "launch") else {

@@ -1,4 +1,4 @@
-//! Which bytes of a submission's entries are missing: raw words are shown only where they were read.
+//! Bytes of a submission's entries that are missing: raw words are shown only where they were read.
 
 use nvcap_decode::wire::entry;
 use std::ops::Range;
@@ -32,7 +32,7 @@ impl Holes {
         self.0.get(entry as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// How many bytes of an entry are missing.
+    /// Returns the number of bytes of an entry that are missing.
     #[must_use]
     pub(super) fn missing(&self, entry: u32) -> usize {
         self.of(entry).iter().map(Range::len).sum()

@@ -214,7 +214,7 @@ struct Text {
     short: bool,
     /// True for each entered node that is a list of template arguments.
     nodes: Vec<bool>,
-    /// How many lists of template arguments the current piece lies in.
+    /// Number of lists of template arguments that the current piece lies in.
     within: usize,
     /// A list has just ended; its `>` follows.
     closing: bool,

@@ -256,7 +256,7 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     fitted(out, ledger, color, Fit::default());
 }
 
-/// As [`text`], with the table fitted.
+/// Appends the ledger as [`text`] does, with the table fitted.
 pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) {
     let t = ledger.totals();
     let mut f = Formatter::new(out, color);
@@ -347,7 +347,7 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
     f.end();
 }
 
-/// How close observing came to missing an entry, a line for each channel; no line without `--how observe`.
+/// Appends the distance of observing from missing an entry, a line for each channel; no line without `--how observe`.
 pub(crate) fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     let Some(o) = ledger.observed() else {
         return;
@@ -376,7 +376,7 @@ pub(crate) fn margins(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
     f.end();
 }
 
-/// How observing went: its margin, its cost, and the reasons why entries are missing.
+/// Appends the account of observing: its margin, its cost, and the reasons why entries are missing.
 fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
     let ms = |ns: u64| ns as f64 / 1e6;
     let share = |ns: u64| 100.0 * ns as f64 / o.wall_ns.max(1) as f64;
@@ -426,7 +426,7 @@ fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
     }
 }
 
-/// Why observed entries are missing.
+/// Returns the reasons why observed entries are missing.
 fn reasons(o: &Observed) -> Vec<String> {
     let mut all = Vec::new();
     if o.laps > 0 {

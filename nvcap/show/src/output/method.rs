@@ -1,4 +1,4 @@
-//! How a method write is shown: class, method and fields by name, in text and in JSON.
+//! Text and JSON of a method write: class, method and fields by name.
 
 use nvcap_decode::wire::words::u32s;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub(crate) struct Explainer {
 /// A method's name and fields, looked up once.
 #[derive(Debug)]
 struct Named {
-    /// As the public headers spell it; the address in hex where they do not.
+    /// Name as the public headers spell it; the address in hex where they do not.
     name: String,
     known: bool,
     carries_data: bool,

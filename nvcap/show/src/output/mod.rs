@@ -52,7 +52,7 @@ use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::Record;
 
-/// How much of each submission a sink makes use of, and so how much the decoder must give.
+/// Part of each submission that a sink makes use of, and so the part that the decoder must give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Detail {
     /// Operations.
@@ -81,22 +81,22 @@ impl Detail {
 pub struct Summary {
     /// Submissions, entries, method writes, ...
     pub counts: Counts,
-    /// How often each method was written: class, byte address, writes.
+    /// Number of writes to each method: class, byte address, writes.
     pub methods: Vec<(u32, u16, u64)>,
-    /// How often the GPU's time stamps were read (`--gpu-time`).
+    /// Reads of the GPU's time stamps (`--gpu-time`).
     pub stamps: StampReads,
 }
 
 /// The reads of the GPU's time stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StampReads {
-    /// How often stamps were read.
+    /// Number of times that stamps were read.
     pub reads: u64,
     /// For how long stamps were read again and again, summed over all processes, ns.
     pub ns: u64,
-    /// How many stamps were seen.
+    /// Number of stamps that were seen.
     pub stamps: u64,
-    /// How often a GPU's clock and the host's stepped against each other.
+    /// Number of steps of a GPU's clock and the host's against each other.
     pub steps: u64,
 }
 
@@ -176,7 +176,7 @@ pub trait Sink {
     /// When the output can take no more.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// How many objects could not be written so far. Those in the buffer do not count.
+    /// Returns the number of objects that could not be written so far. Those in the buffer do not count.
     fn unshown(&self) -> u64 {
         0
     }

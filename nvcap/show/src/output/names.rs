@@ -105,7 +105,7 @@ pub(crate) fn direction(d: Direction) -> &'static str {
     }
 }
 
-/// How a launch was commanded, as filters and JSON name it.
+/// Returns the way in which a launch was commanded, as filters and JSON name it.
 #[must_use]
 pub(crate) fn launch_how(h: LaunchHow) -> &'static str {
     match h {

@@ -12,7 +12,7 @@ use nvcap_decode::wire::hash::NumberMap;
 /// Records that nothing shown has needed yet.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
-    /// How many records came.
+    /// Number of records that came.
     came: u64,
     processes: NumberMap<u32, Described>,
     threads: NumberMap<u32, Described>,
@@ -92,7 +92,7 @@ impl Needed {
         self.take(c.at, Some(c.channel), c.gpu)
     }
 
-    /// As [`Needed::of_submission`], for a record of what is not shown: a loss, or what was passed over.
+    /// Takes records as [`Needed::of_submission`] does, for a record of what is not shown: a loss, or what was passed over.
     pub(super) fn of_record(&mut self, record: &Record) -> Vec<Record> {
         match record {
             Record::Loss(l) => self.take(l.at, l.channel, None),

@@ -7,7 +7,7 @@ pub fn plural(n: u64, one: &str) -> String {
     format!("{n} {one}{s}")
 }
 
-/// As [`plural`], for a word whose plural is not made by an s.
+/// Counts as [`plural`] does, for a word whose plural is not made by an s.
 #[must_use]
 pub fn plural_of(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })

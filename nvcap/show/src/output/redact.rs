@@ -17,7 +17,7 @@ pub struct Redactor {
 /// Replacement of hidden bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Redacted {
-    /// How many bytes are hidden.
+    /// Number of bytes that are hidden.
     #[serde(rename = "redacted_bytes")]
     pub bytes: u64,
     /// Their hash: within a run the same for the same bytes.

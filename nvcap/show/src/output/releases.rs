@@ -1,4 +1,4 @@
-//! Which channel releases which semaphore, to tell a wait for another channel from a wait for the channel itself.
+//! Channels that release semaphores, to tell a wait for another channel from a wait for the channel itself.
 
 use nvcap_decode::decode::event::{Body, Context, Event, Operation, SemaphoreAction};
 use nvcap_decode::record::ChannelId;

@@ -39,7 +39,7 @@ use super::style::{Formatter, Plain, Role};
 use super::writer::Output;
 use super::{Detail, Sink, Summary};
 
-/// How the statistics are written.
+/// Form in which the statistics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Tables.

@@ -29,7 +29,7 @@ pub struct Streams {
     out: Output,
     json: bool,
     sharing: Sharing,
-    /// How channels were spread over runlists when there were the most channels: at the end those of ended processes are gone.
+    /// Spread of channels over runlists when there were the most channels: at the end those of ended processes are gone.
     spread: Vec<GpuReport>,
     most: usize,
 }
@@ -130,7 +130,7 @@ impl Sink for Streams {
     }
 }
 
-/// How channels are spread over runlists, in words.
+/// Returns the spread of channels over runlists, in words.
 #[must_use]
 pub(crate) fn spread_text(spread: &[GpuReport]) -> String {
     let mut text = String::new();

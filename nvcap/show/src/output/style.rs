@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write as _};
 
-/// When colour is used.
+/// Condition on which colour is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Color {
     /// On a terminal, unless `NO_COLOR` is set to something or `TERM` is `dumb`.
@@ -111,7 +111,7 @@ impl<'a> Formatter<'a> {
         self.full_names
     }
 
-    /// How many columns are left on the current line; `None` if lines are not cut.
+    /// Returns the number of columns that are left on the current line; `None` if lines are not cut.
     pub(crate) fn room(&self) -> Option<usize> {
         let shown = String::from_utf8_lossy(&self.out[self.begin..]);
         self.width

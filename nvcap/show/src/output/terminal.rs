@@ -1,4 +1,4 @@
-//! How many columns the terminal has. Knows no format.
+//! Number of columns that the terminal has. Knows no format.
 
 use std::io;
 

@@ -67,9 +67,9 @@ pub struct TextOptions {
     pub width: Option<usize>,
     /// Only the ledger is shown.
     pub quiet: bool,
-    /// When colour is used.
+    /// Condition on which colour is used.
     pub color: Color,
-    /// How times are shown.
+    /// Clock by which times are shown.
     pub clock: Clock,
     /// Names of kernels with template arguments and parameters.
     pub full_names: bool,
@@ -85,7 +85,7 @@ pub struct Text {
     explain: Explainer,
     columns: Columns,
     releases: Releases,
-    /// How many operations were left out because they are the driver's own, or nodes of graphs.
+    /// Number of operations that were left out because they are the driver's own, or nodes of graphs.
     left_out: u64,
     repeats: Repeats,
     /// Data words of a method that carries data, gathered into one line.
@@ -132,7 +132,7 @@ impl Text {
         Ok(())
     }
 
-    /// How many columns lines are cut to; `None` with `-v`, whose details are shown in full.
+    /// Returns the number of columns that lines are cut to; `None` with `-v`, whose details are shown in full.
     fn width(&self) -> Option<usize> {
         if self.options.verbose {
             return None;

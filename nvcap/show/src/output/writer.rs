@@ -18,7 +18,7 @@ use nvcap_recording::blocked_write;
 /// Bytes gathered before they are written.
 const BUFFER: usize = 256 * 1024;
 
-/// How long an object for a pipe is buffered while others come: whoever reads the pipe sees it soon.
+/// Time for which an object for a pipe is buffered while others come: whoever reads the pipe sees it soon.
 const SOON: Duration = Duration::from_millis(20);
 
 /// Most bytes of one write: as many as a pipe holds, so that progress is noticed with a slow reader.
@@ -42,8 +42,8 @@ impl Standard {
         }
     }
 
-    /// How many of `bytes` are written at once. A traced command writes to standard error, too, so nvcap writes whole lines
-    /// there, as many as a pipe takes in one piece: then lines of one do not land within lines of the other.
+    /// Returns the number of `bytes` that are written at once. A traced command writes to standard error, too, so nvcap writes whole
+    /// lines there, as many as a pipe takes in one piece: then lines of one do not land within lines of the other.
     fn piece(self, bytes: &[u8]) -> usize {
         if self == Self::Output {
             return bytes.len().min(PIECE);
@@ -76,11 +76,11 @@ pub struct Output {
     /// A write failed and the target cannot be cut back: its last line may be incomplete.
     torn: bool,
     line_buffered: bool,
-    /// When the buffer was last written, if it goes to a standard stream.
+    /// Time at which the buffer was last written, if it goes to a standard stream.
     written: Option<Instant>,
     unshown: u64,
     told: bool,
-    /// Why the last objects could not be written.
+    /// Error because of which the last objects could not be written.
     refused: Option<io::Error>,
 }
 

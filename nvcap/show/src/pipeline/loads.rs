@@ -1,4 +1,4 @@
-//! Which submissions are the driver's own: those that make a context and those that load a module.
+//! Submissions that are the driver's own: those that make a context and those that load a module.
 //!
 //! libcuda writes a module by entries that look like small copies and memsets of the program: each variable and constant
 //! bank is an inline write (a fill or copy by a copy engine, where it is large) with a semaphore release behind it. The last
@@ -32,7 +32,7 @@ const HOLD_NS: u64 = 20_000_000;
 const HOLD_CONTEXT_NS: u64 = 1_000_000_000;
 /// Longest time without a record within a load: 10 ms were seen.
 const IDLE_NS: u64 = 60_000_000;
-/// How often, in time of the records, it is looked for what has waited too long.
+/// Time between two looks for what has waited too long, in time of the records, ns.
 const LOOK_NS: u64 = 1_000_000;
 /// The most records that wait.
 const MOST_HELD: usize = 1 << 14;

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use nvcap_decode::record::{ChannelId, Life, Process, Record};
 use nvcap_decode::wire::hash::NumberMap;
 
-/// How long a record waits for earlier ones, in time of the records.
+/// Time for which a record waits for earlier ones, in time of the records, ns.
 pub const WINDOW_NS: u64 = 100_000_000;
 /// The same where the GPU's time stamps are awaited: a submission may be in its ring for that long before the GPU works on it.
 pub const GPU_TIME_WINDOW_NS: u64 = 1_000_000_000;
@@ -49,7 +49,7 @@ pub(super) struct Order {
     /// The latest time so far.
     newest: u64,
     has_begun: bool,
-    /// When the trace began, if it began with a process that ran already.
+    /// Time at which the trace began, if it began with a process that ran already, ns.
     attached: Option<u64>,
     /// The time up to which everything has left.
     left: u64,
@@ -65,9 +65,9 @@ pub(super) struct Order {
 /// The waiting records, by time, then by arrival.
 #[derive(Debug, Default)]
 struct Held {
-    /// Those that came in this order, as nearly all do.
+    /// Records that came in this order, as nearly all do.
     in_order: VecDeque<(Place, Record)>,
-    /// Those that came behind later ones.
+    /// Records that came behind later ones.
     behind: BTreeMap<Place, Record>,
     arrived: u64,
 }
@@ -124,7 +124,7 @@ impl Default for Order {
 }
 
 impl Order {
-    /// That holds records for this long.
+    /// Makes an order that holds records for this long.
     pub(super) fn within(window_ns: u64) -> Self {
         Self::new(window_ns, MOST_BYTES)
     }
@@ -186,7 +186,7 @@ impl Order {
         self.leave()
     }
 
-    /// How long a record with this time waits.
+    /// Returns the time for which a record with this time waits, ns.
     fn window(&self, key: u64) -> u64 {
         let age = self.attached.map(|began| key.saturating_sub(began));
         let at_first = age.filter(|_| self.window_ns <= WINDOW_NS);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvcap_decode::record::{Calls, Stack, Submission};
 
-/// How many are kept: a submission may be held back until it is known whose doorbell found it.
+/// Number of stacks that are kept: a submission may be held back until it is known whose doorbell found it.
 const MOST: usize = 16 * 1024;
 
 /// See the module. The key is time and thread, which no two doorbells share.

@@ -90,7 +90,7 @@ struct Ran {
     /// The program of a kernel; none of a copy.
     program: Option<u64>,
     doorbell: u64,
-    /// How many were in the ring before it.
+    /// Number of entries that were in the ring before it.
     depth: u64,
     begin: u64,
     reset: u64,
@@ -153,7 +153,8 @@ fn pushbuffer(ran: &Ran) -> Pushbuffer {
     p
 }
 
-/// How long works of three programs take: nearly the same, evenly spread, and rarely very long, by turns or in phases.
+/// Returns the program and the length of a work, of three programs: nearly the same, evenly spread, and rarely very long, by turns or in
+/// phases.
 fn length(random: &mut Random, n: u32, in_phases: bool) -> (u64, u64) {
     let program = match in_phases {
         true => u64::from(n / 97 % 3),

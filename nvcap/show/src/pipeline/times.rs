@@ -17,7 +17,7 @@ pub(super) fn of(times: &mut GpuTimes, s: &Submission, exec_time: bool) -> Arc<[
     }
 }
 
-/// How long a record waits for the GPU's times; a program in step with nvcap may take longer.
+/// Returns the time for which a record waits for the GPU's times, ns; a program in step with nvcap may take longer.
 pub(super) fn window_ns() -> u64 {
     #[cfg(feature = "in-step")]
     if nvcap_process::in_step::is_on() {
@@ -26,7 +26,7 @@ pub(super) fn window_ns() -> u64 {
     GPU_TIME_WINDOW_NS
 }
 
-/// How often stamps were read.
+/// Returns the reads of stamps.
 pub(super) fn reads(times: &GpuTimes) -> StampReads {
     let (reads, ns, stamps, steps) = times.coverage();
     StampReads {

@@ -21,7 +21,7 @@ pub(super) struct Table {
     unix_ns: u64,
     cpu_ns: u64,
     lines: Option<usize>,
-    /// Those that cannot be looked into.
+    /// Processes that cannot be looked into.
     refused: BTreeMap<u32, Refused>,
 }
 

@@ -101,7 +101,7 @@ pub(super) struct Order<'a> {
 
 /// A format.
 pub(super) trait Export {
-    /// How it is named on the command line, and what `-o` may be.
+    /// Returns its name on the command line, and what `-o` may be.
     fn names(&self) -> (&'static str, &'static str);
 
     /// The sink, with its files.

@@ -1,4 +1,4 @@
-//! Which of the processes that may not be looked into are to be told of: each once, and not too often. Pure.
+//! Choice of the processes that may not be looked into and are to be told of: each once, and not too often. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(refusals.said.len(), 3);
     }
 
-    /// Those that come within the pause are told after it.
+    /// Tests that refusals which come within the pause are told after it.
     #[test]
     fn not_too_often() {
         let mut refusals = Refusals::default();

@@ -27,7 +27,7 @@ pub(super) struct Observed {
     tally: Arc<Mutex<Tally>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
-    /// Why it has ended.
+    /// Reason why it has ended.
     ended: Option<String>,
     began_ns: u64,
 }

@@ -36,7 +36,7 @@ impl Recorded {
         })
     }
 
-    /// How long it lasts, ns.
+    /// Returns its length, ns.
     pub(super) fn length_ns(&self) -> u64 {
         self.tally.length_ns()
     }

@@ -22,7 +22,7 @@ pub(super) struct Screen {
     keys: File,
     /// A signal has come.
     ended: Arc<AtomicBool>,
-    /// How many signals had come to live traces when the screen was opened.
+    /// Number of signals that had come to live traces when the screen was opened.
     signals: u32,
 }
 
@@ -40,7 +40,8 @@ pub(super) fn need() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many signals have come to live traces so far. Such a trace runs while kernels are shown, and its handlers take the signals.
+/// Returns the number of signals that have come to live traces so far. Such a trace runs while kernels are shown, and its handlers take
+/// the signals.
 fn traced_signals() -> u32 {
     nvcap_process::signals::count()
 }
@@ -54,7 +55,7 @@ fn keys() -> io::Result<File> {
     }
 }
 
-/// How long the end may take after a signal.
+/// Time that the end may take after a signal.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Starts a thread that ends the program `PATIENCE` after a signal. It is needed where drawing blocks on a terminal that takes no output.

@@ -25,7 +25,7 @@ pub(super) trait Shown {
     fn around(&self, state: &State) -> Around;
 }
 
-/// How long keys are waited for.
+/// Time for which keys are waited for.
 const TICK: Duration = Duration::from_millis(200);
 
 /// Draws and takes keys until the user ends it, or the terminal or a signal does.

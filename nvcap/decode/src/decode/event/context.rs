@@ -22,7 +22,7 @@ pub struct Context {
     pub engine: Engine,
     /// Serial number of the submission in this trace, from 0.
     pub serial: u64,
-    /// How it was seen.
+    /// Way in which it was seen.
     pub how: How,
     /// Fetched later than at its own doorbell.
     pub late: bool,
@@ -30,7 +30,7 @@ pub struct Context {
     pub phase: Option<std::sync::Arc<str>>,
     /// The calls that led to its doorbell (`--stacks`).
     pub stack: Option<std::sync::Arc<Calls>>,
-    /// When the GPU worked on each of its entries, as far as it was seen (`--gpu-time`).
+    /// Times at which the GPU worked on each of its entries, as far as they were seen (`--gpu-time`).
     pub gpu_time: Option<std::sync::Arc<[GpuTime]>>,
     /// Parts that its entries are of work that the driver submits on its own account, where one is.
     pub parts: Option<std::sync::Arc<[Option<PartOf>]>>,
@@ -51,7 +51,7 @@ impl Context {
         entries.saturating_sub(1) as u32
     }
 
-    /// When the GPU worked on the submission: on its first entry that works, or that has times.
+    /// Returns the time of the GPU's work on the submission: on its first entry that works, or that has times.
     pub fn gpu_time_of_submission(&self) -> Option<&GpuTime> {
         let all = self.gpu_time.as_ref()?;
         all.iter()
@@ -59,7 +59,7 @@ impl Context {
             .or_else(|| all.first())
     }
 
-    /// When the GPU worked on an entry, by its index in the submission; `None` where nobody asked for it.
+    /// Returns the time of the GPU's work on an entry, by its index in the submission; `None` where nobody asked for it.
     #[must_use]
     pub fn gpu_time_of(&self, entry: u32) -> Option<&GpuTime> {
         self.gpu_time.as_ref()?.get(entry as usize)

@@ -1,4 +1,4 @@
-//! When and for how long the GPU worked on an entry, as far as it was seen.
+//! Begin and duration of the GPU's work on an entry, as far as they were seen.
 
 use crate::wire::GpuVa;
 
@@ -116,7 +116,7 @@ pub struct GpuDuration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GpuExec {
-    /// When the first instruction ran.
+    /// Moment at which the first instruction ran.
     pub start: GpuMoment,
     /// For how long instructions ran.
     pub duration: Option<GpuDuration>,
@@ -126,7 +126,7 @@ pub struct GpuExec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GpuTime {
-    /// When the GPU began the work: of kernels, when it wrote their launch's stamp, which is where CUPTI and nsys count from.
+    /// Begin of the GPU's work: of kernels, the write of their launch's stamp, which is where CUPTI and nsys count from.
     pub start: Option<GpuMoment>,
     /// Evidence for `start`; `None` where the start is not known.
     pub start_by: Option<StartBy>,
@@ -134,7 +134,7 @@ pub struct GpuTime {
     pub duration: Option<GpuDuration>,
     /// The execution of its kernels; `None` of what has no first instruction, such as copies.
     pub exec: Option<GpuExec>,
-    /// How long the entry waited from its doorbell until then, ns: at least and at most.
+    /// Time that the entry waited from its doorbell until then, ns: at least and at most.
     pub queued: Option<(u64, u64)>,
     /// Evidence for the time since which the entry waited; `None` where that time is not known.
     pub queued_by: Option<QueuedBy>,
@@ -143,9 +143,9 @@ pub struct GpuTime {
     pub ready_gpu_ns: Option<u64>,
     /// The semaphore that it waited for when it was there and the entry before it had ended.
     pub wait: Option<GpuWait>,
-    /// How many launches and copies the entry has; a graph's replay is one. The times are of all of them together.
+    /// Launches and copies that the entry has; a graph's replay is one. The times are of all of them together.
     pub works: u32,
-    /// When the work had ended, where that is told without its begin.
+    /// End of the work, where that is told without its begin.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub ended: Option<GpuMoment>,
     /// The times from the stamp, where those above are the execution's ([`Self::by_exec`]).
@@ -172,7 +172,7 @@ pub struct GpuWait {
 }
 
 impl GpuTime {
-    /// When the work ended, on the GPU's clock, ns.
+    /// Returns the end of the work, on the GPU's clock, ns.
     #[must_use]
     pub fn end_gpu_ns(&self) -> Option<u64> {
         Some(self.start?.gpu_ns + self.duration?.ns)
@@ -236,7 +236,7 @@ impl GpuTime {
         Some(self.exec?.start.gpu_ns.saturating_sub(start.gpu_ns))
     }
 
-    /// How long the instructions of the entry's only launch ran.
+    /// Returns the time for which the instructions of the entry's only launch ran.
     #[must_use]
     pub fn exec_alone(&self) -> Option<GpuDuration> {
         self.exec?.duration.filter(|_| self.works <= 1)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::record::{ChannelId, Kernel};
 use crate::wire::GpuVa;
 
-/// How a launch was commanded.
+/// Way in which a launch was commanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -109,7 +109,7 @@ pub struct QmdRelease {
 pub struct Launch {
     /// Program's or driver's.
     pub kind: LaunchKind,
-    /// How it was commanded.
+    /// Way in which it was commanded.
     pub how: LaunchHow,
     /// The action on its QMD, if the pushbuffer names it.
     pub pcas: Option<PcasAction>,

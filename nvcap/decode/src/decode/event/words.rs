@@ -3,7 +3,7 @@
 use crate::record::named;
 
 named! {
-    /// How a copy engine's transfer lays out or changes its bytes; docs/decoding.md has the rules.
+    /// Layout or change of the bytes of a copy engine's transfer; docs/decoding.md has the rules.
     pub enum CopyMode {
         /// Nothing is transferred.
         None = "none",
@@ -79,7 +79,7 @@ named! {
     }
 }
 
-/// Which engine runs a copy: `grce` or `ce` with its number where known, in text and JSON.
+/// Engine that runs a copy: `grce` or `ce` with its number where known, in text and JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CopyEngine {
     /// The copy engine driven by a graphics channel.

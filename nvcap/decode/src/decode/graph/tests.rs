@@ -257,8 +257,8 @@ impl Bench {
 
 use LaunchHow::{Dependent as ByGrid, Released, Scheduled};
 
-/// As the driver forms a chain of 8 kernels and more (tests/captures, graph_upload_32): chunks, whose heads are released by
-/// the pushbuffer and by the node before.
+/// Writes a chain of 8 kernels and more as the driver forms it (tests/captures, graph_upload_32): chunks, whose heads are
+/// released by the pushbuffer and by the node before.
 fn upload_chain(p: &mut Pushbuffer) {
     write(p, 0, &root(&[decrements(1)]));
     let nodes = [

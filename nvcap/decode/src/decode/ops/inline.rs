@@ -12,7 +12,7 @@ use crate::decode::{
 use crate::wire::GpuVa;
 use crate::wire::words::u32_at;
 
-/// How many bytes at the start of inline data an operation keeps.
+/// Number of bytes at the start of inline data that an operation keeps.
 const HEAD: usize = 64;
 /// The most words that a macro may write (libcuda uses a kernel from 8 KiB on).
 const MAX_FILL: u32 = 1 << 16;

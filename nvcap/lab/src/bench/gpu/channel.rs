@@ -41,7 +41,7 @@ pub(crate) const PUSHBUFFER_LEN: u64 = 8 << 20;
 const SEMAPHORES_LEN: u64 = 0x1000;
 const SEMAPHORE: usize = 16;
 
-/// How long the GPU may take for a submission before it is said to hang.
+/// Time that the GPU may take for a submission before it is said to hang.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A channel with its ring, pushbuffer and semaphores.
@@ -63,7 +63,7 @@ pub(crate) struct Channel {
     payload: u32,
 }
 
-/// When a submission was made.
+/// Moment at which a submission was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submitted {
     /// Before the doorbell was rung.

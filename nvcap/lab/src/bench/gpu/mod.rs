@@ -11,7 +11,7 @@ use std::{os::fd::OwnedFd, rc::Rc};
 
 pub(crate) use channel::{Channel, PUSHBUFFER_LEN};
 pub(crate) use kept::Kept;
-pub use kept::Submission;
+pub(crate) use kept::Submission;
 pub(crate) use memory::{Memory, Place};
 
 use super::rm::{Access, Client, Error, Mapping, Object, Os};

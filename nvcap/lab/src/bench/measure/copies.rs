@@ -29,7 +29,7 @@ impl Buffers {
     }
 }
 
-/// How often a size is measured in a pass: long ones vary less.
+/// Returns the number of times that a size is measured in a pass: long ones vary less.
 pub(super) fn runs(bytes: u64) -> usize {
     match bytes {
         0..=0x10_0000 => 21,

@@ -15,8 +15,8 @@ use crate::bench::{
 /// Runs of a pass.
 pub(super) const RUNS: usize = 501;
 
-/// How long the GPU is let wait for a semaphore before it is released, so that it waits indeed: for another while each time, evenly
-/// spread, for it looks at the semaphore now and then.
+/// Time for which the GPU is let wait for a semaphore before it is released, so that it waits indeed: for another while each time,
+/// evenly spread, for it looks at the semaphore now and then.
 const WAITING: Duration = Duration::from_micros(30);
 const SPREAD: Duration = Duration::from_micros(20);
 
@@ -29,7 +29,7 @@ const WORDS: usize = 256;
 /// Bytes that are written for one time.
 const WRITTEN: usize = 0x1_0000;
 
-/// Those of a channel.
+/// Measures the latencies of a channel.
 pub(crate) fn latencies(channel: &mut Channel, class: u32) -> Result<Vec<Latency>, Error> {
     Ok(vec![
         host_releases(channel, class)?,

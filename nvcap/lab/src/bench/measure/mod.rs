@@ -30,7 +30,7 @@ pub struct Times {
     pub min_ns: f64,
     /// The longest, in ns.
     pub max_ns: f64,
-    /// How many.
+    /// Number of runs.
     pub runs: usize,
     /// The two fastest passes, in ns.
     #[serde(skip)]
@@ -93,7 +93,7 @@ fn repeat(runs: usize, mut once: impl FnMut() -> Result<f64, Error>) -> Result<T
 pub struct Point {
     /// Its bytes.
     pub bytes: u64,
-    /// What it took.
+    /// Times of its runs.
     #[serde(flatten)]
     pub times: Times,
     /// 10^9 bytes a second.
@@ -101,6 +101,7 @@ pub struct Point {
 }
 
 impl Point {
+    /// Makes the point of so many bytes (`bytes`) with these times, and its rate.
     pub fn new(bytes: u64, times: Times) -> Self {
         let gb_per_s = bytes as f64 / times.ns;
         Self {
@@ -170,7 +171,7 @@ pub struct Latency {
     pub name: &'static str,
     /// Description of what was measured.
     pub what: String,
-    /// What it took.
+    /// Times of its runs.
     #[serde(flatten)]
     pub times: Times,
 }

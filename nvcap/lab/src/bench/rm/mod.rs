@@ -24,21 +24,21 @@ pub enum Error {
     Open {
         /// The file.
         path: String,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
     /// The kernel refused an ioctl or a mapping.
     #[error("cannot {what}: {error}")]
     System {
-        /// What was to be done.
+        /// Action that was refused, in words.
         what: String,
-        /// Why.
+        /// Error of the system.
         error: io::Error,
     },
     /// The driver refused a call.
     #[error("cannot {what}: the driver says {}", named(*status))]
     Status {
-        /// What was to be done.
+        /// Action that was refused, in words.
         what: String,
         /// NV_STATUS.
         status: u32,
@@ -59,7 +59,7 @@ pub enum Error {
     NoGpu {
         /// The minor number that was asked for.
         minor: u32,
-        /// Those that there are.
+        /// Minor numbers of the GPUs that there are.
         there: Vec<u32>,
     },
     /// The GPU has no class of an engine that is needed.

@@ -8,7 +8,7 @@ use std::{
     ptr,
 };
 
-/// How a mapping is used.
+/// Access that a mapping allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Memory.

@@ -54,7 +54,7 @@ impl Structure {
         self.element(field, 0)
     }
 
-    /// How many elements a field has.
+    /// Returns the number of elements that a field has.
     pub(crate) fn count(&self, field: &'static str) -> Result<usize, Error> {
         let field = self.layout.field(field).ok_or(self.unknown(field))?;
         Ok(elements(field.kind))

@@ -59,7 +59,7 @@ fn priorities(scene: &Scene, channels: &[Channel]) -> String {
     )
 }
 
-/// When the kernel behind one that fills the GPU several times over started.
+/// Tells when the kernel behind one that fills the GPU several times over started.
 fn behind_a_full_gpu(scene: &Scene) -> Option<String> {
     let [first, second] = scene.kernels.as_slice() else {
         return None;

@@ -54,14 +54,14 @@ pub struct Ran {
     pub called_ns: u64,
     pub returned_ns: u64,
     pub start_ns: u64,
-    /// When its last block started.
+    /// Time at which its last block started, ns.
     pub dispatched_ns: u64,
     pub end_ns: u64,
     /// True for the first kernel of its stream if it started more than a quarter of its length after its launch had returned.
     pub late: bool,
     /// Kernel that a late one waited behind, where one was found.
     pub behind: Option<Behind>,
-    /// When its first block ran.
+    /// Times at which its first block ran.
     pub busy: Busy,
     #[serde(skip)]
     pub starts_ns: Vec<u64>,
@@ -75,7 +75,7 @@ pub struct Copied {
     pub way: String,
     pub bytes: u64,
     pub copies: usize,
-    /// How many of them the trace shows.
+    /// Number of them that the trace shows.
     pub seen: u64,
     /// Numbers of the channels that they went into.
     pub channels: Vec<u32>,

@@ -27,12 +27,17 @@ use told::{Device, Told};
 /// The study.
 #[derive(Clone, Debug, Serialize)]
 pub struct Study {
+    /// GPU that was studied, as CUDA tells it.
     pub device: Device,
+    /// Rules of Bakita and Anderson, each with the scenes' verdict.
     pub rules: Vec<Rule>,
+    /// Findings of the scenes, in words.
     pub findings: Vec<Finding>,
+    /// Channels of the processes that took part.
     pub channels: Vec<Channel>,
     /// The GPU's copy engines, as the driver told of them.
     pub copy_engines: Vec<CopyEngine>,
+    /// Scenes that were played, in their order.
     pub scenes: Vec<Scene>,
     /// Notes on what could not be done.
     pub notes: Vec<String>,

@@ -1,4 +1,4 @@
-//! When something ran, and when it stood still.
+//! Times at which something ran, and at which it stood still.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Busy {
     pub start_ns: u64,
     pub end_ns: u64,
-    /// When it stood still between the two: from, to. In order, apart from each other.
+    /// Times at which it stood still between the two, ns: from, to. In order, apart from each other.
     pub pauses: Vec<(u64, u64)>,
 }
 

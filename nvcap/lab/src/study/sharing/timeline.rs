@@ -27,7 +27,7 @@ struct Row {
 struct Bar {
     from: u64,
     to: u64,
-    /// When its last block started.
+    /// Time at which its last block started, ns.
     dispatched: Option<u64>,
     says: String,
 }

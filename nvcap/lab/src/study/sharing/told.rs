@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 /// All that it says.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Told {
+    /// GPU that the scenes were played on.
     pub device: Device,
+    /// Scenes that were played, in their order.
     pub scenes: Vec<Scene>,
     /// Notes on what could not be done.
     pub notes: Vec<String>,
@@ -20,6 +22,7 @@ pub struct Device {
     pub sms: u64,
     /// Blocks of 512 threads that run at once.
     pub fill_blocks: u64,
+    /// Number of the least urgent priority of a stream, which is the greatest number.
     pub least_priority: i32,
     /// The number of the most urgent one, which is the least number.
     pub greatest_priority: i32,
@@ -32,49 +35,59 @@ pub struct Scene {
     pub name: String,
     /// `CUDA_DEVICE_MAX_CONNECTIONS`, where it was set.
     pub connections: Option<u32>,
+    /// Processes that took part.
     pub processes: Vec<Process>,
 }
 
 /// One process's part.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Process {
+    /// Id of the process.
     pub pid: u32,
     /// By how much times of the processor may be wrong on the GPU's clock.
     pub clock_error: u64,
+    /// Kernels that it launched, in the order of launches.
     pub kernels: Vec<Kernel>,
+    /// Copies that it made, those of one size together.
     pub copies: Vec<Copies>,
 }
 
 /// A kernel, in the order of launches.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Kernel {
+    /// Name of its stream in the scene.
     pub stream: String,
+    /// Priority of its stream, as CUDA numbers it: a lower number is more urgent.
     pub priority: i32,
     /// Its first argument's lower half: unique in a run.
     pub number: u32,
     /// For how long each block was asked to last.
     pub ns: u64,
-    /// When the launch was called, and when that returned.
+    /// Time at which the launch was called, ns.
     pub called: u64,
+    /// Time at which the launch returned, ns.
     pub returned: u64,
+    /// Time at which its first block started, ns.
     pub start: u64,
+    /// Time at which its last block ended, ns.
     pub end: u64,
-    /// When each block started, sorted.
+    /// Times at which each block started, sorted, ns.
     pub starts: Vec<u64>,
     /// On how many SMs its blocks were.
     pub sms: u64,
-    /// When its first block stood still.
+    /// Times at which its first block stood still, ns: from, to.
     pub pauses: Vec<(u64, u64)>,
 }
 
 /// Copies of the same size, one after the other.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Copies {
+    /// Name of their stream in the scene.
     pub stream: String,
     /// `h2d` or `d2h`.
     pub way: String,
     /// Bytes of each: unique in a run.
     pub bytes: u64,
-    /// When each had ended.
+    /// Time at which each had ended, ns.
     pub ends: Vec<u64>,
 }

@@ -73,7 +73,7 @@ struct Fat {
 /// A hash of instructions that the loader does not change, of those that are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sample {
-    /// Which of them are hashed: a bit each.
+    /// Instructions that are hashed, of those that are looked at: a bit each.
     which: u16,
     hash: u64,
 }
@@ -95,7 +95,7 @@ pub(super) struct Found {
     pub(super) driver: bool,
 }
 
-/// Which files a process has mapped.
+/// Files that a process has mapped.
 #[derive(Default)]
 pub(super) struct OfProcess {
     /// By device and inode, with the file's number where it has fat binaries.
@@ -150,7 +150,7 @@ impl Default for Files {
 }
 
 impl Files {
-    /// Those that may take as much processor time as they need.
+    /// Makes files that may take as much processor time as they need.
     pub(crate) fn without_limit() -> Self {
         Self {
             free: Duration::from_secs(1 << 32),
@@ -447,7 +447,7 @@ fn looked_at(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..samples).map(move |n| (n, n * all / samples * INSTRUCTION))
 }
 
-/// Those of them that the loader does not change.
+/// Returns those of the instructions that are looked at which the loader does not change: a bit each.
 fn unchanged(len: usize, relocations: &[u64]) -> u16 {
     looked_at(len)
         .filter(|(_, at)| {

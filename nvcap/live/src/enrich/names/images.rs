@@ -11,7 +11,7 @@ use nvcap_decode::wire::words::{u16_at, u64_at};
 const MOST_NAME: usize = 64 << 10;
 /// The most bytes of an image.
 const MOST_IMAGE: u64 = 1 << 30;
-/// How far before a name the beginning of its image is looked for.
+/// Distance before a name in which the beginning of its image is looked for, B.
 const MOST_SOUGHT: u64 = 8 << 20;
 
 /// An image, read when it is first needed.

@@ -12,7 +12,7 @@ use super::images::{self, Images, Named};
 use super::scan::Space;
 use nvcap_decode::wire::words::{u32_at, u64_at};
 
-/// How far from a program's address other words of its record are looked for, bytes.
+/// Distance from a program's address in which other words of its record are looked for, B.
 const REACH: i64 = 768;
 /// Programs, and places of each, that are looked at while learning.
 const MOST_PROGRAMS: usize = 48;
@@ -21,7 +21,7 @@ const MOST_PLACES: usize = 48;
 const LEAST_WITHOUT_IMAGES: usize = 4;
 /// Records that are asked for their neighbours while learning.
 const MOST_SAMPLES: usize = 8;
-/// How far beyond a program's address a link to the next record is looked for.
+/// Distance beyond a program's address in which a link to the next record is looked for, B.
 const LINK_REACH: i64 = 1536;
 /// The greatest distance from the address that a link holds to the program's address there.
 const LINK_OFFSET: i64 = 512;

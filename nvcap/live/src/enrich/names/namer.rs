@@ -23,19 +23,19 @@ use crate::enrich;
 use nvcap_decode::record::{At, Kernel, Life, Record};
 use nvcap_decode::wire::GpuVa;
 
-/// How long lines wait for a name.
+/// Time for which lines wait for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
-/// How long output waits that has no line for a name that is found later.
+/// Time for which output waits that has no line for a name that is found later.
 pub(crate) const LONG_PATIENCE: Duration = Duration::from_secs(1);
 /// While names are outstanding, the source is asked this often.
 pub(crate) const SOON: Duration = Duration::from_millis(2);
 /// Asks that come within this time are answered by one search.
 const GATHER: Duration = Duration::from_millis(2);
-/// How often programs without a name are looked for again, where processor time is left for it.
+/// Time between two searches for programs without a name, where processor time is left for it.
 const AGAIN: Duration = Duration::from_secs(2);
-/// How soon after a search that did not find them, the first time; twice as long after each.
+/// Time after a search that did not find them, the first time; twice as long after each.
 const FIRST_AGAIN: Duration = Duration::from_millis(30);
-/// How long nothing must have been asked before files are looked into.
+/// Time for which nothing must have been asked before files are looked into.
 const QUIET: Duration = Duration::from_millis(10);
 
 /// Set to `file` where names are looked for in mapped files alone, for as long as that takes: the tests' way to compare what is found there with the names
@@ -108,13 +108,13 @@ impl Namer {
         (namer, Answers { answer, _asked })
     }
 
-    /// How many asks have no answer.
+    /// Returns the number of asks that have no answer.
     #[cfg(test)]
     pub(crate) fn asks(&self) -> usize {
         self.outstanding.iter().map(|(_, count)| count).sum()
     }
 
-    /// How long the oldest ask has had no answer.
+    /// Returns the time for which the oldest ask has had no answer.
     fn asked_for(&self) -> Option<Duration> {
         let (asked, _) = self.outstanding.front()?;
         Some((self.now)().saturating_duration_since(*asked))
@@ -200,7 +200,7 @@ impl Namer {
         self.patience > PATIENCE && self.is_asking(self.patience)
     }
 
-    /// How much longer output waits for names.
+    /// Returns the time for which output still waits for names.
     pub(crate) fn patience(&self) -> Duration {
         self.asked_for()
             .map_or(Duration::ZERO, |time| self.patience.saturating_sub(time))
@@ -341,8 +341,8 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Ar
     }
 }
 
-/// How many asks are answered when programs were looked for again, and when that is done next: soon, where it was broken off for
-/// requests that came.
+/// Returns the number of asks that are answered when programs were looked for again, and the time when that is done next: soon, where
+/// it was broken off for requests that came.
 fn after_again(owed: &mut usize, waiting: &AtomicUsize) -> (usize, Instant) {
     match waiting.load(Ordering::SeqCst) {
         0 => (std::mem::take(owed), Instant::now() + AGAIN),

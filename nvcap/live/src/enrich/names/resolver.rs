@@ -75,7 +75,7 @@ pub(crate) struct Cost {
     pub(crate) latest: Duration,
 }
 
-/// How far the programs that are left have been looked for in files.
+/// Extent to which the programs that are left have been looked for in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FileSearch {
     /// Not at all.
@@ -96,19 +96,20 @@ pub(crate) struct Resolver {
     known: Known,
     images: Images,
     layout: Option<Layout>,
-    /// How many programs must be known before the layout is looked for again, now and when this search began.
+    /// Number of programs that must be known before the layout is looked for again, now and when this search began.
     next_try: usize,
     first_try: usize,
-    /// How many images were known when the layout was last looked for, and when [`Resolver::tell_again`] last looked.
+    /// Number of images that were known when the layout was last looked for, and when [`Resolver::tell_again`] last looked.
     images_learnt: usize,
     images_told: usize,
     /// Programs whose names are from text alone: an image may tell them again.
     by_text: BTreeMap<u64, Ask>,
-    /// How many programs were known when launches were last found to contradict the layout.
+    /// Number of programs that were known when launches were last found to contradict the layout.
     contradicted_at: usize,
     /// Programs that were not found: they are looked for again with the next ones.
     left: Vec<Ask>,
-    /// Those of them whose code is that of several functions: they have a name that is not certain. A record tells which it is.
+    /// Programs that are left and whose code is that of several functions: they have a name that is not certain. A record tells which it
+    /// is.
     ambiguous: HashSet<u64>,
     /// Every program that was asked for.
     programs: Vec<Program>,
@@ -122,7 +123,7 @@ pub(crate) struct Resolver {
     records: BTreeSet<u64>,
     /// The files that the process has mapped.
     files: OfProcess,
-    /// How far its programs have been looked for in them.
+    /// Extent to which its programs have been looked for in them.
     file_search: FileSearch,
     /// Nothing but files is looked at.
     files_alone: bool,

@@ -17,7 +17,7 @@ use std::{
 use crate::enrich::present;
 use nvcap_decode::cubin::HEADS;
 use nvcap_decode::wire::words::u64s;
-pub use nvcap_process::procfs::{
+pub(crate) use nvcap_process::procfs::{
     self,
     mem::{Ordinary, Peek},
 };
@@ -264,7 +264,7 @@ impl Needles {
             | (word == HEADS[1])
     }
 
-    /// How far a word is from the nearest program.
+    /// Returns the distance of a word from the nearest program, B.
     fn distance(&self, word: u64) -> u64 {
         let (before, behind) = self
             .sorted

@@ -255,7 +255,7 @@ static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 thread_local! {
     static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// How far the clock of processor time goes on each time that it is read.
+    /// Time by which the clock of processor time goes on each time that it is read.
     static TICK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 

@@ -14,7 +14,7 @@ pub(super) fn batch(usual: Duration) -> Duration {
     usual
 }
 
-/// How long stamps are waited for, ns, which is usually so long.
+/// Returns the time for which stamps are waited for, ns; `usual` is the one out of step.
 pub(super) fn patience_ns(usual: u64) -> u64 {
     #[cfg(feature = "in-step")]
     if nvcap_process::in_step::is_on() {

@@ -27,17 +27,17 @@ mod regions;
 use once::Once;
 use regions::{Kind, Regions};
 
-/// How long output waits for the times of a submission.
+/// Time for which output waits for the times of a submission, ns.
 pub(crate) const PATIENCE_NS: u64 = 1_000_000_000;
 /// While stamps are awaited, the source is asked this often.
 pub(crate) const SOON: Duration = Duration::from_millis(2);
-/// How long the last stamps are waited for at the end.
+/// Time for which the last stamps are waited for at the end.
 pub(crate) const LAST: Duration = Duration::from_millis(5);
 /// Changes are handed on this often.
 const BATCH: Duration = Duration::from_millis(1);
-/// That they were read is handed on this often where nothing changes, ns.
+/// Time between two records that semaphores were read, where nothing changes, ns.
 const QUIET_NS: u64 = 100_000_000;
-/// How long semaphores are read without a pause after the last change; then with pauses.
+/// Time for which semaphores are read without a pause after the last change; then with pauses.
 const EAGER: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_micros(20);
 /// The length of a burst, where reading has a share of a processor alone.
@@ -48,7 +48,7 @@ const EACH: u64 = 16;
 /// Bytes of an entry below which it is always looked through: a replay of a graph is short.
 const SMALL: usize = 512;
 
-/// How long before its trap a doorbell was rung at most, ns: the processor traps behind the store.
+/// Longest time from a doorbell to its trap, ns: the processor traps behind the store.
 const TRAP_NS: u64 = 10_000;
 
 /// Number of processors from which the thread that reads runs before others: there it takes none that the traced process needs.
@@ -72,7 +72,7 @@ pub(crate) struct Stamper {
     counts: HashMap<ChannelId, u64>,
     to: mpsc::Sender<Request>,
     from: mpsc::Receiver<Record>,
-    /// When the newest submission came.
+    /// Time at which the newest submission came.
     newest: Option<Instant>,
 }
 
@@ -243,7 +243,7 @@ struct Reader {
     share: Option<f64>,
     processes: HashMap<u32, Process>,
     pauses: Pauses,
-    /// When something changed last, and when records were handed on.
+    /// Time at which something changed last, and time at which records were handed on.
     changed: Instant,
     handed: Instant,
 }

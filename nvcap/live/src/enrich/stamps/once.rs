@@ -24,9 +24,9 @@ struct Awaited {
     payload: u32,
     /// Stamps up to this one are old, ns of the GPU's clock.
     old_ns: u64,
-    /// When it had no stamp yet: before its doorbell, or when it was read last; 0 where that is not known, ns.
+    /// Time at which it had no stamp yet: before its doorbell, or when it was read last; 0 where that is not known, ns.
     absent_ns: u64,
-    /// When it was read first; `None`: not yet, ns.
+    /// Time at which it was read first; `None`: not yet, ns.
     first_ns: Option<u64>,
 }
 

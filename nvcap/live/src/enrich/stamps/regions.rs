@@ -13,7 +13,7 @@ const STAMPED: u64 = 16;
 const PIECE: u64 = 64;
 /// Regions do not reach across pages: a page that cannot be read must not hide another.
 const PAGE: u64 = 4096;
-/// How often each region is read alone, to learn how long that takes.
+/// Number of times that each region is read alone, to learn how long that takes.
 const PACES: usize = 32;
 /// Time allowed between the end of a region's read and the next one's beyond the least of both, ns.
 const MARGIN_NS: u64 = 150;
@@ -87,19 +87,19 @@ pub(super) struct Regions {
     pace: Pace,
     /// Addresses that cannot be read.
     refused: Vec<u64>,
-    /// When the last read began, ns, 0 before the first, and how long it took.
+    /// Begin of the last read, ns, 0 before the first, and its duration, ns.
     last: u64,
     last_took: u64,
 }
 
-/// How long reads take. The regions are read one after the other: each is read within a part of that time.
+/// Durations of reads. The regions are read one after the other: each is read within a part of that time.
 #[derive(Clone, Debug, Default)]
 struct Pace {
     /// The least time of a read of each region alone, and of all of them, ns.
     alone: Vec<u64>,
     all: u64,
     samples: usize,
-    /// How long after the begin of the fastest read each region is read, and how long before its end that is over, ns; empty while
+    /// Time from the begin of the fastest read to the read of each region, and from the end of that to the read's end, ns; empty while
     /// that is not known.
     parts: Vec<(u64, u64)>,
 }
@@ -154,8 +154,8 @@ impl Pace {
         }
     }
 
-    /// How long after the begin of a read that took so long a region was read at the earliest, and how long before the end of another
-    /// one at the latest, ns.
+    /// Returns the earliest time of a region's read after the begin of a read that took `first`, and the latest time before the end of
+    /// another one that took `second`, ns.
     fn of(&self, region: usize, first: u64, second: u64) -> (u64, u64) {
         let (begin, behind) = self.parts.get(region).copied().unwrap_or_default();
         let scaled = |part: u64, took: u64| match took < self.all.saturating_mul(SLOW) {
@@ -232,7 +232,7 @@ impl Regions {
         self.pace = Pace::new(self.regions.len());
     }
 
-    /// How long a read of one region takes, while that is still learnt, and which.
+    /// Reads one region while the durations are still learnt: returns its index and the duration, ns.
     fn one(&mut self, memory: &impl Read, now: &impl Fn() -> u64) -> Option<(usize, u64)> {
         let index = self.pace.wants()?;
         let region = self.regions.get(index)?;

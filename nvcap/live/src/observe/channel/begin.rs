@@ -13,7 +13,7 @@ use crate::observe::{
 use nvcap_decode::record::Channel;
 use nvcap_decode::wire::release::{self, Release};
 use nvcap_process::memory::ring;
-pub use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::Peek;
 
 /// Entries before the first one that is followed from which it is learnt whether they bear payloads.
 const LEARNT: u64 = 32;

@@ -113,7 +113,7 @@ impl Storer {
         })
     }
 
-    /// How often it has stored.
+    /// Returns the number of times that it has stored.
     #[cfg(test)]
     pub(super) fn stores(&self) -> u64 {
         self.shared().counts.stores.load(SeqCst)

@@ -1,5 +1,5 @@
-//! How the trace of a process begins: of a command before it is executed, of a running process; its doorbells, and the
-//! channels that the user named in it.
+//! Begin of the trace of a process: of a command before it is executed, of a running process; its doorbells, and the channels
+//! that the user named in it.
 
 use std::{io, thread};
 
@@ -19,7 +19,7 @@ use super::{
     outbox::seen_now,
 };
 use nvcap_decode::record::{self, At, CpuVa, Device, Process, Record};
-pub use nvcap_process::{
+pub(super) use nvcap_process::{
     memory::{
         maps::{self, Area},
         scan, snapshot,

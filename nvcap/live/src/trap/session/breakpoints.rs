@@ -1,4 +1,4 @@
-//! Which threads have which doorbell watched. May not know anything of captures.
+//! Threads, and the doorbells that each of them has watched. May not know anything of captures.
 //!
 //! Invariant: a process has at most one set of events for an address, its own or an inherited one: two would trap twice.
 //! Hits of events that were closed stay counted.
@@ -21,7 +21,7 @@ use nvcap_decode::record::At;
 /// For so long a breakpoint may have no debug register while its thread runs, ns: what it takes to set it, and much more.
 pub(super) const UNSET_NS: u64 = 1_000_000;
 
-/// Why a doorbell cannot be watched.
+/// Reason why a doorbell cannot be watched.
 #[derive(Debug)]
 pub(super) enum WatchError {
     /// A thread has no debug register left.

@@ -14,7 +14,7 @@ use nvcap_decode::{
     record::{At, Lost, Segment},
     wire::entry,
 };
-pub use nvcap_process::{
+pub(super) use nvcap_process::{
     memory::{reuse, ring},
     procfs::mem::{Memory, Peek},
 };

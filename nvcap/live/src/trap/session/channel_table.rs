@@ -24,7 +24,7 @@ use super::{
     outbox::Outbox,
 };
 use nvcap_decode::record::{Channel, ChannelId, Lost, Origin, Record, Segment};
-pub use nvcap_process::{
+pub(super) use nvcap_process::{
     memory::scan,
     procfs::mem::{Memory, Peek},
 };
@@ -49,7 +49,7 @@ pub(super) struct LearntToken {
     pub(super) token: u32,
     /// The driver told it; else it was concluded.
     pub(super) told: bool,
-    /// When it became known.
+    /// Time at which it became known, ns.
     pub(super) time_ns: u64,
 }
 
@@ -347,7 +347,7 @@ impl ChannelTable {
         id
     }
 
-    /// As [`Self::announce`], of a channel of which something is missing; none of what only looked like a channel.
+    /// Announces a channel of which something is missing, as [`Self::announce`] does; none of what only looked like a channel.
     pub(super) fn id_of_loss(&mut self, index: u32, out: &mut Outbox) -> Option<ChannelId> {
         let channel = &self[index];
         let doubtful = channel.id.is_none() && channel.announced.origin == Origin::Found;
@@ -445,7 +445,7 @@ impl ChannelTable {
     }
 }
 
-/// Why something of a channel may be missing that no position tells.
+/// Returns the reasons why something of a channel may be missing that no position tells.
 fn unreadable(channel: &ChannelState, state: &c::SharedChannel) -> Vec<String> {
     let mut all = Vec::new();
     let unread = state.unread + state.waiting;

@@ -8,7 +8,7 @@ use super::{
     mode::{Duty, Mode},
 };
 
-/// How often rings are looked at whose doorbells are counted, and how often the counts are told, ns.
+/// Time between two looks at rings whose doorbells are counted, and between two records of the counts, ns.
 const LOOK_NS: u64 = 100_000_000;
 const TELL_NS: u64 = 1_000_000_000;
 

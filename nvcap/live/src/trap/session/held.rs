@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use super::super::assemble::Gathered;
 
-/// How long they are held at most, ns.
+/// Longest time for which they are held, ns.
 const HOLD_NS: u64 = 50_000_000;
-/// How many of a channel are held at most.
+/// Most submissions of a channel that are held.
 const MOST: usize = 512;
 
 /// A submission held back.

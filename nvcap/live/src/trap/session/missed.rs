@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// How often the kernel is asked whether the processes still exist, ns: for an end that no BPF program saw.
+/// Time between two asks of the kernel whether the processes still exist, ns: for an end that no BPF program saw.
 const LOOK_NS: u64 = 1_000_000_000;
 
 /// The event that was missed, as seen from the state of the process.

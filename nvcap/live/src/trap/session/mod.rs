@@ -63,7 +63,7 @@ use nvcap_decode::{
 };
 use nvcap_process::{procfs, stacks::queue::StackQueue};
 
-/// How to trace.
+/// Options of the trap.
 #[derive(Clone, Debug)]
 pub struct TrapOptions {
     /// The way to learn mappings and ioctls; `None` tries all.
@@ -90,7 +90,7 @@ pub struct TrapOptions {
     /// Every store that rings a doorbell is stopped at before it does, once it is known. Without it only where debug registers are
     /// lacking.
     pub precommit: bool,
-    /// Which doorbells are captured.
+    /// Choice of the doorbells that are captured.
     pub mode: Mode,
 }
 
@@ -98,7 +98,7 @@ pub struct TrapOptions {
 /// nothing to a program that was quiet for as long.
 const SLEEP: Duration = Duration::from_millis(10);
 
-/// How long records are taken out of the ring buffer before those taken are passed on.
+/// Time for which records are taken out of the ring buffer before those taken are passed on, ns.
 const DRAIN_NS: u64 = 2_000_000;
 
 /// The longest wait while rings are looked at whose doorbells are not watched.
@@ -119,7 +119,7 @@ pub(crate) struct Session {
     patrol: Patrol,
     lag: lag::Lag,
     traps: StrayTraps,
-    /// When a doorbell was last acted on whose channel was not known.
+    /// Time at which a doorbell was last acted on whose channel was not known, ns.
     scanned: u64,
     options: TrapOptions,
     refused: Vec<(Way, Error)>,
@@ -213,7 +213,7 @@ impl Session {
         (discovery.map(Discovery::way), &self.refused)
     }
 
-    /// Which doorbell program runs.
+    /// Returns the name of the doorbell program that runs.
     pub(crate) fn doorbell_program(&self) -> &'static str {
         self.capture.bpf.doorbell_name
     }

@@ -1,4 +1,4 @@
-//! Which doorbells are captured: each, or fewer where the user wants to pay less for the trap. Every record says so.
+//! Choice of the doorbells that are captured: each, or fewer where the user wants to pay less for the trap. Every record says so.
 //!
 //! Of `--batch`, the BPF programs leave a doorbell to a later one of its channel; what no later one reads is read here. Of `--count`
 //! they count alone. Of `--duty` breakpoints rest for most of the time; what is submitted then is passed over.
@@ -9,22 +9,30 @@ use nvcap_common as c;
 
 use nvcap_decode::{ledger, record::PassedWhy};
 
-/// Which doorbells are captured.
+/// Choice of the doorbells that are captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Mode {
     /// Each.
     #[default]
     Each,
     /// A channel's ring is read once for so many, or after so long.
-    Batch { doorbells: u32, within: Duration },
+    Batch {
+        /// Most doorbells of a channel that one read of its ring is for.
+        doorbells: u32,
+        /// Longest time that a submission waits to be read.
+        within: Duration,
+    },
     /// None: they are counted.
     Count,
-    /// Those in this share of the time.
-    Duty { share: f64 },
+    /// Doorbells in this share of the time.
+    Duty {
+        /// Share of the time in which doorbells are watched, 0 to 1.
+        share: f64,
+    },
 }
 
 impl Mode {
-    /// As the BPF programs have it.
+    /// Returns the mode as the BPF programs have it.
     pub(super) fn of_programs(self) -> c::Mode {
         match self {
             Self::Each | Self::Duty { .. } => c::Mode::EACH,
@@ -39,7 +47,7 @@ impl Mode {
         }
     }
 
-    /// Why entries that no doorbell captures are passed over, from the start of the trace.
+    /// Returns the reason why entries that no doorbell captures are passed over, from the start of the trace.
     pub(super) fn passes(self) -> Option<PassedWhy> {
         match self {
             Self::Each | Self::Batch { .. } => None,
@@ -48,7 +56,7 @@ impl Mode {
         }
     }
 
-    /// How long nothing needs to be done for it at most.
+    /// Returns the longest time for which nothing needs to be done for it.
     pub(super) fn longest_wait(self) -> Duration {
         match self {
             Self::Each | Self::Count => Duration::MAX,
@@ -72,7 +80,7 @@ const SHORTEST_ROUND_NS: u64 = 50_000_000;
 pub(super) struct Duty {
     /// The window that is open: since when, and what was captured before it.
     pub(super) open: Option<(u64, ledger::Captured)>,
-    /// When the next change is due.
+    /// Time at which the next change is due, ns.
     pub(super) next: u64,
     /// Time when counts are told next, of `--count`.
     pub(super) tell: u64,

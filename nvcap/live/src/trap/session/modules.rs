@@ -66,7 +66,7 @@ impl Modules {
         }
     }
 
-    /// When the modules were last looked at.
+    /// Returns the time at which the modules were last looked at, ns.
     pub(super) fn looked_at(&self) -> u64 {
         self.looked_at
     }

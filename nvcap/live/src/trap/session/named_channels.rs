@@ -12,7 +12,7 @@ use nvcap_process::memory::maps::Area;
 
 /// Time between two looks while the memory may appear, or when a ring has just moved, ns.
 const OFTEN_NS: u64 = 5_000_000;
-/// How long after a program's start the looks for the memory are that frequent, ns.
+/// Time after a program's start in which the looks for the memory are that frequent, ns.
 const START_NS: u64 = 10_000_000_000;
 
 /// The looks at the named channels, in a program of which no doorbell was seen yet.
@@ -22,7 +22,7 @@ struct Looks {
     next: u64,
     /// Time between two looks, ns.
     pause: u64,
-    /// When the program began, ns.
+    /// Time at which the program began, ns.
     since: u64,
     /// Memory of a named channel was there.
     there: bool,

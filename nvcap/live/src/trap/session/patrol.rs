@@ -1,4 +1,4 @@
-//! When the regular look at everything is due, and which losses the BPF programs' counters show since the last one.
+//! Time of the regular look at everything, and the losses that the BPF programs' counters show since the last one.
 //!
 //! Invariant: each loss that a counter shows is reported once.
 
@@ -6,7 +6,7 @@ use nvcap_common as c;
 
 use nvcap_decode::record::{Lost, RecordKind};
 
-/// How often the channels are looked at from outside, ns.
+/// Time between two looks at the channels from outside, ns.
 pub(super) const PATROL_NS: u64 = 200_000_000;
 
 /// Counters that were reported at the last patrol.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvcap_decode::record::Device;
-pub use nvcap_process::memory::{maps::Area, scan::Found};
+pub(super) use nvcap_process::memory::{maps::Area, scan::Found};
 
 /// The most doubtful rings that are remembered of an address space. With more of them, their number proves nothing.
 const DOUBTFUL_MOST: usize = 4096;
@@ -46,9 +46,9 @@ pub(super) struct Rings {
 /// Rings that are followed from now on.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// Those that were first used, or moved, since nvcap attached.
+    /// Rings that were first used, or moved, since nvcap attached.
     pub(super) certain: Vec<Found>,
-    /// Those of which only their number speaks: as many tokens were rung as rings were left. One that never moves afterwards
+    /// Rings of which only their number speaks: as many tokens were rung as rings were left. One that never moves afterwards
     /// proves nothing of the token.
     pub(super) by_number: Vec<Found>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Taken {
 pub(super) trait RungTokens {
     /// Tells whether a ring of the address space is followed.
     fn is_followed(&self, space: u32, ring: u64) -> bool;
-    /// How many such tokens there are.
+    /// Returns the number of such tokens.
     fn count(&self, space: u32) -> usize;
     /// Reads the ring buffer for doorbells that were rung during the search, which takes its time.
     fn refresh(&mut self);

@@ -1,4 +1,4 @@
-//! Which doorbells were rung, as far as records show.
+//! Doorbells that were rung, as far as records show.
 //!
 //! Invariant: a doorbell's count of submissions only grows until its address space ends.
 
@@ -20,7 +20,7 @@ pub(super) struct RungDoorbells {
     /// Address spaces in which a doorbell was seen.
     spaces: BTreeSet<u32>,
     submissions: HashMap<DoorbellWord, u64>,
-    /// When the last submission of each space was found, by a doorbell or a look, ns.
+    /// Time at which the last submission of each space was found, by a doorbell or a look, ns.
     last: BTreeMap<u32, u64>,
     /// Doorbells that have just reached that count, and the process that rang them.
     busy: Vec<(u32, DoorbellWord)>,
@@ -47,7 +47,7 @@ impl RungDoorbells {
         self.last.insert(space, time_ns);
     }
 
-    /// When the last submission of the space was found, ns.
+    /// Returns the time at which the last submission of the space was found, ns.
     pub(super) fn last(&self, space: u32) -> Option<u64> {
         self.last.get(&space).copied()
     }

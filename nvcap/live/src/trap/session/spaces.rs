@@ -12,7 +12,7 @@ use nvcap_common::{Proc, proc_flag};
 
 use nvcap_process::procfs::{self, mem::Memory};
 
-/// How long channels keep their places after the end of their address space, ns.
+/// Time for which channels keep their places after the end of their address space, ns.
 const LINGER_NS: u64 = 500_000_000;
 
 /// An address space that no process has any more.

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use nvcap_common::{self as c, kind};
 
 use super::super::{assemble, load::Loaded};
-pub use nvcap_process::procfs::{
+pub(super) use nvcap_process::procfs::{
     budget::Budget,
     mem::{Ordinary, Peek as _},
 };
@@ -19,7 +19,7 @@ use nvcap_process::stacks::{
     queue::{RawStack, StackQueue},
 };
 
-/// How long thread states are believed while stacks of their process come without Python frames, ns.
+/// Time for which thread states are believed while stacks of their process come without Python frames, ns.
 const BELIEVED_NS: u64 = 20_000_000;
 
 /// The most frames of a Python whose names are known to have been told.
@@ -34,7 +34,7 @@ const MOST_PYTHON: u64 = 1 << 30;
 struct Known {
     python: Python,
     memory: Ordinary,
-    /// When its threads were looked at.
+    /// Time at which its threads were looked at, ns.
     looked_ns: u64,
     /// Frames whose names were told.
     named: HashSet<c::PythonFrame>,

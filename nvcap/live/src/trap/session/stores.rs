@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// How often the rings of unwatched doorbells are looked at where no execution breakpoint has captured, ns.
+/// Time between two looks at the rings of unwatched doorbells where no execution breakpoint has captured, ns.
 const LOOK_NS: u64 = 1_000_000;
 /// Between two looks so far apart a ring may have gone round, ns.
 const LONG_NS: u64 = 5_000_000;
@@ -36,12 +36,12 @@ pub(super) struct StoppedStores {
     /// Until when the watchpoints of a space may not rest, ns.
     awake: HashMap<u32, u64>,
     next_look: u64,
-    /// When the last look was, and how long after the one before.
+    /// Time of the last look, and its distance from the one before, ns.
     looked: u64,
     pause: u64,
     /// Covered spaces whose rings were found read to their ends since.
     settled: HashSet<u32>,
-    /// When a look last found nothing left in the rings of a space, ns.
+    /// Time at which a look last found nothing left in the rings of a space, ns.
     read: HashMap<u32, u64>,
 }
 
@@ -152,7 +152,7 @@ impl StoppedStores {
         }
     }
 
-    /// When a look last found nothing left in the rings of a space, ns.
+    /// Returns the time at which a look last found nothing left in the rings of a space, ns.
     pub(super) fn read(&self, space: u32) -> u64 {
         self.read.get(&space).copied().unwrap_or(0)
     }

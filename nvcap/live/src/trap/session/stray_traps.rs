@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::super::error::Result;
 use nvcap_decode::record::At;
 
-/// Why a trace of a process that ended so is not complete.
+/// Reason why a trace of a process that ended so is not complete.
 const LOST: &str = "it was ended by a SIGTRAP that nobody asked for: the machine lost a hit of nvcap's breakpoint, and with it perhaps the last \
                     submission (nvcap doctor --trap measures how often it does); --how observe sets no breakpoint";
 /// The same, where the signal was not seen.

@@ -15,11 +15,11 @@ use nvcap_common::{Put, TokenKey};
 const WINDOW: u32 = 64;
 /// After this many its channel may be one that is not known.
 const PATIENCE: u32 = 16;
-/// How often each other channel must have stood still, and how often where a guess from elsewhere says the same.
+/// Number of times that each other channel must have stood still, and number where a guess from elsewhere says the same.
 const NEEDED: u32 = 2;
 const NEEDED_OF_GUESS: u32 = 1;
-/// How many doorbells are needed where only channels that are concluded to have other tokens moved as often: one thread that submits to several
-/// channels in turn. And how many where a guess from elsewhere says the same.
+/// Number of doorbells that are needed where only channels that are concluded to have other tokens moved as often: one thread that
+/// submits to several channels in turn. And number where a guess from elsewhere says the same.
 const NEEDED_BESIDE_OWNED: u32 = 8;
 const NEEDED_BESIDE_OWNED_OF_GUESS: u32 = 2;
 
@@ -47,7 +47,7 @@ struct Track {
     moved: u64,
 }
 
-/// How well a conclusion is founded.
+/// Foundation of a conclusion.
 #[derive(Clone, Copy, Debug)]
 struct Proof {
     doorbells: u32,

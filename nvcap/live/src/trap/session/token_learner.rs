@@ -1,5 +1,5 @@
-//! Which tokens were rung, where the driver's calls did not show whose they are: what a scan was for, and which doorbells
-//! found nothing. Whose a token is, `token_evidence` concludes.
+//! Tokens that were rung, where the driver's calls did not show whose they are: what a scan was for, and which doorbells found
+//! nothing. Whose a token is, `token_evidence` concludes.
 //!
 //! Invariant: a doorbell at which nothing new was found is an orphan, and stays counted until its address space ends.
 
@@ -97,8 +97,8 @@ impl TokenLearner {
         self.found.contains(key)
     }
 
-    /// How many tokens without a known channel were rung in the space. `aside`: doorbells without a moved channel that are
-    /// still to be handled.
+    /// Returns the number of tokens without a known channel that were rung in the space. `aside`: doorbells without a moved channel
+    /// that are still to be handled.
     pub(super) fn without_channel(
         &self,
         space: u32,

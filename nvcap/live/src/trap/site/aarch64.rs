@@ -46,7 +46,7 @@ enum Extend {
     None,
 }
 
-/// As [`super::decode`]: the store is the word before the middle of `code`.
+/// Decodes as [`super::decode`] does: the store is the word before the middle of `code`.
 pub(super) fn decode(code: &[u8; 2 * CODE], regs: &[u64], doorbell: u64) -> Option<Store> {
     let bytes = code.get(CODE - LEN..CODE)?.first_chunk()?;
     let store = written(u32::from_le_bytes(*bytes))?;

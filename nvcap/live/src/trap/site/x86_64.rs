@@ -11,7 +11,7 @@ use super::store::Store;
 /// Registers by the numbers in instructions: rax rcx rdx rbx rsp rbp rsi rdi r8..r15.
 const REGISTERS: usize = 16;
 
-/// As [`super::decode`]: the bytes end in the store, and the registers are those after it, which changes none.
+/// Decodes as [`super::decode`] does: the bytes end in the store, and the registers are those after it, which changes none.
 pub(super) fn decode(
     ip: u64,
     code: &[u8; 2 * CODE],
@@ -112,7 +112,7 @@ mod tests {
     const IP: u64 = 0x7f00_0000_1000;
     const DOORBELL: u64 = 0x7f11_2233_0090;
 
-    /// As in libcuda: bytes of whole instructions before the store, so that a linear decoding runs into it.
+    /// Decodes a case as in libcuda: bytes of whole instructions before the store, so that a linear decoding runs into it.
     fn case(tail: &[u8], set: &[(usize, u64)]) -> Option<Store> {
         let mut code = [0x90; 2 * CODE];
         code[CODE - tail.len()..CODE].copy_from_slice(tail);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::estimate::Share;
 
-/// How long moments are kept, ns.
+/// Time for which moments are kept, ns.
 const BACK: u64 = 60_000_000_000;
 /// Moments of so long are kept as one, ns.
 const SLOT: u64 = 1_000_000_000;

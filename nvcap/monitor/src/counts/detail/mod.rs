@@ -45,7 +45,7 @@ const MOST_KERNELS: usize = 4096;
 pub struct Sampled {
     /// Totals.
     pub sums: BTreeMap<What, Estimate>,
-    /// How many submissions came between readings, and how many of them were decoded.
+    /// Number of submissions that came between readings, and number of them that were decoded.
     pub submissions: (u64, u64),
     /// Submissions between two readings of which no block could be read.
     pub unread: u64,
@@ -53,9 +53,9 @@ pub struct Sampled {
     pub lapped: u64,
     /// Submissions that were there before the first sample of their channel.
     pub early: u64,
-    /// How long submissions took, at most.
+    /// Longest times that submissions can have taken.
     pub delays: Delays,
-    /// How many moments were taken, and at how many of them a channel had work.
+    /// Number of moments that were taken, and number of them at which a channel had work.
     pub moments: (u64, u64),
     /// Work of the channels: how often each kind was met, summed over all moments and channels.
     pub at: BTreeMap<Doing, f64>,

@@ -1,4 +1,4 @@
-//! Which submission a channel is at, now.
+//! Submission that a channel is at, now.
 //!
 //! A submission's stamp is released half a microsecond before its kernel starts, and the next submission's stamp when that kernel has
 //! ended. Between the two stamps the channel is at the kernel, although its number says that the submission is done. Copy engines release

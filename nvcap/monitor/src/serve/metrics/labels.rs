@@ -24,13 +24,13 @@ pub struct Constants {
     pub gpus: BTreeMap<u32, GpuName>,
     /// nvcap's version.
     pub version: String,
-    /// When nvcap began, seconds since the epoch.
+    /// Time at which nvcap began, seconds since the epoch.
     pub began: f64,
 }
 
 #[cfg(test)]
 impl Constants {
-    /// Those of a machine with one GPU.
+    /// Makes up the constants of a machine with one GPU.
     pub(in crate::serve) fn made_up() -> Self {
         let gpu = GpuName {
             uuid: "GPU-1".to_owned(),

@@ -25,14 +25,14 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::target::Target;
 
-/// How long a request may take.
+/// Time that a request may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The first pause before a request is sent again; each later one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest answer, bytes.
 const LONGEST_ANSWER: usize = 64 << 10;
 
-/// Why a request was not taken.
+/// Reason why a request was not taken.
 #[derive(Debug)]
 enum Failure {
     /// It may be sent again, at the earliest after this time.
@@ -222,7 +222,7 @@ fn partly(body: &[u8]) -> Option<String> {
     }
 }
 
-/// How long the collector wants to be left alone; the form with a date is not read.
+/// Returns the time for which the collector wants to be left alone; the form with a date is not read.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)

@@ -152,7 +152,7 @@ impl Batch<'_> {
         (!is_name).then(|| ("container.id", id.clone()))
     }
 
-    /// When a sum was 0. What began just now began before this moment.
+    /// Returns the time at which a sum was 0, ns since the epoch. What began just now began before this moment.
     fn start(&self, created: Option<f64>) -> u64 {
         created.map_or(0, |s| ((s * 1e9) as u64).min(self.unix_ns))
     }

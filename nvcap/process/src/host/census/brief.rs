@@ -20,9 +20,9 @@ const LONG: Duration = Duration::from_millis(50);
 /// State of a process that was born since the trace began, while it is brief.
 #[derive(Debug)]
 struct Brief {
-    /// When it was seen first.
+    /// Time at which it was seen first.
     born: Instant,
-    /// How often the modules' counts had changed when it was last looked into.
+    /// Number of changes of the modules' counts when it was last looked into.
     opens: u64,
     /// Its user, and when that was read.
     user: Option<(Identity, Instant)>,
@@ -41,10 +41,10 @@ impl Brief {
     }
 }
 
-/// Those that came and ended unseen, and those that may yet.
+/// Processes that came and ended unseen, and those that may yet.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
-    /// Those that are brief until now, by id.
+    /// Processes that are brief until now, by id.
     brief: BTreeMap<u32, Brief>,
     /// Changes of the modules' counts.
     opens: u64,
@@ -55,7 +55,7 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    /// How often the modules' counts have changed.
+    /// Returns the number of changes of the modules' counts.
     pub(super) fn opens(&self) -> u64 {
         self.opens
     }
@@ -126,7 +126,7 @@ impl Unseen {
         self.brief.retain(|_, it| age(it) < BRIEF);
     }
 
-    /// How many there are, as a text: each time that they are twice as many as were told.
+    /// Returns the number of processes as a text: each time that they are twice as many as were told.
     pub(super) fn said(&mut self) -> Option<String> {
         if self.count == 0 || self.count < 2 * self.told {
             return None;
@@ -153,7 +153,7 @@ fn said(count: u64) -> String {
     )
 }
 
-/// Why it is not known who comes and goes, where `/proc` tells of no numbers.
+/// Reason why it is not known who comes and goes, where `/proc` tells of no numbers.
 pub(super) const NO_NUMBERS: &str = "/proc has no loadavg (it is mounted with subset=pid), so that it is not known whether processes came \
                                      and ended between two looks at it; run nvcap as root or with cap_perfmon, to whom the kernel tells of \
                                      each that uses a GPU";
@@ -166,7 +166,7 @@ mod tests {
         begun + Duration::from_millis(ms)
     }
 
-    /// Those who were there while nobody opened a file of the driver's are not counted.
+    /// Tests that processes which were there while nobody opened a file of the driver's are not counted.
     #[test]
     fn who_may_have_used_a_gpu_is_counted() {
         let begun = Instant::now();

@@ -26,8 +26,8 @@ pub fn get_put(memory: &impl Peek, userd: u64) -> std::io::Result<(u32, u32)> {
 pub(super) enum Fit {
     /// It fits; what it points to.
     Yes(Target),
-    /// As `Yes`, but the entry behind GP_PUT continues the newest one. Either it was written just now and is not committed yet, or
-    /// this is a piece out of the middle of a ring.
+    /// It fits as with `Yes`, but the entry behind GP_PUT continues the newest one. Either it was written just now and is not committed
+    /// yet, or this is a piece out of the middle of a ring.
     Continues(Target),
     /// It does not fit.
     No,

@@ -27,7 +27,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// As a channel: what is known of it.
+    /// Returns it as a channel: what is known of it.
     #[must_use]
     pub fn channel(&self, at: At, id: ChannelId) -> Channel {
         Channel {
@@ -47,14 +47,14 @@ impl Found {
     }
 }
 
-/// How a ring's place relative to its USERD was known.
+/// Evidence for a ring's place relative to its USERD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
     /// libcuda's habit.
     #[default]
     Habit,
-    /// As with another channel of the process.
+    /// Place as with another channel of the process.
     Alike,
     /// Searched for.
     Sought,
@@ -62,7 +62,7 @@ pub enum Place {
     Given,
 }
 
-/// How a ring's size was known.
+/// Evidence for a ring's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Size {
@@ -103,7 +103,7 @@ pub struct Proof {
     pub moved: bool,
 }
 
-/// How much is looked at.
+/// Amount of memory that is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Effort {
     /// libcuda's habit alone.

@@ -355,7 +355,7 @@ impl Candidate {
         }
     }
 
-    /// How many entries a ring at `ring` can have, a power of two: up to its USERD or the mapping's end.
+    /// Returns the number of entries that a ring at `ring` can have, a power of two: up to its USERD or the mapping's end.
     fn room(&self, places: &Places<'_>, ring: u64) -> Option<u32> {
         let area = places.at(ring)?;
         let end = if ring < self.userd && self.userd < area.end {

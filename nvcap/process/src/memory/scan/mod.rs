@@ -43,7 +43,7 @@ pub fn rings(memory: &Memory, areas: &[Area]) -> Vec<Found> {
     search(memory, areas, Effort::Usual).found
 }
 
-/// As [`rings`], on any memory, with as much effort as is asked for, and with what was left out.
+/// Looks for rings as [`rings`] does, on any memory, with as much effort as is asked for, and notes what was left out.
 pub fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Search {
     let mut search = Search::default();
     let places = Places::new(areas);

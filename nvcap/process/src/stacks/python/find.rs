@@ -1,4 +1,4 @@
-//! Which CPython a process has, and where.
+//! Search for a process's CPython: its version, and its place.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,7 @@ use super::offsets::{self, DEBUG_BYTES};
 use super::{Python, Types, Version};
 use crate::procfs::{maps, mem::Peek, of_process, served::Served};
 
-/// Why there are no Python frames to be had of a process.
+/// Reason why there are no Python frames to be had of a process.
 #[derive(Debug)]
 pub enum FindError {
     /// Its mappings cannot be read.

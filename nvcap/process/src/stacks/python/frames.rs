@@ -8,11 +8,11 @@ use crate::procfs::mem::Peek;
 pub(crate) const MOST_FRAMES: usize = 1024;
 /// The interpreter's own frames that may lie between those of the program: one for each.
 const MOST_STEPS: usize = 2 * MOST_FRAMES;
-/// How often a thread is walked at most.
+/// Most times that a thread is walked.
 const MOST_WALKS: usize = 10;
-/// How many walks in a row must agree. A thread that calls the same functions again and again puts their frames in the same
-/// places, so that two walks of a mixture of old and new frames may well be equal: of 10,000 looks at a loop of empty
-/// functions one was, with CPython 3.11. (A walk takes some microseconds, a call of an empty function 50 ns.)
+/// Number of walks in a row that must agree. A thread that calls the same functions again and again puts their frames in the same
+/// places, so that two walks of a mixture of old and new frames may well be equal: of 10,000 looks at a loop of empty functions one
+/// was, with CPython 3.11. (A walk takes some microseconds, a call of an empty function 50 ns.)
 const AGREEING: usize = 4;
 /// Bytes of a frame that are read at once: more than up to any field.
 const FRAME_BYTES: usize = 128;

@@ -194,7 +194,7 @@ const V3_12: Offsets = Offsets {
     minor: 12,
 };
 
-/// How `_Py_DebugOffsets` begins.
+/// Bytes with which `_Py_DebugOffsets` begins.
 pub(super) const COOKIE: &[u8; 8] = b"xdebugpy";
 
 /// Bytes of `_Py_DebugOffsets` that are read: more than 3.14's has.

@@ -6,7 +6,7 @@ type Messages = std::collections::BTreeMap<String, Vec<(u32, String, String)>>;
 /// Fields from this number on are of no record.
 const ADDED: u32 = 100;
 
-/// Those of `docs/nvcap.proto`.
+/// Returns the messages of `docs/nvcap.proto`.
 fn published() -> Messages {
     let text = include_str!("../../../../../docs/nvcap.proto");
     let mut all = Messages::new();
@@ -32,7 +32,7 @@ fn published() -> Messages {
     all
 }
 
-/// Those of `messages.rs`. Fields of a `oneof` are in an enum, with names of their own.
+/// Returns the messages of `messages.rs`. Fields of a `oneof` are in an enum, with names of their own.
 fn used() -> Messages {
     let text = concat!(
         include_str!("../messages.rs"),

@@ -84,7 +84,7 @@ pub struct Perfetto {
     channels: BTreeMap<ChannelId, Channel>,
     /// Entries of the rings of channels that have not submitted yet.
     rings: HashMap<ChannelId, (u32, u32)>,
-    /// How much works at once, by GPU.
+    /// Amount of work at once, by GPU.
     working: BTreeMap<Option<u32>, Changes>,
     doorbells: VecDeque<Doorbell>,
     releases: Releases,

@@ -37,7 +37,7 @@ pub struct Clocks {
 pub(super) enum Value {
     /// A text that comes again.
     Word(&'static str),
-    /// As that.
+    /// Text that comes again and is made at run time.
     Text(String),
     /// A text that is not likely to come again.
     Once(String),
@@ -66,7 +66,7 @@ pub(super) struct Said<'a> {
 #[derive(Debug, Default)]
 struct Texts {
     numbers: HashMap<String, u64>,
-    /// Those that the file does not have yet.
+    /// Texts that the file does not have yet.
     fresh: Vec<InternedName>,
 }
 

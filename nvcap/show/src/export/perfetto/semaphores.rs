@@ -1,4 +1,4 @@
-//! Which release a wait was for.
+//! Releases that waits were for.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,7 +18,7 @@ pub(super) struct Released {
     pub channel: ChannelId,
     /// The track that shows it.
     pub track: Track,
-    /// When, ns.
+    /// Time of the release, ns.
     pub time: u64,
     /// The number that it wrote.
     pub payload: u64,

@@ -28,7 +28,7 @@ pub(super) struct Place {
 pub(super) enum Track {
     /// A GPU.
     Gpu(Option<u32>),
-    /// How much of a GPU's work runs at once.
+    /// Amount of a GPU's work that runs at once.
     Working(Option<u32>),
     /// A process on a GPU.
     User(Option<u32>, u32),
@@ -218,7 +218,7 @@ impl Tracks {
         }
     }
 
-    /// As [`Tracks::name`], of one that may have a better name already.
+    /// Names a process or thread as [`Tracks::name`] does, unless it has a name already, which may be a better one.
     pub(super) fn name_if_new(&mut self, pid: u32, tid: u32, name: &str) {
         if !self.names.contains_key(&(pid, tid)) {
             self.name(pid, tid, name);

@@ -50,7 +50,7 @@ pub(super) const SUBMISSION: &[Column] = column_list!(Event(e) {
     ip: Unsigned optional "address" Doorbell, "address of the instruction behind the doorbell's store" => e.head.and_then(|h| h.ip);
 });
 
-/// When the GPU worked on an entry.
+/// Times of the GPU's work on an entry.
 pub(super) const GPU_TIME: &[Column] = column_list!(Event(e) {
     gpu_start_ns: Int optional "ns" Stamps, "when the GPU began the entry, CLOCK_MONOTONIC" => start(e).map(|s| s.host_ns);
     gpu_start_error_ns: Int optional "ns" Stamps, "the most by which that may be wrong" => start(e).map(|s| s.host_error_ns);

@@ -29,7 +29,7 @@ pub(super) struct Files {
     layout: Option<Layout>,
     folder: PathBuf,
     open: HashMap<Option<u64>, File>,
-    /// How many parts there were of each value.
+    /// Number of parts that there were of each value.
     parts: HashMap<Option<u64>, u64>,
     /// Counts rows, so that the file that was used least recently is known.
     now: u64,

@@ -1,4 +1,4 @@
-//! How tables become files: the format, and which rows go where.
+//! Layout of tables in files: the format, and the files that rows go to.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,11 @@ impl Format {
 /// A column by whose value rows go to different files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
+    /// Id of the process.
     Pid,
+    /// Minor number of the GPU.
     Gpu,
+    /// Number of the channel.
     Channel,
 }
 
@@ -48,7 +51,7 @@ impl Key {
 /// Opens a file.
 pub(crate) type Opener = Box<dyn Fn(&Path) -> io::Result<Output>>;
 
-/// How a table becomes files.
+/// Layout of a table in files.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     /// The folder of all tables.

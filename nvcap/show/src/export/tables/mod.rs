@@ -51,7 +51,7 @@ pub struct TablesOptions {
 pub struct Tables {
     options: TablesOptions,
     opener: Opener,
-    /// Those of [`TABLES`] that are written.
+    /// Files of those of [`TABLES`] that are written.
     files: [Option<Files>; TABLES.len()],
     /// Bytes of rows that wait.
     waiting: usize,

@@ -13,13 +13,17 @@ use nvcap_decode::wire::GpuVa;
 
 /// A column.
 pub struct Column {
+    /// Name of the column.
     pub name: &'static str,
+    /// Type of its values.
     pub kind: Kind,
     /// Values may be missing: what is not known, or what a row of this sort does not have.
     pub optional: bool,
     /// Unit of a number: ns, bytes, ...; empty where there is none.
     pub unit: &'static str,
+    /// Source of its values.
     pub source: Source,
+    /// Description of its values.
     pub about: &'static str,
     pub(super) get: for<'a> fn(&'a Row<'a>) -> Value<'a>,
 }
@@ -31,14 +35,16 @@ pub enum Kind {
     Int,
     /// 64 bits without a sign, for addresses and words that use all of them.
     Unsigned,
+    /// Truth values.
     Bool,
+    /// Texts in UTF-8.
     Text,
     /// In CSV hexadecimal digits.
     Bytes,
 }
 
 impl Kind {
-    /// As `nvcap schema` says it.
+    /// Returns the name that `nvcap schema` has for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Int => "int64",
@@ -80,7 +86,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As `nvcap schema` says it.
+    /// Returns the name that `nvcap schema` has for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Doorbell => "doorbell",
@@ -157,8 +163,9 @@ pub(super) struct Loss<'a> {
 /// Facts about the trace as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// Readings of these clocks at one moment near its begin, ns.
+    /// `CLOCK_MONOTONIC` at a moment near its begin, ns.
     pub monotonic_ns: Option<u64>,
+    /// `CLOCK_REALTIME` at that moment, ns.
     pub realtime_ns: Option<u64>,
     /// The release of NVIDIA's driver.
     pub driver: Option<String>,
@@ -181,7 +188,7 @@ pub(super) enum Value<'a> {
 
 #[cfg(feature = "parquet")]
 impl Value<'_> {
-    /// As a number of 64 bits with a sign. The largest stands for those beyond.
+    /// Returns a number of 64 bits with a sign. The largest stands for those beyond.
     pub(super) fn as_int(&self) -> Option<i64> {
         match *self {
             Self::Number(n) => Some(i64::try_from(n).unwrap_or(i64::MAX)),

@@ -62,13 +62,13 @@ pub struct Group {
 /// All groups, the odd ones first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Merged {
-    /// How many processes.
+    /// Number of processes.
     pub processes: usize,
     /// The groups.
     pub groups: Vec<Group>,
 }
 
-/// Why a file cannot be merged.
+/// Reason why a file cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     /// It is no JSON.
@@ -204,7 +204,7 @@ fn state(process: &Value) -> SharedState {
     }
 }
 
-/// How likely a state is the cause of the other processes' states: 0 is the likeliest (an error), then 1 (idle while others work).
+/// Ranks a state as the cause of the other processes' states: 0 is the likeliest (an error), then 1 (idle while others work).
 fn rank(state: &SharedState) -> u8 {
     match state.verdict.as_str() {
         "error" => 0,

@@ -23,7 +23,7 @@ use nvcap_decode::hang::{ChannelState, Judged, Progress, Report, Step};
 /// Options of the report.
 #[derive(Clone, Debug, Default)]
 pub struct ReportOptions {
-    /// How many of the newest entries of each channel are shown, beside those that the GPU has not fetched.
+    /// Number of the newest entries of each channel that are shown, beside those that the GPU has not fetched.
     pub last: u32,
     /// Show every operation, and what was assumed and what proven of each channel.
     pub verbose: bool,

@@ -52,7 +52,7 @@ impl Status {
 }
 
 impl Verdict {
-    /// As an exit status.
+    /// Returns the verdict as an exit status.
     #[must_use]
     pub fn status(&self) -> Status {
         match self.word {

@@ -17,7 +17,7 @@ use crate::output::units::{nanoseconds, number};
 /// Most nested parentheses and negations: protects the stack. Nobody types as many.
 const MAX_DEPTH: usize = 64;
 
-/// Why an expression was not understood, and where.
+/// Reason why an expression was not understood, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     /// The expression.

@@ -76,7 +76,7 @@ impl Coverage {
         self.within(from, until) == until.saturating_sub(from)
     }
 
-    /// How much of a time lies in bursts, ns.
+    /// Returns the part of a time that lies in bursts, ns.
     pub(super) fn within(&self, from: u64, until: u64) -> u64 {
         self.parts(from, until).map(|(_, ns)| ns).sum()
     }

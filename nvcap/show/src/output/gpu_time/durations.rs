@@ -12,7 +12,7 @@ pub(in crate::output) struct Durations {
     pub sum_ns: u64,
     pub least_ns: u64,
     pub most_ns: u64,
-    /// How many lie in each bucket.
+    /// Number of durations in each bucket.
     buckets: Vec<u32>,
 }
 

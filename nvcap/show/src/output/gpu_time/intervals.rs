@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use super::coverage::{Coverage, Share};
 
-/// How much earlier than the newest one a stretch may begin, ns. Stretches are held back so long, to be summed up in order.
+/// Time by which a stretch may begin earlier than the newest one, ns. Stretches are held back so long, to be summed up in order.
 const HORIZON_NS: u64 = 3_000_000_000;
 /// The longest gaps that are kept.
 const LONGEST: usize = 10;
 
-/// When a stretch of work ends, ns.
+/// End of a stretch of work, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
     /// At this time.
@@ -38,9 +38,9 @@ pub(super) struct Stretch {
     pub begin: u64,
     /// Its end.
     pub end: End,
-    /// When the work was submitted, at the earliest and at the latest, ns; `None` if that is not known.
+    /// Time at which the work was submitted, at the earliest and at the latest, ns; `None` if that is not known.
     pub there: Option<(u64, u64)>,
-    /// When it waited for a semaphore, ns.
+    /// Time in which it waited for a semaphore, from and to, ns.
     pub waited: Option<(u64, u64)>,
     /// Its begin on the host's clock, ns.
     pub host: u64,

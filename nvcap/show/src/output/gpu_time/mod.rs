@@ -48,7 +48,7 @@ struct Row {
     number: usize,
     text: String,
     durations: Durations,
-    /// How many entries did this work, timed or not.
+    /// Number of entries that did this work, timed or not.
     count: u64,
     /// Bytes moved by those that are timed.
     bytes: u64,
@@ -57,14 +57,14 @@ struct Row {
     total: Option<Total>,
 }
 
-/// How a channel's time was spent.
+/// Account of a channel's time.
 #[derive(Clone, Debug, Default)]
 struct ChannelTime {
     pid: u32,
     engine: Engine,
     gpu: Option<u32>,
     work: Intervals,
-    /// How long entries were in the ring before the GPU began them: the middle between two bounds, the least, and the most.
+    /// Time of entries in the ring before the GPU began them: the middle between two bounds, the least, and the most.
     queued: Durations,
     queued_least: Durations,
     queued_most: Durations,
@@ -84,7 +84,7 @@ struct Wait {
     at_host_ns: u64,
 }
 
-/// How many entries with work there were, and of how many the times are known.
+/// Number of entries with work, and of those whose times are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Known {
     entries: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Account {
     asked: bool,
     /// Kernels are timed from their first instruction (`--exec-time`).
     exec_time: bool,
-    /// How often time stamps were read, and when.
+    /// Reads of time stamps, and their times.
     stamps: StampReads,
     coverage: Coverage,
     /// The work of each channel in its order, and what is not timed of it.

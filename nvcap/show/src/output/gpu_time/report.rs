@@ -331,7 +331,7 @@ impl Account {
         }
     }
 
-    /// How GPUs, engines, processes and channels spent the time.
+    /// Tells how GPUs, engines, processes and channels spent the time.
     fn where_time_went(&self, line: &mut impl FnMut(Option<Role>, Arguments<'_>)) {
         let mut rows: Vec<(&Intervals, Option<&ChannelTime>, String)> = Vec::new();
         rows.extend(

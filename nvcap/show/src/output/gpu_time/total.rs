@@ -70,12 +70,12 @@ impl Bursts {
 /// Times of the works of a kind, as far as they are known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Works {
-    /// Those that are timed: how many, their sum and the sum of their errors, ns.
+    /// Works that are timed: their number, their sum and the sum of their errors, ns.
     pub timed: u64,
     pub sum_ns: u64,
     pub error_ns: u64,
     pub bursts: Bursts,
-    /// Those that are not timed and ended while stamps were read, and those that ended between bursts.
+    /// Works that are not timed and ended while stamps were read, and those that ended between bursts.
     pub within: Bounds,
     pub between: Bounds,
 }

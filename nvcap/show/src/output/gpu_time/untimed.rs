@@ -12,7 +12,7 @@ use nvcap_decode::decode::event::{GpuMoment, GpuTime};
 
 use super::work::told;
 
-/// How far two clocks may drift apart, parts.
+/// Part of a time by which two clocks may drift apart at most: one in so many.
 const DRIFT: u64 = 1_000;
 
 /// A moment on the clocks of GPU and host, ns, and the most by which each may be wrong.
@@ -63,7 +63,7 @@ impl Moment {
     }
 }
 
-/// How many works are not timed, and what they took together, ns: at least and at most.
+/// Number of works that are not timed, and the time that they took together, ns: at least and at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub count: u64,
@@ -104,7 +104,7 @@ pub(super) struct Work<'a> {
     pub time: &'a GpuTime,
     /// The mean of the durations of its row that are known, ns.
     pub mean_ns: u64,
-    /// When it was not in the ring yet, where that is known.
+    /// Time at which it was not in the ring yet, where that is known, ns.
     pub absent: Option<u64>,
 }
 

@@ -1,16 +1,16 @@
-//! When an entry was worked on, on the host's clock.
+//! Times at which an entry was worked on, on the host's clock.
 
 use nvcap_decode::decode::event::{Context, GpuTime, GpuWait};
 
-/// How long before its trap a doorbell was rung at most, ns (gpu_time/rules.rs).
+/// Longest time from a doorbell to its trap, ns (gpu_time/rules.rs).
 const ARRIVAL_NS: u64 = 10_000;
 
 /// The times of an entry, ns; what is not known is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct When {
-    /// When the GPU began.
+    /// Time at which the GPU began, ns.
     pub begin: Option<u64>,
-    /// When it had ended; not before the begin.
+    /// Time at which it had ended, ns; not before the begin.
     pub end: Option<u64>,
     /// The time in which the channel waited for a semaphore.
     pub wait: Option<(u64, u64, GpuWait)>,
@@ -21,7 +21,7 @@ pub(crate) fn is_at_doorbell(c: &Context) -> bool {
     !c.how.is_after() && !c.late
 }
 
-/// When a submission was not in its ring yet, where that is known.
+/// Returns a time at which a submission was not in its ring yet, where that is known, ns.
 pub(super) fn absent(c: &Context) -> Option<u64> {
     let at = c.at.time().filter(|_| is_at_doorbell(c))?;
     Some(at.saturating_sub(ARRIVAL_NS))

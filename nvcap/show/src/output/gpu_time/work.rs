@@ -52,14 +52,15 @@ pub struct Done {
     pub what: What,
     /// The row's name as people read it.
     pub text: String,
-    /// When, as far as it was seen.
+    /// Times of the work, as far as they were seen.
     pub time: GpuTime,
     /// For how long, where that is known well enough to be counted.
     pub duration: Option<GpuDuration>,
     /// The bytes that it moved.
     pub bytes: u64,
-    /// Its channel, and when it was not in the ring yet, where that is known.
+    /// Channel of the entry.
     pub channel: ChannelId,
+    /// Time at which it was not in the ring yet, where that is known, ns.
     pub absent: Option<u64>,
 }
 
@@ -212,7 +213,7 @@ impl What {
         }
     }
 
-    /// How many launches or copies this work has.
+    /// Returns the number of launches or copies of this work.
     pub fn works(&self) -> usize {
         match self {
             Self::Together(count, _) => *count,

@@ -21,7 +21,7 @@ use super::{
     form::{IoctlOptions, begin, device, device_name},
 };
 
-/// How one ioctl is shown.
+/// Options and knowledge with which one ioctl is shown.
 pub(super) struct Shown<'a> {
     pub(super) options: &'a IoctlOptions,
     pub(super) model: &'a Model,

@@ -57,7 +57,7 @@ use form::{hex, known, optional};
 /// Options of the JSON output.
 #[derive(Clone, Debug, Default)]
 pub struct JsonOptions {
-    /// How much.
+    /// Detail that is shown.
     pub detail: Detail,
     /// The ledger alone.
     pub quiet: bool,

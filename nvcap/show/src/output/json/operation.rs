@@ -145,7 +145,7 @@ fn kernel(out: &mut Vec<u8>, l: &Launch) {
     bool_member(out, "kernel_certain", kernel.certain);
 }
 
-/// As [`launch`], of an inline write.
+/// Writes an inline write, as [`launch`] a launch.
 fn inline(out: &mut Vec<u8>, i: &Inline) {
     out.extend_from_slice(b"{\"op\":\"inline\"");
     member(out, "dst", i.dst.0);

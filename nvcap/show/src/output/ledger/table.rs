@@ -10,7 +10,7 @@ use crate::output::plural::plural;
 use crate::output::style::{Formatter, Plain, Role};
 use crate::output::units::Bytes;
 
-/// How the ledger's table is fitted.
+/// Fit of the ledger's table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fit {
     /// Shows every column, whatever is in it, and a row for each channel that submitted anything. A narrow terminal still loses columns.
@@ -24,13 +24,13 @@ struct Column {
     pub name: &'static str,
     /// Its cells are aligned to the right, as figures are.
     figures: bool,
-    /// When it is shown.
+    /// Condition on which it is shown.
     shown: Shown,
     of: fn(ChannelId, &ChannelLedger) -> String,
     total: fn(&Totals) -> String,
 }
 
-/// When a column is shown.
+/// Condition on which a column is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Always,

@@ -1,4 +1,4 @@
-//! How the trap went, and what it left out because the user asked for it.
+//! Account of the trap, and of what it left out because the user asked for it.
 
 use super::super::plural::plural_of;
 use super::super::style::{Formatter, Role};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::output::message::tell;
 
-/// How often the file that is written is brought to the disk.
+/// Time after which the file that is written is brought to the disk again.
 const EVERY: Duration = Duration::from_secs(5);
 /// The most requests that wait. Of a disk that is so far behind, the system itself brings the rest.
 const WAITING: usize = 16;
@@ -44,7 +44,7 @@ impl Disk {
         Self::with(EVERY, Box::new(|r| r.file.sync_data()))
     }
 
-    /// As [`Disk::new`], with another time and another call.
+    /// Starts the thread as [`Disk::new`] does, with another time and another call.
     pub(super) fn with(every: Duration, call: Call) -> io::Result<Self> {
         let (queue, requests) = sync_channel(WAITING);
         let waiting = Arc::new(AtomicUsize::new(0));

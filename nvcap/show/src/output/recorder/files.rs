@@ -13,12 +13,12 @@ use crate::output::writer::Output;
 const FRAME: usize = 1 << 20;
 /// The most bytes of records that are repeated at the beginning of each further file, however large the files are.
 const MOST_KEPT: u64 = 64 << 20;
-/// How long after a next file could not be created for lack of room it is tried again.
+/// Time after which a next file that could not be created for lack of room is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Digits of a file's number.
 const DIGITS: usize = 5;
 
-/// When the next numbered file is begun, and how many files are kept.
+/// Condition on which the next numbered file is begun, and number of files that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
     /// Once the current file has so many bytes.
@@ -192,7 +192,7 @@ impl Files {
         self.out.flush()
     }
 
-    /// How many objects could not be written, or are lost with their file.
+    /// Returns the number of objects that could not be written, or are lost with their file.
     pub(super) fn unwritten(&self) -> u64 {
         match self.lost {
             true => self.given,

@@ -28,7 +28,7 @@ impl Kept {
         self.records.iter()
     }
 
-    /// How many records were given up for lack of room.
+    /// Returns the number of records that were given up for lack of room.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }

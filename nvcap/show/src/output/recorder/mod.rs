@@ -30,7 +30,7 @@ use kept::Kept;
 /// Once this time has passed since the last flush, the next record is flushed with all that wait in memory.
 const HELD: Duration = Duration::from_millis(100);
 
-/// How often the kernel's log is read at most.
+/// Shortest time between two reads of the kernel's log.
 const LOG_READ: Duration = Duration::from_secs(1);
 
 /// Writes a recording.

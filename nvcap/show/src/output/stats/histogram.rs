@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 /// Columns of the longest bar.
 const BAR: usize = 40;
 
-/// How many values lie between one power of two and the next.
+/// Numbers of values between one power of two and the next.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     /// Values of 0, of 1, of 2 and 3, of 4 to 7, and so on.

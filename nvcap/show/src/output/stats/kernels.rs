@@ -17,7 +17,7 @@ const MOST: usize = 1 << 16;
 /// The name of the row that counts all further kernels.
 const OTHERS: &str = "(kernels that were not kept apart)";
 
-/// How often each kernel was launched.
+/// Number of launches of each kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Kernels {
     /// By the kernel's mangled name.

@@ -1,4 +1,4 @@
-//! How bytes were moved: which moves were carried in the pushbuffer, done by a copy engine or by a kernel, and from which size on.
+//! Moves of bytes: those carried in the pushbuffer, done by a copy engine or by a kernel, and the size from which on each way is taken.
 //!
 //! The stream does not say whether host memory is pinned. What it shows is *staging*: a copy of pageable memory goes piece by piece
 //! through buffers of the driver's, so that its addresses on the device follow each other while those on the host are used again and
@@ -72,7 +72,7 @@ pub(super) type Row = (Option<Arc<str>>, &'static str, How);
 pub(super) struct Tally {
     pub count: u64,
     pub bytes: u64,
-    /// How many of each size; of a staged copy the size of the whole.
+    /// Number of moves of each size; of a staged copy the size of the whole.
     pub sizes: BTreeMap<u64, u64>,
     /// Moves among `count` whose size is not known.
     pub unknown: u64,
@@ -80,7 +80,7 @@ pub(super) struct Tally {
     pub more_sizes: bool,
     /// The largest piece of the moves that were made in several pieces, bytes.
     pub piece: Option<u64>,
-    /// How many moves were made in several pieces.
+    /// Number of moves that were made in several pieces.
     pub in_pieces: u64,
 }
 
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// How, sizes with the count of each, and the largest piece.
+    /// Way of the moves, sizes with the count of each, and the largest piece.
     type Row = (How, Vec<(u64, u64)>, Option<u64>);
 
     fn rows_of(copies: Vec<HostCopy>) -> Vec<Row> {

@@ -7,7 +7,7 @@ use super::sum::Sum;
 /// The two words of a kind.
 pub(super) type Kind = (&'static str, &'static str);
 
-/// How many operations of each kind there were, and what they moved.
+/// Number of operations of each kind, and the bytes that they moved.
 ///
 /// A kind is found by the places of its words in memory, which is cheaper than to compare them: this is done for each operation.
 /// The words of a kind may be in the program twice, so rows are put together when they are shown.

@@ -1,6 +1,6 @@
 //! Count and bytes.
 
-/// How many submissions or copies there were, and their bytes.
+/// Number of submissions or copies, and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
     pub(super) count: u64,

@@ -8,7 +8,7 @@ use nvcap_decode::record::{At, Life, Record};
 use crate::output::names::{EngineName, Latest, Who, gpu_name, known_name, pid_name};
 use crate::output::style::Plain;
 
-/// How times are shown.
+/// Clock by which times are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Clock {
     /// Seconds since the trace's first record.

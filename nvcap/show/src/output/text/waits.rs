@@ -1,4 +1,4 @@
-//! Which semaphore operations are waits.
+//! Semaphore operations that are waits.
 
 use nvcap_decode::decode::event::SemaphoreAction;
 

@@ -1,4 +1,4 @@
-//! Which of the entries that wait belong to a load.
+//! Entries that wait and belong to a load.
 
 use std::collections::{BTreeSet, VecDeque};
 

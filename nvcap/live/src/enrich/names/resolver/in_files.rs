@@ -10,7 +10,7 @@ use nvcap_decode::record::{Kernel, NamedBy};
 const SLICE: Duration = Duration::from_millis(20);
 
 impl Resolver {
-    /// How far the programs that are left have been looked for in files; none if more of that finds nothing.
+    /// Returns the extent to which the programs that are left have been looked for in files; none if more of that finds nothing.
     pub(crate) fn wants_files(&self) -> Option<FileSearch> {
         let wants = |ask: &Ask| ask.code.is_some() && !self.ambiguous.contains(&ask.program.0);
         let any = self.file_search != FileSearch::Whole && self.left.iter().any(wants);

@@ -8,11 +8,11 @@ use std::{
 
 use crate::enrich::names::scan::{self, Run};
 
-/// How far from one of the last finds memory is searched first, and how many of those there are.
+/// Distance from one of the last finds in which memory is searched first, B, and the number of those finds.
 pub(super) const CLOSE: u64 = 512 << 10;
 const MOST_RECENT: usize = 16;
 
-/// How a process's memory is listed.
+/// Ways in which a process's memory is listed.
 #[derive(Clone, Copy)]
 pub(crate) struct Listing {
     /// The areas that are searched, the smallest first.
@@ -37,9 +37,9 @@ pub(super) struct Known {
     pub(super) present: Vec<Run>,
     /// The records and images that were found last, the newest at the end.
     pub(super) recent: VecDeque<u64>,
-    /// How many bytes of the round through all memory are done.
+    /// Number of bytes of the round through all memory that are done.
     pub(super) done: u64,
-    /// When all pages were listed last, and how long that took.
+    /// Time of the last listing of all pages, and its duration.
     pub(super) listed: Option<(Instant, Duration)>,
     /// The programs for which it is searched now. What was looked for in vain before is looked for beside them.
     pub(super) driving: HashSet<u64>,

@@ -22,7 +22,7 @@ use nvcap_decode::record::Kernel;
 
 /// The most bytes near the last finds that are searched.
 const MOST_CLOSE: u64 = 8 << 20;
-/// How far from each record and image it is searched before all other memory.
+/// Distance from each record and image in which it is searched before all other memory, B.
 const AROUND: u64 = 1 << 20;
 /// The time limit is looked at after so many bytes.
 const SLICE: u64 = 64 << 20;

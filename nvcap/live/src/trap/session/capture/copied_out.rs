@@ -33,7 +33,7 @@ impl CopiedOut {
         self.records.push_back(record.into());
     }
 
-    /// How many bytes they have.
+    /// Returns the number of bytes that they have.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

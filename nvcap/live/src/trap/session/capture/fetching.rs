@@ -5,7 +5,7 @@ use super::{
     Capture,
 };
 use nvcap_decode::record::{How, Lost, Submission};
-pub use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::Peek;
 
 impl Capture {
     /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more.

@@ -1,7 +1,7 @@
 //! Looks at a channel from outside: whether its ring has moved on from what was captured. Fetches nothing.
 
 use super::Capture;
-pub use nvcap_process::procfs::mem::Peek;
+pub(crate) use nvcap_process::procfs::mem::Peek;
 
 /// Result of a look at a channel's GP_PUT from outside.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,7 +5,7 @@ use nvcap_decode::{
     record::{Passed, PassedWhy, Record, Submission},
     wire::entry,
 };
-pub use nvcap_process::{
+pub(super) use nvcap_process::{
     memory::ring::{self, Ring},
     procfs::mem::Peek,
 };
@@ -163,9 +163,10 @@ fn target(from: u64, from_index: u32, put: u32, entries: u32, doorbells: Option<
     from + ahead + rounds * ring
 }
 
-/// How many entries a look saw whose doorbells come after it: as many more entries than doorbells as there were since all seen ones had
-/// been rung for, and at most one, which is about to be rung for, beside those of the doorbells that were counted while GP_PUT was read.
-/// A driver that submits several entries by a doorbell looks the same; then so many entries fewer are assumed at the channel's end.
+/// Returns the number of entries that a look saw whose doorbells come after it: as many more entries than doorbells as there were since
+/// all seen ones had been rung for, and at most one, which is about to be rung for, beside those of the doorbells that were counted
+/// while GP_PUT was read. A driver that submits several entries by a doorbell looks the same; then so many entries fewer are assumed
+/// at the channel's end.
 fn unrung(before: u64, entries: u64, doorbells: u64, meanwhile: u64) -> u64 {
     (before + entries)
         .saturating_sub(doorbells)

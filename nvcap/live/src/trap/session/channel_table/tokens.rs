@@ -1,4 +1,4 @@
-//! Which tokens ring the channels: told, concluded, guessed, doubted; and what the BPF programs must know of it.
+//! Tokens that ring the channels: told, concluded, guessed, doubted; and the part of that which the BPF programs must know.
 //!
 //! Invariant: what TOKENS has of a channel is what [`ChannelTable::token_keys`] gives for it.
 
