@@ -50,7 +50,7 @@ fn checked_out(root: &Path) -> Option<String> {
     })
 }
 
-/// What the program is made of. Tests and documents are not: each change of what is here builds it anew.
+/// Files and folders that the program is made of. Tests and documents are not: each change of what is here builds it anew.
 const SOURCES: [&str; 14] = [
     "nvcap/Cargo.toml",
     "nvcap/decode",

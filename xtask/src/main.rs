@@ -140,7 +140,7 @@ A format whose tool is not here (dpkg-deb, rpmbuild) is left out, and it is said
         #[arg(long)]
         check: bool,
     },
-    /// Write the list of the library's public interface, nvcap/api.txt
+    /// Write the lists of public interfaces: api.txt of nvcap-decode and nvcap-recording
     Api {
         /// Only compare: status 1 where the committed list is not what rustdoc shows
         #[arg(long)]

@@ -4,8 +4,7 @@
 //! the programs that the live tests start are those that the unit tests were compiled beside.
 
 use std::{
-    collections::BTreeSet,
-    env, fs,
+    env,
     path::{Path, PathBuf},
 };
 

@@ -1,8 +1,8 @@
 //! Waiting for output: for ever, until the user asks for the end. Then a write that nobody takes is given up.
 //!
 //! A write to a pipe or a terminal lasts as long as its reader likes. Whoever watches for the user's signals asks here how
-//! long the write under way has lasted, and says when there is no more waiting; [`nvcap_show::output::writer`] then counts what it
-//! has as not written, and [`nvcap_show::pipeline`] shows no more. Knows no signal and no file.
+//! long the write under way has lasted, and says when there is no more waiting; `nvcap_show::output::writer` then counts what it
+//! has as not written, and `nvcap_show::pipeline` shows no more. Knows no signal and no file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

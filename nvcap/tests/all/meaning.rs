@@ -96,7 +96,6 @@ impl Sink for Keep {
                         *seen.unresolved.entry(phase.to_string()).or_default() += 1;
                     }
                     LaunchKind::Companion | LaunchKind::DriverGraph | LaunchKind::Driver => {}
-                    other => panic!("{other:?} is not compared"),
                 }
             }
             Operation::Graph(g) => {

@@ -178,13 +178,18 @@ fn an_assumption_is_shown_whatever_was_asked_for() {
 
 #[test]
 fn times_of_the_gpu_are_compared_where_they_are_known() {
-    let mut time = GpuTime::default();
-    time.duration = Some(GpuDuration {
-        ns: 1_500_000,
-        error_ns: 300,
-        by: DurationBy::NextStamp,
-    });
-    time.queued = Some((10_000, 30_000));
+    let time = GpuTime {
+        duration: Some(GpuDuration {
+            ns: 1_500_000,
+            error_ns: 300,
+            by: DurationBy::NextStamp,
+        }),
+        ..GpuTime::default()
+    };
+    let time = GpuTime {
+        queued: Some((10_000, 30_000)),
+        ..time
+    };
     let (launch, companion) = (launch(), companion());
     let passes = |expression: &str, body: &Body<'_>, times: &[GpuTime], entry| {
         let mut context = context(7);

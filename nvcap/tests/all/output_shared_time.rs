@@ -123,13 +123,15 @@ fn shown(works: u32, operations: &[Operation]) -> (Vec<Value>, String) {
 }
 
 fn timed(works: u32) -> Context {
-    let mut time = GpuTime::default();
-    time.duration = Some(GpuDuration {
-        ns: 30_000,
-        error_ns: 300,
-        by: DurationBy::NextStamp,
-    });
-    time.works = works;
+    let time = GpuTime {
+        duration: Some(GpuDuration {
+            ns: 30_000,
+            error_ns: 300,
+            by: DurationBy::NextStamp,
+        }),
+        ..GpuTime::default()
+    };
+    let time = GpuTime { works, ..time };
     let mut context = context(7);
     context.gpu_time = Some([time].into());
     context

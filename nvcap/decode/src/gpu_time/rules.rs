@@ -33,7 +33,7 @@ pub(crate) struct Rules {
     pub replay_end_ns: u64,
     /// Longest time from a doorbell to its trap, ns: the processor traps behind the store.
     pub trap_ns: u64,
-    /// Longest time from the time of a look to the read of the ring, ns (source/observe/channel.rs).
+    /// Longest time from the time of a look to the read of the ring, ns (live/src/observe/channel.rs).
     pub look_ns: u64,
     /// From the trap at a doorbell to the begin of the work on an idle GPU, ns.
     pub fetch_ns: u64,

@@ -159,7 +159,7 @@ pub(crate) fn by(means: &[Means]) -> String {
     }
 }
 
-/// Heads of the table, and what a cell is.
+/// Heads of the table.
 pub(crate) const HEAD: [&str; 8] = [
     "bytes",
     "by",
