@@ -10,7 +10,7 @@
 //! model](crate::driver::Model), a [decoder](crate::decode::Decoder) or a pipeline.
 //!
 //! ```
-//! use nvcap::record::{At, Channel, ChannelId, CpuVa, Origin, Record};
+//! use nvcap_decode::record::{At, Channel, ChannelId, CpuVa, Origin, Record};
 //!
 //! // A channel of which the ring is known and nothing else.
 //! let channel = Channel {

@@ -10,13 +10,13 @@
 //! ```
 //! use std::io;
 //!
-//! use nvcap::decode::{encode::Pushbuffer, event::{Body, Event}};
-//! use nvcap::driver::Model;
-//! use nvcap::ledger::Ledger;
-//! use nvcap::output::{Detail, Sink};
-//! use nvcap::pipeline::{Pipeline, PipelineOptions};
-//! use nvcap::record::{At, ChannelId, How, Record, Submission};
-//! use nvcap::wire::GpuVa;
+//! use nvcap_decode::decode::{encode::Pushbuffer, event::{Body, Event}};
+//! use nvcap_decode::driver::Model;
+//! use nvcap_decode::ledger::Ledger;
+//! use nvcap_show::output::{Detail, Sink};
+//! use nvcap_show::pipeline::{Pipeline, PipelineOptions};
+//! use nvcap_decode::record::{At, ChannelId, How, Record, Submission};
+//! use nvcap_decode::wire::GpuVa;
 //!
 //! /// Counts method writes.
 //! struct Count(u64);

@@ -7,7 +7,7 @@
 //! Numbers print as their names and unknown ones as numbers:
 //!
 //! ```
-//! use nvcap::decode::classes::{ClassId, MethodId};
+//! use nvcap_decode::decode::classes::{ClassId, MethodId};
 //! assert_eq!(ClassId(0xc8b5).to_string(), "HOPPER_DMA_COPY_A");
 //! assert_eq!(ClassId(0x1234).to_string(), "0x1234");
 //! assert_eq!(MethodId { class: 0xc8b5, address: 0x300 }.to_string(), "LAUNCH_DMA");

@@ -4,7 +4,7 @@
 //! forms and names, not what a driver would do with them.
 //!
 //! ```
-//! use nvcap::decode::encode::Pushbuffer;
+//! use nvcap_decode::decode::encode::Pushbuffer;
 //! let mut p = Pushbuffer::new();
 //! p.bind(4, 0xc8b5);
 //! p.named(4, 0xc8b5, "OFFSET_IN_UPPER", &[0x7f4f, 0x2800_0000, 0x7f4f, 0x2400_0000]).expect("a method of the class");

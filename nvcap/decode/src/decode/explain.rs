@@ -2,7 +2,7 @@
 //! text, and for library users with a word to interpret.
 //!
 //! ```
-//! use nvcap::decode::explain;
+//! use nvcap_decode::decode::explain;
 //! let write = explain::method(0xc8b5, 0x300, 0x182).expect("a method of the Hopper copy engine");
 //! assert_eq!(write.name, "LAUNCH_DMA");
 //! let field = write.fields.iter().find(|f| f.name == "DST_MEMORY_LAYOUT").expect("a field");

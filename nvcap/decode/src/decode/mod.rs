@@ -20,13 +20,13 @@
 //! A submission, event by event:
 //!
 //! ```
-//! use nvcap::decode::{DecodeOptions, Decoder, event::Body};
-//! use nvcap::record::{At, ChannelId, How, Segment, Submission};
+//! use nvcap_decode::decode::{DecodeOptions, Decoder, event::Body};
+//! use nvcap_decode::record::{At, ChannelId, How, Segment, Submission};
 //!
 //! // SET_OBJECT HOPPER_DMA_COPY_A on subchannel 4, then LAUNCH_DMA as immediate data.
 //! let words: [u32; 3] = [0x2001_8000, 0xc8b5, 0x8182_80c0];
 //! let segment = Segment {
-//!     entry: nvcap::wire::entry::segment(nvcap::wire::GpuVa(0x2_0080_0000), 12, false, false, false),
+//!     entry: nvcap_decode::wire::entry::segment(nvcap_decode::wire::GpuVa(0x2_0080_0000), 12, false, false, false),
 //!     bytes: words.iter().flat_map(|w| w.to_le_bytes()).collect(),
 //!     holes: Vec::new(),
 //! };

@@ -44,7 +44,7 @@ pub enum Decoded {
 /// [`Decoder`].
 ///
 /// ```
-/// use nvcap::decode::{Decoded, event::Operation, pushbuffer};
+/// use nvcap_decode::decode::{Decoded, event::Operation, pushbuffer};
 ///
 /// // A copy of 256 bytes: OFFSET_IN and OFFSET_OUT, LINE_LENGTH_IN, LAUNCH_DMA, all on subchannel 4.
 /// let words: [u32; 9] = [
@@ -67,7 +67,7 @@ pub enum Decoded {
 ///     names,
 ///     ["OFFSET_IN_UPPER", "OFFSET_IN_LOWER", "OFFSET_OUT_UPPER", "OFFSET_OUT_LOWER", "LINE_LENGTH_IN", "LAUNCH_DMA"]
 /// );
-/// let at = |address| Some(nvcap::wire::GpuVa(address));
+/// let at = |address| Some(nvcap_decode::wire::GpuVa(address));
 /// assert_eq!(copied, [(at(0x7f4f_2800_0000), at(0x7f4f_2400_0000), 256)]);
 /// ```
 #[must_use]

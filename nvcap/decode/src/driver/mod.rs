@@ -12,22 +12,28 @@
 //!                └── resolve(), translations(), place()
 //! ```
 //!
-//! A library can give a log of the driver's calls to the model, and query it afterwards. This example has the one mapping
-//! that a tracer acts on first:
+//! The one mapping that a tracer acts on first:
 //!
 //! ```
-//! use nvcap::driver::{Change, Model, ModelOptions};
-//! use nvcap::source::file::ioctl_log::{LogOptions, read};
+//! use nvcap_decode::driver::{Change, Model, ModelOptions};
+//! use nvcap_decode::record::{At, CpuVa, Device, Mapping, Record};
 //!
-//! // A log's line, as tests/gpu/ioctl_log.c writes them: 64 KiB of /dev/nvidia0, written only.
-//! let line = "MMAP /dev/nvidia0 fd=16 addr=0x7f0000000000 len=0x10000 prot=2 flags=0x1 off=0x0 pid=4711 tid=4711\n";
-//! let log = read(line.as_bytes(), LogOptions::default())?;
-//!
+//! // 64 KiB of /dev/nvidia0, written only.
+//! let doorbells = Mapping {
+//!     at: At::of_process(1_000, 4711),
+//!     device: Device::Gpu(0),
+//!     fd: Some(16),
+//!     file: 1,
+//!     start: CpuVa(0x7f00_0000_0000),
+//!     len: 0x1_0000,
+//!     read: false,
+//!     write: true,
+//!     found: false,
+//! };
 //! let mut model = Model::new(ModelOptions::default());
-//! let changes: Vec<Change> = log.records.iter().flat_map(|record| model.record(record)).collect();
+//! let changes = model.record(&Record::Mapping(doorbells));
 //! let [Change::DoorbellPage { pid, cpu_va, .. }] = &changes[..] else { panic!("{changes:?}") };
 //! assert_eq!((*pid, cpu_va.0), (4711, 0x7f00_0000_0000));
-//! # Ok::<(), std::io::Error>(())
 //! ```
 //!
 //! It reads no file, no clock and no memory of the traced process; it never panics on any record, and its state is bounded

@@ -16,7 +16,7 @@
 //! its data. A [`Stream`](stream::Stream) reads segments in order, for a method's data may continue in the next one:
 //!
 //! ```
-//! use nvcap::wire::{GpuVa, entry::{self, EntryKind}, stream::{Item, Stream}};
+//! use nvcap_decode::wire::{GpuVa, entry::{self, EntryKind}, stream::{Item, Stream}};
 //!
 //! // An entry and its three words: two methods from 0x400 on, on subchannel 4.
 //! let raw = entry::segment(GpuVa(0x2_0080_0000), 12, false, false, false);

@@ -133,7 +133,7 @@ struct Assembly {
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use nvcap::capture::{Item, Reader};
+/// use nvcap_recording::capture::{Item, Reader};
 /// let file = std::fs::File::open("nvcap.pcapng")?;
 /// for item in Reader::new(file) {
 ///     match item {

@@ -126,7 +126,7 @@ pub enum Damage {
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use nvcap::source::file::orc::Orc;
+/// use nvcap_recording::file::orc::Orc;
 /// for record in Orc::open("capture.orc.xz".as_ref())? {
 ///     match record {
 ///         Ok(record) => println!("{record:?}"),
