@@ -9,7 +9,7 @@ pub const ADDRESS: u64 = 0xff_ffff_fffc;
 pub const SET_EXTENDED_BASE: u8 = 4;
 /// Bits of LENGTH.
 pub const DWORDS: u32 = 0x1f_ffff;
-/// Where LENGTH begins.
+/// Lowest bit of LENGTH.
 pub const DWORDS_AT: u32 = 42;
 
 /// LENGTH: dwords of pushbuffer that the entry points to; 0 for a control entry.

@@ -54,7 +54,7 @@ pub const PYTHON_ENTRY: u64 = 1 << 63;
 pub const NO_FIELD: u32 = u32::MAX;
 /// Places for threads of Pythons, a power of two.
 pub const PYTHON_THREADS: u32 = 1 << 14;
-/// How many places from [`python_place`] on a thread may be at.
+/// Number of places, from [`python_place`] on, that a thread may be at.
 pub const PYTHON_PROBES: u32 = 8;
 
 /// The first place that a thread may be at in the table of threads.
@@ -65,11 +65,11 @@ pub const fn python_place(tid: u32) -> u32 {
 
 /// Words of memory around each register that a [`Windows`] holds.
 pub const WINDOW: usize = 128;
-/// How many words of a [`WINDOW`] lie before the register's address.
+/// Number of words of a [`WINDOW`] that lie before the register's address.
 pub const WINDOW_BEFORE: usize = 16;
 /// The most [`Windows`] that are sent for one channel.
 pub const MAX_WINDOWS: u32 = 24;
-/// How many reads of GP_PUT in a row must equal the process's own copy before the copy is trusted.
+/// Number of reads of GP_PUT in a row that must equal the process's own copy before the copy is trusted.
 pub const AGREED: u32 = 16;
 /// In [`SharedChannel::agreed`]: the copy was wrong once and is never trusted again.
 pub const NEVER: u32 = u32::MAX;

@@ -72,7 +72,7 @@ pub mod flag {
 pub struct Header {
     /// One of [`kind`].
     pub kind: u16,
-    /// Of [`flag`].
+    /// Bits of [`flag`].
     pub flags: u16,
     /// Valid payload bytes after the record's fixed part.
     pub len: u32,
@@ -242,7 +242,7 @@ pub struct Scan {
     pub header: Header,
     /// Token, or [`crate::NO_TOKEN`].
     pub token: u32,
-    /// How many channels had new entries.
+    /// Number of channels that had new entries.
     pub advanced: u32,
     /// The last channel that had new entries.
     pub channel: u32,
@@ -252,7 +252,7 @@ pub struct Scan {
     pub doorbell: u64,
     /// Instruction pointer.
     pub ip: u64,
-    /// How well the token was known, of [`crate::trust`].
+    /// Certainty of the token's channel, one of [`crate::trust`].
     pub trust: u32,
     /// Valid values in `puts`.
     pub noted: u32,

@@ -6,7 +6,7 @@
 pub struct Proc {
     /// Its address space, an index into SPACES; 0 for none yet.
     pub space: u32,
-    /// Of [`proc_flag`].
+    /// Bits of [`proc_flag`].
     pub flags: u32,
 }
 
@@ -80,7 +80,7 @@ pub struct SharedChannel {
     pub looks: u64,
     /// Key in XLATE of the translation of its GPU addresses; 0 when they are the process's own addresses.
     pub xlate: u32,
-    /// How many reads of GP_PUT in a row equalled the process's own copy, or [`crate::NEVER`]. Written by the owner.
+    /// Number of reads of GP_PUT in a row that equalled the process's own copy, or [`crate::NEVER`]. Written by the owner.
     pub agreed: u32,
     /// [`crate::Windows`] sent. Written by the owner.
     pub windows: u32,
@@ -96,7 +96,7 @@ pub struct SharedChannel {
     pub waiting_since: u64,
     /// Doorbells that were counted, and at which its ring was not read.
     pub counted: u64,
-    /// Of these, at an execution breakpoint.
+    /// Doorbells of `counted` that were at an execution breakpoint.
     pub counted_before: u64,
 }
 
@@ -118,13 +118,13 @@ pub struct TokenKey {
 pub struct TokenValue {
     /// Index of the channel.
     pub channel: u32,
-    /// How well it is known, of [`trust`].
+    /// Certainty of that channel, one of [`trust`].
     pub trust: u32,
     /// Doorbells in a row at which the channel had nothing new, where `trust` is [`trust::CONCLUDED`]. The BPF programs'.
     pub misses: u32,
 }
 
-/// How well it is known whose a token is, in [`TokenValue::trust`].
+/// Certainty of a token's channel, in [`TokenValue::trust`].
 pub mod trust {
     /// The driver or the user told it: no doorbell with it scans.
     pub const TOLD: u32 = 0;
@@ -160,11 +160,11 @@ pub struct SiteValue {
     pub word: u32,
     /// Nonzero: the BPF programs are to send [`crate::Windows`].
     pub learn: u32,
-    /// Of a store that an execution breakpoint stops at: the register that holds the doorbell's address less `displacement`.
+    /// Register that holds the doorbell's address less `displacement`, of a store that an execution breakpoint stops at.
     pub base: u32,
     /// Bytes of that store's instruction.
     pub len: u32,
-    /// What the store adds to that register.
+    /// Bytes that the store adds to the address in register `base`.
     pub displacement: i64,
     /// The doorbell's offset in its page of 4 KiB: what the store writes elsewhere is no doorbell.
     pub offset: u32,
@@ -204,7 +204,7 @@ pub struct Ranges {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Of [`request`].
+    /// Operation, one of [`request`].
     pub what: u32,
     /// Key in PROCS, BIRTHS or XLATE.
     pub id: u32,
@@ -280,7 +280,7 @@ pub struct Stats {
     pub stacks_lost: u64,
     /// Doorbells whose stack was not asked for, where one in so many is.
     pub stacks_passed: u64,
-    /// Of `hits`, those at an execution breakpoint, before the doorbell was rung.
+    /// Traps of `hits` that were at an execution breakpoint, before the doorbell was rung.
     pub before: u64,
     /// Traps at a doorbell behind an execution breakpoint that had looked already.
     pub again: u64,
@@ -311,8 +311,8 @@ impl Mode {
     };
 }
 
-/// How to walk the Python frames of a process, in PYTHONS by address space. Byte offsets, [`crate::NO_FIELD`] where the version
-/// has no such field. Written by the user program.
+/// Layout of the Python frames of a process, for walking them, in PYTHONS by address space. Byte offsets, [`crate::NO_FIELD`] where
+/// the version has no such field. Written by the user program.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonWalk {

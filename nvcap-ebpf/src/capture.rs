@@ -20,7 +20,7 @@ use crate::{
 
 const PAGE: u64 = 4096;
 
-/// Of [`Walk::deferred`]: the ring buffer was full.
+/// Flag in [`Walk::deferred`]: the ring buffer was full.
 const PUT_OFF: u32 = 1;
 /// It has been counted.
 const PUT_OFF_COUNTED: u32 = 2;

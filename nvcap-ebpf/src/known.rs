@@ -1,4 +1,4 @@
-//! What the last doorbell on this processor was found to be. The next one mostly comes from the same process, store and channel, and is
+//! Findings that are kept of the last doorbell on this processor. The next one mostly comes from the same process, store and channel, and is
 //! spared the look-ups in three hash maps.
 //!
 //! Invariant: what is kept was found in the generation that it names, and whoever changes one of these maps begins another generation
@@ -21,7 +21,7 @@ pub fn space(w: &Walk, pid: u32, generation: u64) -> Option<u32> {
     traced(pid).map(|Proc { space, .. }| space)
 }
 
-/// What is known of the store at `ip`.
+/// Returns what is known of the store at `ip`.
 #[inline(always)]
 pub fn site(w: &Walk, pid: u32, generation: u64) -> Option<SiteValue> {
     let k = &w.known;
@@ -37,7 +37,7 @@ pub fn site(w: &Walk, pid: u32, generation: u64) -> Option<SiteValue> {
     SITES.get_ptr(key).map(|site| unsafe { *site })
 }
 
-/// Whose the token is. What was found is kept, where the trap was at `ip`, a store that is known.
+/// Finds the token's channel; false if there is none. What was found is kept, where the trap was at `ip`, a store that is known.
 #[inline(always)]
 pub fn token(w: &mut Walk, (pid, ip): (u32, u64), site: &SiteValue, generation: u64) -> bool {
     let k = &w.known;

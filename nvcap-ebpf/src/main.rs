@@ -46,7 +46,7 @@ fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
-/// Whose registers the programs read: nvcap's build script refuses those of another architecture.
+/// Architecture whose registers the programs read: nvcap's build script refuses programs for another one.
 #[unsafe(link_section = "nvcap_arch")]
 #[unsafe(no_mangle)]
 static NVCAP_ARCH: [u8; 18] = if cfg!(bpf_target_arch = "aarch64") {

@@ -12,7 +12,7 @@ use crate::{
 #[unsafe(no_mangle)]
 static MODE: Global<Mode> = Global::new(Mode::EACH);
 
-/// Whether this doorbell's ring is not read now; then the doorbell has been noted.
+/// Tells whether this doorbell's ring is left unread for now; then the doorbell has been noted.
 #[inline(always)]
 pub fn passes(w: &Walk) -> bool {
     let mode = MODE.load();

@@ -12,7 +12,7 @@ use crate::{
     walk,
 };
 
-/// How many bytes of the stack are taken; 0: none. Set by the loader, a multiple of 4096 up to [`MOST_STACK`].
+/// Number of bytes of the stack that are taken; 0: none. Set by the loader, a multiple of 4096 up to [`MOST_STACK`].
 #[unsafe(no_mangle)]
 static STACK_BYTES: Global<u32> = Global::new(0);
 
@@ -24,13 +24,13 @@ const PAGE: u64 = 4096;
 /// The most pages that a stack lies in.
 const PAGES: u32 = MOST_STACK / PAGE as u32 + 1;
 
-/// Whether stacks are taken.
+/// Tells whether stacks are taken.
 #[inline(always)]
 pub fn wanted() -> bool {
     STACK_BYTES.load() != 0
 }
 
-/// Whether the stack of this doorbell is taken. Of one stack in so many the lot decides which: a program that submits in a
+/// Tells whether the stack of this doorbell is taken. Of one stack in so many the lot decides which: a program that submits in a
 /// fixed rhythm would show the same doorbells each time, if they were counted off.
 #[inline(always)]
 pub fn is_drawn() -> bool {

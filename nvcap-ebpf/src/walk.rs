@@ -3,7 +3,7 @@
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use nvcap_common::{BATCH, Header, PUTS, Put, REGS, SiteValue, TokenKey};
 
-/// What a walk does next.
+/// Next step of a walk.
 pub mod phase {
     /// Take the next channel of the space.
     pub const NEXT: u32 = 0;
@@ -23,7 +23,7 @@ pub mod phase {
     pub const DONE: u32 = 7;
 }
 
-/// What a scan does with a channel, in [`Walk::scanning`].
+/// Work of a scan on a channel, in [`Walk::scanning`].
 pub mod scanning {
     /// Takes its new entries.
     pub const TAKE: u32 = 1;
@@ -52,7 +52,7 @@ pub struct Walk {
     pub next: u32,
     /// Nonzero: scans every channel of the space; of [`scanning`].
     pub scanning: u32,
-    /// How well the token's channel is known, of `nvcap_common::trust`.
+    /// Certainty of the token's channel, one of `nvcap_common::trust`.
     pub trust: u32,
     /// Doorbells in a row at which that channel had nothing new.
     pub misses: u32,
@@ -107,16 +107,16 @@ pub struct Walk {
     /// GPU address of the first byte behind that range.
     pub beyond: u64,
     pub batch: [u64; BATCH],
-    /// What a scan saw since its last record.
+    /// Values of GP_PUT that a scan saw since its last record.
     pub puts: [Put; PUTS],
 }
 
-/// What the last doorbell on this processor was found to be; see `known.rs`.
+/// Findings that are kept of the last doorbell on this processor; see `known.rs`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Known {
     pub generation: u64,
-    /// Where the trap was.
+    /// Instruction pointer at the trap.
     pub ip: u64,
     pub doorbell: u64,
     pub site: SiteValue,
@@ -147,7 +147,7 @@ pub fn walk() -> Option<&'static mut Walk> {
     WALK.get_ptr_mut(0).map(|w| unsafe { &mut *w })
 }
 
-/// Where this processor's walk has its phase.
+/// Returns the place of the phase in this processor's walk.
 #[inline(always)]
 pub fn phase_at() -> Option<*const u32> {
     // SAFETY: a place in a map's value, of which no reference is made.

@@ -1,4 +1,4 @@
-//! How fast the decoder is: a capture repeated to 1 GiB of pushbuffer, one thread.
+//! Speed of the decoder: a capture repeated to 1 GiB of pushbuffer, one thread.
 //!
 //! `cargo bench -p nvcap --bench decode` takes `tests/captures/h200-mixed.orc.xz`; built without the feature `xz`, the
 //! cut of it in `tests/fixtures`. `NVCAP_BENCH_MIB` is how much is decoded (1024 by default). Each figure is the best of

@@ -1,4 +1,4 @@
-//! How many bytes of command stream a second one thread shows, by form: `cargo bench -p nvcap --bench output
+//! Bytes of command stream that one thread shows in a second, by form: `cargo bench -p nvcap --bench output
 //! [-- MEGABYTES FORM]`. It reads `tests/captures/h200-mixed.orc.xz` again and again as if the trace went on.
 
 use std::path::Path;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{arch::Arch, bpf, install, paths, shell::Cmd};
 
-/// How the programs are built.
+/// Way in which the programs are built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
     /// Optimised; else the development profile.

@@ -1,6 +1,6 @@
 //! `cargo xtask check`: what needs no kernel, no GPU and no root, the cheapest first; a first verdict within three minutes.
 //!
-//! The rooms of nvcap whose files differ from the last published commit are tested before all else.
+//! The modules whose files differ from the last published commit are tested before all else.
 
 use std::collections::BTreeSet;
 
@@ -37,32 +37,32 @@ pub fn run() -> Result<()> {
     };
     let tests = || cargo().args(["--lib", "--bins", "--test", "all"]);
     report.step("tests of nvcap are compiled", &tests().arg("--no-run"))?;
-    let rooms = touched();
-    if !rooms.is_empty() && !report.has_failed() {
-        let name = format!("unit tests of what changed: {}", rooms.join(" "));
-        report.plain(&name, &tests().arg("--").args(&rooms))?;
+    let modules = touched();
+    if !modules.is_empty() && !report.has_failed() {
+        let name = format!("unit tests of what changed: {}", modules.join(" "));
+        report.plain(&name, &tests().arg("--").args(&modules))?;
     }
     if report.has_failed() {
         return report.close();
     }
     report.plain("unit tests of nvcap and softgpu", &cargo().arg("--lib"))?;
-    let outside = ["rooms::", "documents::", "schema"];
+    let outside = ["layering::", "documents::", "schema"];
     let cmd = cargo().args(["--test", "all", "--"]).args(outside);
-    report.plain("rooms, documents and schemas of nvcap", &cmd)?;
+    report.plain("layering, documents and schemas of nvcap", &cmd)?;
     report.close()
 }
 
-/// The rooms of nvcap (`gpu_time::`) with files that differ from the commit that this branch left its upstream at, or from the last commit.
+/// The modules of nvcap (`gpu_time::`) with files that differ from the commit that this branch left its upstream at, or from the last commit.
 fn touched() -> Vec<String> {
     let git = |args: &[&str]| Cmd::new("git").args(args).dir(paths::root()).read();
     let base = git(&["merge-base", "HEAD", "@{upstream}"]).unwrap_or_else(|| "HEAD".to_owned());
     let names = git(&["diff", "--name-only", base.trim()]).unwrap_or_default();
-    rooms_of(&names)
+    modules_of(&names)
 }
 
-/// The rooms that the files lie in, by their modules.
-fn rooms_of(files: &str) -> Vec<String> {
-    let rooms: BTreeSet<String> = files
+/// The modules that the files lie in.
+fn modules_of(files: &str) -> Vec<String> {
+    let modules: BTreeSet<String> = files
         .lines()
         .filter_map(|file| {
             // `nvcap/decode/src/wire/mod.rs` and `nvcap/src/cli/top.rs`: the crate's folder is no module.
@@ -81,7 +81,7 @@ fn rooms_of(files: &str) -> Vec<String> {
             format!("{folder}::")
         })
         .collect();
-    rooms.into_iter().collect()
+    modules.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -89,9 +89,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_files_name_their_rooms() {
+    fn changed_files_name_their_modules() {
         let files = "nvcap/decode/src/gpu_time/clock.rs\nnvcap/src/cli/watch.rs\ndocs/top.md\nnvcap/live/src/trap/arm.rs\nnvcap/src/lib.rs\n";
-        assert_eq!(rooms_of(files), ["cli::", "gpu_time::", "trap::"]);
-        assert!(rooms_of("").is_empty());
+        assert_eq!(modules_of(files), ["cli::", "gpu_time::", "trap::"]);
+        assert!(modules_of("").is_empty());
     }
 }

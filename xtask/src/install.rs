@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{paths, shell::Cmd};
 
-/// How this process can act as root.
+/// Way in which this process can act as root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Root {
     /// It is root.
@@ -21,7 +21,7 @@ pub enum Root {
     No,
 }
 
-/// How this process can act as root; determined once.
+/// Tells how this process can act as root; determined once.
 pub fn root() -> Root {
     static FOUND: OnceLock<Root> = OnceLock::new();
     *FOUND.get_or_init(|| {

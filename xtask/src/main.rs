@@ -9,6 +9,8 @@ mod build;
 mod bundle;
 mod check;
 mod ci;
+#[cfg(test)]
+mod doc_comments;
 mod facts;
 mod install;
 mod licences;

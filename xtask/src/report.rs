@@ -1,4 +1,4 @@
-//! Which tests ran, failed, or did not run and why; and the closing line.
+//! Report of the tests that ran, failed, or did not run and why; and the closing line.
 //!
 //! Reads the output of the test programs (Rust's test harness, and this project's `NOT RUN name: why`), knows no test.
 
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{paths, shell::Cmd};
 
-/// How many lines of a failed test's reason are shown and repeated at the end.
+/// Number of lines of a failed test's reason that are shown and repeated at the end.
 const REASONS: usize = 12;
 
 /// The tally of a whole run.
@@ -293,7 +293,7 @@ struct Panics {
     failures: bool,
     /// The test whose output follows.
     test: Option<String>,
-    /// How many lines of the message follow.
+    /// Number of lines of the message that may still follow.
     left: usize,
 }
 

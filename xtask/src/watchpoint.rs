@@ -47,7 +47,7 @@ impl Watchpoint {
         Ok(Self(File::from(fd)))
     }
 
-    /// How often it was hit.
+    /// Returns how often it was hit.
     pub fn count(&self) -> Result<u64> {
         let mut value = [0; 8];
         (&self.0)

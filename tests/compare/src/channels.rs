@@ -45,7 +45,7 @@ pub struct Seen {
     next_position: Option<u64>,
 }
 
-/// How two sides compare in one channel.
+/// Comparison of two sides in one channel.
 #[derive(Debug, Default)]
 pub struct Channel {
     /// Counts of each side.
@@ -94,7 +94,7 @@ fn hash(bytes: &[u8]) -> u128 {
 /// All channels of two traces.
 #[derive(Debug)]
 pub struct Channels {
-    /// Which side may have begun later and ended earlier than the other.
+    /// Side that may have begun later and ended earlier than the other.
     part: Option<Side>,
     channels: BTreeMap<Key, Channel>,
     waiting_bytes: [u64; 2],

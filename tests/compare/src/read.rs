@@ -28,7 +28,7 @@ pub struct Entry {
     pub raw: u64,
     /// The bytes it points to.
     pub data: Vec<u8>,
-    /// How many of them could not be read.
+    /// Number of these bytes that could not be read.
     pub missing: u64,
 }
 

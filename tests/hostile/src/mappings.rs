@@ -9,7 +9,7 @@ use crate::bed::Bed;
 use crate::process::{map_any, unmap};
 
 const PAGE: usize = 0x1000;
-/// How long [`many`] stays after its last submission, ms.
+/// Variable with the time that [`many`] stays after its last submission, ms.
 pub const STAY_MS: &str = "HOSTILE_STAY_MS";
 
 /// Sixty thousand mappings.

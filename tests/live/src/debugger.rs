@@ -85,7 +85,7 @@ impl Seized {
         }
     }
 
-    /// How many threads it has.
+    /// Returns the number of its threads.
     pub fn len(&self) -> usize {
         self.threads.len()
     }

@@ -27,11 +27,11 @@ const REASON: &str = "\n\u{1}reason: ";
 const UNRUN: u8 = 77;
 /// The status of one whose test panicked.
 const PANICKED: u8 = 101;
-/// How many tests run at once for each processor: most of them wait for most of their time.
+/// Number of tests that run at once for each processor: most of them wait for most of their time.
 const AT_ONCE: usize = 3;
 /// The variable with the control group of such a process.
 const GROUP: &str = "NVCAP_LIVE_GROUP";
-/// How long a test may take: a guard against hanging, not a verdict.
+/// Longest time that a test may take: a guard against hanging, not a verdict.
 const GUARD: Duration = Duration::from_secs(1200);
 
 /// One test.
@@ -349,7 +349,7 @@ struct Outcome {
 enum Verdict {
     Passed,
     NotRun(String),
-    /// How it ended, where not by an error; and why.
+    /// Failure: in words how the test ended, where not by an error; and why.
     Failed(&'static str, String),
 }
 

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::harness::not_run;
 
-/// How long anything is waited for at least: a guard against hanging, which says so, and no verdict.
+/// Time that anything is waited for at least: a guard against hanging, which says so, and no verdict.
 pub const GUARD: Duration = Duration::from_secs(600);
 
 fn workspace() -> PathBuf {
@@ -146,7 +146,7 @@ impl Until {
     }
 }
 
-/// How often a text is in the lines of a file that is still being written; 0 where there is no file yet.
+/// Counts how often a text is in the lines of a file that is still being written; 0 where there is no file yet.
 pub fn so_far(file: &Path, text: &str) -> usize {
     let said = std::fs::read_to_string(file).unwrap_or_default();
     said.matches(text).count()
@@ -363,7 +363,7 @@ impl Running {
         Some(kib << 10)
     }
 
-    /// How many perf events it has open.
+    /// Counts the perf events that it has open.
     pub fn perf_events(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
             .into_iter()

@@ -15,7 +15,7 @@ use softgpu::layout::Channel;
 use softgpu::log::{Logged, read};
 use softgpu::plan::{Entry, Plan};
 
-/// How many of the missing submissions an error names.
+/// Number of missing submissions that an error names at most.
 const ABSENT: usize = 8;
 
 /// A program image that ran: what it was to submit, and what it logged. Its submissions are of one entry each.
@@ -103,15 +103,15 @@ impl std::ops::AddAssign for Account {
     }
 }
 
-/// How far a trace has come in the channels of the images.
+/// Progress of a trace in the channels of the images.
 struct Progress<'a> {
     images: Vec<&'a Image>,
     /// By image and channel of its plan: the number of the next submission, and which are there.
     next: HashMap<(usize, usize), usize>,
     there: BTreeSet<(usize, usize, usize)>,
-    /// Which are there in part.
+    /// Number of submissions that are there in part.
     holed: u64,
-    /// Which are not there, of the trace's time: the first ones, in words.
+    /// Submissions of the trace's time that are not there: the first ones, in words.
     absent: Vec<String>,
 }
 

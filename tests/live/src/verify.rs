@@ -12,7 +12,7 @@ use compare::read::{Item, Key, Reader, Submission};
 use softgpu::layout::{CHANNELS, Channel, GPUS, PUSHBUFFER, pushbuffers};
 use softgpu::plan::{Entry, Plan, checksum, total};
 
-/// How much of the plan must be there.
+/// Part of the plan that must be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All of it.
@@ -36,7 +36,7 @@ pub struct Expected {
     pub pid: Option<u32>,
     /// The plans of their program images, one after the other.
     pub plans: Vec<Plan>,
-    /// How much of them.
+    /// Part of each plan that must be there.
     pub extent: Extent,
 }
 

@@ -1,4 +1,4 @@
-//! How much memory a thread has taken at once: what holds readers to their bounds.
+//! Count of the memory that a thread has taken at once: what holds readers to their bounds.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -28,7 +28,7 @@ const INTERESTING: [u64; 16] = [
 
 /// A mutated input.
 pub struct Mutant {
-    /// Which seed it was made from.
+    /// Index of the seed that it was made from.
     pub seed: usize,
     pub bytes: Vec<u8>,
     /// It is the seed's beginning and nothing else.

@@ -1,5 +1,5 @@
-//! When the doorbells were rung, and how many submissions have run: what the thread that is the GPU and those that submit know
-//! of each other.
+//! Times at which the doorbells were rung, and numbers of submissions that have run: what the thread that is the GPU and those
+//! that submit know of each other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ pub struct Doorbells {
 #[derive(Debug)]
 struct Rung {
     count: AtomicU64,
-    /// When GP_PUT was written for the next one.
+    /// Time at which GP_PUT was written for the next doorbell.
     put: AtomicU64,
     times: Vec<[AtomicU64; 3]>,
     run: AtomicU64,
@@ -55,7 +55,7 @@ impl Doorbells {
         rung.count.store(number + 1, Ordering::Release);
     }
 
-    /// How many were rung for a channel.
+    /// Returns the number of doorbells that were rung for a channel.
     pub fn count(&self, channel: Channel) -> u64 {
         self.of[channel.number()].count.load(Ordering::Acquire)
     }

@@ -20,7 +20,7 @@ use crate::say::say;
 use crate::store::Site;
 use crate::stream::{Op, Piece, Work, semaphore};
 
-/// How to hang.
+/// Way to hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hang {
     /// A kernel that does not end, [`QUEUED`] launches behind it, a channel that waits for it and one that waits for that

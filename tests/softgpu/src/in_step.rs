@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 pub use nvcap_process::in_step::{FILE, Table};
 
-/// How to be in step (`--in-step` and its kin).
+/// Options of being in step (`--in-step` and its kin).
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The table, which the tracers and this program share.

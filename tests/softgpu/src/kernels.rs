@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::rng::Rng;
 
-/// How many functions a module has. Those of the first module have the numbers from 0 on, those of the second come next.
+/// Number of functions of a module. Those of the first module have the numbers from 0 on, those of the second come next.
 pub const COUNT: u64 = 12;
 /// Program of the first.
 const PROGRAM: u64 = 0x7f4f_4f7a_0000;
@@ -151,8 +151,8 @@ fn put_at(at: u64, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
 }
 
-/// How many modules the submission of a channel with this number may launch functions of, if there is one more after every so many
-/// submissions.
+/// Returns the number of modules whose functions the submission of a channel with this number may launch, if there is one more after
+/// every so many submissions.
 #[must_use]
 pub fn modules(every: u64, number: u64) -> u64 {
     1 + number.checked_div(every).unwrap_or(0)

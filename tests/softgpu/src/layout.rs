@@ -89,9 +89,9 @@ pub enum Unit {
 /// One channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Channel {
-    /// Which GPU.
+    /// Index of the GPU.
     pub gpu: usize,
-    /// Which of its channels.
+    /// Index of the channel among those of its GPU.
     pub index: usize,
 }
 

@@ -64,7 +64,7 @@ struct Shared {
 
 /// Offset of the ids of the processes that share the memory, for those that are in step.
 const PIDS: u64 = 0x10000;
-/// How many there may be.
+/// Number of such ids at most.
 const MOST_PIDS: usize = 64;
 
 /// The progress of a channel.

@@ -110,7 +110,7 @@ pub fn checksum(mut sum: u64, raw: u64, bytes: &[u8]) -> u64 {
 }
 
 impl Plan {
-    /// How many submissions channel number `i` of [`Plan::channels`] makes.
+    /// Returns the number of submissions that channel number `i` of [`Plan::channels`] makes.
     pub fn quota(&self, i: usize) -> u64 {
         let n = self.channels.len() as u64;
         self.submissions / n + u64::from((i as u64) < self.submissions % n)

@@ -27,7 +27,7 @@ use crate::stream::work;
 /// The image number of an executed program is this much higher; numbers in between are children with memory of their own.
 pub const EXEC_STRIDE: u32 = 100;
 
-/// How a plan is carried out. None of this changes the content of submissions.
+/// Way in which a plan is carried out. None of this changes the content of submissions.
 #[derive(Clone, Debug)]
 pub struct How {
     /// Everything comes from the driver's device files.
@@ -76,11 +76,11 @@ pub struct How {
     pub linger: Duration,
     /// Unmap nothing before the end.
     pub leave_mapped: bool,
-    /// How many entries GP_GET stays behind.
+    /// Number of entries that GP_GET stays behind GP_PUT.
     pub lag: u64,
-    /// Which doorbell page is rung; `None` for both in turn.
+    /// Doorbell page that is rung; `None` for both in turn.
     pub page: Option<usize>,
-    /// Which store rings; `None` for both.
+    /// Store that rings; `None` for both.
     pub site: Option<Site>,
     /// Ring after unlocking the channel, so that another thread may submit and ring in between.
     pub late_doorbell: bool,
@@ -88,7 +88,7 @@ pub struct How {
     pub cached_put: CachedPut,
     /// Leave SIGTRAP as it is, so that a stray trap ends the program.
     pub default_sigtrap: bool,
-    /// How many copies of a ring are left in memory after the last submission.
+    /// Number of copies of a ring that are left in memory after the last submission.
     pub remains: u64,
     /// Time between mapping the memory and the first submission.
     pub settle: Duration,

@@ -22,7 +22,7 @@ pub(crate) struct InStep {
     from: u64,
 }
 
-/// How far a count that wraps is ahead of what was read.
+/// Returns how far a count that wraps is ahead of what was read.
 fn ahead(count: u32, read: u64) -> u64 {
     (count.wrapping_sub(read as u32) as i32).max(0) as u64
 }
@@ -79,7 +79,7 @@ impl InStep {
     }
 }
 
-/// How long something has been waited for.
+/// Time since which something has been waited for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wait(Option<Instant>);
 

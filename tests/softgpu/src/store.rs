@@ -1,7 +1,7 @@
 //! The two doorbell stores: real instructions at two distinct places, never inlined, so that a tracer meets exactly two
 //! sites. The first is libcuda's; the second has a displacement, like those of other drivers.
 
-/// Which store rings.
+/// Store that rings a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
     /// `mov %ecx,(%rax)`: bytes 89 08. On aarch64 `str w1, [x0]`.

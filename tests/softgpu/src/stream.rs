@@ -24,7 +24,7 @@ use crate::rng::Rng;
 pub struct Shape {
     /// Everything follows from it.
     pub seed: u64,
-    /// Which program image of the run: 0 for the first, others after an exec or in a child of its own.
+    /// Number of the program image in the run: 0 for the first, others after an exec or in a child of its own.
     pub image: u32,
     /// Entries of a submission at most.
     pub burst: u32,
@@ -80,14 +80,14 @@ pub enum Op {
         dst: u64,
         /// Pattern.
         pattern: u32,
-        /// How many words.
+        /// Number of words.
         words: u32,
     },
     /// Data of the user's (or code) written inline.
     Inline {
         /// Destination.
         dst: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u32,
     },
     /// A semaphore release.

@@ -39,7 +39,7 @@ pub const START_TO_RESET: u64 = 1500;
 /// A plan that is so old is made anew: this thread had to wait for a processor.
 const STALE: u64 = 500;
 
-/// How long things take.
+/// Times that things take.
 #[derive(Clone, Debug)]
 pub struct Timing {
     /// A kernel's or a copy's duration, ns.
@@ -54,7 +54,7 @@ pub struct Timing {
     pub pause: Duration,
     /// The GPU's clock less CLOCK_MONOTONIC at the start, ns; none for a clock near CLOCK_REALTIME, as a GPU's is.
     pub clock_offset: Option<i64>,
-    /// How much faster the GPU's clock is, parts per million.
+    /// Rate at which the GPU's clock gains, parts per million.
     pub clock_drift: f64,
     /// Entries of a channel that may wait.
     pub queue: u32,
@@ -65,7 +65,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// How long the submission with this number runs.
+    /// Returns the time that the submission with this number runs, ns.
     fn duration_of(&self, plan: &Plan, channel: Channel, number: u64) -> u64 {
         let mut rng = Rng::new(&[
             plan.shape.seed,
@@ -226,9 +226,9 @@ struct Engine {
     state: State,
     /// The submission in question.
     now: Ran,
-    /// When the one before it ended.
+    /// Time at which the submission before that one ended.
     last_end: u64,
-    /// When the word of a kernel that has ended is due, and where that kernel is in [`Gpu::ran`].
+    /// Time at which the word of a kernel that has ended is due, and that kernel's index in [`Gpu::ran`].
     word: Option<(u64, usize)>,
     /// In step: that word comes with the next stamp.
     held: bool,

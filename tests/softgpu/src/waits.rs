@@ -17,7 +17,7 @@ use crate::say::say;
 static UNTOLD: AtomicU64 = AtomicU64::new(0);
 /// Submissions made since, by this process.
 static IN_STEP: AtomicU64 = AtomicU64::new(0);
-/// When somebody last told of the channel that was about to be submitted to, ns; 0 before the first submission.
+/// Time at which somebody last told of the channel that was about to be submitted to, ns; 0 before the first submission.
 static TOLD_AT: AtomicU64 = AtomicU64::new(0);
 /// All traces of this process have ended: channels of which nobody has told are not waited for.
 static DESERTED: AtomicBool = AtomicBool::new(false);
@@ -126,12 +126,12 @@ impl InStep {
     }
 }
 
-/// How many entries lie between what was read and a position.
+/// Counts the entries between what was read and a position.
 fn unread(position: u64, read: u64) -> u64 {
     position.wrapping_sub(read) & u64::from(ENTRIES - 1)
 }
 
-/// How far a submission moves on in a channel's pushbuffer memory, with what is left out at its end.
+/// Returns how far a submission moves on in a channel's pushbuffer memory, bytes, with what is left out at its end.
 fn moves(channel: Channel, mut offset: u64, next: &Submission) -> u64 {
     let mut moved = 0;
     for entry in &next.entries {

@@ -29,7 +29,7 @@ impl Way {
 pub struct Cell {
     /// Kernel series.
     pub kernel: &'static str,
-    /// How nvcap finds mappings.
+    /// Way in which nvcap finds mappings.
     pub way: Way,
     /// Driver branch of the stand-in.
     pub branch: u32,

@@ -36,7 +36,7 @@ const BUSY_GUARD: f64 = 600.0;
 const QUIET_GUARD: Duration = Duration::from_secs(1800);
 /// Seconds after which a kernel that has not started is ended: some hang while they start, asleep (see above), and are started again.
 const START_GUARD: Duration = Duration::from_secs(300);
-/// How often a kernel is started that does not start; nothing under test has run by then.
+/// Number of times that a kernel is started that does not start; nothing under test has run by then.
 const STARTS: u32 = 3;
 const MEMORY_MIB: u32 = 1024;
 /// Without the two features that make Linux and glibc copy and clear byte by byte, which is slow under TCG.
@@ -254,7 +254,7 @@ fn live(
 
 /// Ends a machine that says nothing more.
 struct Guard {
-    /// When the machine last said something, the processor time that it had used, and whether it has started.
+    /// Time at which the machine last said something, the processor time that it had used, seconds, and whether it has started.
     last: Arc<Mutex<(Instant, f64, bool)>>,
     end: mpsc::Sender<()>,
     watch: std::thread::JoinHandle<Option<String>>,
@@ -448,7 +448,7 @@ impl<'a> Heard<'a> {
 const BAD_MACHINE: i32 = 90;
 const KERNEL_COMPLAINED: i32 = 94;
 
-/// Why a cell with this status failed apart from its tests.
+/// Returns the reason why a cell with this status failed apart from its tests.
 fn complaint(code: i32) -> Option<String> {
     match code {
         BAD_MACHINE => {

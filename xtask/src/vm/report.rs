@@ -10,7 +10,7 @@ use super::matrix::{self, Cell};
 use super::shell;
 use crate::paths;
 
-/// How a test ended.
+/// Outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything held.
@@ -26,7 +26,7 @@ pub enum Outcome {
 pub struct Test {
     /// Its name.
     pub name: String,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
     /// Seconds.
     pub seconds: f64,
@@ -43,7 +43,7 @@ pub struct Report {
     pub release: String,
     /// Its tests.
     pub tests: Vec<Test>,
-    /// Why the machine itself failed.
+    /// Reason why the machine itself failed, if it did.
     pub machine: Option<String>,
     /// Wall time of the machine, seconds.
     pub seconds: f64,

@@ -1,5 +1,5 @@
-//! Formats that the hardware and the driver write into memory, word by word: the bottom room, which imports nothing of the
-//! other rooms. Every fact about a format is here once; all readers of such bytes use it.
+//! Formats that the hardware and the driver write into memory, word by word: the bottom module, which imports nothing of the
+//! other modules. Every fact about a format is here once; all readers of such bytes use it.
 //!
 //! - [`words`]: little-endian words of a slice of bytes.
 //! - [`entry`]: GPFIFO entries, their lengths and the extended base.

@@ -1,4 +1,4 @@
-//! Facts from outside the stream of submissions, given as records: this room stands between a source and the pipeline.
+//! Facts from outside the stream of submissions, given as records: this module stands between a source and the pipeline.
 //!
 //! - [`images`]: QMDs that a process wrote before nvcap attached, found in its memory.
 //! - `cubins`: images of CUDA code, found there, too.

@@ -5,7 +5,7 @@
 //! a checksum and the record's number, so that damage anywhere is found, and what is missing is known. `docs/file-format.md` has
 //! the layout, and `docs/nvcap.proto` the messages within.
 //!
-//! This room makes bytes of records, and records of bytes. It opens no file.
+//! This module makes bytes of records, and records of bytes. It opens no file.
 
 mod decode;
 pub mod decoded;

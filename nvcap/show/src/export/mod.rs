@@ -1,4 +1,4 @@
-//! Files that other programs open: each format is a sink in a room of its own.
+//! Files that other programs open: each format is a sink in a module of its own.
 
 #[cfg(test)]
 mod browser;

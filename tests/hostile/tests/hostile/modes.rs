@@ -14,7 +14,7 @@ use live::programs::Folder;
 use crate::judge::{honest, orderly, read, together, truth, unharmed};
 use crate::run::{Ended, Running, nvcap, target};
 
-/// How a mode is traced.
+/// Way in which a mode is traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Trap,

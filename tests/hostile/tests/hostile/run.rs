@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How long one program may run: a guard against hanging, no verdict.
+/// Longest time that one program may run: a guard against hanging, no verdict.
 pub const LIMIT: Duration = live::programs::GUARD;
 
 /// The hostile target: `HOSTILE_BIN`, or cargo's.
@@ -26,7 +26,7 @@ pub fn nvcap() -> Result<Command> {
     Ok(command)
 }
 
-/// How a program ended.
+/// Status, output and memory of a program that ended.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,

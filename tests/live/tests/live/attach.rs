@@ -225,9 +225,9 @@ pub fn fork_afterwards() -> Result<()> {
     need_tracing()?;
     let plan = plan(27, sized(800, 400));
     let folder = Folder::new()?;
-    let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=2", "--fork=2"])?;
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    let (trace, step) = (folder.file("trace.json"), Step::new(&folder)?);
+    let mut gpu = waiting(&plan, &step.with(&["--threads=2", "--fork=2"]))?;
+    let nvcap = attach_in_step(&step, gpu.pid(), &trace, folder.channels()?, &[])?;
     gpu.write(b"g")?;
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;

@@ -1,5 +1,5 @@
-//! Which channels there are: their numbers, channels that the user named wrongly, and memory that only looks like a
-//! channel.
+//! Tests of which channels there are: their numbers, channels that the user named wrongly, and memory that only looks like
+//! a channel.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -145,7 +145,7 @@ pub fn remains_taken_by_number() -> Result<()> {
     remains(&["--remains=1"], true)
 }
 
-/// How many rings each search of the process's memory saw.
+/// Returns the number of rings that each search of the process's memory saw.
 fn searched(stderr: &str) -> impl Iterator<Item = u64> {
     stderr.lines().filter_map(|l| {
         let rings = l.split_once(" again: ")?.1.strip_suffix(" rings")?;

@@ -27,7 +27,7 @@ use crate::setup::{LIMIT, gpus, need_tracing, plan, plan_args};
 const TRACES: usize = 3;
 /// Programs of a round.
 const PROGRAMS: usize = 3;
-/// How many rounds there are where nobody says for how long.
+/// Number of rounds where nobody says for how long.
 const ROUNDS: u64 = 6;
 
 fn number(name: &str) -> Result<Option<u64>> {
@@ -626,7 +626,7 @@ impl Round {
     }
 }
 
-/// Why a trace did not begin, by what it said.
+/// Tells why a trace did not begin, by what it said.
 fn why_not(said: &str) -> &'static str {
     let known = [
         (

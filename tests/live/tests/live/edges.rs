@@ -15,7 +15,7 @@ use live::programs::{Ended, Folder, Running, nvcap, softgpu, state};
 use crate::attach::{attach, waiting};
 use crate::setup::{LIMIT, need_tracing, plan, plan_args};
 
-/// How long nvcap is waited for to notice that all traced processes have ended: a guard, as each.
+/// Time that nvcap is given to notice that all traced processes have ended: a guard, as each.
 const NOTICED: Duration = LIMIT;
 /// Enough threads to fill the rest of the ring buffer with their records.
 const THREADS: [&str; 2] = ["--threads=4", "--churn=3"];

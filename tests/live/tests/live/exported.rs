@@ -10,7 +10,7 @@ use live::programs::Folder;
 use crate::setup::need_tracing;
 use crate::time_from_stamps::{Way, run_with};
 
-/// How many submissions there are.
+/// Number of submissions that are exported.
 pub const SUBMISSIONS: u64 = 600;
 
 /// Python with a format's libraries, which `cargo xtask test` installs in a folder above this program; `what` they are.
@@ -34,7 +34,7 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// How many kernels (`kernel`) or copies (`copy`) ran.
+    /// Returns the number of kernels (`kernel`) or copies (`copy`) that ran.
     pub fn ran(&self, what: &str) -> u64 {
         let one = format!("\"type\":\"{what}\"");
         self.truth.matches(&one).count() as u64

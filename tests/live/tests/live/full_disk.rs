@@ -156,7 +156,7 @@ fn whole_copy<'a>(copies: &'a [PathBuf], cut: &str) -> Result<(&'a PathBuf, Posi
     bail!("each copy is cut: {verdicts:?}")
 }
 
-/// How many records a verdict says to be missing.
+/// Returns the number of records that a verdict says to be missing.
 fn missing(ledger: &Value) -> Result<u64> {
     let said = verdict(ledger);
     let count = said.split(" of the records up to number ").next();

@@ -24,14 +24,14 @@ struct Entry {
     channel: u64,
     engine: String,
     kernel: bool,
-    /// When it really began and ended.
+    /// Times at which it really began and ended.
     ran: (u64, u64),
     ran_host_end: u64,
     /// True if nvcap knows when it began.
     begun: bool,
     /// nvcap knows how long it ran, too.
     timed: bool,
-    /// When nvcap says that it began and ended, if it knows that well enough for a sum.
+    /// Times at which nvcap says that it began and ended, if it knows that well enough for a sum.
     told: Option<(u64, u64)>,
     /// The most by which that may be wrong: as stated, or as it is where that is more.
     wrong: (u64, u64),

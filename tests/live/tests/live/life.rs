@@ -25,7 +25,7 @@ use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, sized};
 /// A word that the tests' own breakpoints watch: nobody writes it.
 static WORD: u64 = 0;
 
-/// How often, where a test takes its time: `usual`, or what NVCAP_LIFE_TIMES says.
+/// Returns how often a test that takes its time does its work: `usual`, or what NVCAP_LIFE_TIMES says.
 fn times(usual: u64) -> Result<u64> {
     match std::env::var("NVCAP_LIFE_TIMES") {
         Ok(text) => text.parse().context("NVCAP_LIFE_TIMES is no number"),
@@ -209,7 +209,7 @@ pub fn threads_by_the_thousand() -> Result<()> {
     Ok(())
 }
 
-/// How one trace of several fared; no account where it could not begin.
+/// Outcome of one trace of several; no account where it could not begin.
 #[derive(Debug)]
 struct Fared {
     ended: Ended,

@@ -164,7 +164,7 @@ pub fn modules_that_keep_coming() -> Result<()> {
     Ok(())
 }
 
-/// Which module's function a launch is of.
+/// Returns the number of the module whose function is launched.
 fn module(launch: &Value) -> Result<u64> {
     let program = launch["program"].as_u64().context("a program")?;
     Ok((program - softgpu::kernels::program(0)) / 0x1000 / softgpu::kernels::COUNT)

@@ -379,7 +379,7 @@ fn data(ended: &Ended) -> Result<HashSet<[u8; NEEDLE]>> {
     Ok(all)
 }
 
-/// How much of `data` is in a file.
+/// Counts the pieces of `data` that are in a file.
 fn found(data: &HashSet<[u8; NEEDLE]>, file: &Path) -> Result<usize> {
     let bytes = std::fs::read(file)?;
     let there = bytes.windows(NEEDLE).filter(|w| data.contains(*w));

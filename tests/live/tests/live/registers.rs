@@ -32,7 +32,7 @@ fn args_of(gpus: usize, plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// How many submissions of a trace were seen each way: precommit, trapped, observed.
+/// Counts the submissions of a trace that were seen each way: precommit, trapped, observed.
 fn hows(trace: &Path) -> Result<[usize; 3]> {
     let text = std::fs::read_to_string(trace)?;
     let mut counts = [0; 3];

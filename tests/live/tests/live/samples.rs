@@ -35,7 +35,7 @@ fn named_kernels(plan: Plan) -> Plan {
 /// Sums of what a plan submits, by what they are of.
 type Sums = BTreeMap<String, f64>;
 
-/// Which way the copies of a channel go. The data of the software GPU lie in memory that it does not map, so that the runlist tells
+/// Returns the way that the copies of a channel go. The data of the software GPU lie in memory that it does not map, so that the runlist tells
 /// (docs/decoding.md).
 fn path(channel: Channel) -> &'static str {
     match channel.runlist() {
@@ -105,7 +105,7 @@ fn estimated(samples: &Value) -> Result<BTreeMap<String, (f64, f64)>> {
     Ok(all)
 }
 
-/// How estimates lie to the truth.
+/// Comparison of estimates with the truth.
 #[derive(Debug, Default)]
 struct Judged {
     all: u32,

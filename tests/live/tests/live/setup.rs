@@ -24,7 +24,7 @@ pub fn gpus() -> usize {
     asked.unwrap_or(USUAL_GPUS).clamp(1, GPUS)
 }
 
-/// How many submissions: `emulated` on an emulated machine, enough for the purpose of the test.
+/// Returns a number of submissions or the like: `emulated` on an emulated machine, enough for the purpose of the test; else `native`.
 pub fn sized(native: u64, emulated: u64) -> u64 {
     match std::env::var_os("SOFTGPU_DEVICE") {
         Some(_) => emulated,

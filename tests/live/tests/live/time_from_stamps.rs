@@ -23,7 +23,7 @@ use crate::setup::{LIMIT, need_tracing};
 pub(crate) const SHOWN: &str = "type=submission||op=launch||op=copy";
 /// Submissions of each channel before nvcap is there, where it is attached.
 const BEFORE: u64 = 3;
-/// How long programs in step may take: longer than they wait for each other.
+/// Longest time that programs in step may take: longer than they wait for each other.
 const GUARD: Duration = Duration::from_secs(180);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ struct Found {
     ready: u64,
     /// Kernels of these whose ends nothing told.
     endless: u64,
-    /// When those began that have no start, or of copies no time; and when kernels did and how far that may be wrong: ns of the host.
+    /// Times at which operations began that have no start (copies: no time); then those of kernels, and how far they may be wrong: ns of the host.
     untimed: Vec<u64>,
     errors: Vec<(u64, u64)>,
     /// Kernels whose durations are made up, because the one behind them began long after it was there, and waited for nothing.
@@ -293,7 +293,7 @@ impl Found {
 const VAGUE_NS: u64 = 1_000_000;
 
 impl Found {
-    /// How many operations have no time because stamps were read too late to tell how the clocks differ.
+    /// Counts the operations that have no time because stamps were read too late to tell how the clocks differ.
     fn vague(&self) -> u64 {
         let is_vague = |at: &&u64| {
             let nearest = self.errors.iter().min_by_key(|(t, _)| t.abs_diff(**at));
@@ -316,7 +316,7 @@ fn looks_as_if_it_had_waited(o: &Value, next: Option<&Value>) -> Result<bool> {
     Ok(waited + number(o, "gpu_start_error_ns")? > BEGINS_NS)
 }
 
-/// How much later nvcap takes a kernel to start where other channels launch, too, ns (docs/gpu-time.md).
+/// Time by which nvcap takes a kernel to start later where other channels launch, too, ns (docs/gpu-time.md).
 const SHARED_LATER: u64 = 730 - STAMP_TO_START;
 
 /// Compares each operation that is shown.

@@ -41,7 +41,7 @@ fn traced(flags: &[&str]) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// How many objects are marked; an error if one comes after a later time without a mark, or in order with one, or if a
+/// Counts the objects that are marked; an error if one comes after a later time without a mark, or in order with one, or if a
 /// channel's positions do not rise.
 fn marked(objects: &[Value]) -> Result<usize> {
     let (mut latest, mut marked) = (0, 0);

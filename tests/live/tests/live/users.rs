@@ -1,4 +1,4 @@
-//! Which user a command runs as, and by whose name or id processes and threads are traced.
+//! Tests of the user that a command runs as, and of the names and ids by which processes and threads are traced.
 
 use std::ffi::OsString;
 use std::path::Path;

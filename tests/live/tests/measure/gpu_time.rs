@@ -78,7 +78,7 @@ fn median(mut of: Vec<u64>) -> f64 {
     of.get(of.len() / 2).map_or(f64::NAN, |m| *m as f64)
 }
 
-/// How many starts and durations are known of kernels that wait behind each other, and of kernels one at a time: of all that ran.
+/// Measures how many starts and durations are known of kernels that wait behind each other, and of kernels one at a time: of all that ran.
 pub fn coverage() -> Result<Vec<Figure>> {
     need_tracing()?;
     let mut figures = Vec::new();

@@ -1,4 +1,4 @@
-//! How many launches have their kernels' names when they are shown.
+//! Share of launches that have their kernels' names when they are shown.
 
 use std::ffi::OsString;
 

@@ -61,7 +61,7 @@ pub fn budget() -> Result<Vec<Figure>> {
     ])
 }
 
-/// How many looks are peeks at a semaphore where submissions come every 2 ms.
+/// Measures how many looks are peeks at a semaphore where submissions come every 2 ms.
 pub fn peeks() -> Result<Vec<Figure>> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");

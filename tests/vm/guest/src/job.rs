@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 pub struct Job {
     /// The cell's name.
     pub cell: String,
-    /// How nvcap is to find mappings: kprobe, fentry, tracepoint (or auto).
+    /// Way in which nvcap is to find mappings: kprobe, fentry, tracepoint (or auto).
     pub way: String,
     /// GPUs of the stand-in.
     pub gpus: usize,

@@ -276,7 +276,7 @@ fn clear() -> Result<()> {
     Ok(())
 }
 
-/// How long the bed waits for anything: a guard against hanging, well within that of a test.
+/// Longest time that the bed waits for anything: a guard against hanging, well within that of a test.
 pub const GUARD: Duration = Duration::from_secs(300);
 
 /// Waits until `done` holds.
@@ -300,7 +300,7 @@ pub fn param(name: &str) -> Result<u64> {
         .with_context(|| format!("{path}: {text:?}"))
 }
 
-/// How a child ended.
+/// Status and output of a child that ended.
 #[derive(Debug)]
 pub struct Ended {
     /// Exit status; none if it was killed.

@@ -97,7 +97,7 @@ fn no_file_of_the_program_is_long() {
 /// Tests what the other tests rest on: imports are found however they are written.
 #[test]
 fn imports_are_found() {
-    let folder = std::env::temp_dir().join(format!("nvcap-rooms-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("nvcap-layering-{}", std::process::id()));
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
         std::fs::create_dir_all(path.parent().expect("in a folder")).expect("a folder");

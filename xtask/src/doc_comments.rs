@@ -1,0 +1,118 @@
+//! Tests of the form of doc comments: each begins with a noun or a verb, and none is cut in two.
+
+use std::{fs, path::Path};
+
+use crate::paths;
+
+/// First words of a comment that answers a question instead of naming its item.
+const QUESTIONS: [&str; 9] = [
+    "How", "Of", "What", "When", "Where", "Whether", "Which", "Whose", "Why",
+];
+
+/// The doc comments of a source file: the line that each begins in, and its text.
+fn doc_comments(source: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut open: Option<&str> = None;
+    for (n, line) in source.lines().enumerate() {
+        let line = line.trim_start();
+        let kind = ["///", "//!"]
+            .into_iter()
+            .find(|kind| line.starts_with(kind));
+        let text = kind.and_then(|kind| line.strip_prefix(kind));
+        // Four strokes are no documentation.
+        let text = text.filter(|text| !text.starts_with('/'));
+        let Some(text) = text else {
+            open = None;
+            continue;
+        };
+        if open == kind {
+            if let Some((_, whole)) = found.last_mut() {
+                whole.push('\n');
+                whole.push_str(text.trim());
+            }
+        } else {
+            found.push((n + 1, text.trim().to_owned()));
+        }
+        open = kind;
+    }
+    found
+}
+
+/// Tells what is wrong with a doc comment.
+fn fault(text: &str) -> Option<String> {
+    let first = text.split(|c: char| !c.is_alphanumeric()).next()?;
+    if QUESTIONS.contains(&first) {
+        return Some(format!("begins with \"{first}\""));
+    }
+    let ends = |text: &str| text.ends_with(['.', ':', '!', '?', ')', '`', '|', '>', '*', '"']);
+    let last = text.lines().last().unwrap_or_default();
+    // The target of a link stands alone.
+    let is_link = last.starts_with('[') && last.contains("]:");
+    if !text.is_empty() && !ends(text.trim_end()) && !is_link {
+        return Some("has no end, as if it were cut".to_owned());
+    }
+    None
+}
+
+/// The Rust files below a folder.
+fn sources(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut all = Vec::new();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        if path.is_dir() {
+            all.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            all.push(path);
+        }
+    }
+    all
+}
+
+#[test]
+fn doc_comments_begin_with_a_noun_or_a_verb_and_are_whole() {
+    // Not those of command lines, whose comments are help texts.
+    let folders = [
+        "nvcap-common/src",
+        "nvcap/decode/src",
+        "nvcap/recording/src",
+        "nvcap/process/src",
+        "nvcap/live/src",
+        "nvcap/show/src",
+        "nvcap/monitor/src",
+        "nvcap/lab/src",
+    ];
+    let mut faults = Vec::new();
+    let mut seen = 0;
+    for path in folders.iter().flat_map(|f| sources(&paths::root().join(f))) {
+        let source = fs::read_to_string(&path).expect("a source file");
+        let comments = doc_comments(&source);
+        seen += comments.len();
+        for (line, text) in comments {
+            if let Some(fault) = fault(&text) {
+                faults.push(format!("{}:{line}: it {fault}", path.display()));
+            }
+        }
+    }
+    assert!(seen > 5_000, "{seen} doc comments were found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn faults_are_found() {
+    let source = "/// Longest wait, ms.\nconst A: u8 = 0;\n/// What is waited\n//// no doc\n/// for.\nfn f() {}\n//! A module\n//! of tests\n";
+    let comments = doc_comments(source);
+    let texts: Vec<(usize, &str)> = comments.iter().map(|(n, t)| (*n, t.as_str())).collect();
+    assert_eq!(
+        texts,
+        [
+            (1, "Longest wait, ms."),
+            (3, "What is waited"),
+            (5, "for."),
+            (7, "A module\nof tests")
+        ]
+    );
+    assert_eq!(fault("Longest wait, ms."), None);
+    assert_eq!(fault("Table:\n\n[`A`]: super::A"), None);
+    assert!(fault("What is waited for.").is_some());
+    assert!(fault("A module\nof tests").is_some());
+}
