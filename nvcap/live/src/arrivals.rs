@@ -1,6 +1,6 @@
 //! Processes of a host that come to use a GPU while it is traced (`-a`): a thread looks for them ([`nvcap_process::host::census`]), so that
 //! looking for processes keeps nobody from looking at rings. Where the kernel tells of those that map memory of a GPU
-//! ([`nvcap_process::host::told`]), they are known within some milliseconds; else they are looked for in `/proc`.
+//! ([`nvcap_process::host::mmap_events`]), they are known within some milliseconds; else they are looked for in `/proc`.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use nvcap_process::host::{
     Host,
     census::{Census, Change, Found},
     choice::Choice,
-    told::Told,
+    mmap_events::Told,
 };
 use nvcap_process::procfs;
 use nvcap_process::{

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use serde_json::json;
 
-use super::reading::Reading;
+use super::progress::Reading;
 use super::{recording, target};
 use nvcap_decode::cubin::{Image, compare};
 use nvcap_decode::record::{Kernel, Record};

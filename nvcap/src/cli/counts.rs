@@ -24,9 +24,9 @@ mod table;
 use samples::Names;
 use table::Table;
 
+use super::process_filter::cannot_look;
 use super::target::{self, usage};
 use super::values::{parse_core, parse_pid, parse_time};
-use super::whom::cannot_look;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -94,7 +94,7 @@ pub(super) struct Args {
 
     /// Filters of the processes.
     #[command(flatten)]
-    filters: super::whom::Filters,
+    filters: super::process_filter::Filters,
 }
 
 /// Counts.

@@ -76,7 +76,7 @@ pub(super) struct Args {
 
     /// Filters of the processes.
     #[command(flatten)]
-    filters: super::whom::Filters,
+    filters: super::process_filter::Filters,
     /// Show the state at the end of a recording instead of a process. A look (--record) is shown as it was; of a trace, each channel's last
     /// entries and what is known of their progress
     #[arg(
@@ -206,7 +206,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Effort::Usual
         },
         chip: args.output.chip,
-        images: nvcap_live::enrich::images::of,
+        images: nvcap_live::enrich::graph_qmds::of,
         kernels: if args.no_names {
             |_, _| Vec::new()
         } else {

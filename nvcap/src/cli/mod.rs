@@ -20,7 +20,8 @@ mod logger;
 mod man_pages;
 mod maps;
 mod output_args;
-mod reading;
+mod process_filter;
+mod progress;
 mod record;
 mod recorder;
 mod recording;
@@ -46,7 +47,6 @@ mod values;
 mod version;
 mod watch;
 mod way_options;
-mod whom;
 mod wireshark;
 
 use std::io::{self, Write as _};

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use super::reading::{self, Reading};
+use super::progress::{self, Reading};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use nvcap_decode::record::{At, Loss, Lost, Record};
@@ -116,7 +116,7 @@ impl RecordingArgs {
 
     fn opened(&self, logs: bool) -> anyhow::Result<Recording<'_>> {
         let name = self.file.display();
-        let opened = reading::open(&self.file)
+        let opened = progress::open(&self.file)
             .and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
         let opened = opened.with_context(|| format!("cannot read the capture {name}"))?;
         self.of_reader(opened, logs)
@@ -406,7 +406,7 @@ fn damage(error: &capture::Error, name: &impl Display) -> Record {
 /// The recording in a file, if it has one, and how far it is read.
 pub(super) fn watched(file: &Path) -> Option<(Reader<Box<dyn Read>>, Reading)> {
     // Of a pipe the bytes would be gone.
-    let (reader, reading) = file.is_file().then(|| reading::open(file).ok())??;
+    let (reader, reading) = file.is_file().then(|| progress::open(file).ok())??;
     let (kind, reader) = kind::of(packed::unpacked(reader).ok()?);
     (kind == Kind::Recording).then(|| (Reader::new(reader), reading))
 }

@@ -107,7 +107,7 @@ pub(super) struct Args {
 
     /// Filters of the processes.
     #[command(flatten)]
-    filters: super::whom::HostFilters,
+    filters: super::process_filter::HostFilters,
 
     #[cfg(feature = "otlp")]
     #[command(flatten)]
@@ -237,7 +237,7 @@ impl Answers for Counting {
             chip: None,
             known_rings: Vec::new(),
             stacks: true,
-            images: nvcap_live::enrich::images::of,
+            images: nvcap_live::enrich::graph_qmds::of,
             kernels: nvcap_live::enrich::names::of,
         };
         let look = nvcap_monitor::dump::look(&[pid], &options);

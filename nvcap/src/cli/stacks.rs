@@ -16,7 +16,7 @@ use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
 use nvcap_show::pipeline::Pipeline;
 
-use super::reading::{self, Reading};
+use super::progress::{self, Reading};
 use super::recording::{INTERRUPTED, RecordingArgs};
 use super::way_options::HowArg;
 use super::{target, trace, values};
@@ -150,7 +150,7 @@ fn of_recording(
 fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     let name = file.display();
     let opened =
-        reading::open(file).and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
+        progress::open(file).and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
     let (reader, mut reading) = opened.with_context(|| format!("cannot read {name}"))?;
     let (kind, reader) = kind::of(reader);
     if kind == Kind::Recording {

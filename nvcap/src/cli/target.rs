@@ -17,7 +17,7 @@ use nvcap_show::output::message::tell;
 use nvcap_show::output::style::plain_lines;
 use nvcap_show::output::writer::Output;
 
-use super::reading::Reading;
+use super::progress::Reading;
 use super::recording;
 use super::values::{self, CAPTURE, Discover};
 

@@ -77,7 +77,7 @@ pub(super) struct Args {
 
     /// Filters of the processes.
     #[command(flatten)]
-    filters: super::whom::Filters,
+    filters: super::process_filter::Filters,
 }
 
 /// Runs `nvcap top`.

@@ -33,7 +33,7 @@ pub(super) struct Args {
 
     /// Filters of the processes.
     #[command(flatten)]
-    pub filters: super::whom::Filters,
+    pub filters: super::process_filter::Filters,
 
     /// Options of [`super::way_options::WAY_OPTIONS`] that the user has given.
     #[arg(skip)]

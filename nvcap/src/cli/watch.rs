@@ -60,7 +60,7 @@ pub(super) struct Args {
 
     /// Filters of the processes.
     #[command(flatten)]
-    filters: super::whom::Filters,
+    filters: super::process_filter::Filters,
 
     /// A process with unfinished work counts as hung when none of its channels has moved for TIME: 60s, 5m, 1.5h
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
@@ -110,7 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         chip: None,
         known_rings: Vec::new(),
         stacks: !args.no_stacks,
-        images: nvcap_live::enrich::images::of,
+        images: nvcap_live::enrich::graph_qmds::of,
         kernels: nvcap_live::enrich::names::of,
     };
     let xids = Xids::open().map_err(|why| tell(format_args!("note: {why}")));

@@ -360,8 +360,8 @@ impl nvcap_decode::wire::peek::Peek for Pages {
     }
 }
 
-fn found() -> nvcap_live::enrich::images::Found {
-    use nvcap_live::enrich::images::{Part, search_in};
+fn found() -> nvcap_live::enrich::graph_qmds::Found {
+    use nvcap_live::enrich::graph_qmds::{Part, search_in};
 
     let pages = Pages::read();
     let parts: Vec<Part> = pages

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    images::{self, Found},
+    graph_qmds::{self, Found},
     names::namer::{LONG_PATIENCE, Namer, SOON},
     stamps::{self, Stamper},
 };
@@ -392,7 +392,7 @@ fn begin_search(pid: u32) -> Option<Results> {
 fn search_process(pid: u32) -> Option<Found> {
     let class = chip::only()?.compute;
     let began = Instant::now();
-    match images::search(pid, class) {
+    match graph_qmds::search(pid, class) {
         Ok(f) => {
             log::info!(
                 "process {pid}: {} images of GPU memory in {:.0} MB read in {:?}; {} contradicted, {} without an address; \

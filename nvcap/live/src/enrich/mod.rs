@@ -12,7 +12,7 @@
 pub mod cubins;
 pub mod enriched;
 #[cfg(target_os = "linux")]
-pub mod images;
+pub mod graph_qmds;
 #[cfg(target_os = "linux")]
 pub mod names;
 mod present;

@@ -14,7 +14,7 @@ use super::changes::{Changes, NewChannel};
 use super::{
     channel::Begin,
     followed::Dropped,
-    image::Image,
+    mm_identity::Image,
     process::{self, Process, now},
     slots::{Polite, Unresolved, slots},
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     channel::{Follower, Looked},
-    image::Image,
+    mm_identity::Image,
     process::Identity,
 };
 use nvcap_decode::ledger::Margin;

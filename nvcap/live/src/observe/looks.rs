@@ -4,10 +4,10 @@ use std::io;
 
 use super::{
     channel::{Context, ReadRing, is_cleared},
-    doze::{SAFETY_NS, WHOLE_NS},
     process::{self, now},
     scheduler::{Scheduler, Turn},
     session::Session,
+    wakeups::{SAFETY_NS, WHOLE_NS},
 };
 use nvcap_decode::record::Origin;
 

@@ -10,12 +10,12 @@ use super::{
     changes::NewChannel,
     channel::{Begin, Faults, Follower, ReadRing},
     discover::Watched,
-    doze::{Sleepers, WHOLE_NS},
     followed::Followed,
     held_ends::HeldEnds,
     pace::Budget,
     process::{self, Process as Seen, now},
     scheduler::Scheduler,
+    wakeups::{Sleepers, WHOLE_NS},
 };
 use crate::run::{LONGEST_WAIT, QUEUE, Source};
 use nvcap_decode::ledger::{Margin, Observed};

@@ -1,11 +1,11 @@
-//! Processes that sleep, and what is done when one of them has run: see [`super::doze`].
+//! Processes that sleep, and what is done when one of them has run: see [`super::wakeups`].
 
 use std::{os::fd::RawFd, time::Duration};
 
 use super::{
-    doze::{Bell, Doze, JUDGE_NS, Judged, Rung, SAFETY_NS, SLEEPS, STILL_NS},
     process::{self, now},
     session::Session,
+    wakeups::{Bell, Doze, JUDGE_NS, Judged, Rung, SAFETY_NS, SLEEPS, STILL_NS},
 };
 use nvcap_process::{exit_stop::ExitStops, signals};
 

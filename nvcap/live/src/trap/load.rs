@@ -19,11 +19,11 @@ use super::{
     discover::Discovery,
     error::{Error, Result, remedy_for_refusal},
     fentry::Maps,
+    map_ops::Tables,
     perf,
     program::{BpfPrograms, DOORBELL, TABLE, beside_doorbell, doorbell, failed, perf_program},
     pythons::Pythons,
     shared::{Asleep, Shared},
-    table::Tables,
 };
 use nvcap_process::confine;
 

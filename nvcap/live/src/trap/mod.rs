@@ -10,18 +10,19 @@
 //! - [`live`]: running it to its end.
 //! - [`doctor`], [`lost_hits`]: what this machine allows, and how often it loses a hit.
 
-pub(crate) mod arm;
 pub mod assemble;
 pub(crate) mod bpf;
 pub mod btf;
 pub(crate) mod cached_put;
 pub mod discover;
 pub mod doctor;
+pub(crate) mod doorbell_store;
 pub(crate) mod fentry;
 pub(crate) mod kprobes;
 pub mod live;
 pub mod load;
 pub mod lost_hits;
+pub(crate) mod map_ops;
 pub(crate) mod perf;
 pub(crate) mod precheck;
 mod program;
@@ -29,9 +30,8 @@ mod pythons;
 pub mod registers;
 pub mod session;
 pub(crate) mod shared;
-pub(crate) mod site;
 pub(crate) mod space;
 mod stepping;
-pub(crate) mod table;
+pub(crate) mod watchpoints;
 
 pub use nvcap_process::{channels_file, error};

@@ -23,6 +23,7 @@ pub mod detail;
 mod ends;
 #[cfg(test)]
 mod exact_tests;
+mod exited;
 #[cfg(test)]
 pub(crate) mod fakes;
 mod find;
@@ -30,7 +31,6 @@ mod followed;
 #[cfg(test)]
 mod given_up_tests;
 pub mod host;
-mod kept;
 pub mod pace;
 pub mod patient;
 mod process;

@@ -13,7 +13,7 @@
 pub mod census;
 pub mod choice;
 pub mod mig;
-pub mod told;
+pub mod mmap_events;
 pub mod uses;
 
 mod cgroup;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use crate::cli::reading::{self, Reading};
+use crate::cli::progress::{self, Reading};
 use crate::cli::recording;
 use nvcap_decode::decode::event::{Body, Operation};
 use nvcap_decode::decode::{DecodeOptions, Decoder};
@@ -25,7 +25,7 @@ pub(super) const MOST_CODE: u64 = 64 << 20;
 /// # Errors
 /// When it cannot be read.
 pub(super) fn opened(file: &Path) -> anyhow::Result<(Box<dyn Read>, Reading)> {
-    let opened = reading::open(file);
+    let opened = progress::open(file);
     let unpacked = opened.and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
     unpacked.with_context(|| format!("cannot read {}", file.display()))
 }

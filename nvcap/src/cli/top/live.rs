@@ -45,7 +45,7 @@ impl Machine {
     fn check(&self, reading: &Reading) -> anyhow::Result<()> {
         let refused = reading.view.refused.iter().next();
         if let Some((pid, refused)) = refused.filter(|_| self.is_named) {
-            return Err(crate::cli::whom::cannot_look(*pid, refused));
+            return Err(crate::cli::process_filter::cannot_look(*pid, refused));
         }
         Ok(())
     }

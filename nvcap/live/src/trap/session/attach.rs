@@ -7,10 +7,10 @@ use nvcap_common::{Proc, proc_flag};
 
 use super::{
     super::{
-        arm::{self, Stops},
         error::{Error, Result, remedy_for_refusal},
         perf::Life,
         space::doorbell_of,
+        watchpoints::{self, Stops},
     },
     Session,
     breakpoints::{Set, Target, Watch, WatchError},
@@ -106,7 +106,7 @@ impl Session {
         let space = self.capture.bpf.new_space()?;
         self.capture.spaces.join(pid, space);
         let at = At {
-            time_ns: arm::now(),
+            time_ns: watchpoints::now(),
             pid,
             tid: pid,
         };
@@ -167,7 +167,7 @@ impl Session {
             }
         }
         // Its doorbells may have been rung before the rings were followed.
-        self.search.done(space, arm::now());
+        self.search.done(space, watchpoints::now());
         log::debug!("the rings of process {pid} are found");
         capture.guess_tokens(space, tokens)?;
         capture.spaces.keep_memory(pid, memory);
@@ -278,7 +278,7 @@ impl Session {
     /// Not every thread of the process has the doorbell watched.
     fn leave_unwatched(&mut self, pid: u32, address: u64) {
         let is_first = !self.stores.lacks([pid].into_iter());
-        if !self.stores.unwatched((pid, address), arm::now()) || !is_first {
+        if !self.stores.unwatched((pid, address), watchpoints::now()) || !is_first {
             return;
         }
         (self.options.notice)(&format!(
@@ -293,7 +293,7 @@ impl Session {
         let spare = self.breakpoints.spare(pid, only)?;
         let heirs = self.breakpoints.disarm(pid, spare);
         for pid in heirs.into_iter().chain([pid]) {
-            self.stores.unwatched((pid, spare), arm::now());
+            self.stores.unwatched((pid, spare), watchpoints::now());
         }
         Some(spare)
     }
@@ -359,7 +359,7 @@ impl Session {
         memory: Option<(&Memory, bool)>,
     ) -> Result<Vec<u32>> {
         let mut there = Vec::new();
-        self.named.expect(space, arm::now());
+        self.named.expect(space, watchpoints::now());
         for named in self.named.file.channels.clone() {
             let put = memory
                 .and_then(|(m, _)| m.get_put(named.userd + scan::GP_GET).ok())

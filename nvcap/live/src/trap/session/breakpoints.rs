@@ -12,9 +12,9 @@ use std::{
 use nvcap_common::Birth;
 
 use super::super::{
-    arm::{Armed, Stops},
     error::{Error, remedy_for_refusal},
     perf::Life,
+    watchpoints::{Armed, Stops},
 };
 use nvcap_decode::record::At;
 

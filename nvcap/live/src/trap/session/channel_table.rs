@@ -15,10 +15,10 @@ use nvcap_common::{self as c, TokenKey};
 
 use super::{
     super::{
-        arm,
         error::{Error, Result},
         shared::Shared,
         space::{ChannelState, Doorbells, may_be_same},
+        watchpoints,
     },
     bpf_maps::BpfMaps,
     outbox::Outbox,
@@ -351,7 +351,7 @@ impl ChannelTable {
     pub(super) fn id_of_loss(&mut self, index: u32, out: &mut Outbox) -> Option<ChannelId> {
         let channel = &self[index];
         let doubtful = channel.id.is_none() && channel.announced.origin == Origin::Found;
-        (!doubtful).then(|| self.announce(index, arm::now(), out))
+        (!doubtful).then(|| self.announce(index, watchpoints::now(), out))
     }
 
     /// A channel that was found in memory, and never used while it was followed, may be no channel but what is left of one.

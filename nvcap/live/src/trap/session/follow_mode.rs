@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    super::arm,
+    super::watchpoints,
     Session,
     mode::{Duty, Mode},
 };
@@ -80,7 +80,7 @@ impl Session {
         self.capture.tell_all_passed();
         let _ = self.drain();
         self.capture.passes = None;
-        self.duty.open = Some((arm::now(), self.capture.captured));
+        self.duty.open = Some((watchpoints::now(), self.capture.captured));
         self.duty.first = self.duty.first.or(Some(now));
         self.duty.next = now + Duty::lengths(share).0;
     }
@@ -97,7 +97,7 @@ impl Session {
             return;
         };
         self.breakpoints.wake_all(false);
-        let until = arm::now();
+        let until = watchpoints::now();
         let _ = self.drain();
         // What was not captured at its own doorbell is passed over: fetched now, it would come in one piece with what was submitted since.
         self.capture.passes = self.options.mode.passes();

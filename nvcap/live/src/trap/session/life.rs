@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use nvcap_common::{self as c, kind};
 
 use super::{
-    super::{arm, assemble, error::Result},
+    super::{assemble, error::Result, watchpoints},
     Session,
     breakpoints::UNSET_NS,
     comm_of,
@@ -122,7 +122,7 @@ impl Session {
         let gone = processes.filter(|pid| procfs::pages(*pid) == 0);
         for pid in gone.collect::<Vec<u32>>() {
             let at = At {
-                time_ns: arm::now(),
+                time_ns: watchpoints::now(),
                 pid,
                 tid: pid,
             };
@@ -159,7 +159,7 @@ impl Session {
 
     /// A process leaves its address space. If it was the last one there, the channels of the space end.
     fn leave_spaces(&mut self, pid: u32, stays: Option<u32>) {
-        for space in self.capture.spaces.leave(pid, stays, arm::now()) {
+        for space in self.capture.spaces.leave(pid, stays, watchpoints::now()) {
             self.capture.end_channels(space);
         }
         let gone = self.capture.spaces.gone();
@@ -211,7 +211,7 @@ impl Session {
     /// # Errors
     /// As for a record of the event.
     pub(super) fn look_for_missed(&mut self) -> Result<()> {
-        let now = arm::now();
+        let now = watchpoints::now();
         let ask = self.missed.asks_kernel(now);
         let Self {
             capture,
@@ -245,7 +245,7 @@ impl Session {
 
     fn act_on_missed(&mut self, pid: u32, what: Missed) -> Result<()> {
         let at = At {
-            time_ns: arm::now(),
+            time_ns: watchpoints::now(),
             pid,
             tid: pid,
         };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    super::{arm, error::Result, kprobes::Change, program::BpfPrograms},
+    super::{error::Result, kprobes::Change, program::BpfPrograms, watchpoints},
     Session,
     breakpoints::UNSET_NS,
     modules::{unseen, users_of_driver},
@@ -19,7 +19,7 @@ impl Session {
         for space in self.capture.table.spaces_with_channels() {
             self.capture.open_memory(space);
         }
-        let (now, mut moved) = (arm::now(), BTreeSet::new());
+        let (now, mut moved) = (watchpoints::now(), BTreeSet::new());
         let mut whole = BTreeMap::new();
         if self.options.watch {
             for index in self.capture.table.indexes() {
@@ -51,7 +51,7 @@ impl Session {
         for what in self.patrol.losses(&stats, left_out) {
             self.capture.out.lost(0, None, what);
         }
-        if let Some(notice) = self.lag.notice(arm::now(), &stats) {
+        if let Some(notice) = self.lag.notice(watchpoints::now(), &stats) {
             (self.options.notice)(&notice);
         }
     }
@@ -93,7 +93,7 @@ impl Session {
         if !self.breakpoints.any(pid) || self.breakpoints.unset_ns(pid) < UNSET_NS {
             return;
         }
-        let now = arm::now();
+        let now = watchpoints::now();
         for address in Vec::from_iter(self.breakpoints.doorbells(pid)) {
             self.stores.unwatched((pid, address), now);
         }
@@ -119,7 +119,7 @@ impl Session {
                 "another store rang than those that are stopped at, while watchpoints rested",
             );
         }
-        self.stores.moved_unseen(space, arm::now());
+        self.stores.moved_unseen(space, watchpoints::now());
     }
 
     fn may_have_lapped(&mut self, index: u32, why: &str) {
@@ -162,7 +162,9 @@ impl Session {
             channel.looked = true;
         }
         self.named.is_there(space);
-        capture.table.announce(index, arm::now(), &mut capture.out);
+        capture
+            .table
+            .announce(index, watchpoints::now(), &mut capture.out);
     }
 
     /// Looks at the named channels of programs of which no doorbell was seen: they are announced when their memory is there,
@@ -281,7 +283,7 @@ impl Session {
             return Ok(());
         };
         let changed = discovery.refresh(&mut BpfPrograms::of(&mut capture.bpf.bpf));
-        let now = arm::now();
+        let now = watchpoints::now();
         self.modules.looked(now);
         match changed {
             Ok(Change::None) => {}

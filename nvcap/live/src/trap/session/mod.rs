@@ -12,7 +12,6 @@ mod capture;
 mod catch_up;
 mod channel_table;
 mod follow_mode;
-mod held;
 mod lag;
 mod life;
 mod looks;
@@ -33,6 +32,7 @@ mod stray_traps;
 mod token_evidence;
 mod token_learner;
 mod translations;
+mod unattributed;
 
 use std::{
     os::fd::{AsFd as _, AsRawFd},
@@ -49,12 +49,11 @@ use self::{
     store_sites::StoreSites, stores::StoppedStores, stray_traps::StrayTraps,
 };
 use super::{
-    arm,
     channels_file::ChannelsFile,
     discover::{self, Discovery, Way},
     error::{Error, Result},
     load::{LoadOptions, Loaded},
-    stepping,
+    stepping, watchpoints,
 };
 use nvcap_decode::{
     driver,
@@ -193,7 +192,7 @@ impl Session {
             breakpoints: Breakpoints::default(),
             sites: StoreSites::new(!options.no_cached_put),
             stores: StoppedStores::default(),
-            duty: mode::Duty::new(arm::now() ^ u64::from(std::process::id()) << 32),
+            duty: mode::Duty::new(watchpoints::now() ^ u64::from(std::process::id()) << 32),
             search: RingSearch::default(),
             named: NamedChannels::new(std::mem::take(&mut options.named)),
             missed: MissedLives::default(),
@@ -223,7 +222,7 @@ impl Session {
     /// # Errors
     /// When the maps can no longer be updated.
     pub(crate) fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()> {
-        let got = self.drain_until(arm::now() + DRAIN_NS)?;
+        let got = self.drain_until(watchpoints::now() + DRAIN_NS)?;
         if !got.all {
             // Whoever shows the records is not to wait for the rest, nor for what is done once all is known.
             self.capture.out.append_to(to);
@@ -250,7 +249,7 @@ impl Session {
             }
             self.drain()?;
         }
-        let now = arm::now();
+        let now = watchpoints::now();
         self.look_at_named(now);
         self.look_at_unwatched(now);
         self.follow_mode(now);
@@ -312,7 +311,7 @@ impl Session {
         Totals {
             stats,
             kernel_hits: hits,
-            duty: self.duty.estimate(arm::now(), entries, doubtful),
+            duty: self.duty.estimate(watchpoints::now(), entries, doubtful),
             trap_deaths_are_told: self.traps.are_all_told(stats.stray),
         }
     }

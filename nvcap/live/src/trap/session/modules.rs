@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 use nvcap_common::Config;
 
-use super::super::{arm, error::Error, load::majors};
+use super::super::{error::Error, load::majors, watchpoints};
 use nvcap_decode::record::{At, Device};
 use nvcap_process::procfs;
 
@@ -126,7 +126,7 @@ fn secret() -> u64 {
     if n == 8 {
         u64::from_ne_bytes(b)
     } else {
-        arm::now().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        watchpoints::now().wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Records on their way out of the session, in the order in which they are passed on.
 
-use super::super::{arm, error::Error};
+use super::super::{error::Error, watchpoints};
 use nvcap_decode::record::{At, ChannelId, Loss, Lost, Record};
 
 /// Records that have not been taken yet.
@@ -33,7 +33,7 @@ impl Outbox {
 /// Now, for a process and none of its threads: used for nvcap's own observations.
 pub(super) fn seen_now(pid: u32) -> At {
     At {
-        time_ns: arm::now(),
+        time_ns: watchpoints::now(),
         pid,
         tid: 0,
     }

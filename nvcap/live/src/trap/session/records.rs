@@ -4,7 +4,7 @@
 use nvcap_common::{self as c, TokenKey, flag, trust};
 
 use super::{
-    super::{arm, assemble, error::Result, space::doorbell_of},
+    super::{assemble, error::Result, space::doorbell_of, watchpoints},
     Session,
     breakpoints::Target,
     capture::{Todo, copied_out},
@@ -54,11 +54,11 @@ impl Session {
                 },
             };
             if matches!(todo, Todo::Scan(_)) {
-                self.scanned = arm::now();
+                self.scanned = watchpoints::now();
             }
             self.act(todo)?;
             self.drop_dead_pages();
-            let now = arm::now();
+            let now = watchpoints::now();
             if now >= until {
                 let learnt = now.saturating_sub(self.scanned) >= LEARNT_NS;
                 self.capture.copy_out(match learnt {
@@ -282,7 +282,7 @@ impl Session {
     /// A doorbell was rung for a channel that nobody knows. In a process that was attached to, channels may have been
     /// used for the first time since: its memory is searched again. What was not a ring in use then begins at 0.
     fn search_again(&mut self, space: u32) -> Result<()> {
-        if !self.search.is_due(space, arm::now()) {
+        if !self.search.is_due(space, watchpoints::now()) {
             return Ok(());
         }
         let capture = &mut self.capture;
@@ -310,7 +310,7 @@ impl Session {
             false => snapshot::tokens(memory, &areas),
         };
         let rings = Rings { space, new, whole };
-        let taken = self.search.take(rings, capture, arm::now);
+        let taken = self.search.take(rings, capture, watchpoints::now);
         for found in &taken.certain {
             if let Some(index) = capture.install_found(space, pid, found, 0)? {
                 capture.peek(index);
@@ -322,7 +322,7 @@ impl Session {
                 capture.table.taken_by_number(index);
             }
         }
-        self.search.done(space, arm::now());
+        self.search.done(space, watchpoints::now());
         self.capture.guess_tokens(space, tokens)?;
         Ok(())
     }

@@ -10,7 +10,7 @@ use nvcap_common::{self as c, SiteKey, SiteValue};
 
 use super::super::{
     cached_put::{Agreement, CachedPut, Place},
-    site,
+    doorbell_store,
 };
 
 /// Failed tries after which a store is given up.
@@ -19,7 +19,7 @@ const SITE_TRIES: u32 = 16;
 /// A decoded store.
 #[derive(Debug)]
 struct Decoded {
-    store: site::Store,
+    store: doorbell_store::Store,
     /// The doorbell that it rang first.
     doorbell: u64,
     /// The search for the copy of GP_PUT.
@@ -50,7 +50,11 @@ pub(super) fn key(space: u32, ip: u64) -> SiteKey {
     SiteKey { ip, space, pad: 0 }
 }
 
-fn value(store: Option<(site::Store, u64)>, copy: Option<Place>, learn: bool) -> SiteValue {
+fn value(
+    store: Option<(doorbell_store::Store, u64)>,
+    copy: Option<Place>,
+    learn: bool,
+) -> SiteValue {
     let offset = store.map_or(0, |(_, doorbell)| doorbell as u32 & 0xfff);
     let store = store.map(|(store, _)| store);
     let to_stop_at = store.filter(|s| s.address.is_some());
@@ -95,7 +99,7 @@ impl StoreSites {
                 tell: None,
             };
         }
-        let store = site::decode(r.ip, &r.code, &r.regs, r.doorbell, known);
+        let store = doorbell_store::decode(r.ip, &r.code, &r.regs, r.doorbell, known);
         log::debug!(
             "store at {:#x} in space {}: {store:?}, code {:x?}",
             r.ip,
@@ -203,7 +207,7 @@ mod tests {
         let mut sites = StoreSites::new(true);
         let first = sites.trapped(&trap(1, true), |_| false);
         assert_eq!(first.token, Some(0x1_0012));
-        let store = site::Store {
+        let store = doorbell_store::Store {
             register: 1,
             len: 2,
             address: Some((0, 0)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::channel::{Doubt, From};
 use super::super::detail::Detail;
-use super::super::kept::Kept;
+use super::super::exited::Kept;
 use super::super::process::Channels;
 use super::super::source::Lends;
 use super::super::view::{Clocks, GpuView, Key, LastSeen, Named, Owner};

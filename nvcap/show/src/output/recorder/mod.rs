@@ -5,8 +5,8 @@
 
 mod disk;
 mod files;
-mod hidden;
 mod kept;
+mod redacted;
 
 #[cfg(test)]
 mod tests;
@@ -24,8 +24,8 @@ use nvcap_recording::capture::decoded::Decoded;
 use nvcap_recording::capture::{EndInfo, TraceInfo, Writer};
 
 pub use files::{Files, Rotation};
-use hidden::Hidden;
 use kept::Kept;
+use redacted::Hidden;
 
 /// Once this time has passed since the last flush, the next record is flushed with all that wait in memory.
 const HELD: Duration = Duration::from_millis(100);

@@ -21,14 +21,13 @@ use copied_out::CopiedOut;
 
 use super::{
     super::{
-        arm,
         assemble::{self, Assembler, Gathered, Raw},
         load::Loaded,
         shared::Shared,
+        watchpoints,
     },
     catch_up,
     channel_table::ChannelTable,
-    held::HeldSubmissions,
     outbox::Outbox,
     ring_search::RungTokens,
     rung::{DoorbellWord, RungDoorbells},
@@ -37,6 +36,7 @@ use super::{
     token_evidence::TokenEvidence,
     token_learner::TokenLearner,
     translations::Translations,
+    unattributed::HeldSubmissions,
 };
 use nvcap_decode::{
     driver::{self, AddressMap},
@@ -284,7 +284,7 @@ impl Capture {
         let channel = self.table.get(index);
         let known = channel.is_none_or(|c| c.token.is_some());
         if (scanned || held) && !known && !self.held.is_full(index) {
-            self.held.hold(g, arm::now());
+            self.held.hold(g, watchpoints::now());
             return;
         }
         // So many while it is not known whose they are: several threads submit, and any of them may have found them.

@@ -8,12 +8,12 @@
 use super::{
     channel::Begin,
     discover::Watched,
-    doze::SAFETY_NS,
     followed::Followed,
-    image::Image,
+    mm_identity::Image,
     orphans::FOUND_NS,
     process::{self, Identity, now},
     session::Session,
+    wakeups::SAFETY_NS,
 };
 use nvcap_decode::record::{Channel, Life};
 use nvcap_process::memory::scan;
