@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::cubin::{control::Control, Image, beginnings, compare};
+use nvcap_decode::cubin::{Image, beginnings, compare, control::Control};
 
 fuzz_target!(|data: &[u8]| {
     assert!(beginnings(data).all(|at| at + 8 <= data.len() && data[at] == 0x7f));

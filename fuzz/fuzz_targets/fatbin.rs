@@ -4,7 +4,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::cubin::{Image, fatbin::{Packing, entries}};
+use nvcap_decode::cubin::{
+    Image,
+    fatbin::{Packing, entries},
+};
 
 /// The most bytes of a payload that is unpacked.
 const MOST: u64 = 1 << 20;

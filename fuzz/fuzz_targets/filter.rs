@@ -3,7 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::{decode::{DecodeOptions, Decoder, encode::Pushbuffer, event::Body}, record::{At, ChannelId, How, Submission}, wire::GpuVa};
+use nvcap_decode::{
+    decode::{DecodeOptions, Decoder, encode::Pushbuffer, event::Body},
+    record::{At, ChannelId, How, Submission},
+    wire::GpuVa,
+};
 use nvcap_show::output::{Detail, filter::Filter};
 
 /// A submission with an event of most kinds in it.

@@ -7,7 +7,17 @@
 use std::collections::HashSet;
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::{decode::{DecodeOptions, Decoder, encode::Pushbuffer, event::{Body, Operation, QmdFrom}, image, shadow, view::View}, record::{At, ChannelId, How, Submission}, wire::GpuVa};
+use nvcap_decode::{
+    decode::{
+        DecodeOptions, Decoder,
+        encode::Pushbuffer,
+        event::{Body, Operation, QmdFrom},
+        image, shadow,
+        view::View,
+    },
+    record::{At, ChannelId, How, Submission},
+    wire::GpuVa,
+};
 
 const CLASSES: [u32; 8] = [0xcbc0, 0xcdc0, 0xcec0, 0xc6c0, 0xc9c0, 0xc3c0, 0xa0c0, 0];
 /// Most words of an upload that is looked at, as `enrich::images` has it.

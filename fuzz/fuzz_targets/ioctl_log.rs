@@ -5,9 +5,16 @@
 use std::io::Read;
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::{driver::{Model, ModelOptions}, record::{Life, Process, Record}, wire::GpuVa};
-use nvcap_show::{output::{channels, ioctls, writer::Output}, pipeline::{Pipeline, PipelineOptions}};
+use nvcap_decode::{
+    driver::{Model, ModelOptions},
+    record::{Life, Process, Record},
+    wire::GpuVa,
+};
 use nvcap_recording::file::ioctl_log;
+use nvcap_show::{
+    output::{channels, ioctls, writer::Output},
+    pipeline::{Pipeline, PipelineOptions},
+};
 
 /// Gives a few bytes at a time.
 struct Drip<'a>(&'a [u8]);

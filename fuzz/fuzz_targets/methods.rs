@@ -5,7 +5,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::wire::{Hole, header::Header, stream::{Item, Stream, Write}};
+use nvcap_decode::wire::{
+    Hole,
+    header::Header,
+    stream::{Item, Stream, Write},
+};
 
 /// The writes of these segments, with offsets from the start of the first.
 fn walk(segments: &[&[u8]], holes: &[Hole]) -> (Vec<(u8, Write)>, bool, bool) {

@@ -4,7 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::{decode::{Counts, DecodeOptions, Decoder, Wants, encode::Pushbuffer, event::Body, shadow}, record::{At, ChannelId, How, Segment, Submission}, wire::{GpuVa, Hole, entry}};
+use nvcap_decode::{
+    decode::{Counts, DecodeOptions, Decoder, Wants, encode::Pushbuffer, event::Body, shadow},
+    record::{At, ChannelId, How, Segment, Submission},
+    wire::{GpuVa, Hole, entry},
+};
 
 const PAGES: usize = 16;
 const BOUND: [[u32; 8]; 6] = [

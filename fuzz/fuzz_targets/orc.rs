@@ -6,7 +6,10 @@ use std::io::Read;
 
 use libfuzzer_sys::fuzz_target;
 use nvcap_decode::record::Record;
-use nvcap_recording::file::{kind, orc::{Channels, Orc}};
+use nvcap_recording::file::{
+    kind,
+    orc::{Channels, Orc},
+};
 
 /// Gives a few bytes at a time.
 struct Drip<'a>(&'a [u8]);

@@ -4,9 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_recording::capture::{Item, Reader, TraceInfo, Writer};
-use nvcap_recording::capture::recording_with;
 use nvcap_decode::record::Record;
+use nvcap_recording::capture::recording_with;
+use nvcap_recording::capture::{Item, Reader, TraceInfo, Writer};
 
 fn records(bytes: &[u8]) -> Vec<Record> {
     let items = Reader::new(bytes).filter_map(|item| match item {

@@ -5,8 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_live::trap::assemble::{Assembler, Gathered, Raw, parse};
 use nvcap_decode::{record::MOST_BYTES, wire::entry};
+use nvcap_live::trap::assemble::{Assembler, Gathered, Raw, parse};
 
 fn check(gathered: &Gathered) {
     let mut all = 0;
