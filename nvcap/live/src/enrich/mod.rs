@@ -1,6 +1,6 @@
 //! Facts from outside the stream of submissions, given as records: this module stands between a source and the pipeline.
 //!
-//! - [`images`]: QMDs that a process wrote before nvcap attached, found in its memory.
+//! - [`graph_qmds`]: QMDs that a process wrote before nvcap attached, found in its memory.
 //! - `cubins`: images of CUDA code, found there, too.
 //! - `enriched`: adds these records to a live source.
 //! - [`names`]: the names of kernels, from libcuda's own records and images.

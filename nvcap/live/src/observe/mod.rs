@@ -12,9 +12,9 @@
 //! - `emit`: its records.
 //! - [`process`], [`discover`], `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
 //!   `discover::missed`: what of it may have been missed when it is gone.
-//! - `image`, `births`, `kin`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
+//! - `mm_identity`, `births`, `forks`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
 //! - `ends`: the last look at a process, and what is said where there was none. `held_ends`: who stands at its end longer.
-//! - `doze`, `sleepers`: processes that sleep need not be polled.
+//! - `wakeups`, `sleepers`: processes that sleep need not be polled.
 //! - [`session`]: all of them, as a source that `source::run` drives; `looks`: its looks at channels.
 
 mod births;

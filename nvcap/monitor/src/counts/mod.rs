@@ -9,7 +9,7 @@
 //! - `block`: entries that were submitted a while ago; `decoding`: what they do; `ends`: whether a submission's kernels have ended.
 //! - [`detail`]: samples of what the submissions are (`--sample`).
 //! - `patient`: reads of a process that does not answer are given up.
-//! - `delay`: how long submissions take; `kept`: what stays of processes that have ended.
+//! - `delay`: how long submissions take; `exited`: what stays of processes that have ended.
 //! - [`host`]: all processes of a [`source`]; [`system`]: those of this machine. [`view`]: what they come to.
 
 // Some of what is counted is read by `nvcap serve` alone.

@@ -6,7 +6,7 @@
 //! - [`choice`]: which processes are meant.
 //! - [`census`]: the chosen ones that use a GPU, and those to come.
 //! - `sight`: those that `/proc` hides.
-//! - `told`: those that the kernel tells of.
+//! - `mmap_events`: those that the kernel tells of.
 //!
 //! The files may be anybody's: whatever is in them, nothing here panics, and what is kept of them is bounded.
 
