@@ -227,7 +227,7 @@ pub fn fork_afterwards() -> Result<()> {
     let folder = Folder::new()?;
     let (trace, step) = (folder.file("trace.json"), Step::new(&folder)?);
     let mut gpu = waiting(&plan, &step.with(&["--threads=2", "--fork=2"]))?;
-    let nvcap = attach_in_step(&step, gpu.pid(), &trace, folder.channels()?, &[])?;
+    let nvcap = attach_in_step(&step, gpu.pid(), &trace, folder.channels()?, &shown())?;
     gpu.write(b"g")?;
     let gpu = gpu.end(LIMIT)?;
     gpu.expect_code(0)?;
