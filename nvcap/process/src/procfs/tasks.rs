@@ -131,7 +131,7 @@ pub fn call_name(number: u32) -> Option<&'static str> {
 
 /// The same by the numbers that newer architectures share (include/uapi/asm-generic/unistd.h).
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn call_name(number: u32) -> Option<&'static str> {
+pub fn call_name(number: u32) -> Option<&'static str> {
     Some(match number {
         22 => "epoll_pwait",
         29 => "ioctl",
