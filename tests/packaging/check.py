@@ -227,7 +227,7 @@ def exported():
     for name, kind in re.findall(r'"nvcap_(\w+)",\s*Kind::(\w+)', written):
         names[name + ends.get(kind, "")] = kind
     names |= {f"{name}_total": "Counter" for name in re.findall(r'name: "nvcap_(\w+)"', written)}
-    documented = set(re.findall(r"`nvcap_(\w+)`", (source / "../../../docs/counts.md").read_text()))
+    documented = set(re.findall(r"`nvcap_(\w+)`", (source / "../../../../docs/counts.md").read_text()))
     missing = {name.removesuffix("_bucket") for name in names} - documented
     assert len(names) >= 15 and not missing, f"docs/counts.md does not have {missing}"
     return set(names)
