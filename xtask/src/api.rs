@@ -18,11 +18,14 @@ const HEAD: &str = "\
 # A line is a path below the crate and what it names.
 ";
 
-/// The crates with such a list: their names and folders.
-const LISTED: [(&str, &str); 2] = [
-    ("nvcap-decode", "nvcap/decode"),
-    ("nvcap-recording", "nvcap/recording"),
-];
+/// The crates with such a list.
+const LISTED: [&str; 2] = ["nvcap-decode", "nvcap-recording"];
+
+/// The committed list of a crate.
+fn list_of(name: &str) -> PathBuf {
+    let folder = build::crate_folder(name);
+    paths::root().join(folder).join("api.txt")
+}
 
 /// Writes the list; with `check`, compares it with the committed one instead.
 pub fn run(check: bool) -> Result<()> {
@@ -30,12 +33,12 @@ pub fn run(check: bool) -> Result<()> {
     if check {
         return compare(&paths::target());
     }
-    for (name, folder) in LISTED {
-        let file = paths::root().join(folder).join("api.txt");
+    for name in LISTED {
+        let file = list_of(name);
         let items = listing(&pages(&paths::target(), name))?;
         fs::write(&file, HEAD.to_owned() + &lines(&items))
             .with_context(|| file.display().to_string())?;
-        println!("api: wrote {folder}/api.txt ({} lines)", items.len());
+        println!("api: wrote that of {name} ({} lines)", items.len());
     }
     Ok(())
 }
@@ -49,16 +52,15 @@ fn pages(target: &Path, name: &str) -> PathBuf {
 fn document() -> Result<()> {
     build::host_cargo()
         .args(["doc", "--no-deps", "--lib", "--locked"])
-        .args(LISTED.iter().flat_map(|(name, _)| ["-p", name]))
+        .args(LISTED.iter().flat_map(|name| ["-p", name]))
         .run()
 }
 
 /// Compares the pages in a target folder with the committed lists.
 pub fn compare(target: &Path) -> Result<()> {
     let mut news = String::new();
-    for (name, folder) in LISTED {
-        let committed = paths::root().join(folder).join("api.txt");
-        let committed = fs::read_to_string(committed).unwrap_or_default();
+    for name in LISTED {
+        let committed = fs::read_to_string(list_of(name)).unwrap_or_default();
         let is = listing(&pages(target, name))?;
         let was: BTreeSet<String> = committed
             .lines()
@@ -67,7 +69,7 @@ pub fn compare(target: &Path) -> Result<()> {
             .collect();
         let differ = differences(&was, &is);
         if !differ.is_empty() {
-            news += &format!("{folder}/api.txt:\n{differ}");
+            news += &format!("{name}:\n{differ}");
         }
     }
     ensure!(

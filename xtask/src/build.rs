@@ -103,6 +103,11 @@ pub const CRATES: [&str; 8] = [
     "nvcap",
 ];
 
+/// The folder of a crate of [`CRATES`], from the repository's root.
+pub fn crate_folder(name: &str) -> String {
+    name.replacen("nvcap-", "nvcap/", 1)
+}
+
 /// The packages whose programs tests and bundles start, if this checkout has them.
 ///
 /// Always built together: cargo joins the features of what it builds at once, and compiles all again for another choice.

@@ -28,9 +28,9 @@ pub fn run() -> Result<()> {
     }
     // Compiled at once: the library with its tests beside the library that other tests link. With the software GPU nvcap has the features that it has
     // in the workspace: `cargo xtask test` compiles none of it again.
-    let packages = || build::CRATES.iter().chain(&["softgpu"]);
     let cargo = || {
-        let packages = packages().flat_map(|name| ["-p", name]);
+        let packages = build::CRATES.iter().chain(&["softgpu"]);
+        let packages = packages.flat_map(|name| ["-p", name]);
         build::host_cargo()
             .args(["test", "--locked"])
             .args(packages)

@@ -1,8 +1,8 @@
 //! Tests of the form of doc comments: each begins with a noun or a verb, and none is cut in two.
 
-use std::{fs, path::Path};
+use std::fs;
 
-use crate::paths;
+use crate::{build, pages::below, paths};
 
 /// First words of a comment that answers a question instead of naming its item.
 const QUESTIONS: [&str; 9] = [
@@ -54,36 +54,17 @@ fn fault(text: &str) -> Option<String> {
     None
 }
 
-/// The Rust files below a folder.
-fn sources(folder: &Path) -> Vec<std::path::PathBuf> {
-    let mut all = Vec::new();
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    for path in entries.map(|entry| entry.path()) {
-        if path.is_dir() {
-            all.extend(sources(&path));
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            all.push(path);
-        }
-    }
-    all
-}
-
 #[test]
 fn doc_comments_begin_with_a_noun_or_a_verb_and_are_whole() {
-    // Not those of command lines, whose comments are help texts.
-    let folders = [
-        "nvcap-common/src",
-        "nvcap/decode/src",
-        "nvcap/recording/src",
-        "nvcap/process/src",
-        "nvcap/live/src",
-        "nvcap/show/src",
-        "nvcap/monitor/src",
-        "nvcap/lab/src",
-    ];
+    // Not those of nvcap itself, whose comments are help texts.
+    let crates = build::CRATES.iter().filter(|name| **name != "nvcap");
+    let folders = crates
+        .map(|name| build::crate_folder(name))
+        .chain(["nvcap-common".to_owned()]);
+    let sources = folders.flat_map(|f| below(&paths::root().join(f).join("src"), "rs"));
     let mut faults = Vec::new();
     let mut seen = 0;
-    for path in folders.iter().flat_map(|f| sources(&paths::root().join(f))) {
+    for path in sources {
         let source = fs::read_to_string(&path).expect("a source file");
         let comments = doc_comments(&source);
         seen += comments.len();

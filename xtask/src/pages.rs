@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::paths;
+use crate::{build, paths};
 
 /// The targets of a Markdown text's links to files, without their fragments.
 fn links(text: &str) -> Vec<&str> {
@@ -62,7 +62,7 @@ fn said_to_link(text: &str) -> Vec<(&str, &str)> {
 }
 
 /// Files below a folder with this ending.
-fn below(dir: &Path, ending: &str) -> Vec<PathBuf> {
+pub fn below(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -199,20 +199,10 @@ fn every_file_that_is_named_exists() {
         made.any(|made| name.starts_with(made))
     };
     let mut seen = 0;
-    let sources = [
-        "nvcap/src",
-        "nvcap/decode/src",
-        "nvcap/recording/src",
-        "nvcap/process/src",
-        "nvcap/live/src",
-        "nvcap/show/src",
-        "nvcap/monitor/src",
-        "nvcap/lab/src",
-        "xtask/src",
-        "nvcap-ebpf/src",
-        "nvcap-common/src",
-    ];
-    let sources = sources.iter().flat_map(|dir| below(&root.join(dir), "rs"));
+    let crates = build::CRATES.map(build::crate_folder);
+    let others = ["xtask", "nvcap-ebpf", "nvcap-common"].map(str::to_owned);
+    let sources = (crates.iter().chain(&others))
+        .flat_map(|folder| below(&root.join(folder).join("src"), "rs"));
     for page in documents().into_iter().chain(sources) {
         // The names in this file's own examples are invented.
         if page.ends_with("xtask/src/pages.rs") {

@@ -155,6 +155,10 @@ impl Watch {
     }
 
     /// Returns the number of processes that are watched.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "nobody asks whether there is none"
+    )]
     pub fn len(&self) -> usize {
         self.processes.len()
     }

@@ -241,6 +241,10 @@ impl ExitStops {
     }
 
     /// The stop that has waited longest.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "no iterator: more may come behind a `None`"
+    )]
     pub fn next(&mut self) -> Option<Stopped> {
         self.stopped.pop_front()
     }

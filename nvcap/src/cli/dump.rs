@@ -297,7 +297,7 @@ fn known_rings(args: &Args) -> anyhow::Result<Vec<KnownRing>> {
     let Some(path) = &args.channels else {
         return Ok(Vec::new());
     };
-    let given = nvcap_live::trap::channels_file::ChannelsFile::read(path)?;
+    let given = nvcap_process::channels_file::ChannelsFile::read(path)?;
     Ok(given
         .channels
         .iter()

@@ -37,7 +37,6 @@ mod study;
 mod target;
 mod target_view;
 mod thinning;
-mod threads;
 mod time;
 mod top;
 mod trace;

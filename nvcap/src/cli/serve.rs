@@ -400,7 +400,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .max_blocking_threads(http::THREADS)
         .build()
-        .map_err(super::threads::no_thread)?;
+        .map_err(|e| nvcap_process::error::no_thread(&e))?;
     #[cfg(feature = "otlp")]
     if let Some(otlp) = otlp {
         tell(format_args!(

@@ -378,7 +378,8 @@ impl Target {
         each: impl FnMut(Record) -> io::Result<()>,
         idle: impl FnMut() -> io::Result<()>,
     ) -> anyhow::Result<()> {
-        pub use nvcap_live::trap::{channels_file::ChannelsFile, live, session};
+        use nvcap_live::trap::{live, session};
+        use nvcap_process::channels_file::ChannelsFile;
 
         let options = session::TrapOptions {
             discover: self.discover.way(),

@@ -12,6 +12,7 @@ use super::values::CAPTURE;
 use super::values::{Discover, parse_part, parse_pid, parse_seconds, parse_share, parse_size};
 use super::way_options::useless;
 use super::way_options::{HowArg, WayOption};
+use nvcap_process::channels_file::{ChannelsFile, NamedDoorbell};
 use nvcap_show::{output::message::tell, pipeline::Pipeline};
 
 /// Target and options of a trace.
@@ -526,9 +527,7 @@ fn observing(why: &str) {
     ));
 }
 
-fn channels_file(args: &Args) -> anyhow::Result<nvcap_live::trap::channels_file::ChannelsFile> {
-    pub use nvcap_live::trap::channels_file::{ChannelsFile, NamedDoorbell};
-
+fn channels_file(args: &Args) -> anyhow::Result<ChannelsFile> {
     let mut given = match &args.channels {
         Some(path) => ChannelsFile::read(path)?,
         None => ChannelsFile::default(),

@@ -184,11 +184,8 @@ fn times_of_the_gpu_are_compared_where_they_are_known() {
             error_ns: 300,
             by: DurationBy::NextStamp,
         }),
-        ..GpuTime::default()
-    };
-    let time = GpuTime {
         queued: Some((10_000, 30_000)),
-        ..time
+        ..GpuTime::default()
     };
     let (launch, companion) = (launch(), companion());
     let passes = |expression: &str, body: &Body<'_>, times: &[GpuTime], entry| {

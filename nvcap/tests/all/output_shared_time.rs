@@ -129,9 +129,9 @@ fn timed(works: u32) -> Context {
             error_ns: 300,
             by: DurationBy::NextStamp,
         }),
+        works,
         ..GpuTime::default()
     };
-    let time = GpuTime { works, ..time };
     let mut context = context(7);
     context.gpu_time = Some([time].into());
     context

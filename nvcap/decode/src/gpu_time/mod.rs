@@ -4,10 +4,10 @@
 //! - [`mod@unit`]: what an entry's commands say of its times: its stamp, the releases of its kernels, what it waits for.
 //! - [`pair`]: the stamps that Vulkan and OpenGL write around a submission.
 //! - [`words`]: what was seen in semaphores.
-//! - [`clock`]: the GPU's clock against the host's.
-//! - [`end`]: ends of work, and its time until then.
-//! - [`rules`]: how far stamps lie from begin and end of work, by GPU.
-//! - [`timeline`]: the entries of a channel, and their times.
+//! - `clock`: the GPU's clock against the host's.
+//! - `end`: ends of work, and its time until then.
+//! - `rules`: how far stamps lie from begin and end of work, by GPU.
+//! - `timeline`: the entries of a channel, and their times.
 //!
 //! docs/gpu-time.md has the rules with their evidence.
 

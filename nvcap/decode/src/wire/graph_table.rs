@@ -75,7 +75,7 @@ pub struct GraphEntry {
 }
 
 impl GraphEntry {
-    /// Reads an entry from at least [`KNOWN`] bytes: flags, number of successors, index of the first, the count-down and
+    /// Reads an entry from at least `KNOWN` bytes: flags, number of successors, index of the first, the count-down and
     /// its initial value, an unknown word, the QMD's address shifted down by 8, an unknown word.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let mut words = [0; KNOWN / 4];

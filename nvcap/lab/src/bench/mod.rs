@@ -1,7 +1,7 @@
 //! `nvcap bench`: what the GPU does without CUDA. Opens the driver itself, forms its own pushbuffers and measures with the
 //! GPU's own time stamps.
 //!
-//! [`rm`] calls the driver; a [`gpu`] has memory and channels; [`push`] forms submissions; [`measure`](mod@measure) has what is measured; [`report`]
+//! [`rm`] calls the driver; a `gpu` has memory and channels; `push` forms submissions; [`measure`](mod@measure) has what is measured; [`report`]
 //! makes tables of it, [`plot`] drawings.
 //!
 //! Whatever ends the program, the driver frees all that it had: it frees what a client has when the client's file is closed.

@@ -224,7 +224,7 @@ fn pieces(parts: &[Part]) -> (Vec<Part>, u64) {
     (pieces, cut)
 }
 
-/// Returns the images that [`search`] finds, without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the
+/// Returns the images that `search` finds, without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the
 /// memory may not be read.
 #[must_use]
 pub fn of(pid: u32) -> Vec<Image> {

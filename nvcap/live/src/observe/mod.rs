@@ -3,14 +3,14 @@
 //! No BPF, no breakpoint, no stop: the traced program runs as fast as untraced, and what this needs is the right to
 //! read its memory. In exchange the thread is not known and times are those of the look.
 //!
-//! - [`phase`], [`pace`]: what a channel is doing, and how soon it must be looked at again; what CPU that may cost. Pure.
+//! - `phase`, `pace`: what a channel is doing, and how soon it must be looked at again; what CPU that may cost. Pure.
 //! - `scheduler`: which channel or process is looked at next. Pure.
-//! - [`proof`], [`reuse`]: whether what was read is what was submitted. Pure.
-//! - [`semaphore_peek`]: whether a look is urgent. Pure.
-//! - [`channel`], `deliver`, `resync`, [`followed`]: one ring, followed, and its place among the others. `channel::begin`: where
+//! - `proof`, `reuse`: whether what was read is what was submitted. Pure.
+//! - `semaphore_peek`: whether a look is urgent. Pure.
+//! - `channel`, `deliver`, `resync`, `followed`: one ring, followed, and its place among the others. `channel::begin`: where
 //!   following begins.
 //! - `emit`: its records.
-//! - [`process`], [`discover`], `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
+//! - `process`, `discover`, `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
 //!   `discover::missed`: what of it may have been missed when it is gone.
 //! - `mm_identity`, `births`, `forks`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
 //! - `ends`: the last look at a process, and what is said where there was none. `held_ends`: who stands at its end longer.

@@ -9,7 +9,7 @@ use std::{
     ptr::NonNull,
 };
 
-use super::error::{Error, Result};
+use nvcap_process::error::{Error, Result};
 
 const KIND_ARRAY: u32 = 3;
 const KIND_STRUCT: u32 = 4;

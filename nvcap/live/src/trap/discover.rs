@@ -11,11 +11,11 @@ use std::{fmt, str::FromStr, thread};
 use aya::programs::RawTracePoint;
 
 use super::{
-    error::{Error, Result},
     fentry::{Fentry, Maps},
     kprobes::{self, Change, Kprobes},
     program::{BpfPrograms, OBJECT, TABLE, failed},
 };
+use nvcap_process::error::{Error, Result};
 
 /// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use std::{fs, os::fd::AsFd as _};
 use super::{
     btf::Btf,
     discover::{self, WAYS},
-    error::{Error, OBSERVE, without_doctor},
     load::{LoadOptions, Loaded, majors},
     perf::{self, Life},
     program::BpfPrograms,
 };
+use nvcap_process::error::{Error, OBSERVE, without_doctor};
 use nvcap_process::host::gpu_processes;
 use nvcap_process::{filtered, rights};
 
@@ -262,7 +262,10 @@ fn breakpoints(loaded: &Loaded) -> Finding {
         return finding(
             what,
             CheckOutcome::Missing,
-            format!("{refusal}: {}", super::error::remedy_for_refusal(&refusal)),
+            format!(
+                "{refusal}: {}",
+                nvcap_process::error::remedy_for_refusal(&refusal)
+            ),
         );
     };
     WATCHED.store(1, std::sync::atomic::Ordering::SeqCst);

@@ -16,8 +16,8 @@ use aya_obj::{Object, generated::bpf_insn};
 use super::{
     bpf::{self, Tracing},
     btf::Btf,
-    error::{Error, Result},
 };
+use nvcap_process::error::{Error, Result};
 
 /// The kernel's own "not supported", which libc does not know.
 const ENOTSUPP: i32 = 524;

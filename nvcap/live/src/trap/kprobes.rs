@@ -11,10 +11,8 @@ use aya::programs::{
     kprobe::{KProbeLink, KProbeLinkId},
 };
 
-use super::{
-    error::{Error, Result},
-    program::{BpfPrograms, failed},
-};
+use super::program::{BpfPrograms, failed};
+use nvcap_process::error::{Error, Result};
 
 /// Program and function. Returns before entries, so that no call is seen to begin whose return is missed.
 const NVIDIA: [(&str, &str); 4] = [

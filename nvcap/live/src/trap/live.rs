@@ -5,13 +5,11 @@
 
 use std::{io, process::ExitStatus, time::Duration};
 
-use super::{
-    error::Result,
-    session::{Session, Totals, TrapOptions},
-};
+use super::session::{Session, Totals, TrapOptions};
 use crate::run::{self, Source};
 use nvcap_decode::record::{ChannelId, CpuVa, Record};
 use nvcap_decode::wire::GpuVa;
+use nvcap_process::error::Result;
 
 pub use crate::run::{Limits, Target};
 

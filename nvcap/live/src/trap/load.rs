@@ -17,7 +17,6 @@ use nvcap_common::{
 use super::{
     btf::Btf,
     discover::Discovery,
-    error::{Error, Result, remedy_for_refusal},
     fentry::Maps,
     map_ops::Tables,
     perf,
@@ -26,6 +25,7 @@ use super::{
     shared::{Asleep, Shared},
 };
 use nvcap_process::confine;
+use nvcap_process::error::{Error, Result, remedy_for_refusal};
 
 /// Gives a plain type of `nvcap_common` the marker that aya asks for.
 macro_rules! pod {

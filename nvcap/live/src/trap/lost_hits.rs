@@ -8,10 +8,10 @@
 use std::{io, os::fd::OwnedFd, thread, time::Duration};
 
 use super::{
-    error::{Error, Result, remedy_for_refusal},
     load::{LoadOptions, Loaded},
     perf::{self, Life, Stops},
 };
+use nvcap_process::error::{Error, Result, remedy_for_refusal};
 use storer::Storer;
 
 mod storer;

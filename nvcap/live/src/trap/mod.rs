@@ -1,11 +1,11 @@
 //! The live trace: hardware breakpoints on the doorbells of running processes, and the BPF programs that they run.
 //!
 //! - [`session`]: the trace as a whole; the other modules serve it.
-//! - [`load`], [`btf`], [`bpf`], [`kprobes`], [`fentry`], [`discover`]: BPF programs, kernel offsets, ways of seeing the
+//! - [`load`], [`btf`], `bpf`, `kprobes`, `fentry`, [`discover`]: BPF programs, kernel offsets, ways of seeing the
 //!   driver's calls.
-//! - [`watchpoints`], [`perf`]: breakpoints; [`stepping`]: whether a thread gets past one.
-//! - [`doorbell_store`], [`cached_put`]: which register holds the token, and where the process keeps its own copy of GP_PUT.
-//! - [`assemble`], [`shared`], [`space`], [`map_ops`]: ring-buffer records, the channel table, and the other maps.
+//! - `watchpoints`, `perf`: breakpoints; `stepping`: whether a thread gets past one.
+//! - `doorbell_store`, `cached_put`: which register holds the token, and where the process keeps its own copy of GP_PUT.
+//! - [`assemble`], `shared`, `space`, `map_ops`: ring-buffer records, the channel table, and the other maps.
 //! - [`registers`]: of threads that sit in the kernel, for `nvcap dump`.
 //! - [`live`]: running it to its end.
 //! - [`doctor`], [`lost_hits`]: what this machine allows, and how often it loses a hit.
@@ -33,5 +33,3 @@ pub(crate) mod shared;
 pub(crate) mod space;
 mod stepping;
 pub(crate) mod watchpoints;
-
-pub use nvcap_process::{channels_file, error};

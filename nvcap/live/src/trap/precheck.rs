@@ -2,11 +2,8 @@
 
 use std::{fs, io};
 
-use super::{
-    error::{Error, Result},
-    live::Target,
-    load::majors,
-};
+use super::{live::Target, load::majors};
+use nvcap_process::error::{Error, Result};
 
 use nvcap_process::procfs::{self, unfit};
 use nvcap_process::{filtered, rights};

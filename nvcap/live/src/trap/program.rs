@@ -11,7 +11,7 @@ use aya::{
     programs::{PerfEvent, Program},
 };
 
-use super::error::{ASK_DOCTOR, Error, Result, remedy_for_refusal};
+use nvcap_process::error::{ASK_DOCTOR, Error, Result, remedy_for_refusal};
 
 /// The object that `cargo xtask build` compiles; empty when this program was built without it.
 pub(crate) static OBJECT: &[u8] =

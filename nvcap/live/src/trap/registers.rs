@@ -207,9 +207,11 @@ mod tests {
         std::hint::black_box(());
     }
 
-    #[test]
-    #[ignore = "needs BPF iterators: cargo xtask test runs it as root"]
-    fn a_thread_that_waits_has_its_function_on_the_stack() {
+    /// Looks at a thread of this process that sits in the kernel, with the registers of all its threads.
+    fn with_a_thread_that_waits(
+        test: &str,
+        look: impl FnOnce(u32, u32, &BTreeMap<u32, Registers>),
+    ) {
         let pid = std::process::id();
         let (tell, told) = std::sync::mpsc::channel();
         let (mut gate, open) = std::io::pipe().unwrap();
@@ -221,19 +223,25 @@ mod tests {
         let tid = told.recv().unwrap();
         nvcap_waiting::sits_in(pid, tid, libc::SYS_read);
         match of_process(pid) {
-            Err(e) => println!("NOT RUN the frames of a thread that waits: no BPF iterator: {e}"),
-            Ok(all) => {
-                let r = all.get(&tid).expect("the thread that waits");
-                let entries = Entries::from([(tid, [r.ip, r.sp, r.fp, r.lr])]);
-                let memory = Ordinary::open(pid).unwrap();
-                let (stacks, _) = of_threads(pid, &memory, &[tid], &entries);
-                let frames = &stacks[&tid].frames;
-                let names: Vec<&str> = frames.iter().filter_map(|f| f.symbol.as_deref()).collect();
-                assert!(names.iter().any(|n| n.contains("waits_here")), "{names:#?}");
-            }
+            Err(e) => println!("NOT RUN {test}: no BPF iterator: {e}"),
+            Ok(all) => look(pid, tid, &all),
         }
         drop(open);
         waits.join().unwrap();
+    }
+
+    #[test]
+    #[ignore = "needs BPF iterators: cargo xtask test runs it as root"]
+    fn a_thread_that_waits_has_its_function_on_the_stack() {
+        with_a_thread_that_waits("the frames of a thread that waits", |pid, tid, all| {
+            let r = all.get(&tid).expect("the thread that waits");
+            let entries = Entries::from([(tid, [r.ip, r.sp, r.fp, r.lr])]);
+            let memory = Ordinary::open(pid).unwrap();
+            let (stacks, _) = of_threads(pid, &memory, &[tid], &entries);
+            let frames = &stacks[&tid].frames;
+            let names: Vec<&str> = frames.iter().filter_map(|f| f.symbol.as_deref()).collect();
+            assert!(names.iter().any(|n| n.contains("waits_here")), "{names:#?}");
+        });
     }
 
     /// A thread of this process that sits in the kernel has the registers that `/proc` shows of it, and no thread of another process is among those
@@ -241,32 +249,17 @@ mod tests {
     #[test]
     #[ignore = "needs BPF iterators: cargo xtask test runs it as root"]
     fn threads_that_wait() {
-        let pid = std::process::id();
-        let (tell, told) = std::sync::mpsc::channel();
-        let (mut gate, open) = std::io::pipe().unwrap();
-        let waiting = std::thread::spawn(move || {
-            // SAFETY: reads an id.
-            tell.send(unsafe { libc::gettid() } as u32).unwrap();
-            gate.read_to_end(&mut Vec::new()).unwrap()
+        with_a_thread_that_waits("threads_that_wait", |pid, tid, all| {
+            let registers = all.get(&tid).expect("the thread that waits");
+            let Position::InKernel { sp, ip } = position(pid, tid) else {
+                panic!("it sits in the kernel: {:?}", position(pid, tid));
+            };
+            assert_eq!((registers.sp, registers.ip), (sp, ip));
+            let others = nvcap_process::procfs::threads(pid).unwrap();
+            assert!(
+                all.keys()
+                    .all(|tid| others.contains(tid) || position(pid, *tid) == Position::Hidden)
+            );
         });
-        let tid = told.recv().unwrap();
-        nvcap_waiting::sits_in(pid, tid, libc::SYS_read);
-        match of_process(pid) {
-            Err(e) => println!("NOT RUN threads_that_wait: no BPF iterator: {e}"),
-            Ok(all) => {
-                let registers = all.get(&tid).expect("the thread that waits");
-                let Position::InKernel { sp, ip } = position(pid, tid) else {
-                    panic!("it sits in the kernel: {:?}", position(pid, tid));
-                };
-                assert_eq!((registers.sp, registers.ip), (sp, ip));
-                let others = nvcap_process::procfs::threads(pid).unwrap();
-                assert!(
-                    all.keys()
-                        .all(|tid| others.contains(tid) || position(pid, *tid) == Position::Hidden)
-                );
-            }
-        }
-        drop(open);
-        waiting.join().unwrap();
     }
 }

@@ -15,10 +15,8 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    error::{Error, Result, remedy_for_refusal},
-    perf::{self, Life, Stops},
-};
+use super::perf::{self, Life, Stops};
+use nvcap_process::error::{Error, Result, remedy_for_refusal};
 
 /// Time that the thread may take for one store.
 const LIMIT: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@
 //! - [`detail`]: samples of what the submissions are (`--sample`).
 //! - `patient`: reads of a process that does not answer are given up.
 //! - `delay`: how long submissions take; `exited`: what stays of processes that have ended.
-//! - [`host`]: all processes of a [`source`]; [`system`]: those of this machine. [`view`]: what they come to.
+//! - [`host`]: all processes of a `source`; [`system`]: those of this machine. [`view`]: what they come to.
 
 // Some of what is counted is read by `nvcap serve` alone.
 #![cfg_attr(not(feature = "serve"), allow(dead_code))]

@@ -5,7 +5,7 @@
 //! refused until the read has ended.
 //!
 //! Handing over costs two switches of threads, many times what a read costs: so what reads often is handed over as a whole
-//! ([`Lends::lend`]), with all that it needs. How long that takes does not matter, only how long one of its reads does.
+//! (`Lends::lend`), with all that it needs. How long that takes does not matter, only how long one of its reads does.
 
 use std::collections::BTreeMap;
 use std::io;

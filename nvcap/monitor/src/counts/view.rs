@@ -138,7 +138,7 @@ pub struct GpuView {
     pub oldest: Option<Age>,
     /// The last end of a submission, ns since the epoch.
     pub progress_unix_ns: Option<u64>,
-    /// Channels by state, in the order of [`State::ALL`].
+    /// Channels by state, in the order of `State::ALL`.
     pub states: [u64; 3],
     /// Channels that are counted by GP_GET and GP_PUT.
     pub by_ring: u64,

@@ -1,8 +1,8 @@
 //! `nvcap serve`: the counts as metrics over HTTP.
 //!
-//! - [`metrics`]: the counts as metrics; [`writer`]: what formats have in common; [`open_metrics`]: the text of OpenMetrics;
-//!   [`protobuf`]: Prometheus's own format. Pure.
-//! - [`http`]: the server, its routes, and who may ask for what; [`connections`]: their bounds; [`tls`]: certificates.
+//! - [`metrics`]: the counts as metrics; `writer`: what formats have in common; `open_metrics`: the text of OpenMetrics;
+//!   `protobuf`: Prometheus's own format. Pure.
+//! - [`http`]: the server, its routes, and who may ask for what; `connections`: their bounds; [`tls`]: certificates.
 //! - [`otlp`]: the same metrics for an OpenTelemetry collector.
 //! - [`last_alive`]: a file by which the next nvcap knows for how long none ran.
 

@@ -2,7 +2,7 @@
 //!
 //! All processes are looked at once. From then on a round looks at
 //! - those that were born since, soon after and again while they are young: a program opens the GPU in its first seconds;
-//! - now and then the others ([`SWEEP`]), of which the size of the address space tells whether to look closer: nobody submits to a
+//! - now and then the others (`SWEEP`), of which the size of the address space tells whether to look closer: nobody submits to a
 //!   GPU without mapping its memory.
 //!
 //! Where the driver's modules count their open files (`opens`), rounds without a change there look at nobody. Who is told to have mapped
@@ -185,6 +185,10 @@ impl Census {
     }
 
     /// Returns the number of processes that are known, whether or not they use a GPU.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "nobody asks whether there is none"
+    )]
     pub fn len(&self) -> usize {
         self.known.len()
     }

@@ -1,12 +1,12 @@
 //! Reading a process from outside: its mappings, its memory, its rings. No BPF, no stop.
 //!
-//! - [`maps`], [`devices`], [`places`]: its mappings, and which of them are the driver's.
+//! - [`maps`], [`devices`], `places`: its mappings, and which of them are the driver's.
 //! - [`scan`]: finding its rings; [`ring`]: reading their entries and bytes.
 //! - [`snapshot`], [`captured`], `channel_snapshot`, `history`: one look at all its channels, as far back as their rings go.
 //! - [`feeds`]: the engine that a channel feeds, by what is in its ring.
 //! - [`probe`]: one look at its mappings, channels and positions.
-//! - [`notifier`], [`tokens`]: error notifiers, and the work-submit tokens in them.
-//! - [`va_inference`]: pushbuffers that the process has at other addresses than the GPU.
+//! - `notifier`, `tokens`: error notifiers, and the work-submit tokens in them.
+//! - `va_inference`: pushbuffers that the process has at other addresses than the GPU.
 //! - [`chip`]: which GPUs this machine has.
 
 pub mod captured;

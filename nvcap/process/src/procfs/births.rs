@@ -22,6 +22,7 @@ const NONE: Range<u32> = 0..0;
 
 impl Numbers {
     /// Knows of those that are given from now on.
+    #[expect(clippy::new_without_default, reason = "it opens a file")]
     pub fn new() -> Self {
         Self::told_by(File::open("/proc/loadavg").ok())
     }

@@ -136,6 +136,10 @@ impl Ranges {
     }
 
     /// Bytes of all.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "nobody asks whether there is none"
+    )]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -4,7 +4,7 @@
 //!   stack. The frame pointer is the caller's to give ([`Entries`]); without it the stack ends where a function needs it that
 //!   no inner function has saved. What the scheduler counts of the thread is read before and after: if it has run meanwhile,
 //!   it is read again.
-//! - A thread that runs in user mode: a sample of a perf event ([`super::sample`]).
+//! - A thread that runs in user mode: a sample of a perf event (`super::sample`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

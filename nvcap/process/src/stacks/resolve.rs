@@ -112,6 +112,10 @@ impl Resolver {
     }
 
     /// Finds the frames of the next stack that waits.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "no iterator: more may come behind a `None`"
+    )]
     pub fn next(&mut self) -> Option<Record> {
         let raw = self.queue.take()?;
         self.take_names();

@@ -1,4 +1,4 @@
-//! Decoder's account of a record, for readers of packets that have no decoder (Wireshark's dissector): the field [`FIELD`] of the
+//! Decoder's account of a record, for readers of packets that have no decoder (Wireshark's dissector): the field `FIELD` of the
 //! messages. Recordings have none; `nvcap export wireshark` adds it, and nvcap itself passes over it.
 
 use prost::Message;

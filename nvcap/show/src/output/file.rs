@@ -2,11 +2,11 @@
 //!
 //! - An existing file is emptied at the first write, not before: a wrong process id on the command line destroys nothing.
 //!   A new file to which nothing was written is removed.
-//! - A recording is not written over another one ([`Named::unused`]): it gets a name with a number instead.
+//! - A recording is not written over another one (`Named::unused`): it gets a name with a number instead.
 //! - The file must be the user's own. Refused are another user's files, files behind another user's symbolic link, and files
 //!   with a second name. Otherwise, if root writes into a folder in which another user may write (/tmp, that user's home), that
 //!   user could make nvcap overwrite any file by a link, or could read the trace in a file prepared for it. For links above the file
-//!   see [`folder`].
+//!   see `folder`.
 //! - A FIFO that nobody reads is waited for, which is said.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -346,7 +346,7 @@ pub fn new(path: &Path) -> io::Result<File> {
     folder::open(path, NEW)
 }
 
-/// Puts a new file in the place of the one at a path, whole or not at all; see [`folder::replace`].
+/// Puts a new file in the place of the one at a path, whole or not at all; see `folder::replace`.
 ///
 /// # Errors
 /// When it cannot be made there, or something other than a file is there.

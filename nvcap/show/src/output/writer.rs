@@ -113,7 +113,7 @@ impl Output {
         Named::open(path).map(Self::named)
     }
 
-    /// A file for a recording, which is not written over what is there: see [`Named::unused`]. `force`: it is, unless another program
+    /// A file for a recording, which is not written over what is there: see `Named::unused`. `force`: it is, unless another program
     /// writes a recording there.
     ///
     /// # Errors

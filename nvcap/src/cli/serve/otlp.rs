@@ -134,7 +134,7 @@ pub(super) fn send_at_end(
     std::thread::Builder::new()
         .name("nvcap-end".into())
         .spawn(at_end)
-        .map_err(crate::cli::threads::no_thread)?;
+        .map_err(|e| nvcap_process::error::no_thread(&e))?;
     at_once.store(false, Ordering::SeqCst);
     Ok(())
 }

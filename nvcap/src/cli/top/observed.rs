@@ -107,7 +107,7 @@ impl Observed {
         let thread = thread::Builder::new()
             .name("nvcap-observes".into())
             .spawn(move || trace_into(options.trace, sink))
-            .map_err(crate::cli::threads::no_thread)?;
+            .map_err(|e| nvcap_process::error::no_thread(&e))?;
         Ok(Self {
             pid,
             tally,

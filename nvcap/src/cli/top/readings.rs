@@ -34,7 +34,7 @@ impl Readings {
         let thread = thread::Builder::new()
             .name("nvcap-counts".into())
             .spawn(move || read(whom, interval, &to, &until))
-            .map_err(crate::cli::threads::no_thread)?;
+            .map_err(|e| nvcap_process::error::no_thread(&e))?;
         Ok(Self {
             newest,
             stop,

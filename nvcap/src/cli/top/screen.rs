@@ -71,7 +71,7 @@ fn watch(ended: Arc<AtomicBool>, signals: u32) -> anyhow::Result<()> {
     thread::Builder::new()
         .name("nvcap-terminal".into())
         .spawn(wait)
-        .map_err(crate::cli::threads::no_thread)?;
+        .map_err(|e| nvcap_process::error::no_thread(&e))?;
     Ok(())
 }
 

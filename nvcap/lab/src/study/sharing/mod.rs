@@ -1,7 +1,7 @@
 //! Streams, priorities, copies and processes that share a GPU: which channel, group and runlist each got, and what waited behind what.
 //!
-//! [`told`] is what the program says of its times, [`seen`] what the trace shows of it; [`joined`] puts the two together by the kernels'
-//! numbers and the copies' sizes, [`mod@rules`] and [`mod@findings`] draw conclusions, [`timeline`] draws the scenes.
+//! [`told`] is what the program says of its times, `seen` what the trace shows of it; `joined` puts the two together by the kernels'
+//! numbers and the copies' sizes, `mod@rules` and `mod@findings` draw conclusions, `timeline` draws the scenes.
 
 pub(crate) mod findings;
 pub(crate) mod joined;

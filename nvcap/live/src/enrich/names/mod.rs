@@ -1,10 +1,10 @@
 //! The names of kernels, found in the process's own memory: no injection, no restart, nothing of CUPTI.
 //!
 //! libcuda keeps a record of each function, which holds the program's address and a pointer to the function's name; the name
-//! lies in the cubin image of the function's module, which libcuda keeps too. [`layout`] learns where in a record the pointer
-//! is; [`images`] reads images; [`scan`] searches memory; [`files`] reads the
-//! fat binaries of mapped files; [`resolver`] puts them together for one process; [`programs`] finds
-//! programs in submissions as they come, and what overwrites them ([`copies`]); [`namer`] does so beside a live source.
+//! lies in the cubin image of the function's module, which libcuda keeps too. `layout` learns where in a record the pointer
+//! is; `images` reads images; `scan` searches memory; `files` reads the
+//! fat binaries of mapped files; `resolver` puts them together for one process; `programs` finds
+//! programs in submissions as they come, and what overwrites them (`copies`); `namer` does so beside a live source.
 
 mod copies;
 pub(crate) mod files;

@@ -7,7 +7,6 @@ use nvcap_common::{Proc, proc_flag};
 
 use super::{
     super::{
-        error::{Error, Result, remedy_for_refusal},
         perf::Life,
         space::doorbell_of,
         watchpoints::{self, Stops},
@@ -19,6 +18,7 @@ use super::{
     outbox::seen_now,
 };
 use nvcap_decode::record::{self, At, CpuVa, Device, Process, Record};
+use nvcap_process::error::{Error, Result, remedy_for_refusal};
 pub(super) use nvcap_process::{
     memory::{
         maps::{self, Area},

@@ -2,7 +2,8 @@
 
 use nvcap_common::{Ranges, TokenKey, TokenValue};
 
-use super::super::{error::Result, load::Loaded};
+use super::super::load::Loaded;
+use nvcap_process::error::Result;
 
 /// Maps of the BPF programs that the session's tables write.
 pub(super) trait BpfMaps {

@@ -12,11 +12,11 @@ use std::{
 use nvcap_common::Birth;
 
 use super::super::{
-    error::{Error, remedy_for_refusal},
     perf::Life,
     watchpoints::{Armed, Stops},
 };
 use nvcap_decode::record::At;
+use nvcap_process::error::{Error, remedy_for_refusal};
 
 /// For so long a breakpoint may have no debug register while its thread runs, ns: what it takes to set it, and much more.
 pub(super) const UNSET_NS: u64 = 1_000_000;

@@ -15,7 +15,6 @@ use nvcap_common::{self as c, TokenKey};
 
 use super::{
     super::{
-        error::{Error, Result},
         shared::Shared,
         space::{ChannelState, Doorbells, may_be_same},
         watchpoints,
@@ -24,6 +23,7 @@ use super::{
     outbox::Outbox,
 };
 use nvcap_decode::record::{Channel, ChannelId, Lost, Origin, Record, Segment};
+use nvcap_process::error::{Error, Result};
 pub(super) use nvcap_process::{
     memory::scan,
     procfs::mem::{Memory, Peek},

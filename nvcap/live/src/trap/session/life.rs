@@ -1,12 +1,13 @@
 //! Processes that begin, execute another program and end. The ring buffer reports them; where it was too full, the BPF
 //! programs' table of processes and the kernel do.
 
+use nvcap_process::error::Result;
 use std::collections::BTreeMap;
 
 use nvcap_common::{self as c, kind};
 
 use super::{
-    super::{assemble, error::Result, watchpoints},
+    super::{assemble, watchpoints},
     Session,
     breakpoints::UNSET_NS,
     comm_of,

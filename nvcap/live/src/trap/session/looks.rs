@@ -1,10 +1,11 @@
 //! Looks without a record that asks for them: at all channels now and then, at those that the user named more often, at the driver's modules;
 //! and what is told at the end of an address space or of the trace.
 
+use nvcap_process::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    super::{error::Result, kprobes::Change, program::BpfPrograms, watchpoints},
+    super::{kprobes::Change, program::BpfPrograms, watchpoints},
     Session,
     breakpoints::UNSET_NS,
     modules::{unseen, users_of_driver},

@@ -49,9 +49,7 @@ use self::{
     store_sites::StoreSites, stores::StoppedStores, stray_traps::StrayTraps,
 };
 use super::{
-    channels_file::ChannelsFile,
     discover::{self, Discovery, Way},
-    error::{Error, Result},
     load::{LoadOptions, Loaded},
     stepping, watchpoints,
 };
@@ -59,6 +57,10 @@ use nvcap_decode::{
     driver,
     record::{ChannelId, CpuVa, Record},
     wire::GpuVa,
+};
+use nvcap_process::{
+    channels_file::ChannelsFile,
+    error::{Error, Result},
 };
 use nvcap_process::{procfs, stacks::queue::StackQueue};
 

@@ -6,8 +6,9 @@ use std::{fs, path::Path};
 
 use nvcap_common::Config;
 
-use super::super::{error::Error, load::majors, watchpoints};
+use super::super::{load::majors, watchpoints};
 use nvcap_decode::record::{At, Device};
+use nvcap_process::error::Error;
 use nvcap_process::procfs;
 
 /// The modules at the last look.

@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-use super::{super::channels_file::ChannelsFile, patrol::PATROL_NS};
+use super::patrol::PATROL_NS;
 use nvcap_decode::record::Lost;
+use nvcap_process::channels_file::ChannelsFile;
 use nvcap_process::memory::maps::Area;
 
 /// Time between two looks while the memory may appear, or when a ring has just moved, ns.

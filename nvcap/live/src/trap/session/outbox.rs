@@ -1,7 +1,8 @@
 //! Records on their way out of the session, in the order in which they are passed on.
 
-use super::super::{error::Error, watchpoints};
+use super::super::watchpoints;
 use nvcap_decode::record::{At, ChannelId, Loss, Lost, Record};
+use nvcap_process::error::Error;
 
 /// Records that have not been taken yet.
 #[derive(Debug, Default)]

@@ -2,9 +2,10 @@
 //! from it.
 
 use nvcap_common::{self as c, TokenKey, flag, trust};
+use nvcap_process::error::Result;
 
 use super::{
-    super::{assemble, error::Result, space::doorbell_of, watchpoints},
+    super::{assemble, space::doorbell_of, watchpoints},
     Session,
     breakpoints::Target,
     capture::{Todo, copied_out},

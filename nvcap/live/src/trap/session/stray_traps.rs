@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use super::super::error::Result;
 use nvcap_decode::record::At;
+use nvcap_process::error::Result;
 
 /// Reason why a trace of a process that ended so is not complete.
 const LOST: &str = "it was ended by a SIGTRAP that nobody asked for: the machine lost a hit of nvcap's breakpoint, and with it perhaps the last \

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 
 use nvcap_common as c;
 
-use super::{super::error::Result, bpf_maps::BpfMaps};
+use super::bpf_maps::BpfMaps;
 use nvcap_decode::driver::{self, AddressMap};
+use nvcap_process::error::Result;
 
 /// A GPU address space, as seen by one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

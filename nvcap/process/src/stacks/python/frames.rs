@@ -50,7 +50,7 @@ struct Walk {
 
 impl Python {
     /// The frames of a thread state. While the thread runs its frames change: they are walked several times, and what
-    /// [`AGREEING`] walks in a row have is believed.
+    /// `AGREEING` walks in a row have is believed.
     pub fn frames<M: Peek + ?Sized>(&self, memory: &M, state: u64) -> Frames {
         let mut walks: Vec<Walk> = Vec::new();
         while walks.len() < MOST_WALKS {

@@ -5,7 +5,7 @@
 //! thread states, a thread state to the newest frame, and each frame to its caller's and to the code object that it runs. The
 //! code object has the function's name, the file's, and a table from instructions to lines.
 //!
-//! The fields' places differ between the minor versions ([`offsets`]): CPython 3.13 and later say it themselves, 3.10 to
+//! The fields' places differ between the minor versions (`offsets`): CPython 3.13 and later say it themselves, 3.10 to
 //! 3.12 do not.
 //!
 //! The process runs on while it is read, so that any structure may be gone or half written. What is read is checked: objects by

@@ -1,15 +1,15 @@
 //! A trace for Perfetto (ui.perfetto.dev, trace processor): a sink that writes its native format as the events come. docs/perfetto.md
 //! says what is on which track.
 //!
-//! - [`proto`]: the messages.
-//! - [`packets`]: the file: numbers for texts, clocks, a beginning anew behind a loss.
-//! - [`tracks`]: which tracks there are.
-//! - [`rows`]: slices of a channel that overlap.
-//! - [`changes`]: the values of counters over time.
-//! - [`semaphores`], [`waits`]: which release a wait was for; how both are drawn.
-//! - [`operation`]: names and values of operations.
-//! - [`notes`]: values of doorbells, times, losses and the ledger.
-//! - [`channel`]: what is kept of a channel.
+//! - `proto`: the messages.
+//! - `packets`: the file: numbers for texts, clocks, a beginning anew behind a loss.
+//! - `tracks`: which tracks there are.
+//! - `rows`: slices of a channel that overlap.
+//! - `changes`: the values of counters over time.
+//! - `semaphores`, `waits`: which release a wait was for; how both are drawn.
+//! - `operation`: names and values of operations.
+//! - `notes`: values of doorbells, times, losses and the ledger.
+//! - `channel`: what is kept of a channel.
 
 mod changes;
 mod channel;

@@ -1,10 +1,10 @@
 //! A report: one HTML page that needs nothing beside it and no network, with a timeline, tables and plots. docs/report.md says what is on
 //! it.
 //!
-//! - [`words`]: kind, name and parts of an operation; nothing of users' data.
-//! - [`columns`], [`texts`]: how operations are stored: columns of numbers, and each text once.
-//! - [`losses`]: what was lost, as marks on the timeline.
-//! - [`page`]: the page: the parts of `page/` and the data, put together.
+//! - `words`: kind, name and parts of an operation; nothing of users' data.
+//! - `columns`, `texts`: how operations are stored: columns of numbers, and each text once.
+//! - `losses`: what was lost, as marks on the timeline.
+//! - `page`: the page: the parts of `page/` and the data, put together.
 //!
 //! Sums (kernels, moves and thresholds, graphs, the GPU's time) are those of `nvcap stats` and `nvcap time`, made by the same code.
 

@@ -1,10 +1,10 @@
 //! Tables of operations, submissions, kernels and calls of the driver, for DuckDB, pandas, Spark and spreadsheets: a sink that
 //! writes them as CSV or Parquet while the trace goes on. docs/tables.md lists the tables, docs/queries.md asks them.
 //!
-//! - [`all`]: all tables. [`columns`], [`ending`]: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
+//! - [`all`]: all tables. `columns`, `ending`: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
 //!   column is.
-//! - [`layout`], [`files`]: one file a table, or many. `partitions`: the tables of a fleet.
-//! - [`csv`], [`parquet`]: the formats.
+//! - [`layout`], `files`: one file a table, or many. `partitions`: the tables of a fleet.
+//! - `csv`, `parquet`: the formats.
 
 pub mod all;
 mod columns;

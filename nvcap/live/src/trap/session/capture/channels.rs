@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use super::{
     super::{
-        super::error::Result,
         channel_table::{LearntToken, NewChannel, UNNUMBERED},
         outbox::seen_now,
         translations::GpuView,
@@ -17,6 +16,7 @@ use nvcap_decode::{
     record::{Channel, ChannelId, CpuVa},
     wire::GpuVa,
 };
+use nvcap_process::error::Result;
 use nvcap_process::memory::{scan, snapshot::RingToken};
 
 impl Capture {

@@ -6,11 +6,11 @@ use nvcap_common::{TokenKey, TokenValue, trust};
 
 use super::{ChannelTable, LearntToken};
 use crate::trap::{
-    error::Result,
     session::{bpf_maps::BpfMaps, outbox::Outbox, token_evidence::Candidate},
     space::{ChannelState, may_be_same},
 };
 use nvcap_decode::record::Record;
+use nvcap_process::error::Result;
 
 impl ChannelTable {
     /// The doorbells that a channel's token may be rung at. With each: how well that is known.
