@@ -37,8 +37,9 @@ pub fn stopped(bed: &Bed) -> Result<()> {
     for _ in 0..3 {
         bed.submit_many(20);
         let child = fork(move || {
-            // Repeated until it has stopped: an earlier signal would be lost.
-            for _ in 0..40 {
+            // Repeated until it has stopped, however long that takes, and has ended this child: an earlier signal would be lost.
+            // SAFETY: reads an id; another one once the parent has ended.
+            while unsafe { libc::getppid() } == own {
                 std::thread::sleep(Duration::from_millis(10));
                 // SAFETY: the parent, which waits for this child.
                 unsafe { libc::kill(own, libc::SIGCONT) };

@@ -1,8 +1,8 @@
-"""Submits as a CUDA program does, from Python alone: a ring and a doorbell in memory at fixed addresses (ring.txt has them).
-
-The functions have known names, and the line that rings is the one that says RINGS. Arguments: how many submissions, and threads.
-"""
+"""Submits as a CUDA program does, from Python alone: a ring and a doorbell in memory at fixed addresses (ring.txt has them). Functions have known
+names, and the line that rings is the one that says RINGS. Arguments: submissions of a thread, threads, and a file: all go on while it is there."""
 import ctypes
+import itertools
+import os
 import sys
 import threading
 import time
@@ -49,7 +49,7 @@ class Trainer:
 
 
 def train(trainer, steps):
-    for _ in range(steps):
+    for _ in itertools.takewhile(lambda n: n < steps or any(map(os.path.exists, sys.argv[3:])), itertools.count()):
         # A call through C: the interpreter is called again.
         list(map(lambda _: trainer.step(), [0]))
         time.sleep(0.002)

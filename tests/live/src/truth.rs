@@ -89,6 +89,8 @@ pub struct Account {
     pub late: u64,
     /// The ledger says that all is there.
     pub complete: bool,
+    /// The ledger says that all is there unless a ring has gone round between two looks, which were far apart.
+    pub lapped: bool,
 }
 
 impl std::ops::AddAssign for Account {
@@ -100,6 +102,7 @@ impl std::ops::AddAssign for Account {
         self.unwritten += other.unwritten;
         self.late += other.late;
         self.complete &= other.complete;
+        self.lapped |= other.lapped;
     }
 }
 
@@ -340,6 +343,12 @@ fn judge(account: &mut Account, progress: &Progress<'_>, ledger: &Value) -> Resu
         "{missing} submissions are missing, the ledger counts {counts}: {verdict}; {}",
         progress.absent.join("; ")
     );
+    let laps = |reason: &Value| {
+        let why = reason["why"].as_str();
+        why.is_some_and(|why| why.contains("may have gone round"))
+    };
+    let reasons = ledger["untraced"].as_array().into_iter().flatten();
+    account.lapped = counts == 0 && some("untraced") && reasons.clone().all(laps);
     account.counted = missing.min(counts);
     account.said = missing - account.counted;
     Ok(())

@@ -61,7 +61,7 @@ fn expect_numbers(trace: &Path, most: u64) -> Result<()> {
 }
 
 fn json(trace: &Path) -> Vec<OsString> {
-    vec!["--json".into(), "-o".into(), trace.into()]
+    vec!["--json".into(), "--force".into(), "-o".into(), trace.into()]
 }
 
 /// nvcap on a command, with these channels.
@@ -206,11 +206,14 @@ fn wrong_doorbell(of: impl Fn(u64) -> u64, why: &str, exec: &str) -> Result<()> 
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let plan = plan(84, 2000);
+    // In step: it does not end before all was looked at.
+    let step = Step::new(&folder)?;
     let mut command: Vec<OsString> = vec![softgpu()?.into()];
     command.extend(plan_args(&plan).into_iter().map(OsString::from));
-    command.extend(["--linger-ms=600".into(), exec.into()]);
-    let ended = traced(&trace, &misnamed(&folder, of)?, &command)?;
-    ended.expect_code(3)?;
+    let more = step.with(&["--linger-ms=600", exec]);
+    command.extend(more.into_iter().map(OsString::from));
+    let args = args_of(&trace, &misnamed(&folder, of)?, &command);
+    step.nvcap(args)?.end(LIMIT)?.expect_code(3)?;
     let lines = lines(&trace)?;
     let ledger = lines.iter().find(|l| l["type"] == "ledger");
     let ledger = ledger.context("no ledger")?;

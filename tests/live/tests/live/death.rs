@@ -199,16 +199,14 @@ pub fn commands_that_go_on() -> Result<()> {
         (Some(libc::SIGTERM), "-q", "kill -KILL"),
         (None, "--duration=0.5", "kill"),
     ] {
-        let script = "trap '' INT TERM; echo pid $$ >&2; exec sleep 900";
+        let script = "trap '' INT TERM; echo pid $$; exec sleep 900";
         let args = ["--how=observe", option, "--", "sh", "-c", script];
         let mut nvcap = Running::start(&nvcap()?, args)?;
-        let pid = |r: &Running| -> Option<libc::pid_t> {
-            let said = r.stderr();
-            let line = said.lines().find_map(|l| l.strip_prefix("pid "))?;
-            line.parse().ok()
-        };
-        nvcap.wait_until("the command", LIMIT, |r| pid(r).is_some())?;
-        let pid = pid(&nvcap).context("no process id")?;
+        // The trace may have ended before the command says so.
+        nvcap.wait_until_said("pid ", LIMIT)?;
+        let said = nvcap.stdout();
+        let pid = said.lines().find_map(|l| l.strip_prefix("pid "));
+        let pid: libc::pid_t = pid.context("no process id")?.parse()?;
         let _ends = Ends(pid);
         if let Some(signal) = signal {
             nvcap.signal(signal)?;

@@ -358,10 +358,16 @@ pub fn recorded() -> Result<()> {
 pub fn slow_kernels() -> Result<()> {
     let mut gpu = start(&plan(71, 8, 4000), &["--hang=slow", "--linger-ms=900000"])?;
     gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
-    let began = Instant::now();
-    let ended = dump(&gpu, &["--json", "--watch=3"])?;
-    // One every 50 ms: more cannot have ended between the two looks.
-    let most = began.elapsed().as_millis() as u64 / 50 + 1;
+    let first = Instant::now();
+    let (ended, most) = loop {
+        let began = Instant::now();
+        let ended = dump(&gpu, &["--json", "--watch=3"])?;
+        // One every 50 ms: more cannot have ended between the two looks. None has where the program had no processor meanwhile.
+        let most = began.elapsed().as_millis() as u64 / 50 + 1;
+        if ended.code()? != i32::from(Status::Hang.code()) || first.elapsed() > LIMIT / 5 {
+            break (ended, most);
+        }
+    };
     ended.expect_code(Status::Moving.code().into())?;
     let look: Value = serde_json::from_str(&ended.stdout)?;
     let process = &look["processes"][0];

@@ -57,10 +57,11 @@ pub fn command_s_end_not_told() -> Result<()> {
     args.extend(["--".into(), softgpu()?.into()]);
     args.extend(plan_args(&plan(62, 3000)).into_iter().map(OsString::from));
     args.extend(THREADS.map(OsString::from));
-    args.push("--sleep-us=500".into());
+    args.push("--wait-stdin".into());
     let mut nvcap = Running::start(&nvcap()?, args)?;
-    nvcap.wait_for_line("ready")?;
+    nvcap.wait_for_line("waiting")?;
     nvcap.stop()?;
+    nvcap.write(b"g")?;
     nvcap.wait_until_said("done image=0", LIMIT)?;
     let said = nvcap.stdout();
     let pid = said
@@ -81,7 +82,7 @@ pub fn lag_is_told() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan(63, 3000), &["--linger-ms=60000"])?;
+    let mut gpu = waiting(&plan(63, 3000), &["--linger-ms=900000"])?;
     let flags: Vec<OsString> = vec!["--buffer=64K".into()];
     let mut nvcap = attach(gpu.pid(), &trace, folder.channels()?, &flags)?;
     nvcap.stop()?;

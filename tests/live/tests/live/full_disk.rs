@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
 use live::programs::{Ended, Folder, Running, Until, nvcap, softgpu};
 use serde_json::Value;
@@ -17,6 +17,9 @@ use crate::setup::{LIMIT, need_tracing};
 const OTHER: &str = "23M";
 /// Submissions of the software GPU: it submits long after the disk has filled.
 const SUBMISSIONS: u64 = 6_000;
+
+/// Longest time for which copies are made: a guard.
+const TRIES: Duration = Duration::from_secs(120);
 
 /// nvcap records into a file system of its own.
 struct Recording {
@@ -89,18 +92,26 @@ impl Recording {
         self.shell.wait_until("a full disk", LIMIT, full)
     }
 
-    /// Copies a file from the disk three times, 50 ms apart.
-    fn copies(&self, name: &str) -> Result<Vec<PathBuf>> {
-        let mut copies = Vec::new();
-        for n in 0..3 {
-            if n > 0 {
-                std::thread::sleep(Duration::from_millis(50));
+    /// Copies a file from the disk until the copy is not `cut`, which a verdict says in these words; what is shown of it, and its verdict. A copy may
+    /// be made just while nvcap tries whether there is room, and have a part of what it tried to write at its end. The program goes on slowly
+    /// meanwhile, and keeps some of its work for later.
+    fn whole_copy(&self, name: &str, cut: &str) -> Result<(PathBuf, Positions, String)> {
+        let copy = self.folder.file(&format!("copy-{name}"));
+        let begun = Instant::now();
+        loop {
+            std::fs::copy(self.on_disk(name), &copy).context("copying from the full disk")?;
+            let (before, ledger) = decode(&copy)?;
+            let said = verdict(&ledger);
+            ensure!(said.contains("has no end"), "{said}");
+            if !said.contains(cut) {
+                return Ok((copy, before, said));
             }
-            let to = self.folder.file(&format!("{n}-{name}"));
-            std::fs::copy(self.on_disk(name), &to).context("copying from the full disk")?;
-            copies.push(to);
+            ensure!(
+                begun.elapsed() < TRIES,
+                "guard: each copy is cut, the last one: {said}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(copies)
     }
 
     fn make_room(&self) -> Result<()> {
@@ -140,22 +151,6 @@ fn decode(file: &Path) -> Result<(Positions, Value)> {
     Ok((all, ledger))
 }
 
-/// The first of the copies that is not `cut`, which a verdict says in these words; what is shown of it, and its verdict. A copy may be made
-/// just while nvcap tries whether there is room, and have a part of what it tried to write at its end.
-fn whole_copy<'a>(copies: &'a [PathBuf], cut: &str) -> Result<(&'a PathBuf, Positions, String)> {
-    let mut verdicts = Vec::new();
-    for copy in copies {
-        let (before, ledger) = decode(copy)?;
-        let said = verdict(&ledger);
-        ensure!(said.contains("has no end"), "{said}");
-        if !said.contains(cut) {
-            return Ok((copy, before, said));
-        }
-        verdicts.push(said);
-    }
-    bail!("each copy is cut: {verdicts:?}")
-}
-
 /// Returns the number of records that a verdict says to be missing.
 fn missing(ledger: &Value) -> Result<u64> {
     let said = verdict(ledger);
@@ -181,12 +176,10 @@ fn is_whole_for_others(file: &Path) -> Result<()> {
 pub fn room_comes_back() -> Result<()> {
     let mut recording = Recording::start("run.pcapng", &[])?;
     recording.wait_until_full()?;
-    // There is room before the copies are decoded: that takes long on a slow machine, and the program goes on meanwhile.
-    let copies = recording.copies("run.pcapng")?;
+    let (meanwhile, before, _) = recording.whole_copy("run.pcapng", "within a block")?;
     recording.make_room()?;
-    let (meanwhile, before, _) = whole_copy(&copies, "within a block")?;
     ensure!(before.len() > 50, "{} submissions at first", before.len());
-    is_whole_for_others(meanwhile)?;
+    is_whole_for_others(&meanwhile)?;
     let (folder, ended) = recording.end()?;
     ended.expect_code(3)?;
     ensure!(ended.stderr.contains("INCOMPLETE"), "{}", ended.stderr);
@@ -217,9 +210,9 @@ pub fn room_comes_back() -> Result<()> {
 pub fn room_comes_back_compressed() -> Result<()> {
     let mut recording = Recording::start("run.pcapng.zst", &[])?;
     recording.wait_until_full()?;
-    let copies = recording.copies("run.pcapng.zst")?;
+    let cut = "reading the capture failed";
+    let (_, before, said) = recording.whole_copy("run.pcapng.zst", cut)?;
     recording.make_room()?;
-    let (_, before, said) = whole_copy(&copies, "reading the capture failed")?;
     ensure!(!before.is_empty(), "{said}");
     let (folder, ended) = recording.end()?;
     ended.expect_code(3)?;

@@ -337,15 +337,16 @@ pub fn fourth_trace_blind() -> Result<()> {
         held.collect::<std::io::Result<Vec<_>>>()
             .context("a debugger's registers")
     })?;
-    // No ring goes round, so that whoever looks late finds all of it.
-    for Fared { ended, account } in &all {
-        ensure!(
-            account.is_some_and(|a| a.complete && a.captured > 100),
-            "{}",
-            ended.stderr
-        );
-    }
     let said = &all[3].ended.stderr;
+    // No ring goes round, so that whoever looks late finds all of it. Whoever looks at rings does not know that: where its looks were far apart,
+    // as it got no processor, it says so, and nothing is missing.
+    for (number, Fared { ended, account }) in all.iter().enumerate() {
+        let whole = account.is_some_and(|a| {
+            let lapped = number == 3 && a.lapped;
+            (a.complete || lapped) && a.counted + a.said == 0 && a.captured > 100
+        });
+        ensure!(whole, "{account:?}: {}", ended.stderr);
+    }
     ensure!(
         said.contains("debug registers"),
         "nothing is said of it: {said}"
@@ -388,7 +389,9 @@ pub fn attached_again_and_again() -> Result<()> {
     let mut incomplete = 0;
     for time in 0..times {
         let trace = folder.file("trace.json");
-        let mut args: Vec<OsString> = ["--json", "--how=trap", "-o"].map(Into::into).to_vec();
+        let mut args: Vec<OsString> = ["--json", "--how=trap", "--force", "-o"]
+            .map(Into::into)
+            .to_vec();
         args.extend([
             trace.clone().into(),
             "--channels".into(),

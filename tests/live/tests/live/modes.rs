@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use live::in_step::Step;
-use live::programs::{Folder, Running, nvcap, softgpu};
+use live::programs::{Folder, Running, Until, nvcap, so_far, softgpu};
 use live::verify::{Expected, Extent, Report, verify};
 use serde_json::Value;
 use softgpu::layout::{CHANNELS, Channel, channels_file};
@@ -38,8 +38,21 @@ struct Traced {
     said: String,
 }
 
+/// Traces a program that goes on until nvcap has shown what it captured, however slow nvcap is.
 fn traced(plan: &Plan, options: &[&str], more: &[&str]) -> Result<Traced> {
-    traced_in(Folder::new()?, None, plan, options, more)
+    let folder = Folder::new()?;
+    let hold = Until::new(&folder, "hold")?;
+    let held = hold.hold();
+    let more = [more, &[held.as_str()]].concat();
+    traced_in(folder, Waits::Shown(hold), plan, options, &more)
+}
+
+/// Condition that the program waits for.
+enum Waits {
+    /// It is in step.
+    InStep(Step),
+    /// Something is shown of it.
+    Shown(Until),
 }
 
 /// The same, in step.
@@ -48,12 +61,12 @@ fn in_step(plan: &Plan, options: &[&str], more: &[&str]) -> Result<Traced> {
     let step = Step::new(&folder)?;
     let more = step.with(more);
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
-    traced_in(folder, Some(&step), plan, options, &more)
+    traced_in(folder, Waits::InStep(step), plan, options, &more)
 }
 
 fn traced_in(
     folder: Folder,
-    step: Option<&Step>,
+    waits: Waits,
     plan: &Plan,
     options: &[&str],
     more: &[&str],
@@ -72,9 +85,16 @@ fn traced_in(
     command.extend(options.iter().map(OsString::from));
     command.extend(["--".into(), softgpu()?.into()]);
     command.extend(args_of(plan, more).into_iter().map(OsString::from));
-    let nvcap = match step {
-        Some(step) => step.nvcap(command)?,
-        None => Running::start(&nvcap()?, command)?,
+    let nvcap = match waits {
+        Waits::InStep(step) => step.nvcap(command)?,
+        Waits::Shown(hold) => {
+            let mut nvcap = Running::start(&nvcap()?, command)?;
+            nvcap.wait_until("showing a submission", LIMIT, |_| {
+                so_far(&trace, "\"type\":\"submission\"") > 0
+            })?;
+            hold.release()?;
+            nvcap
+        }
     };
     let ended = nvcap.end(LIMIT)?;
     ended.expect_code(0)?;
@@ -205,13 +225,15 @@ pub fn duty() -> Result<()> {
     need_tracing()?;
     let plan = plan_of(95, sized(40_000, 4800));
     let submissions = plan.submissions;
-    // Else all would be over before the second window.
+    // Else most would be over before the second window.
     let of = traced(&plan, &["--duty=20%"], &["--sleep-us=100"])?;
     let report = verify(&of.trace, &Expected::part(plan, Extent::Holes))?;
     let ledger = ledger(&report)?;
     let duty = &ledger["trapped"]["duty"];
+    // Between two windows something is passed over; where nvcap gets no processor in the first, there is no second one.
+    let passes = report.entries < submissions || number(duty, "windows")? < 2;
     ensure!(
-        report.entries > 0 && report.entries < submissions && ledger["gaps"] == 0,
+        report.entries > 0 && passes && ledger["gaps"] == 0,
         "{} entries of {submissions}: {ledger}",
         report.entries
     );

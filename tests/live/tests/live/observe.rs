@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use live::debugger::threads;
 use live::harness::not_run;
 use live::in_step::Step;
-use live::programs::{Ended, Folder, Running, nvcap, softgpu};
+use live::programs::{Ended, Folder, Running, Until, nvcap, so_far, softgpu};
 use live::verify::{Expected, Extent, Report, verify};
 use softgpu::layout::Channel;
 use softgpu::plan::Plan;
@@ -728,7 +728,8 @@ pub fn proc_of_processes_alone() -> Result<()> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut other = waiting(&plan, &[FILES])?;
-    let mut gpu = waiting(&plan, &[FILES, "--sleep-us=500"])?;
+    let hold = Until::new(&folder, "hold")?;
+    let mut gpu = waiting(&plan, &[FILES, "--sleep-us=500", &hold.hold()])?;
     let script = "mount -t proc -o subset=pid proc /proc && exec \"$@\"";
     let mut args: Vec<OsString> = ["--mount", "--propagation=private", "sh", "-c", script, "sh"]
         .map(OsString::from)
@@ -739,10 +740,13 @@ pub fn proc_of_processes_alone() -> Result<()> {
     let mut nvcap = Running::start(Path::new("unshare"), args)?;
     nvcap.wait_until("attached", LIMIT, |n| n.stderr().contains("attached"))?;
     gpu.write(b"g")?;
+    nvcap.wait_until("showing a submission", LIMIT, |_| {
+        so_far(&trace, "\"submission\"") > 0
+    })?;
+    hold.release()?;
     gpu.end(LIMIT)?.expect_code(0)?;
     let ended = nvcap.end(LIMIT)?;
     let text = std::fs::read_to_string(&trace)?;
-    ensure!(text.contains("\"submission\""), "{}", ended.stderr);
     ensure!(
         !ended.stderr.contains("descend") && !text.contains("descend"),
         "{}",

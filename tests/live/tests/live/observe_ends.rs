@@ -150,7 +150,13 @@ fn shell(script: &str, flags: &[&str], trace: &Path) -> Result<Ended> {
 }
 
 fn start_shell(script: &str, flags: &[&str], trace: &Path) -> Result<Running> {
-    let mut args = words(["--how=observe", "--json", "--exit-with-child", "-o"]);
+    let mut args = words([
+        "--how=observe",
+        "--json",
+        "--exit-with-child",
+        "--force",
+        "-o",
+    ]);
     args.push(trace.into());
     args.extend(words(flags.iter().copied()));
     args.extend(words(["--", "/bin/sh", "-c", script]));
@@ -459,7 +465,7 @@ pub fn channels_that_are_none() -> Result<()> {
         let file = folder.file("wrong.txt");
         std::fs::write(&file, &text)?;
         let trace = folder.file("trace.json");
-        let mut args = words(["--how=observe", "--json", "-o"]);
+        let mut args = words(["--how=observe", "--json", "--force", "-o"]);
         args.push(trace.clone().into());
         args.extend(["--channels".into(), file.clone().into()]);
         let mut launched = args.clone();

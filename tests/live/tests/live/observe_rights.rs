@@ -91,7 +91,7 @@ pub fn nothing_to_observe() -> Result<()> {
     if std::path::Path::new("/proc/4194305").exists() {
         return not_run("there is a process 4194305");
     }
-    let mut args = options(&trace, &folder, &[], &[])?;
+    let mut args = options(&folder.file("none.json"), &folder, &[], &[])?;
     args.extend(["-p".into(), "4194305".into()]);
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
     refused(&ended, 1, &["no such process", "4194305"])

@@ -1,39 +1,43 @@
 //! `--stacks`: the frames of known functions, of native code and of Python, and what they cost.
+//!
+//! The software GPU is in step with nvcap: a process that ends before nvcap has taken note of its mappings has no functions with names, and
+//! what it ends with is held for a moment only.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
+use live::in_step::Step;
 use live::json_lines;
-use live::programs::{Folder, Running, nvcap, softgpu};
+use live::programs::{Folder, Running, Until, nvcap, so_far, softgpu};
 use serde_json::Value;
 
 use crate::setup::{LIMIT, need_tracing};
 
-/// The objects of a trace by nvcap with `options` of `command`.
+/// The objects of a trace by nvcap with `options` of `command`, which is in step.
 fn trace(
     options: &[&str],
     command: &[OsString],
     channels: &Path,
     folder: &Folder,
+    step: &Step,
 ) -> Result<Vec<Value>> {
     let out = folder.file("trace.json");
-    let mut args: Vec<OsString> = ["--json", "-o"].map(OsString::from).to_vec();
+    let mut args: Vec<OsString> = ["--json", "--force", "-o"].map(OsString::from).to_vec();
     args.push(out.clone().into());
     args.extend(options.iter().map(OsString::from));
     args.extend(["--channels".into(), channels.into(), "--".into()]);
     args.extend_from_slice(command);
-    Running::start(&nvcap()?, args)?
-        .end(LIMIT)?
-        .expect_code(0)?;
+    step.nvcap(args)?.end(LIMIT)?.expect_code(0)?;
     json_lines::of_file(&out)
 }
 
-fn softgpu_with(args: &[&str]) -> Result<Vec<OsString>> {
+fn softgpu_with(args: &[&str], step: &Step) -> Result<Vec<OsString>> {
     let mut command = vec![softgpu()?.into()];
-    command.extend(args.iter().map(OsString::from));
+    command.extend(step.with(args).into_iter().map(OsString::from));
     Ok(command)
 }
 
@@ -87,11 +91,13 @@ pub fn known_functions() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
     let args = ["--submissions=300", "--threads=4", "--call-depth=7"];
+    let step = Step::new(&folder)?;
     let objects = trace(
         &["--stacks", "--discover=tracepoint"],
-        &softgpu_with(&args)?,
+        &softgpu_with(&args, &step)?,
         &folder.channels()?,
         &folder,
+        &step,
     )?;
     let stacks = stacks(&objects)?;
     ensure!(stacks.len() > 250, "{} stacks", stacks.len());
@@ -114,12 +120,15 @@ pub fn known_functions() -> Result<()> {
 pub fn without_bpf_loop() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
-    let mut command: Vec<OsString> = vec!["NVCAP_NO_BPF_LOOP=1".into(), nvcap()?.into()];
+    let step = Step::new(&folder)?;
+    let mut command: Vec<OsString> = vec!["NVCAP_NO_BPF_LOOP=1".into()];
+    command.extend([step.variable(), nvcap()?.into()]);
     let out = folder.file("trace.json");
     command.extend(["--stacks", "--json", "-o"].map(OsString::from));
     command.push(out.clone().into());
     command.extend(["--channels".into(), folder.channels()?.into(), "--".into()]);
-    command.extend(softgpu_with(&["--submissions=50", "--call-depth=3"])?);
+    let args = ["--submissions=50", "--call-depth=3"];
+    command.extend(softgpu_with(&args, &step)?);
     Running::start(Path::new("env"), command)?
         .end(LIMIT)?
         .expect_code(0)?;
@@ -133,11 +142,13 @@ pub fn without_bpf_loop() -> Result<()> {
 pub fn cut() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
+    let step = Step::new(&folder)?;
     let objects = trace(
         &["--stacks", "--stack-size=4K"],
-        &softgpu_with(&["--submissions=40", "--call-depth=60"])?,
+        &softgpu_with(&["--submissions=40", "--call-depth=60"], &step)?,
         &folder.channels()?,
         &folder,
+        &step,
     )?;
     for (submission, frames) in stacks(&objects)? {
         ensure!(submission["stack_end"] == "cut", "{submission}");
@@ -204,8 +215,9 @@ pub fn deleted_program() -> Result<()> {
 pub fn none_unasked() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
-    let command = softgpu_with(&["--submissions=40", "--call-depth=3"])?;
-    let objects = trace(&[], &command, &folder.channels()?, &folder)?;
+    let step = Step::new(&folder)?;
+    let command = softgpu_with(&["--submissions=40", "--call-depth=3"], &step)?;
+    let objects = trace(&[], &command, &folder.channels()?, &folder, &step)?;
     ensure!(objects.iter().all(|o| o.get("stack").is_none()));
     ensure!(
         objects.last().is_some_and(|l| l["stacks"].is_null()),
@@ -220,15 +232,16 @@ pub fn folded() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
     let (channels, out) = (folder.channels()?, folder.file("out.folded"));
-    let command = softgpu_with(&["--submissions=120", "--threads=3", "--call-depth=2"])?;
+    let step = Step::new(&folder)?;
+    let options = ["--submissions=120", "--threads=3", "--call-depth=2"];
+    let command = softgpu_with(&options, &step)?;
     let mut args: Vec<OsString> = vec!["stacks".into(), "-o".into(), out.clone().into()];
     args.extend(["--channels".into(), channels.clone().into(), "--".into()]);
     args.extend_from_slice(&command);
-    Running::start(&nvcap()?, args)?
-        .end(LIMIT)?
-        .expect_code(0)?;
+    step.nvcap(args)?.end(LIMIT)?.expect_code(0)?;
     let live = std::fs::read_to_string(&out)?;
-    trace(&["--stacks"], &command, &channels, &folder)?;
+    let step = Step::new(&folder)?;
+    trace(&["--stacks"], &command, &channels, &folder, &step)?;
     let file = folder.file("trace.json");
     let args: [OsString; 2] = ["stacks".into(), file.into()];
     let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
@@ -254,9 +267,11 @@ pub fn folded() -> Result<()> {
 pub fn sampled() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
-    let command = softgpu_with(&["--submissions=2000", "--threads=4", "--call-depth=5"])?;
+    let step = Step::new(&folder)?;
+    let options = ["--submissions=2000", "--threads=4", "--call-depth=5"];
+    let command = softgpu_with(&options, &step)?;
     let channels = folder.channels()?;
-    let objects = trace(&["--stacks=10"], &command, &channels, &folder)?;
+    let objects = trace(&["--stacks=10"], &command, &channels, &folder, &step)?;
     let submissions = objects.iter().filter(|o| o["type"] == "submission");
     let (with, without): (Vec<_>, Vec<_>) = submissions.partition(|s| s.get("stack").is_some());
     ensure!(with.len() + without.len() == 2000);
@@ -286,7 +301,7 @@ pub fn sampled() -> Result<()> {
     args.extend([out.clone().into(), "--channels".into()]);
     args.extend([channels.into(), "--".into()]);
     args.extend(command);
-    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    let ended = Step::new(&folder)?.nvcap(args)?.end(LIMIT)?;
     ended.expect_code(0)?;
     ensure!(
         ended.stderr.contains("one in 10 doorbells"),
@@ -305,11 +320,12 @@ pub fn sampled() -> Result<()> {
 pub fn filtered() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
-    let command = softgpu_with(&["--submissions=100", "--call-depth=4"])?;
     let channels = folder.channels()?;
     for (filter, all) in [("frame~*calls::depart", true), ("frame~*no_such*", false)] {
+        let step = Step::new(&folder)?;
+        let command = softgpu_with(&["--submissions=100", "--call-depth=4"], &step)?;
         let options = ["--stacks", "-e", filter];
-        let objects = trace(&options, &command, &channels, &folder)?;
+        let objects = trace(&options, &command, &channels, &folder, &step)?;
         let submissions = objects.iter().filter(|o| o["type"] == "submission").count();
         ensure!(
             if all {
@@ -333,26 +349,42 @@ pub fn filtered() -> Result<()> {
     Ok(())
 }
 
-/// Launches on top of folded stacks have their kernels' names, but for the first ones where the search for them took long.
+/// Longest time for which runs are repeated whose names were not found in time: a guard.
+const REPEATS: Duration = Duration::from_secs(180);
+
+/// Launches on top of folded stacks have their kernels' names, but for the first ones where the search for them took long: all of a run, where it
+/// got no processor.
 pub fn leaf_kernels() -> Result<()> {
     need_tracing()?;
+    let begun = Instant::now();
+    loop {
+        let text = leaves()?;
+        if text.contains(";launch kernel ") {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < REPEATS, "guard: no name:\n{text}");
+    }
+}
+
+/// Folds stacks with launches on top, once.
+fn leaves() -> Result<String> {
     let folder = Folder::new()?;
+    let step = Step::new(&folder)?;
     let out = folder.file("out.folded");
     let mut args: Vec<OsString> = ["stacks", "--leaf", "--by=launches", "-o"]
         .map(OsString::from)
         .to_vec();
     args.extend([out.clone().into(), "--channels".into()]);
     args.extend([folder.channels()?.into(), "--".into()]);
-    args.extend(softgpu_with(&[
+    let options = [
         "--kernels",
         "--submissions=300",
         "--sleep-us=1500",
         "--call-depth=2",
         "--leave-mapped",
-    ])?);
-    Running::start(&nvcap()?, args)?
-        .end(LIMIT)?
-        .expect_code(0)?;
+    ];
+    args.extend(softgpu_with(&options, &step)?);
+    step.nvcap(args)?.end(LIMIT)?.expect_code(0)?;
     let text = std::fs::read_to_string(&out)?;
     let mut all = 0;
     for line in text.lines() {
@@ -368,8 +400,7 @@ pub fn leaf_kernels() -> Result<()> {
         }
     }
     ensure!(all > 20, "{all}:\n{text}");
-    ensure!(text.contains(";launch kernel "), "no name:\n{text}");
-    Ok(())
+    Ok(text)
 }
 
 /// Pythons of this machine by their minor versions.
@@ -393,7 +424,7 @@ fn pythons() -> Vec<(u32, PathBuf)> {
     found
 }
 
-/// A Python program's submissions have its functions, files and lines, in the place of the interpreter's frames.
+/// A Python program's submissions have its functions, files and lines, in the place of the interpreter's frames. It goes on until some have.
 pub fn python() -> Result<()> {
     need_tracing()?;
     let pythons = pythons();
@@ -412,9 +443,19 @@ pub fn python() -> Result<()> {
             "doorbell addr=0x210010090 gpu=0\n\
              channel gpu=0 token=0xa class=0xc86f engine=0x1 ring=0x200600000 entries=1024 userd=0x200602000\n",
         )?;
-        let mut command: Vec<OsString> = vec![python.into(), script.clone().into()];
-        command.extend(["40", "2"].map(OsString::from));
-        let objects = trace(&["--stacks"], &command, &channels, &folder)?;
+        let (out, hold) = (folder.file("trace.json"), Until::new(&folder, "hold")?);
+        let mut args: Vec<OsString> = ["--stacks", "--json", "-o"].map(OsString::from).to_vec();
+        args.extend([out.clone().into(), "--channels".into(), channels.into()]);
+        args.extend(["--".into(), python.into(), script.clone().into()]);
+        args.extend(["40", "2"].map(OsString::from));
+        args.push(folder.file("hold").into());
+        let mut nvcap = Running::start(&nvcap()?, args)?;
+        nvcap.wait_until("showing Python's frames", LIMIT, |_| {
+            so_far(&out, "\"python\":true") > 0
+        })?;
+        hold.release()?;
+        nvcap.end(LIMIT)?.expect_code(0)?;
+        let objects = json_lines::of_file(&out)?;
         let (mut whole, mut all) = (0, 0);
         let mut known = BTreeSet::new();
         for (submission, frames) in stacks(&objects)? {

@@ -12,8 +12,8 @@ use crate::time_from_stamps::objects;
 /// A guard against hanging.
 const GUARD: std::time::Duration = std::time::Duration::from_secs(180);
 
-/// Traces eight threads, and returns submissions and the other objects with a time, in the order shown.
-fn traced(flags: &[&str]) -> Result<Vec<Value>> {
+/// Traces eight threads, and returns submissions and the other objects with a time, in the order shown. `more`: the software GPU's options.
+fn traced(flags: &[&str], more: &[&str]) -> Result<Vec<Value>> {
     need_tracing()?;
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
@@ -29,6 +29,7 @@ fn traced(flags: &[&str]) -> Result<Vec<Value>> {
         "--threads=8".into(),
     ]);
     args.extend(plan_args(&plan(61, 6000)).iter().map(OsString::from));
+    args.extend(more.iter().map(OsString::from));
     let ended = Running::start(&nvcap()?, args)?.end(GUARD)?;
     ensure!(
         matches!(ended.code()?, 0 | 3 | 5),
@@ -79,7 +80,7 @@ fn marked(objects: &[Value]) -> Result<usize> {
 /// Every line that comes behind a later one says so, and each channel's submissions are in order. (How many do depends on how long a thread is
 /// without its processor between its look at the clock and its place in the buffer.)
 pub fn eight_threads() -> Result<()> {
-    marked(&traced(&[])?).map(drop)
+    marked(&traced(&[], &[])?).map(drop)
 }
 
 /// Without room all but the first are fetched later, which is after others: nvcap stands still while the program submits. What is outside the
@@ -106,7 +107,7 @@ pub fn small_buffer() -> Result<()> {
     args.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = Running::start(&nvcap()?, args)?;
     nvcap.wait_until("attached", GUARD, |r| r.stderr().contains("attached"))?;
-    nvcap.signal(libc::SIGSTOP)?;
+    nvcap.stop()?;
     gpu.write(b"g")?;
     let done = gpu.wait_until("done", GUARD, |r| r.stdout().contains("done image=0"));
     // It fetches what is left in the rings before it ends.
@@ -131,9 +132,9 @@ pub fn small_buffer() -> Result<()> {
     Ok(())
 }
 
-/// The same for observed rings.
+/// The same for observed rings. They are there when the program stands at its end: however late nvcap looks, it finds all in them.
 pub fn observed() -> Result<()> {
-    let marked = marked(&traced(&["--how=observe"])?)?;
+    let marked = marked(&traced(&["--how=observe"], &["--leave-mapped"])?)?;
     ensure!(marked == 0, "{marked} objects are out of order");
     Ok(())
 }

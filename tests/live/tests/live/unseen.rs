@@ -65,8 +65,10 @@ pub fn short_process() -> Result<()> {
         return not_run("the driver counts its open files: that this process opened none is known");
     }
     let begun = "until grep -q \"waiting for those to come\" said; do sleep 0.1; done";
+    // While it stands still: one that takes long to end would be seen by a look, and have used no GPU.
+    let stands = "kill -STOP $!; until ! grep -hs ^State: /proc/$!/task/*/status | grep -qv T; do sleep 0.1; done";
     let trace = format!(
-        "{TRACE} 2> said & {begun}; /bin/true; kill -TERM $!; wait $! || echo status $?; cat said >&2"
+        "{TRACE} 2> said & {begun}; {stands}; /bin/true; kill -CONT $!; kill -TERM $!; wait $! || echo status $?; cat said >&2"
     );
     let ended = in_namespace("chmod 777 .;", &trace)?;
     let said = "came and ended between two looks at /proc";

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use live::debugger::threads;
 use live::harness::not_run;
+use live::in_step::Step;
 use live::programs::{Ended, Folder, Running, Until, nvcap, so_far, softgpu};
 use live::verify::{Expected, Extent, verify};
 
-use crate::attach::waiting;
+use crate::attach::{at_work, waiting};
 use crate::refusals::refused;
 use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
 
@@ -175,21 +177,13 @@ pub fn traced() -> Result<()> {
 /// `-p` with the id of a thread: all threads of its process are traced, and one line says so.
 pub fn thread_id() -> Result<()> {
     need_tracing()?;
-    let plan = plan(92, 4000);
+    let plan = plan(92, 8000);
     let folder = Folder::new()?;
-    let trace = folder.file("trace.json");
-    let hold = Until::new(&folder, "hold")?;
-    let mut gpu = waiting(&plan, &["--threads=3", "--sleep-us=1000", &hold.hold()])?;
-    gpu.write(b"g")?;
-    let tasks = format!("/proc/{}/task", gpu.pid());
+    let (trace, step) = (folder.file("trace.json"), Step::new(&folder)?);
+    let gpu = at_work(&plan, &step, 3, &[])?;
     let pid = gpu.pid();
-    let another = move || {
-        let tasks = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
-        let mut ids = tasks.filter_map(|t| t.file_name().to_str()?.parse::<u32>().ok());
-        ids.find(|tid| *tid != pid)
-    };
-    gpu.wait_until("several threads", LIMIT, |_| another().is_some())?;
-    let tid = another().context("its threads have ended")?.to_string();
+    let another = threads(pid)?.into_iter().find(|tid| *tid != pid);
+    let tid = another.context("its threads have ended")?.to_string();
     let mut args: Vec<OsString> = ["--json", "-vv", "-e", "type=submission,entry", "-o"]
         .map(OsString::from)
         .to_vec();
@@ -197,8 +191,9 @@ pub fn thread_id() -> Result<()> {
     args.push(folder.channels()?.into());
     // Both ids belong to one process.
     args.extend(["-p", &tid, "-p", &pid.to_string()].map(OsString::from));
-    args.push("--max-submissions=200".into());
-    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    let nvcap = step.nvcap(args)?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    let ended = nvcap.end(LIMIT)?;
     ended.expect_code(0)?;
     let lines: Vec<&str> = ended.stderr.lines().collect();
     let line = format!("nvcap: {tid} is a thread of process {pid} (");
@@ -209,9 +204,7 @@ pub fn thread_id() -> Result<()> {
         "{}",
         ended.stderr
     );
-    hold.release()?;
-    gpu.end(LIMIT)?.expect_code(0)?;
-    let report = verify(&trace, &Expected::part(plan, Extent::Part))?;
+    let report = verify(&trace, &Expected::part(plan, Extent::Suffix))?;
     report.expect_complete()?;
     ensure!(report.threads.len() > 1, "threads {:?}", report.threads);
     Ok(())
@@ -236,7 +229,13 @@ pub fn rights_given_up() -> Result<()> {
     let folder = Folder::new()?;
     let trace = folder.file("trace.json");
     let mut gpu = waiting(&plan, &["--before-wait=7"])?;
-    let nvcap = crate::attach::attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    let mut nvcap = crate::attach::attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+    // The thread that decodes may not have come so far when the other one has attached.
+    let decodes = format!("/proc/{}/status", nvcap.pid());
+    nvcap.wait_until("decoding without rights", LIMIT, |_| {
+        let status = std::fs::read_to_string(&decodes).unwrap_or_default();
+        rights(&status).contains(&("Seccomp", "2"))
+    })?;
     let mut seen = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{}/task", nvcap.pid()))? {
         let status = std::fs::read_to_string(task?.path().join("status"))?;

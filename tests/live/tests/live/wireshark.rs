@@ -1,15 +1,13 @@
 //! Live capture by tshark through nvcap's extcap program. All run as a user without rights: for root, tshark takes programs that
 //! capture from the system's folder alone.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use live::harness::not_run;
-use live::programs::{Folder, Running, nvcap, softgpu};
+use live::programs::{Folder, Running, Until, nvcap, softgpu};
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::setup::LIMIT;
 
@@ -62,7 +60,8 @@ pub fn live_capture() -> Result<()> {
         &["wireshark", "install", "--dir", &path("installed")],
     )?;
 
-    let mut args: Vec<String> = ["--files", "--threads=1", "--wait-stdin", "--linger-ms=1000"]
+    let stay = Until::new(&folder, "stay")?;
+    let mut args: Vec<String> = ["--files", "--threads=1", "--wait-stdin", &stay.stay()]
         .map(str::to_owned)
         .to_vec();
     args.push(format!("--channels={CHANNELS}"));
@@ -92,21 +91,32 @@ pub fn live_capture() -> Result<()> {
             .env_remove("XDG_CONFIG_HOME")
             .env("WIRESHARK_EXTCAP_DIR", folder.file("installed/extcap"));
     })?;
-    // The channels that are found are written when the capture has begun.
-    tshark_live.wait_until("capturing", LIMIT, |_| {
-        std::fs::metadata(&capture).is_ok_and(|m| m.len() > 4096)
-    })?;
-    std::thread::sleep(Duration::from_millis(300));
-    gpu.write(b"g")?;
-    gpu.end(LIMIT)?.expect_code(0)?;
-    tshark_live.end(LIMIT)?.expect_code(0)?;
-
     let objects = |file: &str| -> Result<Vec<Value>> {
         let json = run(&program, &["decode", "--json", file])?;
         { json.lines() }
             .map(|line| serde_json::from_str(line).context("not JSON"))
             .collect()
     };
+    // Of a file that is not there yet, or has no end, nothing or a part is decoded.
+    let written = |kind: &str, number: &str| {
+        let all = objects(&capture).unwrap_or_default();
+        let of_kind = all.iter().filter(|o| o["type"] == kind);
+        let numbers: BTreeSet<u64> = of_kind.filter_map(|o| o[number].as_u64()).collect();
+        numbers.len() as u64
+    };
+    // The channels that are found are written when the capture has begun.
+    tshark_live.wait_until("capturing", LIMIT, |_| {
+        written("channel", "channel") >= CHANNELS
+    })?;
+    gpu.write(b"g")?;
+    gpu.wait_until("done", LIMIT, |r| r.stdout().contains("done image=0"))?;
+    tshark_live.wait_until("writing submissions", LIMIT, |_| {
+        written("submission", "serial") >= ALL - CHANNELS * BEFORE
+    })?;
+    stay.release()?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    tshark_live.end(LIMIT)?.expect_code(0)?;
+
     let all = objects(&capture)?;
     let ledger = all.last().context("no ledger")?;
     let submissions = ledger["submissions"].as_u64().context("no count")?;
