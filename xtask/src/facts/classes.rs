@@ -99,13 +99,26 @@ fn methods_of_classes(dir: &Path) -> Result<BTreeMap<u32, Vec<Rc<Method>>>> {
     Ok(of)
 }
 
+/// Number, name and family of a class with a table of its own.
+type Listed = (u32, String, String);
+
 /// `classes.bin`.
+///
+/// Texts and runs lie in the file in the order in which they are first named, so the order of the steps is part of the format.
 pub fn classes(facts: &Path) -> Result<Vec<u8>> {
     let dir = facts.join("classes");
-    let mut of = methods_of_classes(&facts.join("methods"))?;
+    let methods = methods_of_classes(&facts.join("methods"))?;
     let mut file = File::default();
-    let mut all: BTreeMap<u32, Class> = BTreeMap::new();
+    let constants = constants_of_classes(&dir, &mut file)?;
+    let mut all = classes_with_tables(listed(&dir)?, methods, constants, &mut file)?;
+    relate_heirs(&dir, &mut all)?;
+    let rows = rows(&all, &mut file)?;
+    file.table("classes", &rows)?;
+    file.bytes()
+}
 
+/// Each class's constants, of `constants.tsv`.
+fn constants_of_classes(dir: &Path, file: &mut File) -> Result<BTreeMap<u32, Vec<Row>>> {
     let mut constants: BTreeMap<u32, Vec<Row>> = BTreeMap::new();
     for line in tsv::read(&dir.join("constants.tsv"))? {
         let list = constants.entry(hex(line.get("class")?)?).or_default();
@@ -114,9 +127,12 @@ pub fn classes(facts: &Path) -> Result<Vec<u8>> {
             hex(line.get("value_hex")?)?
         ]);
     }
+    Ok(constants)
+}
 
-    let mut listed: Vec<(u32, String, String)> =
-        vec![(FALCON_COMMON, "FALCON_COMMON".into(), "ofa".into())];
+/// The classes of `index.tsv`, and the one that all Falcon video classes share, in order.
+fn listed(dir: &Path) -> Result<Vec<Listed>> {
+    let mut listed = vec![(FALCON_COMMON, "FALCON_COMMON".into(), "ofa".into())];
     for line in tsv::read(&dir.join("index.tsv"))? {
         // A header can have two names for a class number (a message id beside the class): the first is the class's.
         let name = line.get("name")?.split('|').next().unwrap_or_default();
@@ -124,11 +140,21 @@ pub fn classes(facts: &Path) -> Result<Vec<u8>> {
         listed.push((number, name.to_owned(), line.get("family")?.to_owned()));
     }
     listed.sort();
+    Ok(listed)
+}
 
+/// The listed classes with their methods and constants; an error where some are of a class that is not listed.
+fn classes_with_tables(
+    listed: Vec<Listed>,
+    mut methods: BTreeMap<u32, Vec<Rc<Method>>>,
+    mut constants: BTreeMap<u32, Vec<Row>>,
+    file: &mut File,
+) -> Result<BTreeMap<u32, Class>> {
+    let mut all = BTreeMap::new();
     for (number, name, family) in listed {
         let mut ids = Vec::new();
-        for own in of.remove(&number).unwrap_or_default() {
-            let id = method(&own, &mut file).with_context(|| format!("class {number:04x}"))?;
+        for own in methods.remove(&number).unwrap_or_default() {
+            let id = method(&own, file).with_context(|| format!("class {number:04x}"))?;
             ids.push(row![u16::try_from(id)?]);
         }
         let class = Class {
@@ -146,22 +172,21 @@ pub fn classes(facts: &Path) -> Result<Vec<u8>> {
         constants.keys()
     );
     ensure!(
-        of.is_empty(),
+        methods.is_empty(),
         "methods of classes that index.tsv does not list: {:x?}",
-        of.keys()
+        methods.keys()
     );
+    Ok(all)
+}
 
+/// Gives each class of `inherits.tsv` its parent and its relation to it. One without a table of its own is added.
+fn relate_heirs(dir: &Path, all: &mut BTreeMap<u32, Class>) -> Result<()> {
     for line in tsv::read(&dir.join("inherits.tsv"))? {
         let number = hex(line.get("class")?)?;
         let name = line.get("name")?;
         let parent = class_number(line.get("parent")?)?;
-        let family = if name.contains("OFA") {
-            position(&FAMILIES, "ofa")?
-        } else {
-            all.get(&parent)
-                .with_context(|| format!("parent {parent:x} of {number:x} has no table"))?
-                .family
-        };
+        let family = family_of_heir(name, all.get(&parent))?
+            .with_context(|| format!("parent {parent:x} of {number:x} has no table"))?;
         let class = all.entry(number).or_insert_with(|| Class {
             name: name.to_owned(),
             family,
@@ -171,9 +196,21 @@ pub fn classes(facts: &Path) -> Result<Vec<u8>> {
         class.confidence = position(&CONFIDENCES, line.get("confidence")?)?;
         class.parent = parent;
     }
+    Ok(())
+}
 
+/// The family of a class that inherits: its parent's, but for the OFA's own; none without a parent.
+fn family_of_heir(name: &str, parent: Option<&Class>) -> Result<Option<u8>> {
+    if name.contains("OFA") {
+        return position(&FAMILIES, "ofa").map(Some);
+    }
+    Ok(parent.map(|class| class.family))
+}
+
+/// The rows of the table, in the order of the classes' numbers.
+fn rows(all: &BTreeMap<u32, Class>, file: &mut File) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (number, class) in &all {
+    for (number, class) in all {
         rows.push(row![
             *number,
             file.text(&class.name)?,
@@ -185,8 +222,7 @@ pub fn classes(facts: &Path) -> Result<Vec<u8>> {
             file.run("values", &class.constants)?,
         ]);
     }
-    file.table("classes", &rows)?;
-    file.bytes()
+    Ok(rows)
 }
 
 /// The row of a method; equal methods of several classes share one.
