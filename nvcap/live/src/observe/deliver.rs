@@ -4,7 +4,7 @@ use nvcap_decode::wire::release::{self, Release};
 use std::io;
 
 use super::{
-    channel::{Begun, Context, Follower},
+    channel::{Begun, Context, Faults, Follower},
     proof::{self, LapCheck, LapSentinel, RingVerdict},
     reuse,
 };
@@ -48,6 +48,20 @@ impl Reading<'_> {
     }
 }
 
+/// Judgement of a reading.
+struct Judged {
+    /// Verdicts by the payloads, one for each entry.
+    verdicts: Vec<RingVerdict>,
+    damage: Damage,
+}
+
+impl Judged {
+    /// Tells whether the memory of an entry was used again before it was read.
+    fn is_reused(&self, i: usize) -> bool {
+        self.verdicts[i] == RingVerdict::Wrong || self.damage.reused.binary_search(&i).is_ok()
+    }
+}
+
 impl Follower {
     /// Takes new entries whose bytes were read just now: delivers those that are proven, and counts the others as lost. False:
     /// their payloads tell that the ring has gone round, and nothing was delivered or counted.
@@ -57,14 +71,7 @@ impl Follower {
         begun: Begun,
         segments: Vec<Segment>,
     ) -> io::Result<bool> {
-        let Context {
-            memory,
-            clock,
-            to,
-            faults,
-        } = with;
-        let (memory, clock) = (*memory, *clock);
-        let Begun { now, get, .. } = begun;
+        let (memory, clock) = (with.memory, with.clock);
         let entries: Vec<u64> = segments.iter().map(|s| s.entry).collect();
         let releases: Vec<Option<Release>> =
             segments.iter().map(|s| release::at_end(&s.bytes)).collect();
@@ -83,63 +90,91 @@ impl Follower {
             };
             self.damage(memory, clock, begun, &reading)?
         };
-        let round = |v: &RingVerdict| match v {
-            RingVerdict::Jumped { from, to } => to.wrapping_sub(*from) >= self.size,
-            _ => false,
-        };
-        if verdicts.iter().any(round) {
+        if verdicts.iter().any(|v| self.tells_of_a_lap(*v)) {
             return Ok(false);
         }
-        self.report_damage(&damage, entries.len(), proven, clock().saturating_sub(now));
+        let took = clock().saturating_sub(begun.now);
+        self.report_damage(&damage, entries.len(), proven, took);
         self.payloads = chain;
         self.extended = begun.extended;
-        self.links.follow += verdicts
-            .iter()
-            .filter(|v| **v == RingVerdict::Proven)
-            .count() as u64;
-        self.links.of += verdicts.len() as u64;
+        self.count_links(&verdicts);
         for entry in &entries {
             self.allocator.take(*entry);
         }
-        faults.overwritten += damage.gone as u64;
+        with.faults.overwritten += damage.gone as u64;
         // Where part of it was overwritten meanwhile, the newest stands still, or the next look finds it gone.
         let keeper = segments.last().map(|s| LapSentinel::of(s, self.extended));
+        let count = segments.len() as u64;
+        let judged = Judged { verdicts, damage };
+        self.give_out(with.to, with.faults, begun, segments, &judged);
+        self.done += count;
+        self.lap_sentinel = keeper;
+        self.kept = begun.now;
+        Ok(true)
+    }
+
+    /// Tells whether payloads went on so far away that the ring must have gone round meanwhile.
+    fn tells_of_a_lap(&self, verdict: RingVerdict) -> bool {
+        match verdict {
+            RingVerdict::Jumped { from, to } => to.wrapping_sub(from) >= self.size,
+            _ => false,
+        }
+    }
+
+    /// Counts the entries whose payload followed the one before.
+    fn count_links(&mut self, verdicts: &[RingVerdict]) {
+        let follow = verdicts.iter().filter(|v| **v == RingVerdict::Proven);
+        self.links.follow += follow.count() as u64;
+        self.links.of += verdicts.len() as u64;
+    }
+
+    /// Gives out the entries that stand as submissions, and each row of others between them as a loss.
+    fn give_out(
+        &mut self,
+        to: &mut Vec<Record>,
+        faults: &mut Faults,
+        begun: Begun,
+        segments: Vec<Segment>,
+        judged: &Judged,
+    ) {
+        let now = begun.now;
         let mut lost: Option<(u64, u64)> = None;
         let count = segments.len();
         for (i, segment) in segments.into_iter().enumerate() {
             let position = self.done + i as u64;
-            let stands = if i < damage.gone {
-                false
-            } else if verdicts[i] == RingVerdict::Wrong || damage.reused.binary_search(&i).is_ok() {
-                faults.reused += 1;
-                false
-            } else if !self.words.take(&segment) {
-                faults.unparsable += 1;
-                false
-            } else {
-                true
-            };
-            if !stands {
+            if !self.takes(i, &segment, judged, faults) {
                 self.words.cut();
                 let (first, n) = lost.unwrap_or((position, 0));
                 lost = Some((first, n + 1));
                 continue;
             }
             self.lose(now, lost.take(), to);
-            if let RingVerdict::Jumped { from, to: payload } = verdicts[i] {
+            if let RingVerdict::Jumped { from, to: payload } = judged.verdicts[i] {
                 faults.jumps += 1;
                 self.report_jump(now, from, payload, to);
             }
-            let get = get.filter(|_| i + 1 == count);
+            let get = begun.get.filter(|_| i + 1 == count);
             to.push(Record::Submission(
                 self.submission(now, position, get, segment),
             ));
         }
         self.lose(now, lost.take(), to);
-        self.done += count as u64;
-        self.lap_sentinel = keeper;
-        self.kept = now;
-        Ok(true)
+    }
+
+    /// Decides whether an entry of a reading, by its index, is what was submitted; counts why not. One that was overwritten in the ring
+    /// is counted already.
+    fn takes(&mut self, i: usize, segment: &Segment, judged: &Judged, faults: &mut Faults) -> bool {
+        if i < judged.damage.gone {
+            false
+        } else if judged.is_reused(i) {
+            faults.reused += 1;
+            false
+        } else if !self.words.take(segment) {
+            faults.unparsable += 1;
+            false
+        } else {
+            true
+        }
     }
 
     /// The GPU is not done with the first of these entries yet. So libcuda cannot have used the slot or the memory of any of them

@@ -1,31 +1,30 @@
 //! A process that is observed: finds, at little cost, what of it has changed since the last look: mappings, channels, tokens.
 
 mod missed;
+mod parts;
 
-pub(crate) use nvcap_process::procfs::{self, mem::Peek as _};
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
-    io,
-    sync::Arc,
-};
+pub(crate) use nvcap_process::procfs::{self, mem::Peek};
+use std::{cell::RefCell, collections::BTreeSet, io, sync::Arc};
 
 use super::changes::{Changes, NewChannel};
 use super::{
     channel::Begin,
-    followed::Dropped,
     mm_identity::Image,
     process::{self, Process, now},
-    slots::{Polite, Unresolved, slots},
+    slots::{Polite, slots},
 };
 use nvcap_decode::record::{At, ChannelId, CpuVa, Device, Record, Unmapping};
 use nvcap_process::{
     channels_file::ChannelsFile,
     memory::{
         maps::{self, Area},
-        scan::{self, Effort},
+        scan::{self, Effort, Found},
         snapshot,
     },
+};
+use parts::{
+    Channels, Descent, GivenUp, GpuFiles, GpuUse, Life, Mappings, NotFollowed, Program, Search,
+    TokenSearch,
 };
 
 /// Shortest time between two looks after a process, ns.
@@ -53,79 +52,27 @@ const APPEAR_NS: u64 = 5_000_000_000;
 /// Time for which no channel must have appeared before tokens are looked for, ns.
 const TOKENS_NS: u64 = 250_000_000;
 
+/// Number of times that tokens are looked for after a channel has appeared.
+const TOKEN_TRIES: u32 = 5;
+
 /// A process that is observed.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// Its memory and clock; `None` while it cannot be read.
-    pub process: Option<Arc<Process>>,
-    /// Who made it, where that is observed too.
-    pub parent: Option<u32>,
+    pid: u32,
+    descent: Descent,
     /// Something of it could not be read: look after it at once.
     pub suspect: bool,
-    pid: u32,
-    begin: Begin,
-    /// Its program image; empty where that is not known yet.
-    pub image: Arc<Image>,
-    /// True if it ran its parent's program still when it was last looked at.
-    forked: bool,
-    pages: u64,
-    areas: Vec<Area>,
-    rings: BTreeSet<u64>,
-    next_maps: u64,
-    next_search: u64,
-    /// CPU time that it had used at the last search, ns; none where the next search must not be left out.
-    searched_at: Option<u64>,
-    /// Begin of the last search for rings at whose end all known ones were still there, ns; 0 where there was none.
-    sought_at: u64,
-    /// Longest time between that and finding a channel gone, ns, as far as it has not been said.
-    unsought: u64,
-    /// Until when channels are expected to appear.
-    appear_until: u64,
-    /// Time from which the search by structure may be made again, ns.
-    next_thorough: u64,
-    /// Time at which tokens are looked for, ns, and number of times that this may be done again.
-    next_tokens: u64,
-    token_tries: u32,
-    /// Slots whose ring was not believed, by the address of USERD.
-    unresolved: BTreeMap<u64, Unresolved>,
-    doorbell: bool,
-    /// Time at which it was first seen to have a GPU's file open, ns.
-    files_since: Option<u64>,
-    /// Time at which that is looked for again, ns.
-    next_files: u64,
-    /// Its mappings were looked at, ns; 0 where they never were.
-    mapped_at: u64,
-    /// Its program was seen to begin, ns.
-    pub began_at: u64,
     /// Time from which it may be looked after again, ns: the more the last time cost, the later.
     not_before: u64,
-    /// It was born under observation.
-    launched: bool,
-    /// Rings that could not be read and were forgotten.
-    forgotten: u32,
-    /// Its channels that nobody has any more.
-    dropped: Vec<Dropped>,
-    /// Time at which something last came on a channel that nobody has any more, ns.
-    moved: u64,
-    /// Its program's memory is gone: it is ending, or executing another program.
-    gone: bool,
-    /// At least one of its channels was found.
-    found: bool,
-    /// Rings that were found and could not be read.
-    unread: Vec<CpuVa>,
-    /// Rings that were found while it was not certain to which program they belong. They are followed when they are found again.
-    put_off: BTreeSet<u64>,
-    /// Rings that could not be read, and are not looked for again before the mappings are read anew.
-    stale: BTreeSet<u64>,
-    /// It was looked at when it stood at its end.
-    seen_to_its_end: bool,
-    /// It came to its end with a GPU's file open and no doorbell mapped, and either the file was opened after the last look but
-    /// one at its mappings, or more than [`CONTEXT_NS`] lay between these two looks: a context may have come and gone.
-    opened_late: bool,
+    /// Program that it executes.
+    pub program: Program,
+    mappings: Mappings,
+    files: GpuFiles,
+    channels: Channels,
+    search: Search,
+    not_followed: NotFollowed,
+    given_up: GivenUp,
 }
-
-/// Number of times that rings which could not be read are looked for again; all rings of a process count together.
-const AGAIN: u32 = 200;
 
 impl Watched {
     /// Opens a process.
@@ -134,127 +81,118 @@ impl Watched {
     /// Those of opening its memory.
     pub(crate) fn open(pid: u32, begin: Begin) -> io::Result<Self> {
         let (process, image) = opened(pid)?;
+        let forked = process::state(pid).forked;
+        let search = Search::new(now() + APPEAR_NS);
         Ok(Self {
-            process: Some(process),
-            parent: None,
-            suspect: false,
             pid,
-            begin,
-            image: Arc::new(image),
-            forked: process::state(pid).forked,
-            pages: 0,
-            areas: Vec::new(),
-            rings: BTreeSet::new(),
-            next_maps: 0,
-            next_search: 0,
-            searched_at: Some(0),
-            sought_at: 0,
-            unsought: 0,
-            appear_until: now() + APPEAR_NS,
-            next_thorough: 0,
-            next_tokens: u64::MAX,
-            token_tries: 0,
-            unresolved: BTreeMap::new(),
-            doorbell: false,
-            files_since: None,
-            next_files: 0,
-            mapped_at: 0,
-            began_at: now(),
+            descent: Descent::of(begin),
+            suspect: false,
             not_before: 0,
-            launched: begin == Begin::First,
-            forgotten: 0,
-            dropped: Vec::new(),
-            moved: 0,
-            gone: false,
-            found: false,
-            unread: Vec::new(),
-            put_off: BTreeSet::new(),
-            stale: BTreeSet::new(),
-            seen_to_its_end: false,
-            opened_late: false,
+            program: Program {
+                process: Some(process),
+                image: Arc::new(image),
+                began_at: now(),
+                forked,
+                life: Life::Running,
+            },
+            mappings: Mappings::default(),
+            files: GpuFiles::default(),
+            channels: Channels {
+                rings: BTreeSet::new(),
+                found: false,
+                begin,
+            },
+            search,
+            not_followed: NotFollowed::default(),
+            given_up: GivenUp::default(),
         })
+    }
+
+    /// Takes down that this process made it, which is observed too.
+    pub(crate) fn set_parent(&mut self, parent: u32) {
+        self.descent = Descent::ChildOf(parent);
+    }
+
+    /// Returns the process that made it, where that is observed too.
+    pub(crate) fn parent(&self) -> Option<u32> {
+        self.descent.parent()
     }
 
     /// Returns the time at which its mappings were last looked at, ns.
     pub(crate) fn mapped_at(&self) -> u64 {
-        self.mapped_at.max(self.began_at)
+        let began_at = self.program.began_at;
+        let looked_at = self.mappings.looked_at;
+        looked_at.map_or(began_at, |at| at.max(began_at))
     }
 
     /// The next look looks at everything, however short a time ago that was done.
     pub(crate) fn look_at_all(&mut self) {
         self.suspect = true;
-        (self.next_maps, self.next_search, self.next_thorough) = (0, 0, 0);
-        self.next_files = 0;
-        self.searched_at = None;
+        self.look_now();
+        self.search.next_thorough = 0;
+        self.search.cpu_then = None;
     }
 
     /// The next look looks at its mappings, where they have changed, and for rings, however short a time ago that was done.
     pub(crate) fn look_now(&mut self) {
-        (self.next_maps, self.next_search, self.next_files) = (0, 0, 0);
+        (self.mappings.next, self.search.next, self.files.next) = (0, 0, 0);
     }
 
     /// Its rings are not those that were found: all are looked for anew, and followed from their first entry.
     pub(crate) fn forget_rings(&mut self) {
-        self.rings.clear();
-        self.areas.clear();
-        self.begin = Begin::First;
+        self.channels.rings.clear();
+        self.mappings.areas.clear();
+        self.channels.begin = Begin::First;
         self.look_at_all();
     }
 
     /// A ring was found and is not followed yet: it is looked for again. `own`: the process has it from no forebear.
     pub(crate) fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
         if let Some(ring) = ring {
-            self.rings.remove(&ring.0);
+            self.channels.rings.remove(&ring.0);
             if own {
-                self.put_off.insert(ring.0);
+                self.not_followed.put_off.insert(ring.0);
             }
         }
     }
 
     /// Tells whether any channel of the process was ever found.
     pub(crate) fn has_had_channels(&self) -> bool {
-        self.found
+        self.channels.found
     }
 
     /// A ring was found, and could be read, or not.
     pub(crate) fn found_ring(&mut self, ring: Option<CpuVa>, readable: bool) {
-        if let Some(ring) = ring {
-            self.put_off.remove(&ring.0);
-        }
-        if readable {
-            self.unread.retain(|r| Some(*r) != ring);
-        } else {
-            self.unread
-                .extend(ring.filter(|r| !self.unread.contains(r)));
-        }
+        self.not_followed.found(ring, readable);
     }
 
     /// It executes another program than the one that was looked at: its image. `forked`: it runs its parent's program still.
     pub(crate) fn executes(&mut self, forked: bool) -> Option<Image> {
-        let turned = self.forked && !forked;
-        let same = !turned && procfs::pages(self.pid) == self.pages;
-        if !self.suspect && !self.gone && same {
+        let turned = self.program.forked && !forked;
+        let same = !turned && procfs::pages(self.pid) == self.mappings.pages;
+        let gone = self.program.life.is_memory_gone();
+        if !self.suspect && !gone && same {
             return None;
         }
         let image = Image::of(self.pid).unwrap_or_default();
         if image.is_empty() {
             return None;
         }
-        self.forked = forked;
-        if image == *self.image {
+        self.program.forked = forked;
+        if image == *self.program.image {
             return None;
         }
-        if self.image.is_empty() && !self.gone {
+        if self.program.image.is_empty() && !gone {
             // It was taken on in the middle of an exec: which of the two memories was opened is not known.
             self.open_again(image);
             return None;
         }
-        if image.looks_like(&self.image) && !self.gone && !turned {
+        if image.looks_like(&self.program.image) && !gone && !turned {
             // It has written over its random bytes.
             return None;
         }
         // Of the old program nothing can be read, and what is at its addresses is not its.
-        self.process = None;
+        self.program.process = None;
         Some(image)
     }
 
@@ -263,40 +201,38 @@ impl Watched {
             Ok((process, image)) => (Some(process), image),
             Err(_) => (None, image),
         };
-        (self.process, self.image) = (process, Arc::new(image));
+        (self.program.process, self.program.image) = (process, Arc::new(image));
     }
 
     /// It ran its parent's program still when it was last looked at.
     pub(crate) fn is_forked(&self) -> bool {
-        self.forked
+        self.program.forked
     }
 
     /// Device memory is mapped here.
     pub(crate) fn is_device(&self, address: u64) -> bool {
-        maps::at(&self.areas, address).is_some_and(|a| a.device().is_some())
+        maps::at(&self.mappings.areas, address).is_some_and(|a| a.device().is_some())
     }
 
     /// One of its rings is followed.
     pub(crate) fn has_ring(&mut self, ring: CpuVa) {
-        self.put_off.remove(&ring.0);
-        self.rings.insert(ring.0);
-        self.begin = Begin::First;
-        self.found = true;
+        self.not_followed.put_off.remove(&ring.0);
+        self.channels.rings.insert(ring.0);
+        self.channels.were_found();
     }
 
     /// Begins with the program that it executes now.
     pub(crate) fn begin_anew(&mut self, image: Image) {
         self.open_again(image);
-        self.dropped.clear();
-        (self.sought_at, self.unsought) = (0, 0);
-        self.moved = 0;
-        self.gone = false;
-        self.seen_to_its_end = false;
-        (self.doorbell, self.files_since, self.found) = (false, None, false);
-        self.unread.clear();
-        self.put_off.clear();
-        self.next_files = 0;
-        (self.mapped_at, self.began_at) = (0, now());
+        self.given_up = GivenUp::default();
+        self.search.sought_at = None;
+        self.program.life = Life::Running;
+        self.files.seen = GpuUse::Unseen;
+        self.channels.found = false;
+        self.not_followed.unread.clear();
+        self.not_followed.put_off.clear();
+        self.mappings.looked_at = None;
+        self.program.began_at = now();
         self.forget_rings();
     }
 
@@ -304,20 +240,20 @@ impl Watched {
     pub(crate) fn forget(&mut self, ring: Option<CpuVa>, why: io::ErrorKind) {
         self.suspect = true;
         // The kernel's way of saying that there is no memory of that program any more.
-        self.gone |= why == io::ErrorKind::UnexpectedEof;
-        self.forgotten += 1;
-        if let (Some(ring), true) = (ring, self.forgotten < AGAIN) {
-            self.rings.remove(&ring.0);
-            self.stale.insert(ring.0);
-            self.begin = Begin::First;
-            self.next_search = 0;
+        if why == io::ErrorKind::UnexpectedEof {
+            self.program.life.lose_memory();
+        }
+        if let Some(ring) = self.not_followed.forget(ring) {
+            self.channels.rings.remove(&ring.0);
+            self.channels.begin = Begin::First;
+            self.search.next = 0;
         }
     }
 
     /// Returns the share of a core that looking may take now, as one part in so many: more while channels are about to appear, of which nothing
     /// may be missed.
     fn part(&self) -> u64 {
-        if self.begin == Begin::First && now() < self.appear_until {
+        if self.channels.begin == Begin::First && now() < self.search.appear_until {
             PART / 10
         } else {
             PART
@@ -327,18 +263,23 @@ impl Watched {
     /// Returns the number of places that moved as a channel's GP_PUT does and have no ring that was found: what was submitted there was
     /// not seen.
     pub(crate) fn unresolved(&self) -> usize {
-        let moved = self.unresolved.values().filter(|u| u.moved);
-        moved.filter(|u| !self.rings.contains(&u.ring)).count()
+        let places = self.not_followed.unresolved.values();
+        let moved = places.filter(|u| u.moved);
+        moved
+            .filter(|u| !self.channels.rings.contains(&u.ring))
+            .count()
     }
 
     /// Looks whether it has a GPU's file open, where it has not mapped a doorbell yet.
     fn look_at_files(&mut self, now: u64) {
-        let known = self.doorbell || self.files_since.is_some();
-        if self.launched && !known && now >= self.next_files {
+        let unseen = self.files.seen == GpuUse::Unseen;
+        if self.descent.is_launched() && unseen && now >= self.files.next {
             let begun = process::search_cpu();
-            self.files_since = maps::has_gpu_open(self.pid).then_some(now);
+            if maps::has_gpu_open(self.pid) {
+                self.files.seen = GpuUse::FileOpen { since: now };
+            }
             let cost = process::search_cpu().saturating_sub(begun);
-            self.next_files = now + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
+            self.files.next = now + (cost * PART).clamp(SHORTEST_NS, LONGEST_NS);
         }
     }
 
@@ -348,13 +289,14 @@ impl Watched {
         let mut changes = Changes::default();
         let now = now();
         let pages = procfs::pages(self.pid);
-        let changed = std::mem::take(&mut self.suspect) || pages != self.pages;
-        if changed && now >= self.next_maps || now >= self.next_maps + 10 * LONGEST_NS {
-            self.pages = pages;
+        let changed = std::mem::take(&mut self.suspect) || pages != self.mappings.pages;
+        let next = self.mappings.next;
+        if changed && now >= next || now >= next + 10 * LONGEST_NS {
+            self.mappings.pages = pages;
             let begun = process::search_cpu();
             self.read_maps(now, &mut changes, between);
             let cost = process::search_cpu().saturating_sub(begun);
-            self.next_maps = now + (cost * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
+            self.mappings.next = now + (cost * self.part()).clamp(SHORTEST_NS, LONGEST_NS);
         }
         self.look_at_files(now);
         if given.channels.is_empty() {
@@ -364,8 +306,9 @@ impl Watched {
         }
         self.find_tokens(now, &mut changes, between);
         // A running process that has no channel in use: those that it uses later are new, from their first entry on.
-        if self.mapped_at > 0 && self.rings.is_empty() && self.unresolved.is_empty() {
-            self.begin = Begin::First;
+        let has_none = self.channels.rings.is_empty() && self.not_followed.unresolved.is_empty();
+        if self.mappings.looked_at.is_some() && has_none {
+            self.channels.begin = Begin::First;
         }
         changes
     }
@@ -373,25 +316,24 @@ impl Watched {
     /// Finds tokens once no more channels have appeared for a while: which token is whose follows from the order in which
     /// all of them were made.
     fn find_tokens(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
-        if now < self.next_tokens {
+        let Some(due) = self.search.tokens.filter(|search| now >= search.at) else {
             return;
-        }
-        let Some(process) = self.process.clone() else {
+        };
+        let Some(process) = self.program.process.clone() else {
             return;
         };
         let memory = Polite {
             memory: &process.memory,
             between: RefCell::new(between),
         };
-        changes.tokens = snapshot::tokens(&memory, &self.areas);
+        changes.tokens = snapshot::tokens(&memory, &self.mappings.areas);
         // A busy ring may have moved too fast to be judged.
-        let all = changes.tokens.len() >= self.rings.len();
-        self.token_tries = self.token_tries.saturating_sub(1);
-        self.next_tokens = if all || self.token_tries == 0 {
-            u64::MAX
-        } else {
-            now + 4 * TOKENS_NS
-        };
+        let all = changes.tokens.len() >= self.channels.rings.len();
+        let tries = due.tries.saturating_sub(1);
+        self.search.tokens = (!all && tries > 0).then_some(TokenSearch {
+            at: now + 4 * TOKENS_NS,
+            tries,
+        });
     }
 
     /// The first time from `now` on at which it may be looked after again, by what that cost the last time.
@@ -424,35 +366,38 @@ impl Watched {
             return;
         };
         let at = self.at(now);
-        for gone in self.areas.iter().filter(|a| !maps::has(&areas, a)) {
+        for gone in self.mappings.areas.iter().filter(|a| !maps::has(&areas, a)) {
             if gone.device().is_some() {
                 changes.records.push(Record::Unmapping(Unmapping {
                     at,
                     start: CpuVa(gone.start),
                     len: gone.end - gone.start,
                 }));
-                self.next_search = 0;
+                self.search.next = 0;
             }
             // Not where it has merely become part of a larger mapping, or been split.
             let still = |r: &u64| maps::at(&areas, *r).is_some_and(|a| a.path == gone.path);
-            self.rings
+            self.channels
+                .rings
                 .retain(|r| !(gone.start..gone.end).contains(r) || still(r));
         }
-        for new in areas.iter().filter(|a| !maps::has(&self.areas, a)) {
+        for new in areas.iter().filter(|a| !maps::has(&self.mappings.areas, a)) {
             if let Some(mapping) = new.record(at) {
                 changes.records.push(Record::Mapping(mapping));
-                self.next_search = 0;
+                self.search.next = 0;
             }
-            self.doorbell |= new.is_doorbell_shape();
+            if new.is_doorbell_shape() {
+                self.files.seen = GpuUse::Doorbell;
+            }
         }
-        self.areas = areas;
-        self.stale.clear();
-        self.mapped_at = now;
+        self.mappings.areas = areas;
+        self.not_followed.stale.clear();
+        self.mappings.looked_at = Some(now);
     }
 
     /// Finds rings by their structure: where the mappings have changed, and now and then.
     fn search(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
-        let Some(process) = self.process.clone() else {
+        let Some(process) = self.program.process.clone() else {
             return;
         };
         let memory = Polite {
@@ -460,85 +405,95 @@ impl Watched {
             between: RefCell::new(between),
         };
         let gpu = |a: &Area| a.read && a.write && matches!(a.device(), Some(Device::Gpu(_)));
-        if now < self.next_search || !self.areas.iter().any(gpu) {
+        if now < self.search.next || !self.mappings.areas.iter().any(gpu) {
             return;
         }
         let run = process.cpu().unwrap_or(0);
         let has_rested = |before: u64| run.saturating_sub(before) < NOTHING_NS;
-        let idle = self.searched_at.is_some_and(has_rested);
-        if !self.rings.is_empty() && idle {
-            self.sought_at = now;
-            self.next_search = now + SEARCH_LATE_NS;
+        let idle = self.search.cpu_then.is_some_and(has_rested);
+        if !self.channels.rings.is_empty() && idle {
+            self.search.sought_at = Some(now);
+            self.search.next = now + SEARCH_LATE_NS;
             return;
         }
-        self.searched_at = Some(run);
+        self.search.cpu_then = Some(run);
         let cpu = process::search_cpu();
-        let mut found = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
-        if found.is_empty() && self.rings.is_empty() && now >= self.next_thorough {
-            // Not laid out as libcuda does: by structure, which costs more.
-            found = scan::search(&memory, &self.areas, Effort::Usual).found;
-            found.retain(|f| f.used);
-            // What was used for the first time meanwhile is known better by where it lies.
-            let lie = slots(&memory, &self.areas, &self.rings, &mut self.unresolved);
-            if !found.is_empty() && !lie.is_empty() {
-                found = lie;
-            }
-            let cost = process::search_cpu().saturating_sub(cpu);
-            self.next_thorough = now + (cost * PART).max(THOROUGH_NS);
-        }
+        let found = self.find_rings(now, cpu, &memory);
         let is_there = |ring: &u64| memory.word(*ring).is_ok();
-        if self.rings.iter().all(is_there) {
-            self.sought_at = now;
+        if self.channels.rings.iter().all(is_there) {
+            self.search.sought_at = Some(now);
         }
         let cost = process::search_cpu().saturating_sub(cpu);
-        let begin = self.begin;
+        let begin = self.channels.begin;
         for f in found {
-            if self.stale.contains(&f.ring) || !self.rings.insert(f.ring) {
+            if self.not_followed.stale.contains(&f.ring) || !self.channels.rings.insert(f.ring) {
                 continue;
             }
             let soon = if begin == Begin::Here { 0 } else { TOKENS_NS };
-            (self.next_tokens, self.token_tries) = (now + soon, 5);
+            self.search.tokens = Some(TokenSearch {
+                at: now + soon,
+                tries: TOKEN_TRIES,
+            });
             changes.channels.push(NewChannel {
                 channel: f.channel(self.at(now), ChannelId(0)),
                 begin,
             });
         }
-        if self.rings.is_empty() {
-            self.appear_until = now + APPEAR_NS;
+        if self.channels.rings.is_empty() {
+            self.search.appear_until = now + APPEAR_NS;
         }
-        let least = if now > self.appear_until {
+        let least = if now > self.search.appear_until {
             SEARCH_LATE_NS
         } else {
             SEARCH_NS
         };
-        self.next_search = now + least.max(cost * self.part());
-        // What appears from now on appears under observation.
-        if !self.rings.is_empty() {
-            self.begin = Begin::First;
-            self.found = true;
+        self.search.next = now + least.max(cost * self.part());
+        if !self.channels.rings.is_empty() {
+            self.channels.were_found();
         }
+    }
+
+    /// Finds rings that are not known yet, for a search that began at `now`, when this thread had used so much CPU time, ns.
+    fn find_rings(&mut self, now: u64, cpu: u64, memory: &impl Peek) -> Vec<Found> {
+        let (areas, rings) = (&self.mappings.areas, &self.channels.rings);
+        let unresolved = &mut self.not_followed.unresolved;
+        let found = slots(memory, areas, rings, unresolved);
+        if !found.is_empty() || !rings.is_empty() || now < self.search.next_thorough {
+            return found;
+        }
+        // Not laid out as libcuda does: by structure, which costs more.
+        let mut found = scan::search(memory, areas, Effort::Usual).found;
+        found.retain(|f| f.used);
+        // What was used for the first time meanwhile is known better by where it lies.
+        let lie = slots(memory, areas, rings, unresolved);
+        if !found.is_empty() && !lie.is_empty() {
+            found = lie;
+        }
+        let cost = process::search_cpu().saturating_sub(cpu);
+        self.search.next_thorough = now + (cost * PART).max(THOROUGH_NS);
+        found
     }
 
     fn take_named(&mut self, given: &ChannelsFile, changes: &mut Changes) {
         let now = now();
         let mapped = |areas: &[Area], at: u64| maps::at(areas, at).is_some_and(|a| a.read);
         for c in &given.channels {
-            if !mapped(&self.areas, c.ring) || !mapped(&self.areas, c.userd) {
+            let areas = &self.mappings.areas;
+            if !mapped(areas, c.ring) || !mapped(areas, c.userd) {
                 continue;
             }
-            if self.stale.contains(&c.ring) || !self.rings.insert(c.ring) {
+            if self.not_followed.stale.contains(&c.ring) || !self.channels.rings.insert(c.ring) {
                 continue;
             }
             changes.channels.push(NewChannel {
                 channel: c.channel(self.at(now), ChannelId(0)),
-                begin: self.begin,
+                begin: self.channels.begin,
             });
         }
         // Others are not looked for.
-        self.sought_at = u64::MAX;
-        if !self.rings.is_empty() {
-            self.begin = Begin::First;
-            self.found = true;
+        self.search.sought_at = None;
+        if !self.channels.rings.is_empty() {
+            self.channels.were_found();
         }
     }
 }

@@ -278,7 +278,8 @@ impl Session {
     /// # Errors
     /// Where it cannot.
     pub(super) fn check_named(&self, pid: u32) -> Result<()> {
-        let process = self.watched.get(&pid).and_then(|w| w.process.as_ref());
+        let watched = self.watched.get(&pid);
+        let process = watched.and_then(|w| w.program.process.as_ref());
         let Some(memory) = process.map(|p| &p.memory) else {
             return Ok(());
         };

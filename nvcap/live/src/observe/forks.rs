@@ -61,7 +61,7 @@ impl Session {
         match self.adopt(child, Begin::First) {
             Ok(()) => {
                 if let Some(w) = self.watched.get_mut(&child) {
-                    w.parent = Some(parent);
+                    w.set_parent(parent);
                     if !w.is_forked() {
                         let name = process::name(child);
                         self.life(child, Life::Exec { name });
@@ -177,7 +177,7 @@ impl Session {
             Err(_) => return Born::Stranger,
         };
         let made_by = parent.filter(|p| self.watched.contains_key(p));
-        let like = self.watched.iter().find(|(_, w)| *w.image == image);
+        let like = self.watched.iter().find(|(_, w)| *w.program.image == image);
         let had = self.followed.iter().find(|f| f.live && *f.image == image);
         let parent = made_by
             .or(like.map(|(pid, _)| *pid))
@@ -203,7 +203,10 @@ impl Session {
     /// A channel was just found in one process: forked children have it too.
     pub(super) fn hand_down(&mut self, i: usize) {
         let image = self.followed[i].image.clone();
-        let kin = self.watched.iter().filter(|(_, w)| w.image == image);
+        let kin = self
+            .watched
+            .iter()
+            .filter(|(_, w)| w.program.image == image);
         for pid in kin.map(|(pid, _)| *pid).collect::<Vec<_>>() {
             if self.shares(i, pid) {
                 self.hold(i, pid);
@@ -241,13 +244,15 @@ impl Session {
             return process::shared_identity(pid, ring.0).map(|own| own == *identity);
         }
         // Memory of another program at the same addresses may well look the same: unused rings are all alike.
-        if w.image != f.image || w.image.is_empty() {
+        let image = &w.program.image;
+        if *image != f.image || image.is_empty() {
             return Some(false);
         }
-        let own = &w.process.as_ref()?.memory;
+        let own = &w.program.process.as_ref()?.memory;
         let holders = f.holders.iter().filter(|h| **h != pid);
         for holder in holders {
-            let holder = self.watched.get(holder).and_then(|w| w.process.as_ref());
+            let holder = self.watched.get(holder);
+            let holder = holder.and_then(|w| w.program.process.as_ref());
             let same = holder.and_then(|h| same_contents(&h.memory, own, &f.follower.announced));
             if same.is_some() {
                 return same;
@@ -283,17 +288,19 @@ impl Session {
 
     /// The forebear of a process that has this ring too, though it was not found there yet.
     pub(super) fn forebear_with(&self, pid: u32, channel: &Channel) -> Option<u32> {
-        let own = self.watched.get(&pid)?;
-        let mut forebear = own.parent;
+        let watched = self.watched.get(&pid)?;
+        let own = &watched.program;
+        let mut forebear = watched.parent();
         while let Some(w) = forebear.and_then(|p| self.watched.get(&p)) {
-            if w.image == own.image
-                && let (Some(its), Some(mine)) = (&w.process, &own.process)
+            let its = &w.program;
+            if its.image == own.image
+                && let (Some(its), Some(mine)) = (&its.process, &own.process)
                 && self.is_one(forebear?, pid, channel)
                 && same_contents(&its.memory, &mine.memory, channel) == Some(true)
             {
                 return forebear;
             }
-            forebear = w.parent;
+            forebear = w.parent();
         }
         None
     }
@@ -348,9 +355,10 @@ impl Session {
         let Some(w) = self.watched.get(&pid) else {
             return true;
         };
+        let image = &w.program.image;
         let as_it_was =
-            || Image::of(pid).is_ok_and(|i| i.looks_like(&w.image)) && process::state(pid).forked;
-        w.image.is_empty() || w.is_forked() && !as_it_was()
+            || Image::of(pid).is_ok_and(|i| i.looks_like(image)) && process::state(pid).forked;
+        image.is_empty() || w.is_forked() && !as_it_was()
     }
 }
 

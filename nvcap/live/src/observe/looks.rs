@@ -44,7 +44,7 @@ impl Session {
         let f = &mut self.followed[i];
         let first = f.holders.first().and_then(|pid| self.watched.get(pid));
         first
-            .and_then(|w| w.process.as_ref())
+            .and_then(|w| w.program.process.as_ref())
             .is_some_and(|p| matches!(f.follower.stands(&p.memory, now), Ok(true)))
     }
 
@@ -147,7 +147,10 @@ impl Session {
         let searched = self.searched.as_ref().filter(|s| s.pid == pid);
         let process = match searched {
             Some(searched) => searched.process.as_ref(),
-            None => self.watched.get(&pid).and_then(|w| w.process.as_ref()),
+            None => {
+                let watched = self.watched.get(&pid);
+                watched.and_then(|w| w.program.process.as_ref())
+            }
         };
         let memory = &process.ok_or(io::ErrorKind::UnexpectedEof)?.memory;
         let f = &mut self.followed[i];
@@ -190,12 +193,12 @@ impl Session {
         self.scheduler.forget(f.follower.announced.id);
     }
 
-    /// Returns the time at which something last came on a channel of a process, ns.
-    pub(super) fn active_at(&self, pid: u32) -> u64 {
+    /// Returns the time at which something last came on a channel of a process, ns; `None` where nothing ever came.
+    pub(super) fn active_at(&self, pid: u32) -> Option<u64> {
         let its = self
             .followed
             .iter()
             .filter(|f| f.follower.announced.at.pid == pid);
-        its.map(|f| f.moved).max().unwrap_or(0)
+        its.map(|f| f.moved).max().filter(|moved| *moved > 0)
     }
 }

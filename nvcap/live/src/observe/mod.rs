@@ -11,7 +11,7 @@
 //!   following begins.
 //! - `emit`: its records.
 //! - `process`, `discover`, `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
-//!   `discover::missed`: what of it may have been missed when it is gone.
+//!   `discover::parts`: the parts of what is known of it. `discover::missed`: what of it may have been missed when it is gone.
 //! - `mm_identity`, `births`, `forks`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
 //! - `ends`: the last look at a process, and what is said where there was none. `held_ends`: who stands at its end longer.
 //! - `wakeups`, `sleepers`: processes that sleep need not be polled.

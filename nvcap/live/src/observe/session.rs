@@ -13,7 +13,7 @@ use super::{
     followed::Followed,
     held_ends::HeldEnds,
     pace::Budget,
-    process::{self, Process as Seen, now},
+    process::{self, Identity, Process as Seen, now},
     scheduler::Scheduler,
     wakeups::{Sleepers, WHOLE_NS},
 };
@@ -250,7 +250,7 @@ impl Session {
         // Its channels are looked at between any two steps of the search.
         self.searched = Some(Searched {
             pid,
-            process: watched.process.clone(),
+            process: watched.program.process.clone(),
         });
         let given = std::mem::take(&mut self.options.named);
         let seen = watched.look(&given, &mut || self.meanwhile());
@@ -271,39 +271,57 @@ impl Session {
     }
 
     /// A channel was found in a process. It is new, or one that the process shares with a parent or a child by fork.
-    fn channel(&mut self, pid: u32, channel: NewChannel) {
-        let ring = channel.channel.ring;
-        let followed =
-            |f: &Followed| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid);
-        if self.followed.iter().any(followed) {
+    fn channel(&mut self, pid: u32, found: NewChannel) {
+        let ring = found.channel.ring;
+        if self.is_followed(pid, ring) {
             // Found anew while it is followed: once is enough.
             return;
         }
-        if let Some(i) = (0..self.followed.len())
-            .find(|i| self.followed[*i].follower.announced.ring == ring && self.shares(*i, pid))
-        {
+        if let Some(i) = self.shared_with(pid, ring) {
             self.hold(i, pid);
             return;
         }
         // One that a forked child has from a forebear whose own was not found yet is the forebear's.
-        let is_forebears = self.forebear_with(pid, &channel.channel).is_some();
-        let identity = self.identity(pid, &channel.channel);
+        let is_forebears = self.forebear_with(pid, &found.channel).is_some();
+        let identity = self.identity(pid, &found.channel);
         if self.is_outdated(pid) || is_forebears {
-            if let Some(w) = self.watched.get_mut(&pid) {
-                w.unsee(ring, !is_forebears);
-                if !is_forebears {
-                    w.suspect = true;
-                    if w.image.is_empty() {
-                        w.found_ring(ring, false);
-                    }
-                }
-            }
-            return;
+            self.put_off(pid, ring, is_forebears);
+        } else {
+            self.follow(pid, found, identity);
         }
-        let Some(watched) = self.watched.get(&pid) else {
+    }
+
+    /// Tells whether a channel with this ring is followed of which the process is a holder.
+    fn is_followed(&self, pid: u32, ring: Option<CpuVa>) -> bool {
+        self.followed
+            .iter()
+            .any(|f| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid))
+    }
+
+    /// Finds the channel with this ring that is followed and turns out to be the process's too.
+    fn shared_with(&self, pid: u32, ring: Option<CpuVa>) -> Option<usize> {
+        (0..self.followed.len())
+            .find(|i| self.followed[*i].follower.announced.ring == ring && self.shares(*i, pid))
+    }
+
+    /// Leaves a ring until it is found again: it is a forebear's, or it is not certain to which program it belongs.
+    fn put_off(&mut self, pid: u32, ring: Option<CpuVa>, is_forebears: bool) {
+        let Some(w) = self.watched.get_mut(&pid) else {
             return;
         };
-        let Some(process) = &watched.process else {
+        w.unsee(ring, !is_forebears);
+        if !is_forebears {
+            w.suspect = true;
+            if w.program.image.is_empty() {
+                w.found_ring(ring, false);
+            }
+        }
+    }
+
+    /// Follows a new channel, if its ring can be read.
+    fn follow(&mut self, pid: u32, found: NewChannel, identity: Option<Identity>) {
+        let watched = self.watched.get(&pid);
+        let Some(process) = watched.and_then(|w| w.program.process.as_ref()) else {
             return;
         };
         let now = now();
@@ -311,45 +329,64 @@ impl Session {
         let announced = Channel {
             at: At {
                 time_ns: now,
-                ..channel.channel.at
+                ..found.channel.at
             },
             id: ChannelId(self.next_id),
-            ..channel.channel
+            ..found.channel
         };
-        match Follower::new(announced.clone(), channel.begin, &process.memory, now) {
+        match Follower::new(announced.clone(), found.begin, &process.memory, now) {
             Ok(Some(follower)) => {
-                log::debug!(
-                    "channel {} of process {pid}: {:?}, ring of {} entries at {:?}",
-                    self.next_id,
-                    channel.begin,
-                    announced.entries.unwrap_or(0),
-                    announced.ring
-                );
-                let image = watched.image.clone();
-                self.next_id += 1;
-                self.scheduler.follow(announced.id);
-                self.report_named(&announced, None);
-                if let Some(w) = self.watched.get_mut(&pid) {
-                    w.found_ring(ring, true);
-                }
-                self.out.push(Record::Channel(Box::new(announced)));
-                let f = Followed::new(follower, pid, image, identity);
-                self.followed.push(f);
-                let i = self.followed.len() - 1;
-                self.hand_down(i);
-                if channel.begin == Begin::First {
-                    // What came before it was found is in its ring still.
-                    self.look(i, ReadRing::IfNeeded);
-                }
+                let found = NewChannel {
+                    channel: announced,
+                    begin: found.begin,
+                };
+                self.begin_following(pid, found, follower, identity);
             }
             Ok(None) => {}
             Err(e) => {
-                log::debug!("process {pid}: {ring:?} cannot be read: {e}");
+                log::debug!("process {pid}: {:?} cannot be read: {e}", announced.ring);
                 self.report_named(&announced, Some(&e));
                 if let Some(w) = self.watched.get_mut(&pid) {
-                    w.found_ring(ring, false);
+                    w.found_ring(announced.ring, false);
                 }
             }
+        }
+    }
+
+    /// Announces a channel, and takes it in among those that are followed.
+    fn begin_following(
+        &mut self,
+        pid: u32,
+        found: NewChannel,
+        follower: Follower,
+        identity: Option<Identity>,
+    ) {
+        let NewChannel {
+            channel: announced,
+            begin,
+        } = found;
+        let Some(watched) = self.watched.get_mut(&pid) else {
+            return;
+        };
+        log::debug!(
+            "channel {} of process {pid}: {begin:?}, ring of {} entries at {:?}",
+            self.next_id,
+            announced.entries.unwrap_or(0),
+            announced.ring
+        );
+        let image = watched.program.image.clone();
+        watched.found_ring(announced.ring, true);
+        self.next_id += 1;
+        self.scheduler.follow(announced.id);
+        self.report_named(&announced, None);
+        self.out.push(Record::Channel(Box::new(announced)));
+        let f = Followed::new(follower, pid, image, identity);
+        self.followed.push(f);
+        let i = self.followed.len() - 1;
+        self.hand_down(i);
+        if begin == Begin::First {
+            // What came before it was found is in its ring still.
+            self.look(i, ReadRing::IfNeeded);
         }
     }
 
@@ -429,7 +466,9 @@ impl Source for Session {
             // What sleepers do has to wait.
             let stops = self.stops.as_ref().and_then(ExitStops::wake);
             let ended = process::wait_for_end(
-                self.watched.values().filter_map(|w| w.process.as_deref()),
+                self.watched
+                    .values()
+                    .filter_map(|w| w.program.process.as_deref()),
                 &Vec::from_iter(stops),
                 Duration::from_nanos(ns).min(wait),
             );

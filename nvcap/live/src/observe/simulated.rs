@@ -2,266 +2,15 @@
 //! entry, the program goes on. Whatever it does, what is delivered must be what was submitted, and the rest be
 //! counted.
 
-use std::{cell::RefCell, io};
+mod program;
 
 use super::{
     channel::{Begin, Faults, Follower},
     pace::FASTEST_NS,
 };
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{At, Channel, ChannelId, CpuVa, Lost, Origin, Record};
-use nvcap_process::memory::scan::GP_GET;
-use nvcap_process::procfs::mem::Peek;
-
-const RING: u64 = 0x2_0060_0000;
-const USERD: u64 = 0x2_0060_2000;
-const PUSHBUFFER: u64 = 0x2_0080_0000;
-const SEMAPHORE: u64 = 0x2_0460_fff0;
-
-/// Behaviour of the program between two reads.
-#[derive(Clone, Copy)]
-struct Program {
-    /// Entries at most.
-    most: u64,
-    /// One in so many times; else nothing.
-    one_in: u64,
-    /// Bytes of pushbuffer memory, which is used again and again.
-    memory: u64,
-    /// Entries look alike from round to round: their memory goes round with the ring.
-    alike: bool,
-    /// Words of an entry at most.
-    words: u64,
-    /// Each entry ends with a release of the channel's semaphore.
-    releases: bool,
-    /// Simulated GPU that runs the entries; without one they are never waited for.
-    gpu: Option<Gpu>,
-}
-
-/// Simulated GPU. The program waits for it only when the ring is full, and only then, as libcuda, looks how far it is;
-/// if it is done with all, pushbuffer memory is used from its beginning again.
-#[derive(Clone, Copy)]
-struct Gpu {
-    /// Time that it needs for an entry, ns.
-    entry_ns: u64,
-    /// Time that the program needs to submit one, ns.
-    submit_ns: u64,
-    /// Its semaphore can be read from outside.
-    readable: bool,
-    /// Amount by which the number read from the semaphore is too high.
-    ahead: u32,
-}
-
-struct Inner {
-    /// Slots of eight bytes.
-    ring: Vec<u8>,
-    put: u64,
-    memory: Vec<u8>,
-    offset: u64,
-    truth: Vec<(u64, Vec<u8>)>,
-    random: u64,
-    reads: u64,
-    /// Reads of the ring and of USERD.
-    ring_reads: u32,
-    fails_after: u64,
-    program: Program,
-    /// An entry whose words and slot are written and which is not committed.
-    written: bool,
-    /// ns.
-    time: u64,
-    /// Entries that the GPU is done with, until when that is computed, and how many of them the program knows of.
-    done: u64,
-    done_at: u64,
-    known_done: u64,
-    ran_until: u64,
-}
-
-struct Simulated(RefCell<Inner>);
-
-impl Inner {
-    fn random(&mut self, below: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % below.max(1)
-    }
-
-    fn slots(&self) -> u64 {
-        self.ring.len() as u64 / 8
-    }
-
-    fn words(&mut self) -> Vec<u8> {
-        let payload = self.truth.len() as u32 + 1;
-        let inline = self.random(self.program.words) as u32;
-        let mut bytes = Vec::with_capacity(4 * (inline as usize + 6));
-        bytes.extend_from_slice(&(0x6000_006d | (inline << 16)).to_le_bytes());
-        // A byte of its own, between two words that are. Written so, because millions are made.
-        let fill = (payload.wrapping_mul(0x9e37_79b9) >> 24) as u8;
-        bytes.resize(4 * (inline as usize + 1), fill);
-        if inline > 0 {
-            let last = 4 * inline as usize;
-            bytes[4..8].copy_from_slice(&payload.to_le_bytes());
-            bytes[last..].copy_from_slice(&payload.to_le_bytes());
-        }
-        if self.program.releases {
-            for word in [0x2004_26c0, 2, 0x0460_fff0, payload, 0] {
-                bytes.extend_from_slice(&word.to_le_bytes());
-            }
-        }
-        bytes
-    }
-
-    /// Half a submission: first its bytes and its entry, then GP_PUT.
-    fn half(&mut self) {
-        if std::mem::take(&mut self.written) {
-            self.put += 1;
-            if self.program.gpu.is_none() {
-                self.time += FASTEST_NS;
-            }
-            return;
-        }
-        let bytes = self.words();
-        let len = bytes.len() as u64;
-        let slots = self.slots();
-        let position = self.truth.len() as u64;
-        if self.program.alike {
-            self.offset = position % slots * (self.program.memory / slots);
-        } else if self.offset + len > self.program.memory {
-            self.offset = 0;
-        }
-        let at = self.offset as usize;
-        self.memory[at..at + bytes.len()].copy_from_slice(&bytes);
-        let entry = (PUSHBUFFER + self.offset) | (len / 4) << 42;
-        self.offset += len;
-        let slot = (position % slots) as usize * 8;
-        self.ring[slot..slot + 8].copy_from_slice(&entry.to_le_bytes());
-        self.truth.push((entry, bytes));
-        self.written = true;
-    }
-
-    /// The GPU runs until `now`.
-    fn run_gpu(&mut self, gpu: Gpu, now: u64) {
-        if self.done == self.put {
-            self.done_at = now;
-        }
-        let ran = (now - self.done_at) / gpu.entry_ns;
-        self.done_at += ran * gpu.entry_ns;
-        self.done = (self.done + ran).min(self.put);
-    }
-
-    /// Tells whether the program may use another slot.
-    fn has_room(&mut self) -> bool {
-        let most = self.slots() - 1;
-        if self.put - self.known_done >= most {
-            self.known_done = self.done;
-            if self.done == self.put {
-                self.offset = 0;
-            }
-        }
-        self.put - self.known_done < most
-    }
-
-    /// Program and GPU run until now, with pauses.
-    fn run_both(&mut self, gpu: Gpu) {
-        while self.ran_until <= self.time {
-            self.run_gpu(gpu, self.ran_until);
-            if self.written || self.has_room() {
-                self.half();
-            }
-            // Not in the middle of a submission: docs/limitations.md.
-            let pauses = !self.written && self.random(500) == 0;
-            let pause = self.random(3_000_000 * u64::from(pauses));
-            self.ran_until += gpu.submit_ns / 2 + pause;
-        }
-    }
-
-    fn run(&mut self) {
-        if let Some(gpu) = self.program.gpu {
-            return self.run_both(gpu);
-        }
-        if self.random(self.program.one_in) != 0 {
-            return;
-        }
-        for _ in 0..2 * self.random(self.program.most) + self.random(2) {
-            self.half();
-        }
-    }
-}
-
-impl Peek for Simulated {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        let mut s = self.0.borrow_mut();
-        s.reads += 1;
-        if s.reads > s.fails_after {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
-        }
-        let video = (RING..PUSHBUFFER).contains(&at);
-        s.time += if video && s.program.gpu.is_some() {
-            5_000
-        } else {
-            1_000
-        };
-        s.run();
-        let slots = s.slots();
-        let userd = (((s.put % slots) << 32) | (s.put % slots)).to_le_bytes();
-        let gpu = s.program.gpu.filter(|g| g.readable);
-        let semaphore = gpu.map_or([0; 4], |g| (s.done as u32 + g.ahead).to_le_bytes());
-        if at == SEMAPHORE && gpu.is_none() {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
-        }
-        s.ring_reads += u32::from(video);
-        for (base, bytes) in [
-            (SEMAPHORE, &semaphore[..]),
-            (RING, &s.ring[..]),
-            (USERD + GP_GET, &userd[..]),
-            (PUSHBUFFER, &s.memory[..]),
-        ] {
-            if at >= base && at + to.len() as u64 <= base + bytes.len() as u64 {
-                let from = (at - base) as usize;
-                to.copy_from_slice(&bytes[from..from + to.len()]);
-                return Ok(());
-            }
-        }
-        Err(io::Error::from_raw_os_error(libc::EIO))
-    }
-}
-
-fn simulated(seed: u64, entries: u32, program: Program) -> Simulated {
-    Simulated(RefCell::new(Inner {
-        ring: vec![0; 8 * entries as usize],
-        put: 0,
-        memory: vec![0; program.memory as usize],
-        offset: 0,
-        truth: Vec::new(),
-        random: seed * 2 + 1,
-        reads: 0,
-        ring_reads: 0,
-        fails_after: u64::MAX,
-        program,
-        written: false,
-        time: 1_000,
-        done: 0,
-        done_at: 0,
-        known_done: 0,
-        ran_until: 0,
-    }))
-}
-
-fn channel(entries: u32) -> Channel {
-    Channel {
-        at: At::default(),
-        id: ChannelId(3),
-        gpu: None,
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: Some(CpuVa(RING)),
-        entries: Some(entries),
-        userd: Some(CpuVa(USERD)),
-        origin: Origin::Given,
-    }
-}
+use nvcap_decode::record::{ChannelId, Lost, Record, Submission};
+use program::{Gpu, Program, Simulated, channel, simulated};
 
 /// Result of following a program.
 #[derive(Default)]
@@ -281,26 +30,12 @@ fn follow(
     looks: u32,
     fails_after: u64,
 ) -> Sum {
-    let memory = simulated(seed, entries, program);
-    if program.gpu.is_some() {
-        // The driver's, when it makes a channel; the program's come later.
-        let mut s = memory.0.borrow_mut();
-        s.half();
-        s.half();
-        s.ran_until = 5_000_000;
-    }
-    if begin == Begin::Here {
-        for _ in 0..2 * (seed % 3000) {
-            memory.0.borrow_mut().half();
-        }
-    }
+    let memory = begun(seed, entries, begin, program);
     let channel = channel(entries);
     let clock = || memory.0.borrow().time;
     let mut follower = Follower::new(channel.clone(), begin, &memory, clock())
         .unwrap()
         .unwrap();
-    // Positions that the follower counts are the truth's modulo the ring when it did not see the beginning.
-    let mut offset = None;
     memory.0.borrow_mut().fails_after = fails_after;
     let (mut records, mut sum) = (vec![Record::Channel(Box::new(channel))], Sum::default());
     for _ in 0..looks {
@@ -321,50 +56,96 @@ fn follow(
     }
     let inner = memory.0.into_inner();
     sum.ring_reads = inner.ring_reads;
-    let truth = inner.truth;
-    let mut ledger = Ledger::new();
-    for record in &records {
-        ledger.record(record);
-        match record {
-            Record::Submission(s) => {
-                let segment = &s.segments[0];
-                // A round that was not counted is a loss too few, not a submission too many.
-                let found = (s.position..truth.len() as u64)
-                    .step_by(entries as usize)
-                    .find(|p| {
-                        let t = &truth[*p as usize];
-                        t.0 == segment.entry && t.1 == segment.bytes
-                    });
-                let position = found.unwrap_or_else(|| {
-                    panic!(
-                        "seed {seed}: position {} was never submitted so",
-                        s.position
-                    )
-                });
-                let rounds = position - s.position;
-                assert!(
-                    offset.is_none_or(|o| o <= rounds),
-                    "seed {seed}: back by a round at position {}",
-                    s.position
-                );
-                offset = Some(rounds);
-                sum.delivered += 1;
-            }
-            Record::Loss(l) => {
-                if let Lost::Entries { count, .. } = l.what {
-                    sum.lost += count;
-                }
-            }
-            _ => {}
+    let truth = Truth {
+        seed,
+        entries,
+        submitted: inner.truth,
+    };
+    truth.compare(&records, &mut sum);
+    sum
+}
+
+/// Begins a program that is found as it begins, or after it has submitted for a while.
+fn begun(seed: u64, entries: u32, begin: Begin, program: Program) -> Simulated {
+    let memory = simulated(seed, entries, program);
+    if program.gpu.is_some() {
+        // The driver's, when it makes a channel; the program's come later.
+        let mut s = memory.0.borrow_mut();
+        s.half();
+        s.half();
+        s.ran_until = 5_000_000;
+    }
+    if begin == Begin::Here {
+        for _ in 0..2 * (seed % 3000) {
+            memory.0.borrow_mut().half();
         }
     }
-    let of = ledger.channel(ChannelId(3)).unwrap();
-    assert_eq!((of.repeated, of.contradictions), (0, 0), "seed {seed}");
-    assert_eq!(
-        of.gaps, sum.lost,
-        "seed {seed}: gaps are told by the source"
-    );
-    sum
+    memory
+}
+
+/// Submissions that a program made.
+struct Truth {
+    seed: u64,
+    /// Number of the ring's entries.
+    entries: u32,
+    /// Ring entry and bytes of each.
+    submitted: Vec<(u64, Vec<u8>)>,
+}
+
+impl Truth {
+    /// Checks that all that was delivered was submitted, in this order, and that the rest is counted.
+    fn compare(&self, records: &[Record], sum: &mut Sum) {
+        let seed = self.seed;
+        // Positions that the follower counts are the truth's modulo the ring when it did not see the beginning.
+        let mut offset = None;
+        let mut ledger = Ledger::new();
+        for record in records {
+            ledger.record(record);
+            match record {
+                Record::Submission(s) => {
+                    let rounds = self.rounds_before(s);
+                    assert!(
+                        offset.is_none_or(|o| o <= rounds),
+                        "seed {seed}: back by a round at position {}",
+                        s.position
+                    );
+                    offset = Some(rounds);
+                    sum.delivered += 1;
+                }
+                Record::Loss(l) => {
+                    if let Lost::Entries { count, .. } = l.what {
+                        sum.lost += count;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let of = ledger.channel(ChannelId(3)).unwrap();
+        assert_eq!((of.repeated, of.contradictions), (0, 0), "seed {seed}");
+        assert_eq!(
+            of.gaps, sum.lost,
+            "seed {seed}: gaps are told by the source"
+        );
+    }
+
+    /// Finds where a submission was made: so many entries, in whole rounds, behind the position that it was delivered with.
+    fn rounds_before(&self, s: &Submission) -> u64 {
+        let segment = &s.segments[0];
+        // A round that was not counted is a loss too few, not a submission too many.
+        let found = (s.position..self.submitted.len() as u64)
+            .step_by(self.entries as usize)
+            .find(|p| {
+                let t = &self.submitted[*p as usize];
+                t.0 == segment.entry && t.1 == segment.bytes
+            });
+        let position = found.unwrap_or_else(|| {
+            panic!(
+                "seed {}: position {} was never submitted so",
+                self.seed, s.position
+            )
+        });
+        position - s.position
+    }
 }
 
 const SLOW: Program = Program {

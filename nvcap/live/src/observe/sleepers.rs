@@ -28,7 +28,8 @@ impl Session {
             return;
         }
         let sleepers = self.sleepers.dozing.keys();
-        let processes = sleepers.filter_map(|pid| self.watched.get(pid)?.process.as_deref());
+        let processes =
+            sleepers.filter_map(|pid| self.watched.get(pid)?.program.process.as_deref());
         let ended = process::wait_for_end(processes, &self.wakes(), Duration::from_nanos(ns));
         for pid in ended {
             self.look_after(pid);
@@ -79,7 +80,8 @@ impl Session {
     /// Looks at all channels of a process. True: something has come. `has_slept`: since they were last looked at it has run for no
     /// longer than a process may that sleeps, too short a time to fill a ring.
     fn look_at_sleeper(&mut self, pid: u32, has_slept: bool) -> bool {
-        let memory = self.watched.get(&pid).and_then(|w| w.process.clone());
+        let watched = self.watched.get(&pid);
+        let memory = watched.and_then(|w| w.program.process.clone());
         let mut came = false;
         for i in 0..self.followed.len() {
             let f = &mut self.followed[i];
@@ -138,7 +140,7 @@ impl Session {
         let Some(w) = self.watched.get(&pid) else {
             return false;
         };
-        let Some(cpu_ns) = w.process.as_ref().and_then(|p| p.cpu()) else {
+        let Some(cpu_ns) = w.program.process.as_ref().and_then(|p| p.cpu()) else {
             return false;
         };
         let judged = Judged { at: now, cpu_ns };
@@ -153,7 +155,7 @@ impl Session {
             .iter()
             .filter(|f| f.live && f.holders.contains(&pid));
         uses_little
-            && !is_new(w.began_at)
+            && !is_new(w.program.began_at)
             && its.all(|f| !is_new(f.moved.max(f.since)) && !f.follower.phase().is_behind())
     }
 

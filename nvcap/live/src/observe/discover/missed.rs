@@ -1,6 +1,6 @@
 //! Reports of a process's work that may have been missed, when it has given channels up or its memory is gone.
 
-use super::{CONTEXT_NS, Watched};
+use super::{CONTEXT_NS, Watched, parts::GpuUse};
 use crate::observe::followed::{self, Dropped, quiet};
 
 /// Channels that a process unmaps so long after the last search for channels, ns, may not have been all of its.
@@ -20,8 +20,9 @@ impl Watched {
     /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
     /// say.
     pub(crate) fn unfound(&self, how: &str) -> Option<String> {
-        match self.unread.len() {
-            0 if self.doorbell && !self.found => Some(format!(
+        let doorbell = self.files.seen == GpuUse::Doorbell;
+        match self.not_followed.unread.len() {
+            0 if doorbell && !self.channels.found => Some(format!(
                 "it mapped a doorbell and {how} before any of its channels was found"
             )),
             0 => None,
@@ -34,18 +35,18 @@ impl Watched {
     /// It has ended: what is said where it may have submitted what nobody saw.
     pub(crate) fn unseen(&self, now: u64) -> Option<String> {
         let unseen_ns = now.saturating_sub(self.mapped_at());
-        let ended = self.launched && !self.seen_to_its_end;
+        let ended = self.descent.is_launched() && !self.program.life.is_seen_to_its_end();
+        let put_off = self.not_followed.put_off.len();
         let ms = unseen_ns as f64 / 1e6;
         match self.unfound("ended") {
-            None if !self.put_off.is_empty() => Some(format!(
-                "it ended before {} of its channels that were found could be looked at",
-                self.put_off.len()
+            None if put_off > 0 => Some(format!(
+                "it ended before {put_off} of its channels that were found could be looked at"
             )),
-            None if self.found => None,
-            None if self.opened_late => Some(
+            None if self.channels.found => None,
+            None if self.files.opened_late => Some(
                 "it had a GPU's file open, and may have mapped its memory and given it up between two looks at its mappings".to_owned(),
             ),
-            None if ended && (self.parent.is_none() || unseen_ns > CONTEXT_NS) => Some(format!(
+            None if ended && (self.parent().is_none() || unseen_ns > CONTEXT_NS) => Some(format!(
                 "it ended {ms:.1} ms after the last look at its mappings: whether it used a GPU in that time is not known"
             )),
             unfound => unfound,
@@ -57,59 +58,55 @@ impl Watched {
     /// or could have made a context and given it up again.
     pub(crate) fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
         let unseen_ns = begun.saturating_sub(mapped_at);
-        self.opened_late = !self.doorbell
-            && self
-                .files_since
-                .is_some_and(|since| since >= begun || unseen_ns > CONTEXT_NS);
-        self.seen_to_its_end = true;
+        self.files.opened_late = match self.files.seen {
+            GpuUse::FileOpen { since } => since >= begun || unseen_ns > CONTEXT_NS,
+            GpuUse::Unseen | GpuUse::Doorbell => false,
+        };
+        self.program.life.see_to_its_end();
     }
 
     /// Nobody has one of its channels any more.
     pub(crate) fn drop_channel(&mut self, dropped: Dropped) {
-        self.moved = self.moved.max(dropped.moved);
-        if self.sought_at > 0 {
-            let unsought = dropped.now.saturating_sub(self.sought_at);
-            self.unsought = self.unsought.max(unsought);
-        }
-        self.dropped.push(dropped);
+        self.given_up.add(dropped, self.search.sought_at);
     }
 
     /// Its memory or channels of it are gone, and what that means has not been said yet.
     pub(crate) fn has_lost(&self) -> bool {
-        self.suspect || self.gone || !self.dropped.is_empty()
+        let gone = self.program.life.is_memory_gone();
+        self.suspect || gone || !self.given_up.channels.is_empty()
     }
 
     /// It lives on without the channels that were dropped: what is said where something of them may have been missed. `active`:
-    /// when something last came on any of the channels that it has, ns.
-    pub(crate) fn unmapped(&mut self, active: u64) -> Option<String> {
-        let active = active.max(self.moved);
-        if self.gone {
+    /// when something last came on any of the channels that it has, ns; `None` where nothing ever came.
+    pub(crate) fn unmapped(&mut self, active: Option<u64>) -> Option<String> {
+        let active = active.max(self.given_up.moved);
+        if self.program.life.is_memory_gone() {
             // It is ending, or executing another program: the next look tells which.
             return None;
         }
-        let mut dropped = std::mem::take(&mut self.dropped);
+        let mut dropped = std::mem::take(&mut self.given_up.channels);
         // The making of a context submits: where nothing ever came, something was missed.
-        let silent = self.launched && active == 0;
-        dropped.retain(|d| {
-            silent || d.hot || d.busy || d.long_ago || d.looked.saturating_sub(active) < quiet(0)
-        });
-        let unsought = std::mem::take(&mut self.unsought);
+        let silent = self.descent.is_launched() && active.is_none();
+        let idle_ns = |d: &Dropped| d.looked.saturating_sub(active.unwrap_or(0));
+        dropped.retain(|d| silent || d.hot || d.busy || d.long_ago || idle_ns(d) < quiet(0));
+        let unsought = self.given_up.unsought.take();
         followed::unmapped(&dropped).or_else(|| {
-            (unsought > unsought_ns()).then(|| {
-                let ms = unsought as f64 / 1e6;
-                format!(
-                    "it unmapped channels {ms:.1} ms after channels had last been looked for: whether one was used for the first time in between is not known"
-                )
-            })
+            let unsought = unsought.filter(|ns| *ns > unsought_ns())?;
+            let ms = unsought as f64 / 1e6;
+            Some(format!(
+                "it unmapped channels {ms:.1} ms after channels had last been looked for: whether one was used for the first time in between is not known"
+            ))
         })
     }
 
     /// All its memory is gone. Gives how long before that one of its channels was last looked at, ns, if it had any then and did not
     /// stand at its end: however quiet they were, it may have submitted since.
     pub(crate) fn ended_unseen(&mut self) -> Option<u64> {
-        let dropped = std::mem::take(&mut self.dropped);
+        let dropped = std::mem::take(&mut self.given_up.channels);
         let unseen = dropped.iter().map(|d| d.now.saturating_sub(d.looked));
-        unseen.max().filter(|_| !self.seen_to_its_end)
+        unseen
+            .max()
+            .filter(|_| !self.program.life.is_seen_to_its_end())
     }
 }
 
@@ -138,10 +135,10 @@ mod tests {
     fn a_process_that_used_one_channel_unmaps_them_one_after_another() {
         let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
         process.drop_channel(dropped(0, 700 * MS));
-        assert_eq!(process.unmapped(0), None);
+        assert_eq!(process.unmapped(None), None);
         // The one that was used is followed no longer when the others go.
         process.drop_channel(dropped(1, 0));
-        assert_eq!(process.unmapped(0), None);
+        assert_eq!(process.unmapped(None), None);
         assert_eq!(process.ended_unseen(), None);
     }
 
@@ -154,7 +151,7 @@ mod tests {
             assert_eq!(process.ended_unseen(), Some(MS));
             // What the kernel stopped at its end was looked at then.
             process.drop_channel(dropped(1, moved));
-            process.seen_to_its_end = true;
+            process.program.life.see_to_its_end();
             assert_eq!(process.ended_unseen(), None);
         }
     }
@@ -164,12 +161,12 @@ mod tests {
         // It was quiet for long when it was looked at, 1 ms before.
         for (sought_ms, said) in [(0, false), (900, true), (975, false), (999, false)] {
             let mut process = Watched::open(std::process::id(), Begin::Here).unwrap();
-            process.sought_at = sought_ms * MS;
+            process.search.sought_at = Some(sought_ms * MS).filter(|at| *at > 0);
             process.drop_channel(dropped(0, 100 * MS));
-            let why = process.unmapped(0);
+            let why = process.unmapped(None);
             assert_eq!(why.is_some(), said, "{sought_ms} ms: {why:?}");
             // Once.
-            assert_eq!(process.unmapped(0), None);
+            assert_eq!(process.unmapped(None), None);
         }
     }
 
@@ -177,6 +174,6 @@ mod tests {
     fn a_command_of_which_nothing_was_seen_missed_something() {
         let mut process = Watched::open(std::process::id(), Begin::First).unwrap();
         process.drop_channel(dropped(0, 0));
-        assert!(process.unmapped(0).is_some());
+        assert!(process.unmapped(None).is_some());
     }
 }
