@@ -4,6 +4,8 @@
 //! meanwhile it counts as lost. The traced program never waits. This module knows no source, only what all live
 //! ones can do ([`Source`]).
 
+mod quiet;
+
 use std::{
     fmt, io,
     process::ExitStatus,
@@ -16,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use self::quiet::Quiet;
 use super::arrivals::{Arrivals, Came, Everyone};
 use nvcap_decode::record::{At, ChannelId, CpuVa, Loss, Lost, Record};
 use nvcap_decode::wire::GpuVa;
@@ -150,12 +153,12 @@ impl fmt::Display for Left {
 
 /// Bytes of records that may wait to be decoded, where a source has no reason to let it be less.
 pub(crate) const QUEUE: usize = 256 << 20;
-/// Time without a record after which nothing that waits for more is held back (`pipeline::loads` says how long loads pause).
-const IDLE: Duration = Duration::from_millis(60);
 /// Longest wait for records while processes may come.
 const LOOKS_FOR_ARRIVALS: Duration = Duration::from_millis(50);
 /// Time for which a command may go on after Ctrl-C before nvcap leaves it.
 const GRACE: Duration = Duration::from_secs(2);
+/// Time between two looks at a full queue.
+const FULL_QUEUE: Duration = Duration::from_millis(2);
 
 enum Message<E> {
     Records(Vec<Record>, usize),
@@ -190,81 +193,83 @@ pub fn run<S: Source>(
     let queued = Arc::new(AtomicUsize::new(0));
     let stop = Arc::new(AtomicI32::new(0));
     let (to, from) = mpsc::channel();
-    let reader = {
-        let (queued, stop) = (queued.clone(), stop.clone());
-        thread::Builder::new()
-            .name("nvcap-reader".into())
-            .spawn(move || {
-                let mut reader = Reader {
-                    to,
-                    queued,
-                    stop,
-                    submissions: 0,
-                    #[cfg(feature = "in-step")]
-                    rings: nvcap_process::in_step::Rings::default(),
-                };
-                #[cfg(feature = "in-step")]
-                nvcap_process::in_step::begin();
-                let outcome = make().and_then(|mut s| {
-                    s.shown_by(shows);
-                    reader.run(s, target, limits, command, attached)
-                });
-                #[cfg(feature = "in-step")]
-                nvcap_process::in_step::end();
-                signals::traced();
-                let _ = reader.to.send(Message::End(Box::new(outcome)));
-            })
-            .map_err(|e| no_thread(&e))?
-    };
+    let reader = Reader::new(to, queued.clone(), stop.clone(), limits.max_submissions);
+    let reader = reader.spawn(move |reader| {
+        let mut source = make()?;
+        source.shown_by(shows);
+        let trace = Trace::begin(source, target, limits, command, attached)?;
+        Ok(reader.run(trace))
+    })?;
     // The reader has what it needs; this thread takes what others wrote.
     confine::keep(&rights::SHOWING);
     confine::decoding();
-    let mut failed = None;
-    let mut outcome = Err(Error::new(
-        "tracing",
-        "the reader ended",
-        "please report this",
-    ));
-    for message in from {
-        match message {
-            Message::Records(records, bytes) => {
-                for record in records {
-                    if failed.is_none()
-                        && let Err(e) = each(record)
-                    {
-                        failed = Some(e);
-                        stop.store(1, Ordering::SeqCst);
+    let mut output = Output { failed: None, stop };
+    let outcome = output.take_all(from, &queued, &mut each, &mut idle);
+    let _ = reader.join();
+    output.conclude(outcome)
+}
+
+/// Output of the records, which can fail.
+struct Output {
+    /// First failure: after it nothing is written any more.
+    failed: Option<io::Error>,
+    /// Tells the reader to end.
+    stop: Arc<AtomicI32>,
+}
+
+impl Output {
+    /// Takes the messages of the reader until it ends, and returns its outcome. `queued` counts the bytes that wait here.
+    fn take_all<E>(
+        &mut self,
+        from: mpsc::Receiver<Message<E>>,
+        queued: &AtomicUsize,
+        each: &mut impl FnMut(Record) -> io::Result<()>,
+        idle: &mut impl FnMut() -> io::Result<()>,
+    ) -> Result<Outcome<E>> {
+        for message in from {
+            match message {
+                Message::Records(records, bytes) => {
+                    for record in records {
+                        self.write(|| each(record));
                     }
+                    queued.fetch_sub(bytes, Ordering::SeqCst);
                 }
-                queued.fetch_sub(bytes, Ordering::SeqCst);
+                Message::Idle => self.write(&mut *idle),
+                Message::End(end) => return *end,
             }
-            Message::Idle => {
-                if failed.is_none()
-                    && let Err(e) = idle()
-                {
-                    failed = Some(e);
-                    stop.store(1, Ordering::SeqCst);
-                }
-            }
-            Message::End(end) => {
-                outcome = *end;
-                break;
-            }
+        }
+        Err(Error::new(
+            "tracing",
+            "the reader ended",
+            "please report this",
+        ))
+    }
+
+    /// Writes, unless that failed before.
+    fn write(&mut self, write: impl FnOnce() -> io::Result<()>) {
+        if self.failed.is_none()
+            && let Err(e) = write()
+        {
+            self.failed = Some(e);
+            self.stop.store(1, Ordering::SeqCst);
         }
     }
-    let _ = reader.join();
-    match failed {
-        Some(e) if e.kind() == io::ErrorKind::BrokenPipe => outcome,
-        Some(e) => {
-            let next = "name another file with -o, or make room";
-            let left = outcome.ok().and_then(|o| o.left);
-            Err(Error::new(
-                "writing the output",
-                e,
-                left.map_or(next.to_owned(), |left| format!("{next}; {left}")),
-            ))
+
+    /// Returns the result of the trace; a failure of the output comes before that of the reader.
+    fn conclude<E>(self, outcome: Result<Outcome<E>>) -> Result<Outcome<E>> {
+        match self.failed {
+            Some(e) if e.kind() == io::ErrorKind::BrokenPipe => outcome,
+            Some(e) => {
+                let next = "name another file with -o, or make room";
+                let left = outcome.ok().and_then(|o| o.left);
+                Err(Error::new(
+                    "writing the output",
+                    e,
+                    left.map_or(next.to_owned(), |left| format!("{next}; {left}")),
+                ))
+            }
+            None => outcome,
         }
-        None => outcome,
     }
 }
 
@@ -287,24 +292,48 @@ fn take_on(source: &mut impl Source, came: &[Came], to: &mut Vec<Record>) {
     }));
 }
 
-struct Reader<E> {
-    to: mpsc::Sender<Message<E>>,
-    queued: Arc<AtomicUsize>,
-    stop: Arc<AtomicI32>,
-    submissions: u64,
-    #[cfg(feature = "in-step")]
-    rings: nvcap_process::in_step::Rings,
+/// Cause of the end of a trace.
+enum Cause {
+    /// The source cannot go on.
+    Failed(Error),
+    /// No traced process lives, and none can come.
+    NoProcess,
+    /// The other thread can write no more.
+    OutputFailed,
+    /// The user's limit of the time is reached.
+    Duration,
+    /// The user's limit of submissions is reached.
+    Submissions,
+    /// A signal came, and there is no command to wait for.
+    Signal,
+    /// A command goes on that had its time to end after a signal.
+    OutlivedGrace,
 }
 
-impl<E> Reader<E> {
-    fn run<S: Source<End = E>>(
-        &mut self,
+/// A source with its target, and the state of the trace.
+struct Trace<S> {
+    source: S,
+    limits: Limits,
+    command: Option<Command>,
+    /// Processes to come, of all that use a GPU.
+    arrivals: Option<Arrivals>,
+    started: Instant,
+    quiet: Quiet,
+    /// Time since which the command is given time to end.
+    stopping: Option<Instant>,
+    /// Signal that was passed on to the command; 0 for none.
+    passed_on: i32,
+}
+
+impl<S: Source> Trace<S> {
+    /// Begins with the target.
+    fn begin(
         mut source: S,
         target: Target,
         limits: Limits,
         mut command: Option<Command>,
         attached: impl FnOnce(),
-    ) -> Result<Outcome<E>> {
+    ) -> Result<Self> {
         if let Some(command) = &mut command {
             source.expect(command.pid)?;
             command.go()?;
@@ -314,7 +343,7 @@ impl<E> Reader<E> {
                 source.attach(*pid)?;
             }
         }
-        let mut arrivals = match target {
+        let arrivals = match target {
             Target::All(whom) => {
                 let arrivals = Arrivals::begin(whom)?;
                 if !arrivals.any_at_first() {
@@ -328,97 +357,200 @@ impl<E> Reader<E> {
             }
             Target::Command(_) => None,
         };
-        let started = Instant::now();
-        let mut stopping: Option<Instant> = None;
-        let mut passed_on = 0;
-        let mut quiet = 0u32;
-        let mut said_idle = 0;
-        let mut newest = Instant::now();
-        let mut failed = None;
-        loop {
-            let mut batch = Vec::new();
-            // Records may be committed without a wake-up each: look again soon while there are any.
-            let wait = match quiet {
-                0..64 => Duration::from_millis(1),
-                64..128 => Duration::from_millis(20),
-                _ => source.longest_wait(),
-            };
-            let left = limits.duration.map(|d| d.saturating_sub(started.elapsed()));
-            let wait = left.map_or(wait, |left| wait.min(left));
-            let wait = match &mut arrivals {
-                Some(arrivals) => {
-                    let came = arrivals.take(&mut batch);
-                    take_on(&mut source, &came, &mut batch);
-                    wait.min(LOOKS_FOR_ARRIVALS)
-                }
-                None => wait,
-            };
-            if let Err(e) = source.step(wait, &mut batch) {
-                // What there is until now is worth its ledger.
-                failed = Some(e);
-                self.send(batch, limits.max_submissions);
-                break;
-            }
-            if batch.is_empty() && source.is_pending() {
-                quiet = quiet.min(7);
-            } else if batch.is_empty() {
-                quiet = quiet.saturating_add(1);
-                // The second time, what waits for more is shown as it is.
-                // Steps end early where what they took in gives no record: the second time goes by the clock.
-                let is_long = said_idle == 1 && newest.elapsed() >= IDLE;
-                if (quiet >= 8 && said_idle == 0) || is_long {
-                    said_idle += 1;
-                    let _ = self.to.send(Message::Idle);
-                }
-            } else {
-                (quiet, said_idle) = (0, 0);
-                newest = Instant::now();
-                self.send(batch, limits.max_submissions);
-            }
-            if signals::asks_for_sealing() {
-                let _ = self.to.send(Message::Idle);
-            }
-            let child = command.as_mut().and_then(Command::try_wait);
-            // Others may come.
-            if !source.is_alive() && arrivals.is_none() {
-                break;
-            }
-            if self.stop.load(Ordering::SeqCst) != 0
-                || limits.duration.is_some_and(|d| started.elapsed() >= d)
-                || limits
-                    .max_submissions
-                    .is_some_and(|n| self.submissions >= n)
-            {
-                break;
-            }
-            match signals::take() {
-                0 => {}
-                signal => match (&mut command, stopping) {
-                    // A command in the foreground got Ctrl-C itself; give it time to end, and trace its end.
-                    (Some(command), None) if child.is_none() => {
-                        if signal != libc::SIGINT {
-                            command.signal(signal);
-                            passed_on = signal;
-                        }
-                        stopping = Some(Instant::now());
-                    }
-                    _ => break,
-                },
-            }
-            if stopping.is_some_and(|s| s.elapsed() >= GRACE) {
-                break;
-            }
-            if quiet == 0 && !source.batch_time().is_zero() {
-                thread::sleep(source.batch_time());
-            }
-            while self.queued.load(Ordering::SeqCst) > source.most_waiting()
-                && self.stop.load(Ordering::SeqCst) == 0
-                && !signals::is_one()
-                && stopping.is_none_or(|s| s.elapsed() < GRACE)
-            {
-                thread::sleep(Duration::from_millis(2));
-            }
+        Ok(Self {
+            source,
+            limits,
+            command,
+            arrivals,
+            started: Instant::now(),
+            quiet: Quiet::new(),
+            stopping: None,
+            passed_on: 0,
+        })
+    }
+
+    /// Returns the time to wait in the next step.
+    fn wait(&self) -> Duration {
+        let wait = self.quiet.wait(|| self.source.longest_wait());
+        let duration = self.limits.duration;
+        let left = duration.map(|d| d.saturating_sub(self.started.elapsed()));
+        left.map_or(wait, |left| wait.min(left))
+    }
+
+    /// Takes on processes that have come, then waits for records and takes them.
+    fn step(&mut self, batch: &mut Vec<Record>) -> Result<()> {
+        let mut wait = self.wait();
+        if let Some(arrivals) = &mut self.arrivals {
+            let came = arrivals.take(batch);
+            take_on(&mut self.source, &came, batch);
+            wait = wait.min(LOOKS_FOR_ARRIVALS);
         }
+        self.source.step(wait, batch)
+    }
+
+    /// Answers a signal that came; true where the trace ends at once. `child`: the status of the command, where it has ended.
+    fn ends_by(&mut self, signal: i32, child: Option<ExitStatus>) -> bool {
+        match (&mut self.command, self.stopping) {
+            // A command in the foreground got Ctrl-C itself; give it time to end, and trace its end.
+            (Some(command), None) if child.is_none() => {
+                if signal != libc::SIGINT {
+                    command.signal(signal);
+                    self.passed_on = signal;
+                }
+                self.stopping = Some(Instant::now());
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Tells whether the command has had its time to end.
+    fn is_grace_over(&self) -> bool {
+        self.stopping.is_some_and(|since| since.elapsed() >= GRACE)
+    }
+}
+
+/// The reading thread's end of the queue.
+struct Reader<E> {
+    to: mpsc::Sender<Message<E>>,
+    queued: Arc<AtomicUsize>,
+    stop: Arc<AtomicI32>,
+    submissions: u64,
+    /// Most submissions that are passed on.
+    most: Option<u64>,
+    #[cfg(feature = "in-step")]
+    rings: nvcap_process::in_step::Rings,
+}
+
+impl<E: Send + 'static> Reader<E> {
+    fn new(
+        to: mpsc::Sender<Message<E>>,
+        queued: Arc<AtomicUsize>,
+        stop: Arc<AtomicI32>,
+        most: Option<u64>,
+    ) -> Self {
+        Self {
+            to,
+            queued,
+            stop,
+            submissions: 0,
+            most,
+            #[cfg(feature = "in-step")]
+            rings: nvcap_process::in_step::Rings::default(),
+        }
+    }
+
+    /// Starts the thread that reads, in which `trace` gives the outcome.
+    fn spawn(
+        mut self,
+        trace: impl FnOnce(&mut Self) -> Result<Outcome<E>> + Send + 'static,
+    ) -> Result<thread::JoinHandle<()>> {
+        let name = "nvcap-reader".into();
+        let read = move || {
+            #[cfg(feature = "in-step")]
+            nvcap_process::in_step::begin();
+            let outcome = trace(&mut self);
+            #[cfg(feature = "in-step")]
+            nvcap_process::in_step::end();
+            signals::traced();
+            let _ = self.to.send(Message::End(Box::new(outcome)));
+        };
+        let thread = thread::Builder::new().name(name).spawn(read);
+        thread.map_err(|e| no_thread(&e))
+    }
+
+    /// Reads until something ends the trace.
+    fn run<S: Source<End = E>>(&mut self, mut trace: Trace<S>) -> Outcome<E> {
+        let cause = loop {
+            if let Some(cause) = self.round(&mut trace) {
+                break cause;
+            }
+            self.pause(&trace);
+        };
+        self.end(trace, cause)
+    }
+
+    /// One step of the source, and what is to be done after each; returns the cause where the trace ends.
+    fn round<S: Source<End = E>>(&mut self, trace: &mut Trace<S>) -> Option<Cause> {
+        let mut batch = Vec::new();
+        if let Err(e) = trace.step(&mut batch) {
+            // What there is until now is worth its ledger.
+            self.send(batch);
+            return Some(Cause::Failed(e));
+        }
+        self.pass_on(batch, trace);
+        if signals::asks_for_sealing() {
+            let _ = self.to.send(Message::Idle);
+        }
+        self.cause_to_end(trace)
+    }
+
+    /// Passes a step's records on, or says that there are none for the moment.
+    fn pass_on<S: Source>(&mut self, batch: Vec<Record>, trace: &mut Trace<S>) {
+        let quiet = &mut trace.quiet;
+        if !batch.is_empty() {
+            quiet.ends();
+            self.send(batch);
+        } else if trace.source.is_pending() {
+            quiet.awaits_facts();
+        } else if quiet.goes_on() {
+            let _ = self.to.send(Message::Idle);
+        }
+    }
+
+    /// Returns the cause that ends the trace now, if there is one. A first signal is passed on to a command.
+    fn cause_to_end<S: Source>(&self, trace: &mut Trace<S>) -> Option<Cause> {
+        let child = trace.command.as_mut().and_then(Command::try_wait);
+        // Others may come.
+        if !trace.source.is_alive() && trace.arrivals.is_none() {
+            return Some(Cause::NoProcess);
+        }
+        if self.stop.load(Ordering::SeqCst) != 0 {
+            return Some(Cause::OutputFailed);
+        }
+        let duration = trace.limits.duration;
+        if duration.is_some_and(|d| trace.started.elapsed() >= d) {
+            return Some(Cause::Duration);
+        }
+        if self.most.is_some_and(|n| self.submissions >= n) {
+            return Some(Cause::Submissions);
+        }
+        match signals::take() {
+            0 => {}
+            signal if trace.ends_by(signal, child) => return Some(Cause::Signal),
+            _ => {}
+        }
+        trace.is_grace_over().then_some(Cause::OutlivedGrace)
+    }
+
+    /// Lets records gather after a step that gave some, and waits while the queue is full.
+    fn pause<S: Source>(&self, trace: &Trace<S>) {
+        let source = &trace.source;
+        if trace.quiet.is_over() && !source.batch_time().is_zero() {
+            thread::sleep(source.batch_time());
+        }
+        while self.queued.load(Ordering::SeqCst) > source.most_waiting()
+            && self.stop.load(Ordering::SeqCst) == 0
+            && !signals::is_one()
+            && !trace.is_grace_over()
+        {
+            thread::sleep(FULL_QUEUE);
+        }
+    }
+
+    /// Takes the last records, ends the source, and says how the command stands.
+    fn end<S: Source<End = E>>(&mut self, trace: Trace<S>, cause: Cause) -> Outcome<E> {
+        let Trace {
+            mut source,
+            mut command,
+            arrivals,
+            passed_on,
+            ..
+        } = trace;
+        let mut failed = match cause {
+            Cause::Failed(e) => Some(e),
+            _ => None,
+        };
         let mut last = Vec::new();
         if let Some(arrivals) = arrivals {
             let came = arrivals.end(&mut last);
@@ -430,7 +562,7 @@ impl<E> Reader<E> {
         let alive = source.is_alive();
         let end = source.finish(&mut last);
         last.extend(failed.as_ref().map(ended_early));
-        self.send(last, limits.max_submissions);
+        self.send(last);
         let child = command
             .as_mut()
             .and_then(|c| if alive { c.try_wait() } else { c.wait() });
@@ -438,13 +570,13 @@ impl<E> Reader<E> {
             pid: command.pid,
             outlived_sigterm: passed_on == libc::SIGTERM,
         });
-        Ok(Outcome { child, left, end })
+        Outcome { child, left, end }
     }
 
-    fn send(&mut self, mut records: Vec<Record>, most: Option<u64>) {
+    fn send(&mut self, mut records: Vec<Record>) {
         #[cfg(feature = "in-step")]
         self.rings.tell(&records);
-        let most = most.unwrap_or(u64::MAX);
+        let most = self.most.unwrap_or(u64::MAX);
         records.retain(|r| match r {
             Record::Submission(_) => {
                 self.submissions += 1;

@@ -65,67 +65,10 @@ pub fn examine() -> Vec<Finding> {
         Btf::kernel().map(|_| "/sys/kernel/btf/vmlinux".into()),
         CheckOutcome::Missing,
     ));
-    match Loaded::new(LoadOptions {
-        buffer: 1 << 20,
-        no_bpf_loop: false,
-        stack_bytes: 0,
-        stack_every: 1,
-        mode: nvcap_common::Mode::EACH,
-    }) {
+    match Loaded::new(loading(1 << 20)) {
         Ok((mut loaded, _)) => {
-            all.push(finding(
-                "BPF programs",
-                CheckOutcome::Works,
-                format!("loaded, with {}", loaded.doorbell_name),
-            ));
-            all.push(match super::stepping::check(loaded.doorbell.as_fd()) {
-                Ok(()) => breakpoints(&loaded),
-                Err(e) => finding(BREAKPOINTS, CheckOutcome::Missing, e.to_string()),
-            });
-            let process = discover::attach_process(&mut BpfPrograms::of(&mut loaded.bpf))
-                .map(|()| "fork, exec, exit".to_owned());
-            all.push(result(
-                "following processes",
-                process,
-                CheckOutcome::Missing,
-            ));
-            let mut any = false;
-            for way in WAYS {
-                // Each way uses programs of its own, so that one cannot block another.
-                let tried = Loaded::new(LoadOptions {
-                    buffer: 1 << 16,
-                    no_bpf_loop: false,
-                    stack_bytes: 0,
-                    stack_every: 1,
-                    mode: nvcap_common::Mode::EACH,
-                })
-                .and_then(|(mut l, _)| {
-                    discover::attach_way(&mut BpfPrograms::of(&mut l.bpf), &l.maps, way)
-                });
-                let name = match way {
-                    discover::Way::Kprobe => "discovery by kprobe",
-                    discover::Way::Fentry => "discovery by fentry",
-                    discover::Way::Tracepoint => "discovery by tracepoint",
-                };
-                let detail = if any {
-                    "allowed"
-                } else {
-                    "allowed; what --discover auto takes"
-                };
-                any |= tried.is_ok();
-                all.push(result(
-                    name,
-                    tried.map(|_| detail.to_owned()),
-                    CheckOutcome::Refused,
-                ));
-            }
-            if !any {
-                all.push(finding(
-                    "discovery",
-                    CheckOutcome::Missing,
-                    "no way is allowed; give --doorbell and --channels",
-                ));
-            }
+            all.extend(programs(&mut loaded));
+            all.extend(discovery());
         }
         Err(e) => all.push(finding(
             "BPF programs",
@@ -137,6 +80,70 @@ pub fn examine() -> Vec<Finding> {
     all.push(driver());
     all.push(processes());
     all.extend(lost_hits());
+    all
+}
+
+/// Options of loading for a trial, with a ring buffer of this size.
+fn loading(buffer: u32) -> LoadOptions {
+    LoadOptions {
+        buffer,
+        no_bpf_loop: false,
+        stack_bytes: 0,
+        stack_every: 1,
+        mode: nvcap_common::Mode::EACH,
+    }
+}
+
+/// Checks the programs that every trace needs.
+fn programs(loaded: &mut Loaded) -> [Finding; 3] {
+    let loads = finding(
+        "BPF programs",
+        CheckOutcome::Works,
+        format!("loaded, with {}", loaded.doorbell_name),
+    );
+    let stops = match super::stepping::check(loaded.doorbell.as_fd()) {
+        Ok(()) => breakpoints(loaded),
+        Err(e) => finding(BREAKPOINTS, CheckOutcome::Missing, e.to_string()),
+    };
+    let follows = discover::attach_process(&mut BpfPrograms::of(&mut loaded.bpf))
+        .map(|()| "fork, exec, exit".to_owned());
+    let follows = result("following processes", follows, CheckOutcome::Missing);
+    [loads, stops, follows]
+}
+
+/// Tries each way of discovery; one is enough.
+fn discovery() -> Vec<Finding> {
+    let mut all = Vec::new();
+    let mut any = false;
+    for way in WAYS {
+        // Each way uses programs of its own, so that one cannot block another.
+        let tried = Loaded::new(loading(1 << 16)).and_then(|(mut l, _)| {
+            discover::attach_way(&mut BpfPrograms::of(&mut l.bpf), &l.maps, way)
+        });
+        let name = match way {
+            discover::Way::Kprobe => "discovery by kprobe",
+            discover::Way::Fentry => "discovery by fentry",
+            discover::Way::Tracepoint => "discovery by tracepoint",
+        };
+        let detail = if any {
+            "allowed"
+        } else {
+            "allowed; what --discover auto takes"
+        };
+        any |= tried.is_ok();
+        all.push(result(
+            name,
+            tried.map(|_| detail.to_owned()),
+            CheckOutcome::Refused,
+        ));
+    }
+    if !any {
+        all.push(finding(
+            "discovery",
+            CheckOutcome::Missing,
+            "no way is allowed; give --doorbell and --channels",
+        ));
+    }
     all
 }
 

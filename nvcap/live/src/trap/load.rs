@@ -160,20 +160,7 @@ impl Loaded {
         let offsets = PodOffsets(offsets(&Btf::kernel()?)?);
         log::debug!("the kernel's types are read");
         let processors = processors()?;
-        let if_stacks = |entries| if options.stack_bytes == 0 { 1 } else { entries };
-        let mut bpf = loader()
-            .override_global("OFFSETS", &offsets, true)
-            .override_global("MODE", &PodMode(options.mode), true)
-            .override_global("STACK_BYTES", &options.stack_bytes, true)
-            .override_global("STACK_UNTIL", &stack_until(options.stack_every), true)
-            .map_max_entries("RECORDS", options.buffer)
-            .map_max_entries("STACKS", stack_buffer(options.stack_bytes))
-            .map_max_entries("PYTHONS", if_stacks(nvcap_common::MAX_SPACES))
-            .map_max_entries("PYTHON_THREADS", if_stacks(nvcap_common::PYTHON_THREADS))
-            .map_max_entries("STATS", processors as u32)
-            .load(OBJECT)
-            .map_err(|e| failed("loading the BPF programs", &e))?;
-
+        let mut bpf = object(options, &offsets, processors)?;
         log::debug!("the BPF maps are made");
         // Before the first map is taken out.
         let maps = maps(&bpf)?;
@@ -182,31 +169,8 @@ impl Loaded {
         });
         let (doorbell, doorbell_name) = doorbell(&mut bpf, options.no_bpf_loop)?;
         log::debug!("{doorbell_name} is loaded");
-        let mut more: ProgramArray<MapData> = take(&mut bpf, "MORE")?;
-        if doorbell_name == "doorbell_tail" {
-            let program = perf_program(&mut bpf, "doorbell_more").map_err(|e| *e)?;
-            more.set(
-                0,
-                program
-                    .fd()
-                    .map_err(|e| failed("loading doorbell_more", &e))?,
-                0,
-            )
-            .map_err(|e| failed("setting up the tail call", &e))?;
-        }
-        let shared = {
-            let (Map::Array(channels), Map::Array(spaces)) =
-                (map(&bpf, "CHANNELS")?, map(&bpf, "SPACES")?)
-            else {
-                return Err(Error::new(
-                    "loading the BPF programs",
-                    "CHANNELS is no array",
-                    "please report this",
-                ));
-            };
-            Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
-                .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))?
-        };
+        let more = tail_call(&mut bpf, doorbell_name)?;
+        let shared = channel_table(&bpf)?;
         let asleep = asleep(&bpf)?;
         let pythons = match options.stack_bytes {
             0 => None,
@@ -423,6 +387,37 @@ fn stack_buffer(stack_bytes: u32) -> u32 {
     }
 }
 
+/// Loads the object and makes its maps, with no program yet.
+fn object(options: LoadOptions, offsets: &PodOffsets, processors: usize) -> Result<Ebpf> {
+    let if_stacks = |entries| if options.stack_bytes == 0 { 1 } else { entries };
+    loader()
+        .override_global("OFFSETS", offsets, true)
+        .override_global("MODE", &PodMode(options.mode), true)
+        .override_global("STACK_BYTES", &options.stack_bytes, true)
+        .override_global("STACK_UNTIL", &stack_until(options.stack_every), true)
+        .map_max_entries("RECORDS", options.buffer)
+        .map_max_entries("STACKS", stack_buffer(options.stack_bytes))
+        .map_max_entries("PYTHONS", if_stacks(nvcap_common::MAX_SPACES))
+        .map_max_entries("PYTHON_THREADS", if_stacks(nvcap_common::PYTHON_THREADS))
+        .map_max_entries("STATS", processors as u32)
+        .load(OBJECT)
+        .map_err(|e| failed("loading the BPF programs", &e))
+}
+
+/// Prepares the call by which `doorbell_tail` goes on; the other doorbell program needs none.
+fn tail_call(bpf: &mut Ebpf, doorbell_name: &str) -> Result<ProgramArray<MapData>> {
+    let mut more: ProgramArray<MapData> = take(bpf, "MORE")?;
+    if doorbell_name == "doorbell_tail" {
+        let program = perf_program(bpf, "doorbell_more").map_err(|e| *e)?;
+        let program = program
+            .fd()
+            .map_err(|e| failed("loading doorbell_more", &e))?;
+        more.set(0, program, 0)
+            .map_err(|e| failed("setting up the tail call", &e))?;
+    }
+    Ok(more)
+}
+
 fn map<'a>(bpf: &'a Ebpf, name: &str) -> Result<&'a Map> {
     bpf.map(name).ok_or_else(|| {
         Error::new(
@@ -481,6 +476,20 @@ fn processors() -> Result<usize> {
             "mount sysfs at /sys",
         )
     })
+}
+
+/// Maps the tables of channels and of address spaces.
+fn channel_table(bpf: &Ebpf) -> Result<Shared> {
+    let (Map::Array(channels), Map::Array(spaces)) = (map(bpf, "CHANNELS")?, map(bpf, "SPACES")?)
+    else {
+        return Err(Error::new(
+            "loading the BPF programs",
+            "CHANNELS is no array",
+            "please report this",
+        ));
+    };
+    Shared::new(channels.fd().as_fd(), spaces.fd().as_fd())
+        .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))
 }
 
 /// Maps what tells the programs that the reader sleeps.

@@ -46,6 +46,21 @@ fn armed_at(life: Life) -> u64 {
     if life.from_exec { 0 } else { now() }
 }
 
+/// The thread has no debug register left.
+fn is_full(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ENOSPC)
+}
+
+/// Conditions under which each thread of a process is armed; see [`Armed::new`].
+struct Arming<'a, B, R> {
+    life: Life,
+    program: BorrowedFd<'a>,
+    birth: B,
+    /// There is a register for each breakpoint of the process.
+    fits: bool,
+    relieve: R,
+}
+
 impl Armed {
     /// Watches `address` in every thread of `pid` that has a debug register left. `birth` gives a thread's maker, where its birth
     /// was seen; `relieve` frees registers of a thread that was born while the process was being armed and holds more than it needs.
@@ -60,9 +75,8 @@ impl Armed {
         life: Life,
         program: BorrowedFd<'_>,
         birth: impl Fn(u32) -> Option<Birth>,
-        (others, mut relieve): (usize, impl FnMut(u32, Birth) -> bool),
+        (others, relieve): (usize, impl FnMut(u32, Birth) -> bool),
     ) -> io::Result<Self> {
-        let fits = others < REGISTERS;
         let mut armed = Self {
             address,
             stops,
@@ -73,57 +87,74 @@ impl Armed {
             since: HashMap::new(),
             complete: 0,
         };
+        let mut arming = Arming {
+            life,
+            program,
+            birth,
+            fits: others < REGISTERS,
+            relieve,
+        };
         let mut refused = None;
         let mut considered = HashSet::new();
-        loop {
-            let mut new = false;
+        // Until no thread has come while the others were armed.
+        let mut came = true;
+        while came {
+            came = false;
             for tid in procfs::threads(pid)? {
-                if !considered.insert(tid) {
-                    continue;
-                }
-                new = true;
-                let mut born = birth(tid);
-                if armed.inherited(born) {
-                    armed.since.insert(tid, 0);
-                    continue;
-                }
-                let mut watched = perf::watch(tid, (stops, address), life, program);
-                let full = |e: &io::Error| e.raw_os_error() == Some(libc::ENOSPC);
-                if born.is_none() && watched.as_ref().is_err_and(full) {
-                    // A new thread shows in /proc, with its inherited breakpoints, a moment before BIRTHS has it.
-                    thread::sleep(BIRTH_IS_TOLD);
-                    born = birth(tid);
-                }
-                if let Some(born) = born.filter(|_| fits)
-                    && watched.as_ref().is_err_and(full)
-                    && relieve(tid, born)
-                {
-                    watched = perf::watch(tid, (stops, address), life, program);
-                }
-                match watched {
-                    Ok(event) => {
-                        armed.events.insert(tid, event);
-                        armed.since.insert(tid, armed_at(life));
-                    }
-                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                    // Its registers hold breakpoints that it inherited while its maker was being armed.
-                    Err(e) if full(&e) && fits && armed.may_have_inherited(born) => {
-                        armed.since.insert(tid, 0);
-                    }
-                    Err(e) if full(&e) => refused = Some(e),
-                    Err(e) => return Err(e),
+                if considered.insert(tid) {
+                    came = true;
+                    refused = armed.watch_thread(tid, &mut arming)?.or(refused);
                 }
             }
-            if new {
-                continue;
-            }
-            armed.complete = armed_at(life);
-            armed.partial = refused.is_some();
-            return match refused {
-                Some(e) if armed.since.is_empty() => Err(e),
-                _ => Ok(armed),
-            };
         }
+        armed.complete = armed_at(life);
+        armed.partial = refused.is_some();
+        match refused {
+            Some(e) if armed.since.is_empty() => Err(e),
+            _ => Ok(armed),
+        }
+    }
+
+    /// Watches the address in a thread, unless the thread inherited that. Returns the refusal where it has no debug register left.
+    fn watch_thread(
+        &mut self,
+        tid: u32,
+        arming: &mut Arming<'_, impl Fn(u32) -> Option<Birth>, impl FnMut(u32, Birth) -> bool>,
+    ) -> io::Result<Option<io::Error>> {
+        let (life, fits) = (arming.life, arming.fits);
+        let mut born = (arming.birth)(tid);
+        if self.inherited(born) {
+            self.since.insert(tid, 0);
+            return Ok(None);
+        }
+        let (at, program) = ((self.stops, self.address), arming.program);
+        let watch = || perf::watch(tid, at, life, program);
+        let mut watched = watch();
+        if born.is_none() && watched.as_ref().is_err_and(is_full) {
+            // A new thread shows in /proc, with its inherited breakpoints, a moment before BIRTHS has it.
+            thread::sleep(BIRTH_IS_TOLD);
+            born = (arming.birth)(tid);
+        }
+        if let Some(born) = born.filter(|_| fits)
+            && watched.as_ref().is_err_and(is_full)
+            && (arming.relieve)(tid, born)
+        {
+            watched = watch();
+        }
+        match watched {
+            Ok(event) => {
+                self.events.insert(tid, event);
+                self.since.insert(tid, armed_at(life));
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+            // Its registers hold breakpoints that it inherited while its maker was being armed.
+            Err(e) if is_full(&e) && fits && self.may_have_inherited(born) => {
+                self.since.insert(tid, 0);
+            }
+            Err(e) if is_full(&e) => return Ok(Some(e)),
+            Err(e) => return Err(e),
+        }
+        Ok(None)
     }
 
     /// The share of a child that thread `tid` of process `pid` forked at `time_ns`; none where the thread may not have had

@@ -234,52 +234,78 @@ fn ask(at: At, new: New) -> Ask {
 /// Answers requests until nobody asks any more.
 fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Arc<AtomicUsize>) {
     enrich::set_niceness(enrich::SEARCHES);
-    let mut resolvers: HashMap<u32, Option<Resolver>> = HashMap::new();
-    let files_alone = std::env::var_os(NAMES_BY).is_some_and(|by| by == "file");
-    let mut files = if files_alone {
-        Files::without_limit()
-    } else {
-        Files::default()
-    };
-    let mut again = Instant::now() + AGAIN;
-    let mut soon = FIRST_AGAIN;
-    // Asks that are answered by the next such search.
-    let mut owed = 0;
+    let mut searches = Searches::new(to, waiting);
     loop {
-        let wants_files = |r: &Resolver| files.may_work() && r.wants_files().is_some();
-        let in_files = resolvers.values().flatten().any(wants_files);
-        let wait = again.saturating_duration_since(Instant::now());
+        let in_files = searches.want_files();
+        let wait = searches
+            .next
+            .again
+            .saturating_duration_since(Instant::now());
         let wait = if in_files { wait.min(QUIET) } else { wait };
-        let mut requests = match from.recv_timeout(wait) {
-            Ok(request) => vec![request],
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                let (mut done, mut kernels) = (0, Vec::new());
-                if Instant::now() >= again {
-                    kernels = again_of(&mut resolvers);
-                    (done, again) = after_again(&mut owed, waiting);
-                } else if in_files {
-                    let wanting = resolvers.values_mut().flatten();
-                    let wanting = wanting.filter_map(|r| Some((r.wants_files()?, r)));
-                    // Those that have had least of it.
-                    if let Some((_, resolver)) = wanting.min_by_key(|(search, _)| *search) {
-                        kernels = resolver.in_files(&mut files);
-                    }
+        match from.recv_timeout(wait) {
+            Ok(request) => {
+                let mut requests = vec![request];
+                thread::sleep(GATHER);
+                requests.extend(from.try_iter());
+                if searches.answer(requests).is_err() {
+                    break;
                 }
-                if (done > 0 || !kernels.is_empty()) && to.send((done, kernels)).is_err() {
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                if searches.use_quiet(in_files).is_err() {
                     return;
                 }
-                continue;
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
-        };
-        thread::sleep(GATHER);
-        requests.extend(from.try_iter());
+        }
+    }
+    searches.tell();
+}
+
+/// Nobody takes answers any more.
+struct NobodyAsks;
+
+/// Searches for the names of each process's programs.
+struct Searches<'a> {
+    to: &'a mpsc::Sender<Answer>,
+    waiting: &'a Arc<AtomicUsize>,
+    /// The searches by process; none where its memory cannot be opened.
+    resolvers: HashMap<u32, Option<Resolver>>,
+    files: Files,
+    files_alone: bool,
+    next: NextSearch,
+}
+
+impl<'a> Searches<'a> {
+    fn new(to: &'a mpsc::Sender<Answer>, waiting: &'a Arc<AtomicUsize>) -> Self {
+        let files_alone = std::env::var_os(NAMES_BY).is_some_and(|by| by == "file");
+        Self {
+            to,
+            waiting,
+            resolvers: HashMap::new(),
+            files: match files_alone {
+                true => Files::without_limit(),
+                false => Files::default(),
+            },
+            files_alone,
+            next: NextSearch::new(),
+        }
+    }
+
+    /// Tells whether there are names to look for in files, and time for it.
+    fn want_files(&self) -> bool {
+        let mut all = self.resolvers.values().flatten();
+        all.any(|r| self.files.may_work() && r.wants_files().is_some())
+    }
+
+    /// Answers requests that came at about the same time, by one search for each process.
+    fn answer(&mut self, requests: Vec<Request>) -> Result<(), NobodyAsks> {
         let mut asks: BTreeMap<u32, Vec<Ask>> = BTreeMap::new();
         let mut over = Vec::new();
         for request in requests {
             match request {
                 Request::Find(all) => {
-                    waiting.fetch_sub(1, Ordering::SeqCst);
+                    self.waiting.fetch_sub(1, Ordering::SeqCst);
                     for ask in all {
                         asks.entry(ask.at.pid).or_default().push(ask);
                     }
@@ -288,75 +314,143 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Ar
             }
         }
         for (pid, asks) in asks {
-            let resolver = resolvers
-                .entry(pid)
-                .or_insert_with(|| match Resolver::open(pid) {
-                    Ok(r) if files_alone => Some(r.in_files_alone()),
-                    Ok(r) => Some(r.that_yields_to(waiting)),
-                    Err(e) => {
-                        log::info!("process {pid}: names of kernels are not looked for: {e}");
-                        None
-                    }
-                });
-            let kernels = resolver
-                .as_mut()
-                .map_or_else(Vec::new, |r| r.resolve(&asks));
-            let mut done = asks.len();
-            if resolver.as_ref().is_some_and(Resolver::has_left) {
-                let named = |a: &Ask| kernels.iter().any(|k| k.program == a.program && k.certain);
-                let nameless = asks.iter().filter(|a| !named(a)).count();
-                if nameless > 0 {
-                    owed += nameless;
-                    done -= nameless;
-                    again = again.min(Instant::now() + soon);
-                    soon = AGAIN.min(soon * 2);
-                }
-            }
-            if to.send((done, kernels)).is_err() {
+            let answer = self.find(pid, &asks);
+            if self.to.send(answer).is_err() {
                 break;
             }
         }
         for pid in over {
-            if let Some(Some(resolver)) = resolvers.remove(&pid) {
+            if let Some(Some(resolver)) = self.resolvers.remove(&pid) {
                 tell(pid, &resolver);
             }
         }
         // Where new programs keep coming, too.
-        if Instant::now() >= again {
-            let kernels = again_of(&mut resolvers);
-            let done;
-            (done, again) = after_again(&mut owed, waiting);
-            if (done > 0 || !kernels.is_empty()) && to.send((done, kernels)).is_err() {
-                break;
+        match self.next.is_due() {
+            true => self.find_again(),
+            false => Ok(()),
+        }
+    }
+
+    /// Looks for the programs of a process. Asks for those that are left are answered by the next search.
+    fn find(&mut self, pid: u32, asks: &[Ask]) -> Answer {
+        let (files_alone, waiting) = (self.files_alone, self.waiting);
+        let resolver = self
+            .resolvers
+            .entry(pid)
+            .or_insert_with(|| match Resolver::open(pid) {
+                Ok(r) if files_alone => Some(r.in_files_alone()),
+                Ok(r) => Some(r.that_yields_to(waiting)),
+                Err(e) => {
+                    log::info!("process {pid}: names of kernels are not looked for: {e}");
+                    None
+                }
+            });
+        let Some(resolver) = resolver else {
+            return (asks.len(), Vec::new());
+        };
+        let kernels = resolver.resolve(asks);
+        let mut done = asks.len();
+        if resolver.has_left() {
+            let named = |a: &Ask| kernels.iter().any(|k| k.program == a.program && k.certain);
+            let nameless = asks.iter().filter(|a| !named(a)).count();
+            done -= nameless;
+            self.next.owe(nameless);
+        }
+        (done, kernels)
+    }
+
+    /// Uses a time in which nothing is asked: for programs that are left, or else for files, where `in_files` says so.
+    fn use_quiet(&mut self, in_files: bool) -> Result<(), NobodyAsks> {
+        if self.next.is_due() {
+            return self.find_again();
+        }
+        if !in_files {
+            return Ok(());
+        }
+        let wanting = self.resolvers.values_mut().flatten();
+        let wanting = wanting.filter_map(|r| Some((r.wants_files()?, r)));
+        // Those that have had least of it.
+        match wanting.min_by_key(|(search, _)| *search) {
+            Some((_, resolver)) => {
+                let kernels = resolver.in_files(&mut self.files);
+                self.give(0, kernels)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Looks again for programs that are left, where there is time for it.
+    fn find_again(&mut self) -> Result<(), NobodyAsks> {
+        let left = self.resolvers.values_mut().flatten();
+        let left = left.filter(|r| r.has_left());
+        let kernels = left.flat_map(|r| r.resolve(&[])).collect();
+        let done = self.next.searched(self.waiting);
+        self.give(done, kernels)
+    }
+
+    /// Gives an answer, unless it says nothing.
+    fn give(&self, done: usize, kernels: Vec<Kernel>) -> Result<(), NobodyAsks> {
+        if done == 0 && kernels.is_empty() {
+            return Ok(());
+        }
+        self.to.send((done, kernels)).map_err(|_| NobodyAsks)
+    }
+
+    /// Says in the log what all searches took.
+    fn tell(&self) {
+        if !self.files.is_empty() {
+            log::info!("names of kernels: {}", self.files.cost());
+        }
+        for (pid, resolver) in &self.resolvers {
+            if let Some(resolver) = resolver {
+                tell(*pid, resolver);
             }
         }
     }
-    if !files.is_empty() {
-        log::info!("names of kernels: {}", files.cost());
-    }
-    for (pid, resolver) in &resolvers {
-        if let Some(resolver) = resolver {
-            tell(*pid, resolver);
+}
+
+/// The next search for programs that are left.
+struct NextSearch {
+    /// Time when it is due.
+    again: Instant,
+    /// Time until then after the next search that does not find all.
+    soon: Duration,
+    /// Asks that it answers.
+    owed: usize,
+}
+
+impl NextSearch {
+    fn new() -> Self {
+        Self {
+            again: Instant::now() + AGAIN,
+            soon: FIRST_AGAIN,
+            owed: 0,
         }
     }
-}
 
-/// Returns the number of asks that are answered when programs were looked for again, and the time when that is done next: soon, where
-/// it was broken off for requests that came.
-fn after_again(owed: &mut usize, waiting: &AtomicUsize) -> (usize, Instant) {
-    match waiting.load(Ordering::SeqCst) {
-        0 => (std::mem::take(owed), Instant::now() + AGAIN),
-        _ => (0, Instant::now() + FIRST_AGAIN),
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.again
     }
-}
 
-/// Looks again for programs that are left, where there is time for it.
-fn again_of(resolvers: &mut HashMap<u32, Option<Resolver>>) -> Vec<Kernel> {
-    let resolvers = resolvers.values_mut().flatten();
-    resolvers
-        .filter(|r| r.has_left())
-        .flat_map(|r| r.resolve(&[]))
-        .collect()
+    /// A search left so many asks without a name.
+    fn owe(&mut self, nameless: usize) {
+        if nameless > 0 {
+            self.owed += nameless;
+            self.again = self.again.min(Instant::now() + self.soon);
+            self.soon = AGAIN.min(self.soon * 2);
+        }
+    }
+
+    /// Programs were looked for again; returns the number of asks that are answered by it. The next search comes soon where this one
+    /// was broken off for requests that came.
+    fn searched(&mut self, waiting: &AtomicUsize) -> usize {
+        let (done, pause) = match waiting.load(Ordering::SeqCst) {
+            0 => (std::mem::take(&mut self.owed), AGAIN),
+            _ => (0, FIRST_AGAIN),
+        };
+        self.again = Instant::now() + pause;
+        done
+    }
 }
 
 /// Says in the log what the search of a process took.

@@ -22,13 +22,22 @@ use nvcap_process::error::{Error, Result, remedy_for_refusal};
 pub(super) use nvcap_process::{
     memory::{
         maps::{self, Area},
-        scan, snapshot,
+        scan,
+        snapshot::{self, RingToken},
     },
     procfs::{
         mem::{Memory, Peek},
         unfit,
     },
 };
+
+/// Page of doorbells that a running process has mapped.
+struct DoorbellPage {
+    start: CpuVa,
+    /// Minor number of its GPU.
+    gpu: u32,
+    readable: bool,
+}
 
 impl Session {
     fn flags(&self) -> u32 {
@@ -102,6 +111,33 @@ impl Session {
 
     fn attach_from(&mut self, pid: u32, was_there: bool) -> Result<()> {
         let memory = Memory::open(pid).map_err(|e| cannot_attach(pid, &e))?;
+        let (space, at) = self.begin_present(pid)?;
+        let areas = areas_of(pid)?;
+        self.check_named_doorbells(pid, &areas)?;
+        let named = self.install_named(space, pid, Some((&memory, was_there)))?;
+        let pages = self.report_mappings(&areas, at);
+        let (rings, tokens) = rings_and_tokens(&memory, &areas);
+        log::trace!("rings and tokens of process {pid} are searched for");
+        self.search.begin(space, &areas, &rings);
+        let used = self.follow_rings(space, at, &rings, was_there)?;
+        // Its doorbells may have been rung before the rings were followed.
+        self.search.done(space, watchpoints::now());
+        log::debug!("the rings of process {pid} are found");
+        self.capture.guess_tokens(space, tokens)?;
+        self.capture.spaces.keep_memory(pid, memory);
+        self.arm_present(pid, &pages)?;
+        if !was_there {
+            for index in named.into_iter().chain(used) {
+                self.capture.peek(index);
+            }
+        }
+        log::debug!("process {pid} is watched");
+        Ok(())
+    }
+
+    /// Begins to record the calls of a running process, in an address space of its own: nothing is lost between later looks at the
+    /// process and its breakpoints.
+    fn begin_present(&mut self, pid: u32) -> Result<(u32, At)> {
         let name = comm_of(pid, pid).unwrap_or_default();
         let space = self.capture.bpf.new_space()?;
         self.capture.spaces.join(pid, space);
@@ -114,63 +150,55 @@ impl Session {
             at,
             life: record::Life::Present { name },
         }));
-        // From here on its calls are recorded, so nothing is lost between this look and the breakpoints.
         let flags = self.flags();
         self.capture.bpf.set_proc(pid, Proc { space, flags })?;
-        let areas = maps::areas(pid).map_err(|e| cannot_attach(pid, &e))?;
-        if areas.is_empty() {
-            // It has ended, and nobody would tell of its end any more.
-            return Err(cannot_attach(
-                pid,
-                &io::Error::from_raw_os_error(libc::ESRCH),
-            ));
-        }
-        log::trace!("the mappings of process {pid} are read");
-        self.check_named_doorbells(pid, &areas)?;
-        let named = self.install_named(space, pid, Some((&memory, was_there)))?;
+        Ok((space, at))
+    }
+
+    /// Reports the mappings that a running process has, and returns those of them that are doorbell pages: first the one to watch first.
+    fn report_mappings(&mut self, areas: &[Area], at: At) -> Vec<DoorbellPage> {
         let mut pages = Vec::new();
-        for area in &areas {
+        for area in areas {
             if let Some(mapping) = area.record(at) {
                 self.emit(Record::Mapping(mapping));
             }
             if let (true, Some(Device::Gpu(gpu))) = (area.is_doorbell_shape(), area.device()) {
-                pages.push((CpuVa(area.start), gpu, area.read));
+                pages.push(DoorbellPage {
+                    start: CpuVa(area.start),
+                    gpu,
+                    readable: area.read,
+                });
             }
         }
         // Write-only pages first (CUDA's): where there are both kinds, these are the ones that are rung.
-        pages.sort_by_key(|p| p.2);
-        // Both read memory of devices, for some ms.
-        let (all, tokens) = thread::scope(|scope| {
-            let tokens = || snapshot::tokens(&memory, &areas);
-            let beside = thread::Builder::new().name("nvcap-tokens".into());
-            let beside = beside.spawn_scoped(scope, tokens);
-            let all = scan::rings(&memory, &areas);
-            let tokens = match beside {
-                Ok(thread) => thread.join().unwrap_or_default(),
-                Err(_) => tokens(),
-            };
-            (all, tokens)
-        });
-        log::trace!("rings and tokens of process {pid} are searched for");
-        self.search.begin(space, &areas, &all);
+        pages.sort_by_key(|p| p.readable);
+        pages
+    }
+
+    /// Follows the rings that were found in a running process, those of one that `was_there` from their present position on. Returns the
+    /// channels of rings in use: they are announced.
+    fn follow_rings(
+        &mut self,
+        space: u32,
+        at: At,
+        rings: &[scan::Found],
+        was_there: bool,
+    ) -> Result<Vec<u32>> {
         let capture = &mut self.capture;
-        let mut early = match was_there {
-            true => Vec::new(),
-            false => named,
-        };
-        for found in all {
+        let mut used = Vec::new();
+        for found in rings {
             let start = if was_there { found.put } else { 0 };
-            let index = capture.install_found(space, pid, &found, start)?;
+            let index = capture.install_found(space, at.pid, found, start)?;
             if let Some(index) = index.filter(|_| found.used) {
                 capture.table.announce(index, at.time_ns, &mut capture.out);
-                early.extend((!was_there).then_some(index));
+                used.push(index);
             }
         }
-        // Its doorbells may have been rung before the rings were followed.
-        self.search.done(space, watchpoints::now());
-        log::debug!("the rings of process {pid} are found");
-        capture.guess_tokens(space, tokens)?;
-        capture.spaces.keep_memory(pid, memory);
+        Ok(used)
+    }
+
+    /// Watches the doorbells that the user named, and those of a running process's doorbell pages.
+    fn arm_present(&mut self, pid: u32, pages: &[DoorbellPage]) -> Result<()> {
         let life = self.life();
         // Names given by the user hold for every program that the process executes.
         self.arm_named(
@@ -184,11 +212,11 @@ impl Session {
             "{} doorbell pages of process {pid} are to be watched",
             pages.len()
         );
-        for (n, (page, gpu, _)) in pages.iter().enumerate() {
+        for (n, page) in pages.iter().enumerate() {
             let target = Target {
                 pid,
-                address: doorbell_of(*page),
-                gpu: Some(*gpu),
+                address: doorbell_of(page.start),
+                gpu: Some(page.gpu),
             };
             match self.arm(target, life) {
                 Ok(()) => {}
@@ -197,10 +225,6 @@ impl Session {
                 Err(e) => self.capture.out.untraced(pid, &e),
             }
         }
-        for index in early {
-            self.capture.peek(index);
-        }
-        log::debug!("process {pid} is watched");
         Ok(())
     }
 
@@ -307,33 +331,7 @@ impl Session {
         }
         for store in self.stores.begin(space, self.sites.to_stop_at(space)) {
             for &pid in &pids {
-                let watch = Watch {
-                    pid,
-                    stops: Stops::Before,
-                    address: store,
-                    life: self.life(),
-                };
-                let mut set = self.set(watch);
-                let full = |set: &std::result::Result<Set, WatchError>| {
-                    matches!(set, Err(WatchError::NoRegister) | Ok(Set::Partial))
-                };
-                // The store rings them all; a watchpoint serves one doorbell.
-                if full(&set)
-                    && let Some(freed) = self.free_register(pid, lacks)
-                {
-                    self.breakpoints.disarm(pid, store);
-                    set = self.set(watch);
-                    if set.is_err() {
-                        let watchpoint = Watch {
-                            stops: Stops::AfterWrite,
-                            address: freed,
-                            ..watch
-                        };
-                        // One doorbell is better than none.
-                        let again = self.set(watchpoint);
-                        log::debug!("watching {freed:#x} of process {pid} again: {again:?}");
-                    }
-                }
+                let set = self.stop_at_store(pid, store, lacks);
                 log::debug!("stopping at {store:#x} of process {pid}: {set:?}");
                 match set {
                     Ok(Set::Partial) => self.stores.partial(space),
@@ -348,6 +346,42 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Stops at a store of a process, if need be with the debug register of one of its doorbells; with `only` even of the only one.
+    fn stop_at_store(
+        &mut self,
+        pid: u32,
+        store: u64,
+        only: bool,
+    ) -> std::result::Result<Set, WatchError> {
+        let watch = Watch {
+            pid,
+            stops: Stops::Before,
+            address: store,
+            life: self.life(),
+        };
+        let set = self.set(watch);
+        if !matches!(set, Err(WatchError::NoRegister) | Ok(Set::Partial)) {
+            return set;
+        }
+        // The store rings them all; a watchpoint serves one doorbell.
+        let Some(freed) = self.free_register(pid, only) else {
+            return set;
+        };
+        self.breakpoints.disarm(pid, store);
+        let set = self.set(watch);
+        if set.is_err() {
+            let watchpoint = Watch {
+                stops: Stops::AfterWrite,
+                address: freed,
+                ..watch
+            };
+            // One doorbell is better than none.
+            let again = self.set(watchpoint);
+            log::debug!("watching {freed:#x} of process {pid} again: {again:?}");
+        }
+        set
     }
 
     /// Adds the channels that the user named, and returns those that are there. `memory`: that of a process that already runs, whose channels
@@ -386,6 +420,35 @@ impl Session {
         }
         Ok(there)
     }
+}
+
+/// Returns the mappings of a process, which has some while it lives.
+fn areas_of(pid: u32) -> Result<Vec<Area>> {
+    let areas = maps::areas(pid).map_err(|e| cannot_attach(pid, &e))?;
+    if areas.is_empty() {
+        // It has ended, and nobody would tell of its end any more.
+        return Err(cannot_attach(
+            pid,
+            &io::Error::from_raw_os_error(libc::ESRCH),
+        ));
+    }
+    log::trace!("the mappings of process {pid} are read");
+    Ok(areas)
+}
+
+/// Finds rings and tokens, at the same time: both read memory of devices, for some ms.
+fn rings_and_tokens(memory: &Memory, areas: &[Area]) -> (Vec<scan::Found>, Vec<RingToken>) {
+    thread::scope(|scope| {
+        let tokens = || snapshot::tokens(memory, areas);
+        let beside = thread::Builder::new().name("nvcap-tokens".into());
+        let beside = beside.spawn_scoped(scope, tokens);
+        let rings = scan::rings(memory, areas);
+        let tokens = match beside {
+            Ok(thread) => thread.join().unwrap_or_default(),
+            Err(_) => tokens(),
+        };
+        (rings, tokens)
+    })
 }
 
 fn cannot_attach(pid: u32, e: &io::Error) -> Error {

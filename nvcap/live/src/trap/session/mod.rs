@@ -44,9 +44,16 @@ use nvcap_common as c;
 
 pub use self::mode::Mode;
 use self::{
-    breakpoints::Breakpoints, capture::Capture, missed::MissedLives, modules::Modules,
-    named_channels::NamedChannels, patrol::Patrol, ring_search::RingSearch,
-    store_sites::StoreSites, stores::StoppedStores, stray_traps::StrayTraps,
+    breakpoints::Breakpoints,
+    capture::{Capture, copied_out::Learning},
+    missed::MissedLives,
+    modules::Modules,
+    named_channels::NamedChannels,
+    patrol::Patrol,
+    ring_search::RingSearch,
+    store_sites::StoreSites,
+    stores::StoppedStores,
+    stray_traps::StrayTraps,
 };
 use super::{
     discover::{self, Discovery, Way},
@@ -120,8 +127,7 @@ pub(crate) struct Session {
     patrol: Patrol,
     lag: lag::Lag,
     traps: StrayTraps,
-    /// Time at which a doorbell was last acted on whose channel was not known, ns.
-    scanned: u64,
+    learning: Learning,
     options: TrapOptions,
     refused: Vec<(Way, Error)>,
 }
@@ -202,7 +208,7 @@ impl Session {
             patrol: Patrol::default(),
             lag: lag::Lag::default(),
             traps,
-            scanned: 0,
+            learning: Learning::default(),
             options,
             refused,
         })

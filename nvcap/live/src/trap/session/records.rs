@@ -8,7 +8,7 @@ use super::{
     super::{assemble, space::doorbell_of, watchpoints},
     Session,
     breakpoints::Target,
-    capture::{Todo, copied_out},
+    capture::Todo,
     channel_table::LearntToken,
     ring_search::{self, Rings, RungTokens as _},
     rung::DoorbellWord,
@@ -19,10 +19,6 @@ use nvcap_decode::{
     record::{CpuVa, Mapping, Record, Unmapping},
 };
 use nvcap_process::memory::{maps, scan, snapshot};
-
-/// Doorbells whose channel is not known write a record each, and where many of those wait, it becomes known late. After so long without any
-/// (ns), all channels that ring are known.
-const LEARNT_NS: u64 = 50_000_000;
 
 /// Result of taking records out of the ring buffer.
 pub(super) struct Drained {
@@ -55,17 +51,13 @@ impl Session {
                 },
             };
             if matches!(todo, Todo::Scan(_)) {
-                self.scanned = watchpoints::now();
+                self.learning.scans(watchpoints::now());
             }
             self.act(todo)?;
             self.drop_dead_pages();
             let now = watchpoints::now();
             if now >= until {
-                let learnt = now.saturating_sub(self.scanned) >= LEARNT_NS;
-                self.capture.copy_out(match learnt {
-                    true => copied_out::MOST,
-                    false => copied_out::MOST_LEARNING,
-                });
+                self.capture.copy_out(self.learning.most_copied(now));
                 return Ok(Drained { taken, all: false });
             }
         }

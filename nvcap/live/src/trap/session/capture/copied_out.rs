@@ -4,9 +4,35 @@
 use std::collections::VecDeque;
 
 /// The most bytes of records: beyond them the ring buffer is left to fill.
-pub(in super::super) const MOST: usize = 256 << 20;
+const MOST: usize = 256 << 20;
 /// The same while channels are being learnt: what tells of them waits behind what was copied out before it.
-pub(in super::super) const MOST_LEARNING: usize = 48 << 20;
+const MOST_LEARNING: usize = 48 << 20;
+
+/// Doorbells whose channel is not known write a record each, and where many of those wait, it becomes known late. After so long without any
+/// (ns), all channels that ring are known.
+const LEARNT_NS: u64 = 50_000_000;
+
+/// Learning of the channels that ring: while it goes on, less is copied out.
+#[derive(Debug, Default)]
+pub(in super::super) struct Learning {
+    /// Time at which a doorbell was last acted on whose channel was not known, ns.
+    scanned: u64,
+}
+
+impl Learning {
+    /// A doorbell is acted on whose channel is not known.
+    pub(in super::super) fn scans(&mut self, now: u64) {
+        self.scanned = now;
+    }
+
+    /// Returns the most bytes that may be copied out now.
+    pub(in super::super) fn most_copied(&self, now: u64) -> usize {
+        match now.saturating_sub(self.scanned) >= LEARNT_NS {
+            true => MOST,
+            false => MOST_LEARNING,
+        }
+    }
+}
 
 /// See the module. Oldest first.
 #[derive(Debug, Default)]
@@ -42,6 +68,14 @@ impl CopiedOut {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fewer_are_copied_out_while_channels_are_learnt() {
+        let mut learning = Learning::default();
+        learning.scans(LEARNT_NS);
+        assert_eq!(learning.most_copied(2 * LEARNT_NS - 1), MOST_LEARNING);
+        assert_eq!(learning.most_copied(2 * LEARNT_NS), MOST);
+    }
 
     #[test]
     fn records_come_in_their_order() {

@@ -1,7 +1,7 @@
 //! Fetching from the rings, from outside, of what no doorbell captured; or passing it over, where the user asked for that.
 
 use super::{
-    super::catch_up::{self, Fetch},
+    super::catch_up::{self, Fetch, Read},
     Capture,
 };
 use nvcap_decode::record::{How, Lost, Submission};
@@ -79,10 +79,9 @@ impl Capture {
     fn fetch(&mut self, index: u32) -> bool {
         // Before GP_PUT is read: what is left to a later doorbell after this is looked at again.
         let waiting = self.table.shared().take_waiting(index);
-        let waited = waiting > 0;
         let state = self.table.shared().get(index);
         let channel = &self.table[index];
-        let (pid, space) = (channel.announced.at.pid, channel.space);
+        let space = channel.space;
         let Some(memory) = self.spaces.memory(space) else {
             return false;
         };
@@ -111,16 +110,26 @@ impl Capture {
         if !read.segments.is_empty() && !self.table.confirms(index, &read.segments) {
             return true;
         }
+        self.pass_on_read(index, read, waiting > 0);
+        true
+    }
+
+    /// Passes on what was read of a ring, and notes how far that was. `waited`: doorbells were left to a later one.
+    fn pass_on_read(&mut self, index: u32, read: Read, waited: bool) {
+        let channel = &self.table[index];
+        let (pid, space) = (channel.announced.at.pid, channel.space);
         let (token, prev_put) = (channel.token, channel.index(read.from));
+        let (target, extended) = (read.target, read.extended);
         let id = match (read.segments.is_empty(), &read.lost) {
             (true, None) => None,
             (true, Some(_)) => self.table.id_of_loss(index, &mut self.out),
             (false, _) => Some(self.table.announce(index, read.at.time_ns, &mut self.out)),
         };
-        let (target, extended) = (read.target, read.extended);
-        let record = id
-            .filter(|_| !read.segments.is_empty())
-            .map(|id| Submission {
+        if let Some(what) = read.lost {
+            self.out.lost(pid, id, what);
+        }
+        if let Some(id) = id.filter(|_| !read.segments.is_empty()) {
+            let record = Submission {
                 at: read.at,
                 channel: id,
                 token,
@@ -137,11 +146,7 @@ impl Capture {
                 late: !waited,
                 thread: None,
                 segments: read.segments,
-            });
-        if let Some(what) = read.lost {
-            self.out.lost(pid, id, what);
-        }
-        if let Some(record) = record {
+            };
             self.pass_on(space, record);
         }
         if let Some(channel) = self.table.get_mut(index) {
@@ -149,6 +154,5 @@ impl Capture {
         }
         let shared = self.table.shared();
         shared.progress(index, target, target, extended);
-        true
     }
 }

@@ -24,6 +24,7 @@ use super::{
         assemble::{self, Assembler, Gathered, Raw},
         load::Loaded,
         shared::Shared,
+        space::ChannelState,
         watchpoints,
     },
     catch_up,
@@ -363,6 +364,11 @@ impl Capture {
         }
         self.drop_stale(&mut g);
         let head = &g.head;
+        let (space, pid) = (head.space, head.header.pid);
+        let doorbell = DoorbellWord {
+            space,
+            address: head.doorbell,
+        };
         let id = self
             .table
             .announce(index, head.header.time_ns, &mut self.out);
@@ -370,50 +376,12 @@ impl Capture {
         if let Some(channel) = self.table.get_mut(index) {
             channel.passed = (0, 0);
         }
-        let channel = &self.table[index];
-        let entries = g.segments.len() as u64;
-        let token = (head.token != c::NO_TOKEN).then_some(head.token);
-        // A scan finds entries of other channels than the one that was rung: of those the thread is not known, nor when they
-        // were rung for.
-        let scanned = head.header.flags & flag::SCANNED != 0;
-        let other = token.is_some() && channel.token.is_some() && token != channel.token;
-        let foreign = scanned && (other || unknown);
-        let mut at = assemble::at(&head.header);
-        if foreign {
-            at.tid = 0;
+        if head.header.flags & flag::BEFORE != 0 {
+            self.stopped.insert(space);
         }
-        let before = head.header.flags & flag::BEFORE != 0;
-        let batched = head.header.flags & flag::BATCHED != 0;
-        let late = filled || foreign || head.header.flags & flag::LATE != 0;
-        if before {
-            self.stopped.insert(head.space);
-        }
-        let record = Submission {
-            at,
-            channel: id,
-            token: if scanned { channel.token } else { token },
-            position: head.position,
-            gp_get: (head.get != c::NO_GET).then_some(head.get),
-            prev_put: channel.index(head.position),
-            gp_put: channel.index(head.position + entries),
-            ip: (!foreign).then_some(head.ip),
-            doorbell: (!foreign).then_some(CpuVa(head.doorbell)),
-            // What an earlier doorbell may have been rung for was committed before.
-            how: match ((before || c::TRAP_TO_END != 0) && !late, batched) {
-                (_, true) => How::Batched,
-                (true, false) => How::Precommit,
-                (false, false) => How::Trapped,
-            },
-            late,
-            thread: (!foreign).then(|| assemble::name(&head.comm).into()),
-            segments: g.segments,
-        };
-        let doorbell = DoorbellWord {
-            space: head.space,
-            address: head.doorbell,
-        };
-        self.rung.submitted(head.header.pid, doorbell);
-        self.pass_on(head.space, record);
+        let record = record_of(g, &self.table[index], id, Doubts { filled, unknown });
+        self.rung.submitted(pid, doorbell);
+        self.pass_on(space, record);
     }
 
     /// Drops entries that were submitted before their doorbell was stopped at, and whose memory was written over before it was read. They
@@ -507,6 +475,55 @@ impl Capture {
     /// Returns the map from a channel's GPU addresses to those in its process.
     fn addresses(&self, model_id: Option<ChannelId>) -> AddressMap {
         model_id.map_or_else(AddressMap::default, |id| self.model.address_map(id))
+    }
+}
+
+/// Reasons why a capture does not show its submission as its doorbell found it.
+#[derive(Clone, Copy)]
+struct Doubts {
+    /// A part was read later, from outside.
+    filled: bool,
+    /// Other doorbells may have been rung for it.
+    unknown: bool,
+}
+
+/// Returns the record of a capture; `id` is that of its announced channel.
+fn record_of(g: Gathered, channel: &ChannelState, id: ChannelId, doubts: Doubts) -> Submission {
+    let head = &g.head;
+    let flags = head.header.flags;
+    let token = (head.token != c::NO_TOKEN).then_some(head.token);
+    // A scan finds entries of other channels than the one that was rung: of those the thread is not known, nor when they
+    // were rung for.
+    let scanned = flags & flag::SCANNED != 0;
+    let other = token.is_some() && channel.token.is_some() && token != channel.token;
+    let foreign = scanned && (other || doubts.unknown);
+    let mut at = assemble::at(&head.header);
+    if foreign {
+        at.tid = 0;
+    }
+    let before = flags & flag::BEFORE != 0;
+    let batched = flags & flag::BATCHED != 0;
+    let late = doubts.filled || foreign || flags & flag::LATE != 0;
+    let entries = g.segments.len() as u64;
+    Submission {
+        at,
+        channel: id,
+        token: if scanned { channel.token } else { token },
+        position: head.position,
+        gp_get: (head.get != c::NO_GET).then_some(head.get),
+        prev_put: channel.index(head.position),
+        gp_put: channel.index(head.position + entries),
+        ip: (!foreign).then_some(head.ip),
+        doorbell: (!foreign).then_some(CpuVa(head.doorbell)),
+        // What an earlier doorbell may have been rung for was committed before.
+        how: match ((before || c::TRAP_TO_END != 0) && !late, batched) {
+            (_, true) => How::Batched,
+            (true, false) => How::Precommit,
+            (false, false) => How::Trapped,
+        },
+        late,
+        thread: (!foreign).then(|| assemble::name(&head.comm).into()),
+        segments: g.segments,
     }
 }
 
