@@ -25,7 +25,7 @@ pub mod fatbin;
 mod info;
 
 pub use elf::MOST_READ;
-use elf::{Elf, NOBITS};
+use elf::{Elf, NOBITS, Section};
 pub use info::{Bank, Param};
 
 /// The most relocations that are kept of one image.
@@ -78,10 +78,57 @@ impl Image {
     #[must_use]
     pub fn read<M: Peek + ?Sized>(memory: &M, at: u64) -> Option<Self> {
         let mut elf = Elf::read(memory, at)?;
-        let mut functions = Vec::new();
-        // By the index of the section.
-        let mut by_section = HashMap::new();
         let sections = std::mem::take(&mut elf.sections);
+        let mut of_image = Functions::of(&sections);
+        // Mostly in the order of their places, so that each part of the image is read once.
+        for section in &sections {
+            match section.name.as_str() {
+                ".nv.compat" => elf.accelerated |= info::is_accelerated(&elf.bytes(section)),
+                ".nv.info" => of_image.add_registers(&elf.bytes(section)),
+                _ => of_image.describe(&mut elf, section),
+            }
+        }
+        let functions = of_image.in_order();
+        Some(Self {
+            at,
+            len: elf.len(&sections),
+            sm: elf.sm,
+            accelerated: elf.accelerated,
+            relocatable: elf.relocatable,
+            functions,
+        })
+    }
+
+    /// The architecture as toolkits name it: `sm_90`, `sm_100a`.
+    #[must_use]
+    pub fn target(&self) -> String {
+        let only = if self.accelerated { "a" } else { "" };
+        format!("sm_{}{only}", self.sm)
+    }
+
+    /// The function with this mangled name.
+    #[must_use]
+    pub fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().find(|f| f.name == name)
+    }
+}
+
+/// The functions of an image that is being read.
+struct Functions {
+    functions: Vec<Function>,
+    /// Index in `functions`, by the index of the section with the code.
+    by_section: HashMap<u32, usize>,
+    /// Index of the section with the code, by the index of the symbol.
+    by_symbol: HashMap<u32, u32>,
+    /// Relocations of all functions so far.
+    relocations: usize,
+}
+
+impl Functions {
+    /// A function for each section with code.
+    fn of(sections: &[Section]) -> Self {
+        let mut functions = Vec::new();
+        let mut by_section = HashMap::new();
         for (section, index) in sections.iter().zip(0..) {
             let Some(name) = section.name.strip_prefix(".text.") else {
                 continue;
@@ -104,80 +151,70 @@ impl Image {
                 relocations: Vec::new(),
             });
         }
-        let by_symbol: HashMap<u32, u32> =
-            functions.iter().map(|f| (f.symbol, f.section)).collect();
-        let mut relocations = 0;
-        // Mostly in the order of their places, so that each part of the image is read once.
-        for section in &sections {
-            if section.name == ".nv.compat" {
-                elf.accelerated |= info::is_accelerated(&elf.bytes(section));
-                continue;
-            }
-            if section.name == ".nv.info" {
-                for (symbol, count) in info::registers(&elf.bytes(section)) {
-                    let index = by_symbol.get(&symbol).and_then(|s| by_section.get(s));
-                    if let Some(function) = index.and_then(|&i| functions.get_mut(i)) {
-                        function.registers = Some(count);
-                    }
-                }
-                continue;
-            }
-            let Some(&index) = by_section.get(&section.info) else {
-                continue;
-            };
-            let Some(function) = functions.get_mut(index) else {
-                continue;
-            };
-            let of = |prefix: &str| section.name.strip_prefix(prefix) == Some(&function.name);
-            if of(".nv.info.") {
-                let found = info::parameters(&elf.bytes(section));
-                function.params = found.params;
-                function.bank = found.bank;
-            } else if (section.kind == REL && of(".rel.text."))
-                || (section.kind == RELA && of(".rela.text."))
-            {
-                let word = if elf.wide { 8 } else { 4 };
-                let each = if section.kind == REL { 2 } else { 3 } * word;
-                let bytes = elf.bytes(section);
-                let places = bytes.chunks_exact(each);
-                let places = places.filter_map(|r| match word {
-                    8 => u64_at(r, 0),
-                    _ => u32_at(r, 0).map(u64::from),
-                });
-                let len = function.code.end - function.code.start;
-                let before = function.relocations.len();
-                let left = MOST_RELOCATIONS.saturating_sub(relocations);
-                function
-                    .relocations
-                    .extend(places.filter(|at| *at < len).take(left));
-                relocations += function.relocations.len() - before;
+        Self {
+            by_symbol: functions.iter().map(|f| (f.symbol, f.section)).collect(),
+            by_section,
+            functions,
+            relocations: 0,
+        }
+    }
+
+    /// Takes the registers of functions from the attributes of the image.
+    fn add_registers(&mut self, attributes: &[u8]) {
+        for (symbol, count) in info::registers(attributes) {
+            let section = self.by_symbol.get(&symbol);
+            let index = section.and_then(|s| self.by_section.get(s));
+            if let Some(function) = index.and_then(|&i| self.functions.get_mut(i)) {
+                function.registers = Some(count);
             }
         }
-        for function in &mut functions {
+    }
+
+    /// Takes parameters or relocations of a function from a section, if that is what the section has.
+    fn describe<M: Peek + ?Sized>(&mut self, elf: &mut Elf<'_, M>, section: &Section) {
+        let index = self.by_section.get(&section.info);
+        let Some(function) = index.and_then(|&i| self.functions.get_mut(i)) else {
+            return;
+        };
+        let of = |prefix: &str| section.name.strip_prefix(prefix) == Some(&function.name);
+        if of(".nv.info.") {
+            let found = info::parameters(&elf.bytes(section));
+            function.params = found.params;
+            function.bank = found.bank;
+        } else if (section.kind == REL && of(".rel.text."))
+            || (section.kind == RELA && of(".rela.text."))
+        {
+            let word = if elf.wide { 8 } else { 4 };
+            let left = MOST_RELOCATIONS.saturating_sub(self.relocations);
+            let bytes = elf.bytes(section);
+            self.relocations += function.add_relocations(&bytes, section.kind, word, left);
+        }
+    }
+
+    /// All of them, each with its relocations in order.
+    fn in_order(mut self) -> Vec<Function> {
+        for function in &mut self.functions {
             function.relocations.sort_unstable();
             function.relocations.dedup();
         }
-        Some(Self {
-            at,
-            len: elf.len(&sections),
-            sm: elf.sm,
-            accelerated: elf.accelerated,
-            relocatable: elf.relocatable,
-            functions,
-        })
+        self.functions
     }
+}
 
-    /// The architecture as toolkits name it: `sm_90`, `sm_100a`.
-    #[must_use]
-    pub fn target(&self) -> String {
-        let only = if self.accelerated { "a" } else { "" };
-        format!("sm_{}{only}", self.sm)
-    }
-
-    /// The function with this mangled name.
-    #[must_use]
-    pub fn function(&self, name: &str) -> Option<&Function> {
-        self.functions.iter().find(|f| f.name == name)
+impl Function {
+    /// Adds the relocations of a section of type `kind` ([`REL`] or [`RELA`]) with words of `word` bytes, at most `most` of
+    /// them. Returns their number.
+    fn add_relocations(&mut self, bytes: &[u8], kind: u32, word: usize, most: usize) -> usize {
+        let each = if kind == REL { 2 } else { 3 } * word;
+        let places = bytes.chunks_exact(each).filter_map(|r| match word {
+            8 => u64_at(r, 0),
+            _ => u32_at(r, 0).map(u64::from),
+        });
+        let len = self.code.end - self.code.start;
+        let before = self.relocations.len();
+        self.relocations
+            .extend(places.filter(|at| *at < len).take(most));
+        self.relocations.len() - before
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     class_dispatch::Plans,
     defaults::Chip,
     driver_writes::DriverWrites,
-    event::{Body, ChipBy, Context, Engine, EntryHead, Event, Operation, Stop, SubmissionHead},
+    event::{Body, ChipBy, Context, Engine, Event, Operation, SubmissionHead},
     graph::Graphs,
     kernels::Kernels,
     shadow::{Shadow, Space},
@@ -15,10 +15,9 @@ use super::{
 };
 use crate::record::{self, ChannelId, Kernel, Submission};
 use crate::wire::{
-    GpuVa,
-    entry::{self, EntryKind},
+    GpuVa, entry,
     hash::{NumberMap, NumberSet},
-    stream::{Item, Stream},
+    stream::Stream,
 };
 
 /// Options of a decoder.
@@ -301,11 +300,7 @@ impl Decoder {
         let Some(channel) = channels.get_mut(&s.channel) else {
             return;
         };
-        channel.token = channel.token.or(s.token);
-        if channel.next_position.is_some_and(|p| p != s.position) {
-            channel.stream.reset();
-        }
-        channel.next_position = s.position.checked_add(s.segments.len() as u64);
+        channel.goes_on_with(s);
         let class = context.class.or(channel.class);
         let engine = if context.engine == Engine::Unknown {
             channel.engine
@@ -362,60 +357,11 @@ impl Decoder {
         unit.chip = unit.chips.of(s, examined);
         unit.chip_news();
         unit.settle_host();
-        for (index, segment) in s.segments.iter().enumerate() {
-            unit.counts.entries += 1;
-            unit.entry = index as u32;
-            let kind = entry::read(segment.entry, channel.base);
-            if unit.wants.entries {
-                let head = EntryHead {
-                    index: index as u32,
-                    raw: segment.entry,
-                    kind,
-                    bytes: &segment.bytes,
-                };
-                unit.emit(Body::Entry(head));
-            }
-            match kind {
-                EntryKind::Control {
-                    opcode, operand, ..
-                } => {
-                    unit.counts.controls += 1;
-                    entry::control_passed(opcode, operand, &mut channel.base);
-                }
-                // Not fetched while its subdevice is masked out.
-                EntryKind::Segment {
-                    conditional: true, ..
-                } if channel.stream.masked() => {}
-                EntryKind::Segment { len, .. } => {
-                    unit.segment = &segment.bytes;
-                    // Unfinished data continues: then this entry is a part of the one before.
-                    unit.only_inline |= channel.stream.pending() == 0;
-                    for item in channel.stream.runs(&segment.bytes, len, &segment.holes) {
-                        match item {
-                            Item::Run(run) => unit.run(&run),
-                            Item::Control(..) => {}
-                            Item::Skipped {
-                                subchannel,
-                                address,
-                                words,
-                            } => unit.skip(subchannel, address, words),
-                            Item::Stop(offset, why) => {
-                                unit.counts.stops += 1;
-                                unit.emit(Body::Stop(Stop {
-                                    entry: index as u32,
-                                    offset,
-                                    why,
-                                }));
-                            }
-                        }
-                    }
-                    unit.end_of_entry(len.into());
-                }
-            }
-        }
+        unit.entries(s, &mut channel.stream, &mut channel.base);
     }
 }
 
+/// The head of a submission: its positions, and sums over its entries.
 fn head_of(s: &Submission) -> SubmissionHead {
     let mut bytes = 0;
     let mut missing = 0;

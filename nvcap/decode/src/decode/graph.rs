@@ -32,6 +32,17 @@ pub(super) struct Named {
     pub reader: Reader,
 }
 
+impl Named {
+    fn run(&self, how: LaunchHow) -> Run {
+        Run {
+            address: self.address,
+            how,
+            action: Some(self.action),
+            reader: self.reader,
+        }
+    }
+}
+
 /// A QMD that runs, or would if it were known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
@@ -188,6 +199,76 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Queues the QMDs that run at once, and notes those that are made ready. Returns the releases whose QMDs are unknown:
+    /// each may release any QMD that is ready.
+    fn begin(&mut self, named: &[Named]) -> Vec<Run> {
+        let mut blind_releases = Vec::new();
+        for n in named {
+            let needs = n.reader.needs(n.address, self.shadow, self.space);
+            match (n.action.effect(), needs) {
+                (Effect::None, _) => {}
+                (Effect::Schedules, Some(v)) if v.requires_pcas || v.dependence > 0 || v.null => {
+                    self.ready.insert(n.address);
+                }
+                (Effect::Schedules, _) => {
+                    self.queue.push_back((n.run(LaunchHow::Scheduled), true));
+                }
+                (Effect::Releases, Some(_)) => {
+                    self.released.insert(n.address);
+                    self.countdowns.remove(&n.address);
+                    self.queue.push_back((n.run(LaunchHow::Released), true));
+                }
+                (Effect::Releases, None) => blind_releases.push(n.run(LaunchHow::Released)),
+            }
+            self.started.uploaded |= n.action == PcasAction::InvalidateCopySchedule;
+        }
+        blind_releases
+    }
+
+    /// Runs the queue to its end, with the QMDs that the running ones add to it. `written` are those that the entry wrote.
+    fn follow_all(&mut self, written: &NumberSet<u64>) {
+        while let Some((run, by_grid)) = self.queue.pop_front() {
+            if !self.seen.insert(run.address) || self.started.runs.len() >= MOST_RUNS {
+                continue;
+            }
+            self.first = self.first.or(Some(run.address));
+            let here = written.contains(&run.address);
+            self.started.uploaded |= here;
+            let Some(view) = run.reader.view(run.address, self.shadow, self.space) else {
+                self.started.graph = true;
+                self.started.push(run, None);
+                continue;
+            };
+            self.follow(run, &view);
+            if !view.null {
+                let of_grid = run.how == LaunchHow::Dependent && by_grid;
+                self.started.graph |= !here || of_grid || view.grid.contains(&0);
+                self.started.push(run, Some(view));
+            }
+        }
+    }
+
+    /// Gives each release of an unknown QMD one of the QMDs that are ready and were written here: programmatic dependent
+    /// launches of an attached process, whose companion was not seen. The releases left over are parts of a graph.
+    fn release_blindly(
+        &mut self,
+        named: &[Named],
+        written: &NumberSet<u64>,
+        mut blind_releases: Vec<Run>,
+    ) {
+        for n in named {
+            let ready = self.ready.contains(&n.address) && written.contains(&n.address);
+            if ready && !blind_releases.is_empty() && self.seen.insert(n.address) {
+                blind_releases.pop();
+                self.started.push(n.run(LaunchHow::Released), None);
+            }
+        }
+        self.started.graph |= !blind_releases.is_empty();
+        for run in blind_releases {
+            self.started.push(run, None);
+        }
+    }
+
     /// Follows what a running QMD does to others.
     fn follow(&mut self, run: Run, view: &View) {
         // Goes before those that wait, in their order: a chain is followed to its end first.
@@ -308,68 +389,9 @@ impl Graphs {
             queue: VecDeque::new(),
             started: Started::default(),
         };
-        // A release whose QMD is unknown may release any QMD that is ready.
-        let mut blind_releases = Vec::new();
-        for n in named {
-            let run = |how| Run {
-                address: n.address,
-                how,
-                action: Some(n.action),
-                reader: n.reader,
-            };
-            let needs = n.reader.needs(n.address, walk.shadow, space);
-            match (n.action.effect(), needs) {
-                (Effect::None, _) => {}
-                (Effect::Schedules, Some(v)) if v.requires_pcas || v.dependence > 0 || v.null => {
-                    walk.ready.insert(n.address);
-                }
-                (Effect::Schedules, _) => walk.queue.push_back((run(LaunchHow::Scheduled), true)),
-                (Effect::Releases, Some(_)) => {
-                    walk.released.insert(n.address);
-                    walk.countdowns.remove(&n.address);
-                    walk.queue.push_back((run(LaunchHow::Released), true));
-                }
-                (Effect::Releases, None) => blind_releases.push(run(LaunchHow::Released)),
-            }
-            walk.started.uploaded |= n.action == PcasAction::InvalidateCopySchedule;
-        }
-        while let Some((run, by_grid)) = walk.queue.pop_front() {
-            if !walk.seen.insert(run.address) || walk.started.runs.len() >= MOST_RUNS {
-                continue;
-            }
-            walk.first = walk.first.or(Some(run.address));
-            let here = written.contains(&run.address);
-            walk.started.uploaded |= here;
-            let Some(view) = run.reader.view(run.address, walk.shadow, space) else {
-                walk.started.graph = true;
-                walk.started.push(run, None);
-                continue;
-            };
-            walk.follow(run, &view);
-            if !view.null {
-                let of_grid = run.how == LaunchHow::Dependent && by_grid;
-                walk.started.graph |= !here || of_grid || view.grid.contains(&0);
-                walk.started.push(run, Some(view));
-            }
-        }
-        // Programmatic dependent launches of an attached process: the companion was not seen.
-        for n in named {
-            let ready = walk.ready.contains(&n.address) && written.contains(&n.address);
-            if ready && !blind_releases.is_empty() && walk.seen.insert(n.address) {
-                blind_releases.pop();
-                let run = Run {
-                    address: n.address,
-                    how: LaunchHow::Released,
-                    action: Some(n.action),
-                    reader: n.reader,
-                };
-                walk.started.push(run, None);
-            }
-        }
-        walk.started.graph |= !blind_releases.is_empty();
-        for run in blind_releases {
-            walk.started.push(run, None);
-        }
+        let blind_releases = walk.begin(named);
+        walk.follow_all(written);
+        walk.release_blindly(named, written, blind_releases);
         walk.started
     }
 

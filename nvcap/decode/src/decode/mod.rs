@@ -63,6 +63,7 @@ mod decoder;
 pub mod defaults;
 mod driver_writes;
 pub mod encode;
+mod entries;
 pub mod event;
 mod evidence;
 pub mod explain;

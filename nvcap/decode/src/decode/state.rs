@@ -9,6 +9,7 @@ use super::{
     event::Engine,
     shadow::Space,
 };
+use crate::record::Submission;
 use crate::wire::stream::Stream;
 
 /// Values of the methods of one subchannel, and operations that are being put together from them.
@@ -136,6 +137,17 @@ pub(super) struct ChannelBindings {
     pub next_position: Option<u64>,
     /// Submissions that were searched for evidence of the chip while it was assumed.
     pub chip_searches: u8,
+}
+
+impl ChannelBindings {
+    /// Notes a submission's token and place in the ring. Data of a method in progress ends where entries are missing before it.
+    pub(super) fn goes_on_with(&mut self, s: &Submission) {
+        self.token = self.token.or(s.token);
+        if self.next_position.is_some_and(|p| p != s.position) {
+            self.stream.reset();
+        }
+        self.next_position = s.position.checked_add(s.segments.len() as u64);
+    }
 }
 
 /// The engine of an NV2080_ENGINE_TYPE.

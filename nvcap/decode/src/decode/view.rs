@@ -200,181 +200,209 @@ struct Next {
     pointer: (Slot, u32),
 }
 
-impl QmdFields {
-    fn new(layout: Layout) -> Self {
-        // The newest spelling first; the task's own field before the array over all tasks.
-        let field = |names: &[&str]| -> Slot {
-            let found = names
-                .iter()
-                .find_map(|name| layout.fields().find(|f| f.name() == *name));
-            let Some(f) = found else {
-                return Slot::default();
-            };
-            // In an array over the tasks of 05_01 the first index is the task: the elements of a task have the second.
-            let second = f.stride()[1] != 0;
-            let shift = f
-                .name()
-                .rsplit_once("_SHIFTED")
-                .and_then(|(_, n)| n.parse().ok());
-            let width = u32::from(f.high() - f.low()) + 1;
-            Slot {
-                low: u32::from(f.low()),
-                width,
-                mask: u64::MAX >> (64 - width.min(64)),
-                stride: u32::from(f.stride()[usize::from(second)]),
-                count: u32::from(f.count()[usize::from(second)]),
-                shift: shift.unwrap_or(0),
-            }
+impl Slot {
+    /// The first of `names` that the layout has; a slot without a width if it has none.
+    fn named(layout: Layout, names: &[&str]) -> Self {
+        let found = names
+            .iter()
+            .find_map(|name| layout.fields().find(|f| f.name() == *name));
+        let Some(f) = found else {
+            return Self::default();
         };
-        let text = |a: &str, b: &str| -> Slot { field(&[a, b]) };
-        let axis = |i: usize| {
-            let new = ["GRID_WIDTH", "GRID_HEIGHT", "GRID_DEPTH"][i];
-            let old = ["CTA_RASTER_WIDTH", "CTA_RASTER_HEIGHT", "CTA_RASTER_DEPTH"][i];
-            field(&[new, old, &format!("SUB_TASK_{new}")])
-        };
-        let thread = |i: usize| {
-            let name = format!("CTA_THREAD_DIMENSION{i}");
-            text(&name, &format!("SUB_TASK_{name}"))
-        };
-        let program = |part: &str| {
-            let name = format!("PROGRAM_ADDRESS_{part}");
-            field(&[
+        // In an array over the tasks of 05_01 the first index is the task: the elements of a task have the second.
+        let second = f.stride()[1] != 0;
+        let shift = f
+            .name()
+            .rsplit_once("_SHIFTED")
+            .and_then(|(_, n)| n.parse().ok());
+        let width = u32::from(f.high() - f.low()) + 1;
+        Self {
+            low: u32::from(f.low()),
+            width,
+            mask: u64::MAX >> (64 - width.min(64)),
+            stride: u32::from(f.stride()[usize::from(second)]),
+            count: u32::from(f.count()[usize::from(second)]),
+            shift: shift.unwrap_or(0),
+        }
+    }
+}
+
+/// The spellings of a layout's fields: the newest first, and the task's own field before the array over all tasks.
+#[derive(Clone, Copy)]
+struct Spelling(Layout);
+
+impl Spelling {
+    fn field(self, names: &[&str]) -> Slot {
+        Slot::named(self.0, names)
+    }
+
+    /// One field for each of three axes.
+    fn axes(self, names: [&str; 3]) -> [Slot; 3] {
+        names.map(|name| self.field(&[name]))
+    }
+
+    fn grid(self, i: usize) -> Slot {
+        let new = ["GRID_WIDTH", "GRID_HEIGHT", "GRID_DEPTH"][i];
+        let old = ["CTA_RASTER_WIDTH", "CTA_RASTER_HEIGHT", "CTA_RASTER_DEPTH"][i];
+        self.field(&[new, old, &format!("SUB_TASK_{new}")])
+    }
+
+    fn block(self, i: usize) -> Slot {
+        let name = format!("CTA_THREAD_DIMENSION{i}");
+        self.field(&[&name, &format!("SUB_TASK_{name}")])
+    }
+
+    fn local_memory(self) -> Slot {
+        let name = "SHADER_LOCAL_MEMORY_LOW_SIZE";
+        self.field(&[
+            name,
+            &format!("{name}_SHIFTED4"),
+            &format!("SUB_TASK_{name}_SHIFTED4"),
+        ])
+    }
+
+    /// Address of the program, in layouts that do not have its offset from SET_PROGRAM_REGION instead.
+    fn program_address(self) -> Pair {
+        let half = |half: &str| {
+            let name = format!("PROGRAM_ADDRESS_{half}");
+            self.field(&[
                 &name,
                 &format!("{name}_SHIFTED4"),
                 &format!("SUB_TASK_{name}_SHIFTED4"),
             ])
         };
-        let bank = |what: &str| {
-            let buffer = format!("CONSTANT_BUFFER_{what}");
-            let task = format!("SUB_TASK_CONSTANT_BANK_{what}");
-            field(&[
-                &buffer,
-                &format!("{buffer}_SHIFTED4"),
-                &format!("{buffer}_SHIFTED6"),
-                &task,
-                &format!("{task}_SHIFTED4"),
-                &format!("{task}_SHIFTED6"),
-            ])
+        Pair {
+            low: half("LOWER"),
+            high: half("UPPER"),
+        }
+    }
+
+    /// A field of the constant banks, as an array over all of them.
+    fn bank(self, field: &str) -> Slot {
+        let buffer = format!("CONSTANT_BUFFER_{field}");
+        let task = format!("SUB_TASK_CONSTANT_BANK_{field}");
+        self.field(&[
+            &buffer,
+            &format!("{buffer}_SHIFTED4"),
+            &format!("{buffer}_SHIFTED6"),
+            &task,
+            &format!("{task}_SHIFTED4"),
+            &format!("{task}_SHIFTED6"),
+        ])
+    }
+
+    /// Release number `i`: its own enable bit, or its element of the bits of all.
+    fn release(self, i: usize) -> Release {
+        let own = self.field(&[
+            &format!("RELEASE{i}_ENABLE"),
+            &format!("SEMAPHORE_RELEASE_ENABLE{i}"),
+        ]);
+        let (enable, element) = if own.width != 0 {
+            (own, 0)
+        } else {
+            (self.field(&["RELEASE_ENABLE"]), i as u32)
         };
-        let release = |i: usize| {
-            let part = |what: &str, old: &str, half: &str| {
-                let new = format!("RELEASE_SEMAPHORE{i}_{what}_{half}");
-                let old = format!("RELEASE{i}_{old}");
-                // The oldest layouts have a payload of 32 bits only, with no half in its name.
-                let whole = if half == "LOWER" { old.as_str() } else { "" };
-                field(&[&new, &format!("{old}_{half}"), whole])
-            };
-            let pair = |what: &str, old: &str| Pair {
-                low: part(what, old, "LOWER"),
-                high: part(what, old, "UPPER"),
-            };
-            let own = text(
-                &format!("RELEASE{i}_ENABLE"),
-                &format!("SEMAPHORE_RELEASE_ENABLE{i}"),
-            );
-            let array = field(&["RELEASE_ENABLE"]);
-            let (enable, element) = if own.width != 0 {
-                (own, 0)
-            } else {
-                (array, i as u32)
-            };
-            Release {
-                enable,
-                element,
-                address: pair("ADDR", "ADDRESS"),
-                payload: pair("PAYLOAD", "PAYLOAD"),
-            }
-        };
-        let dependent = |i: usize| {
-            let choose = |own: &str, array: &[&str]| {
-                let (own, array) = (field(&[own]), field(array));
-                match (own.width, array.count as usize) {
-                    (0, n) if i < n => (array, i as u32),
-                    (0, _) => (Slot::default(), 0),
-                    _ => (own, 0),
-                }
-            };
-            Next {
-                enable: choose(
-                    &format!("DEPENDENT_QMD{i}_ENABLE"),
-                    &["DEPENDENT_QMD_ENABLE", "DEPENDENT_QMD_SCHEDULE_ENABLE"],
-                ),
-                action: choose(
-                    &format!("DEPENDENT_QMD{i}_ACTION"),
-                    &["DEPENDENT_QMD_ACTION"],
-                ),
-                pointer: choose(
-                    &format!("DEPENDENT_QMD{i}_POINTER"),
-                    &["DEPENDENT_QMD_POINTER"],
-                ),
-            }
-        };
-        let program = Pair {
-            low: program("LOWER"),
-            high: program("UPPER"),
-        };
-        let relative = program.low.width == 0;
-        Self {
-            kind: field(&["QMD_TYPE"]),
-            is_queue: field(&["IS_QUEUE"]),
-            grid: [axis(0), axis(1), axis(2)],
-            block: [thread(0), thread(1), thread(2)],
-            cluster: [
-                field(&["GPC_CGA_WIDTH"]),
-                field(&["GPC_CGA_HEIGHT"]),
-                field(&["GPC_CGA_DEPTH"]),
-            ],
-            gpu_cluster: [
-                field(&["GPU_CGA_WIDTH"]),
-                field(&["GPU_CGA_HEIGHT"]),
-                field(&["GPU_CGA_DEPTH"]),
-            ],
-            registers: field(&[
-                "REGISTER_COUNT_V",
-                "REGISTER_COUNT",
-                "SUB_TASK_REGISTER_COUNT",
-            ]),
-            shared: field(&[
-                "SHARED_MEMORY_SIZE",
-                "SHARED_MEMORY_SIZE_SHIFTED7",
-                "SUB_TASK_SHARED_MEMORY_SIZE_SHIFTED7",
-            ]),
-            local: {
-                let name = "SHADER_LOCAL_MEMORY_LOW_SIZE";
-                field(&[
-                    name,
-                    &format!("{name}_SHIFTED4"),
-                    &format!("SUB_TASK_{name}_SHIFTED4"),
-                ])
-            },
-            barriers: text("BARRIER_COUNT", "SUB_TASK_BARRIER_COUNT"),
-            program: if relative {
-                Pair {
-                    low: field(&["PROGRAM_OFFSET"]),
-                    high: Slot::default(),
-                }
-            } else {
-                program
-            },
-            prefetch: Pair {
-                low: field(&["PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED"]),
-                high: field(&["PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED"]),
-            },
-            program_relative: relative,
-            bank_valid: bank("VALID"),
-            bank_address: Pair {
-                low: bank("ADDR_LOWER"),
-                high: bank("ADDR_UPPER"),
-            },
-            bank_size: bank("SIZE"),
-            releases: [release(0), release(1), release(2)],
-            dependents: [dependent(0), dependent(1)],
-            dependence: field(&["DEPENDENCE_COUNTER"]),
-            requires_pcas: field(&["REQUIRE_SCHEDULING_PCAS"]),
+        Release {
+            enable,
+            element,
+            address: self.release_halves(i, "ADDR", "ADDRESS"),
+            payload: self.release_halves(i, "PAYLOAD", "PAYLOAD"),
+        }
+    }
+
+    /// Address or payload of release `i`, by its part of the names in newer and in older layouts.
+    fn release_halves(self, i: usize, new: &str, old: &str) -> Pair {
+        let new = format!("RELEASE_SEMAPHORE{i}_{new}");
+        let old = format!("RELEASE{i}_{old}");
+        Pair {
+            // The oldest layouts have a payload of 32 bits only, with no half in its name.
+            low: self.field(&[&format!("{new}_LOWER"), &format!("{old}_LOWER"), &old]),
+            high: self.field(&[&format!("{new}_UPPER"), &format!("{old}_UPPER")]),
+        }
+    }
+
+    /// Dependent number `i`.
+    fn dependent(self, i: usize) -> Next {
+        Next {
+            enable: self.own_or_element(
+                i,
+                &format!("DEPENDENT_QMD{i}_ENABLE"),
+                &["DEPENDENT_QMD_ENABLE", "DEPENDENT_QMD_SCHEDULE_ENABLE"],
+            ),
+            action: self.own_or_element(
+                i,
+                &format!("DEPENDENT_QMD{i}_ACTION"),
+                &["DEPENDENT_QMD_ACTION"],
+            ),
+            pointer: self.own_or_element(
+                i,
+                &format!("DEPENDENT_QMD{i}_POINTER"),
+                &["DEPENDENT_QMD_POINTER"],
+            ),
+        }
+    }
+
+    /// The field `own`, or element `i` of the field `array`; neither in layouts with fewer elements.
+    fn own_or_element(self, i: usize, own: &str, array: &[&str]) -> (Slot, u32) {
+        let (own, array) = (self.field(&[own]), self.field(array));
+        match (own.width, array.count as usize) {
+            (0, n) if i < n => (array, i as u32),
+            (0, _) => (Slot::default(), 0),
+            _ => (own, 0),
         }
     }
 }
 
+impl QmdFields {
+    fn new(layout: Layout) -> Self {
+        let of = Spelling(layout);
+        let address = of.program_address();
+        let relative = address.low.width == 0;
+        Self {
+            kind: of.field(&["QMD_TYPE"]),
+            is_queue: of.field(&["IS_QUEUE"]),
+            grid: [of.grid(0), of.grid(1), of.grid(2)],
+            block: [of.block(0), of.block(1), of.block(2)],
+            cluster: of.axes(["GPC_CGA_WIDTH", "GPC_CGA_HEIGHT", "GPC_CGA_DEPTH"]),
+            gpu_cluster: of.axes(["GPU_CGA_WIDTH", "GPU_CGA_HEIGHT", "GPU_CGA_DEPTH"]),
+            registers: of.field(&[
+                "REGISTER_COUNT_V",
+                "REGISTER_COUNT",
+                "SUB_TASK_REGISTER_COUNT",
+            ]),
+            shared: of.field(&[
+                "SHARED_MEMORY_SIZE",
+                "SHARED_MEMORY_SIZE_SHIFTED7",
+                "SUB_TASK_SHARED_MEMORY_SIZE_SHIFTED7",
+            ]),
+            local: of.local_memory(),
+            barriers: of.field(&["BARRIER_COUNT", "SUB_TASK_BARRIER_COUNT"]),
+            program: if relative {
+                Pair {
+                    low: of.field(&["PROGRAM_OFFSET"]),
+                    high: Slot::default(),
+                }
+            } else {
+                address
+            },
+            prefetch: Pair {
+                low: of.field(&["PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED"]),
+                high: of.field(&["PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED"]),
+            },
+            program_relative: relative,
+            bank_valid: of.bank("VALID"),
+            bank_address: Pair {
+                low: of.bank("ADDR_LOWER"),
+                high: of.bank("ADDR_UPPER"),
+            },
+            bank_size: of.bank("SIZE"),
+            releases: [of.release(0), of.release(1), of.release(2)],
+            dependents: [of.dependent(0), of.dependent(1)],
+            dependence: of.field(&["DEPENDENCE_COUNTER"]),
+            requires_pcas: of.field(&["REQUIRE_SCHEDULING_PCAS"]),
+        }
+    }
+}
 /// The plan of each version, made when first needed.
 fn plan(version: (u8, u8)) -> Option<&'static QmdFields> {
     static PLANS: OnceLock<ByVersion<Box<QmdFields>>> = OnceLock::new();

@@ -54,6 +54,7 @@ mod process;
 pub mod report;
 mod resolve;
 mod rm;
+mod rm_channel;
 mod rm_control;
 mod rm_map;
 mod space;

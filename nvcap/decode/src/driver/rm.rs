@@ -1,27 +1,16 @@
 //! Effects of RM ioctls on the model: objects are allocated, duplicated and freed.
 
 use super::{
-    call::{Call, Structure, Subject, esc, number},
+    call::{Call, Subject, esc, number},
     class::{self, aperture_of_class, is_channel, is_memory, is_usermode},
-    model::{Change, MAX_CHANNELS, MAX_CLIENTS, MAX_OBJECTS, Model},
-    object::{
-        Aperture, Caching, ChannelObject, Client, Kind, MemoryId, Object, ObjectRef, Space,
-        attributes,
-    },
+    model::{Change, MAX_CLIENTS, MAX_OBJECTS, Model},
+    object::{Aperture, Caching, Client, Kind, MemoryId, Object, ObjectRef, Space, attributes},
     process::Target,
 };
-use crate::record::{CpuVa, Origin};
-use crate::wire::GpuVa;
+use crate::record::CpuVa;
 
 /// NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE (nvos.h): no new address space, the device's own.
 const INDEX_GPU_DEVICE: u32 = 3;
-
-/// The notifier record that holds the token, unless the client chooses another
-/// (NV_CHANNELGPFIFO_NOTIFICATION_TYPE_WORK_SUBMIT_TOKEN).
-const TOKEN_INDEX: u32 = 1;
-
-/// Bytes by which a structure of a newer release may have grown before a field that is looked for.
-const MOST_GROWN: usize = 32;
 
 impl Model {
     pub(crate) fn rm(&mut self, call: &Call<'_>) {
@@ -257,134 +246,6 @@ impl Model {
             memory.aperture = aperture.or(memory.aperture);
             memory.caching = caching.or(memory.caching);
         }
-    }
-
-    pub(crate) fn alloc_channel(
-        &mut self,
-        call: &Call<'_>,
-        at: ObjectRef,
-        parent: u32,
-        class: u32,
-    ) {
-        let pid = call.ioctl.at.pid;
-        if self.channels.len() >= MAX_CHANNELS {
-            self.stats.refused += 1;
-            return;
-        }
-        // Before the channel gets its number: an old channel with that handle goes first.
-        if self.object(at).is_some() {
-            self.free(at);
-        }
-        let id = self.reserve_channel_id();
-        if !self.insert(pid, at, parent, class, Kind::Channel(id)) {
-            return;
-        }
-        let params = call.nested;
-        let get = |name: &str| params.as_ref().and_then(|p| p.get(name));
-        let handle = |name: &str| {
-            params
-                .as_ref()
-                .and_then(|p| p.u32(name))
-                .filter(|h| *h != 0)
-        };
-        let grown = { params.as_ref() }.and_then(|p| self.grown_before_userd(p, at.client));
-        let grown = grown.unwrap_or(0);
-        // hUserdMemory and userdOffset are arrays with one element per subdevice: the first is at their start.
-        let first = |name: &str, size: usize| {
-            let p = params.as_ref()?;
-            let grown = grown.next_multiple_of(size);
-            p.number_at(p.layout?.field(name)?.offset + grown, size)
-        };
-        let userd_at = first("hUserdMemory", 4)
-            .and_then(|h| u32::try_from(h).ok())
-            .filter(|h| *h != 0)
-            .zip(first("userdOffset", 8));
-        let tsg = self
-            .object(ObjectRef {
-                client: at.client,
-                handle: parent,
-            })
-            .filter(|o| matches!(o.kind, Kind::Tsg { .. }))
-            .map(|_| parent);
-        let context_share = handle("hContextShare");
-        // It lies behind them.
-        let engine = handle("engineType").filter(|_| grown == 0).or_else(|| {
-            let group = ObjectRef {
-                client: at.client,
-                handle: tsg?,
-            };
-            match self.object(group)?.kind {
-                Kind::Tsg { engine, .. } => engine,
-                _ => None,
-            }
-        });
-        let space = self.space_of_channel(at, handle("hVASpace"), context_share, tsg);
-        self.add_channel(ChannelObject {
-            at: call.ioctl.at,
-            id,
-            pid,
-            object: Some(at),
-            class: Some(class),
-            tsg,
-            context_share,
-            space,
-            engine,
-            gpu: None,
-            token: None,
-            ring_gpu: get("gpFifoOffset").map(GpuVa),
-            entries: get("gpFifoEntries").and_then(|e| u32::try_from(e).ok()),
-            userd_at,
-            notifier: handle("hObjectError"),
-            token_index: TOKEN_INDEX,
-            ring: None,
-            userd: None,
-            origin: Origin::Allocated,
-            announced: None,
-            submissions: 0,
-            gp_get: None,
-            gp_put: None,
-            named: false,
-        });
-    }
-
-    /// Bytes that a release newer than the tables has more before hUserdMemory, which no size tells: RM takes a channel's parameters whatever
-    /// size the call names. That handle is one of memory, of this client: none is near where nothing is told.
-    fn grown_before_userd(&self, params: &Structure<'_>, client: u32) -> Option<usize> {
-        let layout = params.layout.filter(|_| params.is_guess)?;
-        let offset = layout.field("hUserdMemory")?.offset;
-        let is_memory = |grown: &usize| {
-            let handle = params.u32_at(offset + grown).unwrap_or(0);
-            let at = ObjectRef { client, handle };
-            let object = self.object(at).filter(|_| handle != 0);
-            object.is_some_and(|o| matches!(o.kind, Kind::Memory(_)))
-        };
-        (0..=MOST_GROWN).step_by(4).find(is_memory)
-    }
-
-    /// The address space of a channel: its own, its context share's, its group's, or its device's default one.
-    pub(crate) fn space_of_channel(
-        &self,
-        at: ObjectRef,
-        own: Option<u32>,
-        context_share: Option<u32>,
-        tsg: Option<u32>,
-    ) -> Option<Space> {
-        let of = |handle: u32| ObjectRef {
-            client: at.client,
-            handle,
-        };
-        let shared = || match self.object(of(context_share?))?.kind {
-            Kind::ContextShare { space, .. } => space,
-            _ => None,
-        };
-        let grouped = || match self.object(of(tsg?))?.kind {
-            Kind::Tsg { space, .. } => space,
-            _ => None,
-        };
-        own.or_else(shared)
-            .or_else(grouped)
-            .or_else(|| self.clients.get(&at.client)?.device_of(at.handle))
-            .map(|handle| self.space(of(handle)))
     }
 
     /// The address space of a handle: its own, or its device's if it is another handle for that.

@@ -138,17 +138,20 @@ pub fn read(mut writes: Writes, period: u64, gaps: bool) -> Vec<Stamp> {
     stamps
 }
 
-/// The records of a trace: kernels of 20 us on one channel, and behind every fourth a copy of 12 us on another that waits for the
-/// kernel's stamp. Every second kernel is in the ring before the one before it has ended.
-pub fn records(kernels: u32, how: How) -> Vec<Record> {
-    let at = |time_ns, tid| At {
+fn at(time_ns: u64, tid: u32) -> At {
+    At {
         time_ns,
         pid: PID,
         tid,
-    };
+    }
+}
+
+/// The records before the first submission: the GPU, the process and its two channels.
+fn beginning() -> Vec<Record> {
+    let time_ns = OFFSET + 900_000;
     let channel = |id, engine, entries| {
         Record::Channel(Box::new(Channel {
-            at: at(OFFSET + 900_000, PID),
+            at: at(time_ns, PID),
             id,
             gpu: Some(0),
             token: None,
@@ -162,85 +165,129 @@ pub fn records(kernels: u32, how: How) -> Vec<Record> {
             origin: Origin::Given,
         }))
     };
-    let mut all = vec![
+    vec![
         Record::Gpu(Gpu {
-            at: at(OFFSET + 900_000, 0),
+            at: at(time_ns, 0),
             minor: 0,
             pci_device: 0x2335,
         }),
         Record::Process(Process {
-            at: at(OFFSET + 900_000, PID),
+            at: at(time_ns, PID),
             life: Life::Present {
                 name: "simulated".to_owned(),
             },
         }),
         channel(KERNELS, 1, 1024),
         channel(COPIES, 11, 512),
-    ];
-    let tid = if how == How::Observed { 0 } else { PID + 1 };
-    let seen = |doorbell: u64| match how {
-        How::Observed => (doorbell / 300_000 + 1) * 300_000 + OFFSET,
-        _ => doorbell + trap(0) + OFFSET,
-    };
-    let mut writes = Writes::new();
-    let mut submissions = Vec::new();
-    let (mut doorbell, mut free, mut copied, mut copies) = (1_000_000u64, 0u64, 0u64, 0u32);
-    for n in 0..kernels {
-        doorbell += if n % 2 == 0 { 40_000 } else { 5_000 };
-        let stamp = (doorbell + FETCH).max(free + NEXT);
+    ]
+}
+
+/// Kernels and copies as they are submitted and run, one after the other.
+struct Works {
+    how: How,
+    writes: Writes,
+    submissions: Vec<Submission>,
+    /// Ends of the last kernel and of the last copy.
+    ended: (u64, u64),
+    /// Number of copies so far.
+    copies: u32,
+}
+
+impl Works {
+    fn new(how: How) -> Self {
+        Self {
+            how,
+            writes: Writes::new(),
+            submissions: Vec::new(),
+            ended: (0, 0),
+            copies: 0,
+        }
+    }
+
+    /// Submission `n` of a channel whose ring has `entries` entries, as nvcap finds it.
+    fn found(
+        &self,
+        channel: ChannelId,
+        n: u32,
+        entries: u32,
+        doorbell: u64,
+        p: &Pushbuffer,
+    ) -> Submission {
+        let (time_ns, tid) = match self.how {
+            How::Observed => ((doorbell / 300_000 + 1) * 300_000 + OFFSET, 0),
+            _ => (doorbell + trap(0) + OFFSET, PID + 1),
+        };
+        let mut s = submission(channel, n.into(), time_ns, self.how, p);
+        (s.prev_put, s.gp_put) = (n % entries, (n + 1) % entries);
+        s.at.tid = tid;
+        s
+    }
+
+    /// Runs kernel `n`, of 20 us. Returns the time of its stamp.
+    fn kernel(&mut self, n: u32, doorbell: u64) -> u64 {
+        let stamp = (doorbell + FETCH).max(self.ended.0 + NEXT);
         let start = stamp + 576;
-        free = start + 20_000;
-        writes.push((stamp, KERNEL_STAMP, n + 1, true));
+        self.ended.0 = start + 20_000;
+        self.writes.push((stamp, KERNEL_STAMP, n + 1, true));
         let (end, number) = end_of(n);
-        writes.push((start + 1_500, end, number - 1, false));
-        writes.push((free + 300, end, number, false));
+        self.writes.push((start + 1_500, end, number - 1, false));
+        self.writes.push((self.ended.0 + 300, end, number, false));
         let mut p = Pushbuffer::new();
         p.bind(1, CLASS);
         for word in kernel(n).words() {
             p.raw(*word);
         }
-        let mut s = submission(KERNELS, n.into(), seen(doorbell), how, &p);
-        (s.prev_put, s.gp_put, s.gp_get) =
-            (n % 1024, (n + 1) % 1024, Some(n.saturating_sub(2) % 1024));
-        s.at.tid = tid;
-        submissions.push(s);
+        let mut s = self.found(KERNELS, n, 1024, doorbell, &p);
+        s.gp_get = Some(n.saturating_sub(2) % 1024);
+        self.submissions.push(s);
+        stamp
+    }
+
+    /// Runs a copy of 12 us that waits for the stamp of kernel `n`.
+    fn copy_behind(&mut self, n: u32, stamp: u64, doorbell: u64) {
+        let begin = (doorbell + FETCH).max(stamp + 1_000).max(self.ended.1);
+        self.ended.1 = begin + 12_000;
+        let number = self.copies + 1;
+        self.writes.push((self.ended.1, COPY_STAMP, number, true));
+        let mut p = Pushbuffer::new();
+        let acquire = [KERNEL_STAMP as u32, 2, n + 1, 0, 3];
+        p.named(0, 0xc86f, "SEM_ADDR_LO", &acquire)
+            .expect("methods");
+        p.copy(4, 0xc8b5, GpuVa(0x2_0000_1000), GpuVa(0x2_0000_9000), 4096)
+            .expect("methods");
+        p.named(
+            4,
+            0xc8b5,
+            "SET_SEMAPHORE_A",
+            &[2, COPY_STAMP as u32, number],
+        )
+        .expect("methods");
+        p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x14]).expect("a method");
+        let s = self.found(COPIES, self.copies, 512, doorbell, &p);
+        self.submissions.push(s);
+        self.copies = number;
+    }
+}
+
+/// The records of a trace: kernels of 20 us on one channel, and behind every fourth a copy of 12 us on another that waits for the
+/// kernel's stamp. Every second kernel is in the ring before the one before it has ended.
+pub fn records(kernels: u32, how: How) -> Vec<Record> {
+    let mut works = Works::new(how);
+    let mut doorbell = 1_000_000u64;
+    for n in 0..kernels {
+        doorbell += if n % 2 == 0 { 40_000 } else { 5_000 };
+        let stamp = works.kernel(n, doorbell);
         if n % 4 == 1 {
-            let rang = doorbell + 2_000;
-            let begin = (rang + FETCH).max(stamp + 1_000).max(copied);
-            copied = begin + 12_000;
-            writes.push((copied, COPY_STAMP, copies + 1, true));
-            let mut p = Pushbuffer::new();
-            p.named(
-                0,
-                0xc86f,
-                "SEM_ADDR_LO",
-                &[KERNEL_STAMP as u32, 2, n + 1, 0, 3],
-            )
-            .expect("methods");
-            p.copy(4, 0xc8b5, GpuVa(0x2_0000_1000), GpuVa(0x2_0000_9000), 4096)
-                .expect("methods");
-            p.named(
-                4,
-                0xc8b5,
-                "SET_SEMAPHORE_A",
-                &[2, COPY_STAMP as u32, copies + 1],
-            )
-            .expect("methods");
-            p.named(4, 0xc8b5, "LAUNCH_DMA", &[0x14]).expect("a method");
-            let mut s = submission(COPIES, copies.into(), seen(rang), how, &p);
-            (s.prev_put, s.gp_put) = (copies % 512, (copies + 1) % 512);
-            s.at.tid = tid;
-            submissions.push(s);
-            copies += 1;
+            works.copy_behind(n, stamp, doorbell + 2_000);
         }
     }
-    let until = doorbell + OFFSET + 1_000_000;
-    all.extend(submissions.into_iter().map(Record::Submission));
+    let mut all = beginning();
+    all.extend(works.submissions.into_iter().map(Record::Submission));
     all.push(Record::Stamps(Box::new(Stamps {
-        at: at(until, 0),
+        at: at(doorbell + OFFSET + 1_000_000, 0),
         from_ns: OFFSET,
         reads: 1,
-        stamps: read(writes, 1_100, false),
+        stamps: read(works.writes, 1_100, false),
     })));
     all
 }

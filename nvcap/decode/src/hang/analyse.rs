@@ -260,61 +260,64 @@ fn running(
     values: &Values,
     until: Option<u64>,
 ) -> Option<Work> {
-    let reachable = |s: &&Step| until.is_none_or(|w| s.position < w);
-    let behind = |position: u64| {
-        channel
-            .steps
-            .last()
-            .map_or(0, |last| last.position - position)
-    };
-    // A kernel that releases a semaphore at its end proves its own progress; the GPU goes on to the next entry meanwhile.
+    proven(channel, values, until).or_else(|| suspected(channel, progress, values, until))
+}
+
+/// Tells whether the GPU gets to a step, with a wait at `until`.
+fn is_reachable(step: &Step, until: Option<u64>) -> bool {
+    until.is_none_or(|w| step.position < w)
+}
+
+/// Number of steps behind a position.
+fn behind(channel: &ChannelState, position: u64) -> u64 {
+    channel
+        .steps
+        .last()
+        .map_or(0, |last| last.position - position)
+}
+
+/// The first kernel that runs by its own release: one that releases a semaphore at its end proves its own progress, and the
+/// GPU goes on to the next entry meanwhile.
+fn proven(channel: &ChannelState, values: &Values, until: Option<u64>) -> Option<Work> {
     for (n, step) in channel.steps.iter().enumerate() {
-        if step.pending || !reachable(&step) {
+        if step.pending || !is_reachable(step, until) {
             break;
         }
         let later = channel.steps.get(n + 1..).unwrap_or_default();
-        let open = |op: &&Operation| match op {
-            Operation::Launch(l) => is_running(l, channel.pid, values, later),
-            _ => false,
-        };
-        let mut all = step.operations.iter().filter(open);
-        if let Some(Operation::Launch(l)) = all.next() {
+        let kernel = step.operations.iter().find_map(|op| match op {
+            Operation::Launch(l) if is_running(l, channel.pid, values, later) => Some(l),
+            _ => None,
+        });
+        if let Some(kernel) = kernel {
             let unproven = |op: &&Operation| is_open(op, channel.pid, values);
             return Some(Work {
                 position: step.position,
                 index: step.index,
-                kind: WorkKind::Kernel(l.clone()),
+                kind: WorkKind::Kernel(kernel.clone()),
                 others: (step.operations.iter().filter(unproven).count() as u32).saturating_sub(1),
-                behind: behind(step.position),
+                behind: behind(channel, step.position),
                 certain: true,
             });
         }
     }
-    let fetched: Vec<&Step> = channel
-        .steps
-        .iter()
-        .filter(|s| !s.pending && progress.certain && Some(s.position) >= progress.first)
-        .filter(reachable)
-        .collect();
-    // With GP_GET alone: the newest fetched step may be done or not; it is to blame where others wait behind it.
-    let (steps, certain) = if progress.certain {
-        // GP_GET may be at the very entry whose work runs.
-        let head = channel.steps.iter().find(|s| s.pending).filter(reachable);
-        let head = head.filter(|_| fetched.is_empty());
-        (fetched.into_iter().chain(head).collect::<Vec<_>>(), true)
-    } else if channel.pending() > 0 && progress.line.is_none_or(|l| l.value.is_none()) {
-        let newest = channel.steps.iter().rfind(|s| !s.pending).filter(reachable);
-        (newest.into_iter().collect(), false)
-    } else {
-        return None;
-    };
+    None
+}
+
+/// The work that the channel's progress points to.
+fn suspected(
+    channel: &ChannelState,
+    progress: &Position,
+    values: &Values,
+    until: Option<u64>,
+) -> Option<Work> {
+    let (steps, certain) = suspects(channel, progress, until)?;
     let first = *steps.first()?;
     let work = |step: &Step, kind, others| Work {
         position: step.position,
         index: step.index,
         kind,
         others,
-        behind: behind(first.position),
+        behind: behind(channel, first.position),
         certain,
     };
     for step in &steps {
@@ -335,6 +338,31 @@ fn running(
         }
     }
     Some(work(first, WorkKind::Other, 0))
+}
+
+/// The steps whose work may be running, and whether that is certain.
+fn suspects<'a>(
+    channel: &'a ChannelState,
+    progress: &Position,
+    until: Option<u64>,
+) -> Option<(Vec<&'a Step>, bool)> {
+    let reachable = |s: &&Step| is_reachable(s, until);
+    if progress.certain {
+        let undone = |s: &&Step| !s.pending && Some(s.position) >= progress.first;
+        let fetched = channel.steps.iter().filter(undone).filter(reachable);
+        let mut steps: Vec<&Step> = fetched.collect();
+        if steps.is_empty() {
+            // GP_GET may be at the very entry whose work runs.
+            steps.extend(channel.steps.iter().find(|s| s.pending).filter(reachable));
+        }
+        return Some((steps, true));
+    }
+    // With GP_GET alone: the newest fetched step may be done or not; it is to blame where others wait behind it.
+    if channel.pending() > 0 && progress.line.is_none_or(|l| l.value.is_none()) {
+        let newest = channel.steps.iter().rfind(|s| !s.pending).filter(reachable);
+        return Some((newest.into_iter().collect(), false));
+    }
+    None
 }
 
 /// Tells whether a fetched launch has not made the release at its end, though no later step of its channel reuses that semaphore.

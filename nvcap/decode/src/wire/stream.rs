@@ -302,118 +302,129 @@ impl<'a> Runs<'a> {
         Some(Item::Stop(self.at, reason))
     }
 
+    fn end(&mut self) -> Option<Item<'a>> {
+        self.state = State::Done;
+        None
+    }
+
+    /// The next item: data of the method in progress, or the first header that gives one.
     fn words(&mut self) -> Option<Item<'a>> {
         loop {
-            let (gap, gap_end) = self.next_gap();
-            if let Some(p) = self.stream.pending {
-                if self.at >= self.announced {
-                    self.state = State::Done;
-                    return None;
-                }
-                if self.at >= gap {
-                    let end = gap_end.min(self.announced);
-                    let words = ((end.saturating_sub(self.at)) / 4).min(p.left);
-                    if words == 0 {
-                        return self.tail();
-                    }
-                    self.state = State::Skip(words);
-                    self.told = Some(gap);
-                    return Some(Item::Stop(self.at, self.why(self.at, end)));
-                }
-                let room = (gap.min(self.have()).saturating_sub(self.at)) / 4;
-                let words = p.left.min(room);
-                if words == 0 {
-                    return self.tail();
-                }
-                let from = self.at as usize;
-                let data = self.bytes.get(from..from + words as usize * 4)?;
-                let run = Run {
-                    offset: self.at,
-                    subchannel: p.subchannel,
-                    address: p.address,
-                    step: p.step,
-                    data,
-                    immediate: 0,
-                    masked: self.stream.masked(),
-                };
-                self.at += words * 4;
-                self.stream.pending = p.advance(words);
-                return Some(Item::Run(run));
+            let gap = self.next_gap();
+            if let Some(pending) = self.stream.pending {
+                return self.data(pending, gap);
             }
             if self.at >= self.announced {
-                self.state = State::Done;
-                return None;
+                return self.end();
             }
-            if self.at >= gap {
-                // A header lies in the hole. If data before it did too, the stop was already given.
-                if self.told == Some(gap) {
-                    self.state = State::Done;
-                    return None;
-                }
-                let why = self.why(self.at, gap_end);
-                return self.stop(why);
+            if self.at >= gap.0 {
+                return self.header_in_gap(gap);
             }
             let Some(word) = u32_at(self.bytes, self.at as usize) else {
                 return self.tail();
             };
-            let offset = self.at;
-            let header = Header::read(word);
-            self.at += 4;
-            match header {
-                Header::Nop => {}
-                Header::Method {
-                    step: Step::Immediate,
-                    subchannel,
-                    address,
-                    data,
-                    ..
-                } => {
-                    return Some(Item::Run(Run {
-                        offset,
-                        subchannel,
-                        address,
-                        step: Step::Immediate,
-                        data: &[],
-                        immediate: data,
-                        masked: self.stream.masked(),
-                    }));
-                }
-                Header::Method {
-                    step,
-                    count,
-                    subchannel,
-                    address,
-                    ..
-                } => {
-                    self.stream.pending = Some(Pending {
-                        step,
-                        left: u32::from(count),
-                        subchannel,
-                        address,
-                    });
-                }
-                Header::SetSubdeviceMask(mask) => {
-                    self.stream.mask = mask;
-                    return Some(Item::Control(offset, header));
-                }
-                Header::StoreSubdeviceMask(mask) => {
-                    self.stream.stored = mask;
-                    return Some(Item::Control(offset, header));
-                }
-                Header::UseSubdeviceMask => {
-                    self.stream.mask = self.stream.stored;
-                    return Some(Item::Control(offset, header));
-                }
-                Header::EndSegment => {
-                    self.state = State::Done;
-                    return Some(Item::Control(offset, header));
-                }
-                Header::Illegal => {
-                    self.at = offset;
-                    return self.stop(StopReason::IllegalHeader(word));
-                }
+            if let Some(item) = self.header(word) {
+                return Some(item);
             }
         }
+    }
+
+    /// Data of the method in progress, up to the gap; in the gap, a stop that says how many words are skipped.
+    #[inline]
+    fn data(&mut self, p: Pending, (gap, gap_end): (u32, u32)) -> Option<Item<'a>> {
+        if self.at >= self.announced {
+            return self.end();
+        }
+        if self.at >= gap {
+            let end = gap_end.min(self.announced);
+            let words = ((end.saturating_sub(self.at)) / 4).min(p.left);
+            if words == 0 {
+                return self.tail();
+            }
+            self.state = State::Skip(words);
+            self.told = Some(gap);
+            return Some(Item::Stop(self.at, self.why(self.at, end)));
+        }
+        let room = (gap.min(self.have()).saturating_sub(self.at)) / 4;
+        let words = p.left.min(room);
+        if words == 0 {
+            return self.tail();
+        }
+        let from = self.at as usize;
+        let data = self.bytes.get(from..from + words as usize * 4)?;
+        let run = Run {
+            offset: self.at,
+            subchannel: p.subchannel,
+            address: p.address,
+            step: p.step,
+            data,
+            immediate: 0,
+            masked: self.stream.masked(),
+        };
+        self.at += words * 4;
+        self.stream.pending = p.advance(words);
+        Some(Item::Run(run))
+    }
+
+    /// A header lies in the gap: the segment ends here. If data before it lies there too, the stop was already given.
+    fn header_in_gap(&mut self, (gap, gap_end): (u32, u32)) -> Option<Item<'a>> {
+        if self.told == Some(gap) {
+            return self.end();
+        }
+        let why = self.why(self.at, gap_end);
+        self.stop(why)
+    }
+
+    /// Obeys the header at this place. `None` if it gives no item by itself: a method's data follows it, or it does nothing.
+    #[inline]
+    fn header(&mut self, word: u32) -> Option<Item<'a>> {
+        let offset = self.at;
+        let header = Header::read(word);
+        self.at += 4;
+        match header {
+            Header::Nop => return None,
+            Header::Method {
+                step: Step::Immediate,
+                subchannel,
+                address,
+                data,
+                ..
+            } => {
+                return Some(Item::Run(Run {
+                    offset,
+                    subchannel,
+                    address,
+                    step: Step::Immediate,
+                    data: &[],
+                    immediate: data,
+                    masked: self.stream.masked(),
+                }));
+            }
+            Header::Method {
+                step,
+                count,
+                subchannel,
+                address,
+                ..
+            } => {
+                self.stream.pending = Some(Pending {
+                    step,
+                    left: u32::from(count),
+                    subchannel,
+                    address,
+                });
+                return None;
+            }
+            Header::SetSubdeviceMask(mask) => self.stream.mask = mask,
+            Header::StoreSubdeviceMask(mask) => self.stream.stored = mask,
+            Header::UseSubdeviceMask => self.stream.mask = self.stream.stored,
+            Header::EndSegment => self.state = State::Done,
+            Header::Illegal => {
+                self.at = offset;
+                return self.stop(StopReason::IllegalHeader(word));
+            }
+        }
+        Some(Item::Control(offset, header))
     }
 
     /// Fewer than four bytes are left of a segment that announced more.

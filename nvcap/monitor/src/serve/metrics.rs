@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 mod labels;
 mod lost;
+mod own;
 mod sampled;
 
 pub use self::labels::{Constants, GpuName};
@@ -19,6 +20,9 @@ use crate::counts::view::{GpuView, Key, View};
 
 /// Xids by code, and the GPU and owner of the process that they are about.
 pub type Errors = BTreeMap<(Key, u32), u64>;
+
+/// The living processes of each series, joined to one.
+type Now<'a> = BTreeMap<&'a Key, GpuView>;
 
 /// The metrics of a reading, as text of OpenMetrics.
 pub fn metrics(view: &View, errors: Option<&Errors>, constants: &Constants) -> String {
@@ -41,8 +45,22 @@ pub(super) fn write(
     errors: Option<&Errors>,
     constants: &Constants,
 ) {
-    let now: BTreeMap<&Key, GpuView> = joined(view);
-    let keys = |key| Of::new(key, constants);
+    let now = joined(view);
+    submissions(text, view, constants);
+    ended_submissions(text, view, constants);
+    lost::metrics(text, view, constants);
+    pending(text, &now, constants);
+    oldest_pending(text, &now, constants);
+    last_progress(text, &now, constants);
+    channels(text, &now, constants);
+    if let Some(errors) = errors {
+        channel_errors(text, errors, constants);
+    }
+    sampled::metrics(text, view, constants);
+    own::metrics(text, view, constants);
+}
+
+fn submissions(text: &mut impl Writer, view: &View, constants: &Constants) {
     text.family(
         "nvcap_submissions",
         Kind::Count,
@@ -50,201 +68,112 @@ pub(super) fn write(
         "Submissions to channels of the GPU, each one counted.",
     );
     for (key, counted) in &view.sums {
-        let (value, created) = (
-            counted.sums.submitted as f64,
-            counted.created_unix_ns as f64,
-        );
-        text.counter(&keys(key).labels(&[]), value, created * NS);
+        let value = counted.sums.submitted as f64;
+        let created = counted.created_unix_ns as f64 * NS;
+        text.counter(&Of::new(key, constants).labels(&[]), value, created);
     }
-    if !view.folded.is_empty() {
-        text.family(
-            "nvcap_ended_submissions",
-            Kind::Count,
-            "",
-            "Submissions of processes and containers that ended long ago and have no series of their own any more.",
-        );
-        for (gpu, folded) in &view.folded {
-            let key = Key {
-                gpu: *gpu,
-                ..Key::default()
-            };
-            text.counter(
-                &Of::new(&key, constants).labels(&[]),
-                folded.sums.submitted as f64,
-                constants.began,
-            );
-        }
+}
+
+fn ended_submissions(text: &mut impl Writer, view: &View, constants: &Constants) {
+    if view.folded.is_empty() {
+        return;
     }
-    lost::metrics(text, view, constants);
+    text.family(
+        "nvcap_ended_submissions",
+        Kind::Count,
+        "",
+        "Submissions of processes and containers that ended long ago and have no series of their own any more.",
+    );
+    for (gpu, folded) in &view.folded {
+        let key = Key {
+            gpu: *gpu,
+            ..Key::default()
+        };
+        text.counter(
+            &Of::new(&key, constants).labels(&[]),
+            folded.sums.submitted as f64,
+            constants.began,
+        );
+    }
+}
+
+fn pending(text: &mut impl Writer, now: &Now<'_>, constants: &Constants) {
     text.family(
         "nvcap_pending_submissions",
         Kind::Gauge,
         "",
         "Submissions that are not done, fetched by the GPU or not.",
     );
-    for (key, of) in &now {
-        let (key, fetched) = (keys(key), of.pending - of.unfetched.min(of.pending));
+    for (key, of) in now {
+        let key = Of::new(key, constants);
+        let fetched = of.pending - of.unfetched.min(of.pending);
         text.gauge(&key.labels(&[("stage", "fetched")]), fetched as f64);
         text.gauge(&key.labels(&[("stage", "unfetched")]), of.unfetched as f64);
     }
+}
+
+fn oldest_pending(text: &mut impl Writer, now: &Now<'_>, constants: &Constants) {
     text.family(
         "nvcap_oldest_pending_age_seconds",
         Kind::Gauge,
         "seconds",
         "For how long at least the oldest pending submission is there; 0 where none is.",
     );
-    for (key, of) in &now {
+    for (key, of) in now {
         let age = of.oldest.map_or(0, |age| age.least_ns);
-        text.gauge(&keys(key).labels(&[]), age as f64 * NS);
+        text.gauge(&Of::new(key, constants).labels(&[]), age as f64 * NS);
     }
+}
+
+fn last_progress(text: &mut impl Writer, now: &Now<'_>, constants: &Constants) {
     text.family(
         "nvcap_last_progress_timestamp_seconds",
         Kind::Gauge,
         "seconds",
         "When the GPU was last done with a submission.",
     );
-    for (key, of) in &now {
+    for (key, of) in now {
         if let Some(then) = of.progress_unix_ns {
-            text.gauge(&keys(key).labels(&[]), then as f64 * NS);
+            text.gauge(&Of::new(key, constants).labels(&[]), then as f64 * NS);
         }
     }
+}
+
+fn channels(text: &mut impl Writer, now: &Now<'_>, constants: &Constants) {
     text.family(
         "nvcap_channels",
         Kind::Gauge,
         "",
         "Channels by what they do.",
     );
-    for (key, of) in &now {
-        let key = keys(key);
+    for (key, of) in now {
+        let key = Of::new(key, constants);
         for (state, count) in State::ALL.into_iter().zip(of.states) {
             text.gauge(&key.labels(&[("state", state.word())]), count as f64);
         }
     }
-    if let Some(errors) = errors {
-        text.family(
-            "nvcap_channel_errors",
-            Kind::Count,
-            "",
-            "Xid messages of the driver about channels and processes.",
-        );
-        for ((key, xid), count) in errors {
-            let xid = xid.to_string();
-            let labels = keys(key);
-            text.counter(
-                &labels.labels(&[("xid", &xid)]),
-                *count as f64,
-                constants.began,
-            );
-        }
-    }
-    sampled::metrics(text, view, constants);
-    of_nvcap(text, view, constants);
 }
 
-/// Writes the metrics of nvcap itself.
-fn of_nvcap(text: &mut impl Writer, view: &View, constants: &Constants) {
+fn channel_errors(text: &mut impl Writer, errors: &Errors, constants: &Constants) {
     text.family(
-        "nvcap_blind_seconds",
-        Kind::Counter,
-        "seconds",
-        "Time in which submissions may have passed unseen, of all processes together.",
-    );
-    for reason in ["not_running", "unreadable", "ended", "ended_idle"] {
-        let ns = view.blind_ns.get(reason).copied().unwrap_or(0);
-        text.counter(&[("reason", reason)], ns as f64 * NS, constants.began);
-    }
-    text.family(
-        "nvcap_cpu_seconds",
-        Kind::Counter,
-        "seconds",
-        "CPU time of nvcap.",
-    );
-    text.counter(&[], view.cpu_ns as f64 * NS, constants.began);
-    text.family(
-        "nvcap_late_readings",
+        "nvcap_channel_errors",
         Kind::Count,
         "",
-        "Readings that came later than --interval, to keep to --budget.",
+        "Xid messages of the driver about channels and processes.",
     );
-    text.counter(&[], view.stretched as f64, constants.began);
-    let (mut exact, mut by_ring, mut at_least) = (0, 0, 0);
-    for process in view.processes.iter().filter(|p| p.shares.is_none()) {
-        match () {
-            () if process.gpus.values().any(|of| of.by_ring > 0) => by_ring += 1,
-            () if process.gpus.values().any(|of| !of.doubts.is_empty()) => at_least += 1,
-            () => exact += 1,
-        }
-    }
-    let none = view.refused.len();
-    let all = exact + by_ring + at_least + none;
-    if all > 0 {
-        text.family(
-            "nvcap_watching_ratio",
-            Kind::Gauge,
-            "ratio",
-            "The part of the processes that use a GPU, or may use one as they cannot be looked into, that is counted exactly, by rings that may lap unseen, at least as there may have been more, or not at all.",
+    for ((key, xid), count) in errors {
+        let xid = xid.to_string();
+        text.counter(
+            &Of::new(key, constants).labels(&[("xid", &xid)]),
+            *count as f64,
+            constants.began,
         );
-        let all_ways = [
-            ("exact", exact),
-            ("ring", by_ring),
-            ("at_least", at_least),
-            ("none", none),
-        ];
-        for (how, count) in all_ways {
-            text.gauge(&[("how", how)], count as f64 / all as f64);
-        }
     }
-    text.family(
-        "nvcap_given_up_processes",
-        Kind::Gauge,
-        "",
-        "Processes whose memory did not answer within 4 s: they are not counted until it does, and nobody else waits for them.",
-    );
-    text.gauge(&[], view.given_up as f64);
-    if !constants.gpus.is_empty() {
-        text.family("nvcap_gpu", Kind::Info, "", "The GPUs of this machine.");
-        for (minor, gpu) in &constants.gpus {
-            let minor = minor.to_string();
-            let labels = [
-                ("UUID", gpu.uuid.as_str()),
-                ("gpu", &minor),
-                ("modelName", &gpu.model),
-                ("pci_bus_id", &gpu.bus),
-            ];
-            text.info(&labels);
-        }
-    }
-    let named: Vec<_> = view.processes.iter().filter(|p| p.has_series).collect();
-    if !named.is_empty() {
-        text.family(
-            "nvcap_process",
-            Kind::Info,
-            "",
-            "Processes with memory of a GPU.",
-        );
-        for process in named {
-            let (pid, began) = (process.pid.to_string(), process.began_unix_ns as f64 * NS);
-            let (owner, began) = (&process.owner, format!("{began:.2}"));
-            let shares = process.shares.map_or(String::new(), |pid| pid.to_string());
-            let labels = [
-                ("namespace", owner.namespace.as_str()),
-                ("pod", &owner.pod),
-                ("container", &owner.container),
-                ("pid", &pid),
-                ("comm", &process.name),
-                ("began", &began),
-                ("counted_with", &shares),
-            ];
-            text.info(&labels);
-        }
-    }
-    text.family("nvcap_build", Kind::Info, "", "This nvcap.");
-    text.info(&[("version", &constants.version)]);
 }
 
-/// The living processes of each series, joined to one.
-fn joined(view: &View) -> BTreeMap<&Key, GpuView> {
-    let mut now: BTreeMap<&Key, GpuView> = BTreeMap::new();
+/// Joins the living processes of each series.
+fn joined(view: &View) -> Now<'_> {
+    let mut now = Now::new();
     for (key, of) in &view.live {
         let mut sum = GpuView::default();
         for (n, of) in of.iter().enumerate() {

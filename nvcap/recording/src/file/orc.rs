@@ -210,6 +210,110 @@ enum Parsed {
     Damaged(Damage),
 }
 
+/// Entries of a record, as far as they were read.
+struct Entries {
+    segments: Vec<Segment>,
+    /// End of the entries that are whole, from the record's start.
+    end: usize,
+    /// Number of zeros in place of bytes that could not be read.
+    zeros: usize,
+    /// Bytes from the record's start that the entry at `end` needs, if it goes on behind those that are there.
+    needs: Option<usize>,
+}
+
+impl Entries {
+    /// Reads `n` entries of the record that begins with `b`. `last` says that a cut entry is given as far as it is there.
+    fn read(b: &[u8], n: u32, last: bool) -> Result<Self, Damage> {
+        let mut entries = Self {
+            segments: Vec::new(),
+            end: HEAD,
+            zeros: 0,
+            needs: None,
+        };
+        for _ in 0..n {
+            entries.needs = entries.read_next(b, last)?;
+            if entries.needs.is_some() {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Reads one entry. Returns the bytes that it needs if it is not whole.
+    fn read_next(&mut self, b: &[u8], last: bool) -> Result<Option<usize>, Damage> {
+        let Some(head) = b.get(self.end..self.end + ENTRY_HEAD) else {
+            return Ok(Some(self.end + ENTRY_HEAD));
+        };
+        let (entry, recorded) = (u64_at(head, 0), u32_at(head, 8));
+        let announced = entry::len(entry);
+        if recorded & !UNREADABLE != announced {
+            return Err(Damage::Length {
+                announced,
+                recorded,
+            });
+        }
+        self.end += ENTRY_HEAD;
+        if recorded & UNREADABLE != 0 {
+            let segment = self.unreadable(entry, announced);
+            self.segments.push(segment);
+            return Ok(None);
+        }
+        let end = self.end + announced as usize;
+        if end > MOST_RECORD {
+            return Err(Damage::Large);
+        }
+        let Some(bytes) = b.get(self.end..end) else {
+            if last {
+                let there = b.get(self.end..).unwrap_or(&[]);
+                self.segments.push(cut(entry, there, announced));
+            }
+            return Ok(Some(end));
+        };
+        self.segments.push(Segment {
+            entry,
+            bytes: bytes.to_vec(),
+            holes: Vec::new(),
+        });
+        self.end = end;
+        Ok(None)
+    }
+
+    /// An entry whose bytes could not be read: zeros, as long as there are not too many of them.
+    fn unreadable(&mut self, entry: u64, announced: u32) -> Segment {
+        let len = announced as usize;
+        self.zeros += len;
+        if len == 0 || self.zeros > MOST_ZEROS {
+            return Segment {
+                entry,
+                ..Segment::default()
+            };
+        }
+        Segment {
+            entry,
+            bytes: vec![0; len],
+            holes: vec![Hole {
+                offset: 0,
+                len: announced,
+            }],
+        }
+    }
+}
+
+/// An entry of which the file has only the bytes that are `there`.
+fn cut(entry: u64, there: &[u8], announced: u32) -> Segment {
+    let hole = Hole {
+        offset: there.len() as u32,
+        len: announced - there.len() as u32,
+    };
+    let mut bytes = there.to_vec();
+    bytes.resize(announced as usize, 0);
+    Segment {
+        entry,
+        bytes,
+        holes: vec![hole],
+    }
+}
+
 impl<R: Read> Orc<R> {
     /// A capture that is not compressed.
     pub fn new(reader: R) -> Self {
@@ -253,86 +357,20 @@ impl<R: Read> Orc<R> {
         if !b.starts_with(&MAGIC) {
             return Parsed::Damaged(Damage::Magic);
         }
-        let (token, prev_put, gp_put, n) =
-            (u32_at(b, 24), u32_at(b, 28), u32_at(b, 32), u32_at(b, 36));
+        let n = u32_at(b, 36);
         if n > MAX_ENTRIES {
             return Parsed::Damaged(Damage::Entries(n));
         }
-        let mut segments = Vec::new();
-        let mut at = HEAD;
-        let (mut needs, mut zeros) = (None, 0);
-        for _ in 0..n {
-            let Some(head) = b.get(at..at + ENTRY_HEAD) else {
-                needs = Some(at + ENTRY_HEAD);
-                break;
-            };
-            let raw = u64_at(head, 0);
-            let recorded = u32_at(head, 8);
-            let announced = entry::len(raw);
-            if recorded & !UNREADABLE != announced {
-                return Parsed::Damaged(Damage::Length {
-                    announced,
-                    recorded,
-                });
-            }
-            at += ENTRY_HEAD;
-            let len = announced as usize;
-            if at + len > MOST_RECORD && recorded & UNREADABLE == 0 {
-                return Parsed::Damaged(Damage::Large);
-            }
-            if recorded & UNREADABLE != 0 {
-                zeros += len;
-                if zeros > MOST_ZEROS {
-                    segments.push(Segment {
-                        entry: raw,
-                        ..Segment::default()
-                    });
-                    continue;
-                }
-                let holes = if len > 0 {
-                    vec![Hole {
-                        offset: 0,
-                        len: announced,
-                    }]
-                } else {
-                    Vec::new()
-                };
-                segments.push(Segment {
-                    entry: raw,
-                    bytes: vec![0; len],
-                    holes,
-                });
-                continue;
-            }
-            let Some(bytes) = b.get(at..at + len) else {
-                needs = Some(at + len);
-                if last {
-                    let mut bytes = b.get(at..).unwrap_or(&[]).to_vec();
-                    let hole = Hole {
-                        offset: bytes.len() as u32,
-                        len: announced - bytes.len() as u32,
-                    };
-                    bytes.resize(len, 0);
-                    segments.push(Segment {
-                        entry: raw,
-                        bytes,
-                        holes: vec![hole],
-                    });
-                }
-                break;
-            };
-            segments.push(Segment {
-                entry: raw,
-                bytes: bytes.to_vec(),
-                holes: Vec::new(),
-            });
-            at += len;
-        }
-        if let Some(needs) = needs
-            && (!last || segments.is_empty())
+        let entries = match Entries::read(b, n, last) {
+            Ok(entries) => entries,
+            Err(damage) => return Parsed::Damaged(damage),
+        };
+        if let Some(needs) = entries.needs
+            && (!last || entries.segments.is_empty())
         {
             return Parsed::Needs(needs, None);
         }
+        let token = u32_at(b, 24);
         let submission = Submission {
             at: At {
                 time_ns: u64_at(b, 8),
@@ -343,18 +381,18 @@ impl<R: Read> Orc<R> {
             token: Some(token),
             position: 0,
             gp_get: None,
-            prev_put,
-            gp_put,
+            prev_put: u32_at(b, 28),
+            gp_put: u32_at(b, 32),
             ip: Some(u64_at(b, 40)),
             doorbell: Some(CpuVa(u64_at(b, 16))),
             how: How::Recorded,
             late: false,
             thread: None,
-            segments,
+            segments: entries.segments,
         };
-        match needs {
+        match entries.needs {
             Some(needs) => Parsed::Needs(needs, Some((submission, token))),
-            None => Parsed::Whole(submission, token, at),
+            None => Parsed::Whole(submission, token, entries.end),
         }
     }
 

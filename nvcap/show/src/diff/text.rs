@@ -118,58 +118,22 @@ fn range((from, count): (u32, u32)) -> String {
     }
 }
 
-fn sums(line: &mut impl FnMut(Option<Role>, &str), comparison: &Comparison, words: &Words) {
-    let differing = || comparison.sums.iter().filter(|sum| sum.differs());
+/// Writer of lines, each with its role.
+type Write<'a> = &'a mut dyn FnMut(Option<Role>, &str);
+
+/// Writes the sums that differ, and what was found besides.
+fn sums(line: Write<'_>, comparison: &Comparison, words: &Words) {
     if !comparison.differs() {
-        if let Some(sum) = comparison.sums.iter().find(|sum| sum.of == "doorbells") {
-            let what = match comparison.observed {
-                true => format!("{} B of pushbuffer", sum.a.1),
-                false => format!("{} of {} B", plural(sum.a.0, "submission"), sum.a.1),
-            };
-            line(None, &format!("no difference in {what}"));
-        }
-    } else if differing().next().is_some() {
-        line(
-            Some(Role::Operation),
-            &format!(
-                "{:>14} {:>14} {:>14}  what",
-                "first", "second", "difference"
-            ),
+        no_difference(line, comparison);
+    } else if comparison.sums.iter().any(Sum::differs) {
+        let head = format!(
+            "{:>14} {:>14} {:>14}  what",
+            "first", "second", "difference"
         );
+        line(Some(Role::Operation), &head);
     }
-    let mut row = |a: u64, b: u64, what: &str| {
-        let by = i128::from(b) - i128::from(a);
-        line(None, &format!("{a:>14} {b:>14} {by:>+14}  {what}"));
-    };
     for of in ["doorbells", "operation", "kernel", "method"] {
-        let mut left_out = 0;
-        for (at, sum) in differing().filter(|sum| sum.of == of).enumerate() {
-            if at >= SHOWN {
-                left_out += 1;
-                continue;
-            }
-            let title = match of {
-                "doorbells" => "doorbells".to_owned(),
-                _ => sum.title(words),
-            };
-            if sum.a.0 != sum.b.0 {
-                row(sum.a.0, sum.b.0, &title);
-            }
-            if sum.has_bytes && sum.a.1 != sum.b.1 {
-                let title = match of {
-                    "doorbells" => "bytes submitted".to_owned(),
-                    _ => format!("bytes of {title}"),
-                };
-                row(sum.a.1, sum.b.1, &title);
-            }
-        }
-        if left_out > 0 {
-            row(
-                0,
-                0,
-                &format!("{left_out} more of this kind (--json has all)"),
-            );
-        }
+        sums_of(line, comparison, words, of);
     }
     let (a, b) = comparison.changed;
     if (a, b) != (0, 0) {
@@ -197,5 +161,47 @@ fn sums(line: &mut impl FnMut(Option<Role>, &str), comparison: &Comparison, word
                 "NOT ALL COMPARED: {a} lines of the first and {b} of the second were counted alone (-e takes a part of them)"
             ),
         );
+    }
+}
+
+/// Writes the amount in which there is no difference.
+fn no_difference(line: Write<'_>, comparison: &Comparison) {
+    if let Some(sum) = comparison.sums.iter().find(|sum| sum.of == "doorbells") {
+        let what = match comparison.observed {
+            true => format!("{} B of pushbuffer", sum.a.1),
+            false => format!("{} of {} B", plural(sum.a.0, "submission"), sum.a.1),
+        };
+        line(None, &format!("no difference in {what}"));
+    }
+}
+
+/// Writes the first sums of a kind that differ, and how many more do.
+fn sums_of(line: Write<'_>, comparison: &Comparison, words: &Words, of: &str) {
+    let mut row = |a: u64, b: u64, what: &str| {
+        let by = i128::from(b) - i128::from(a);
+        line(None, &format!("{a:>14} {b:>14} {by:>+14}  {what}"));
+    };
+    let of_kind = |sum: &&Sum| sum.differs() && sum.of == of;
+    let mut differing = comparison.sums.iter().filter(of_kind);
+    for sum in differing.by_ref().take(SHOWN) {
+        let (title, bytes) = match of {
+            "doorbells" => ("doorbells".to_owned(), "bytes submitted".to_owned()),
+            _ => {
+                let title = sum.title(words);
+                let bytes = format!("bytes of {title}");
+                (title, bytes)
+            }
+        };
+        if sum.a.0 != sum.b.0 {
+            row(sum.a.0, sum.b.0, &title);
+        }
+        if sum.has_bytes && sum.a.1 != sum.b.1 {
+            row(sum.a.1, sum.b.1, &bytes);
+        }
+    }
+    let left_out = differing.count();
+    if left_out > 0 {
+        let what = format!("{left_out} more of this kind (--json has all)");
+        row(0, 0, &what);
     }
 }

@@ -85,25 +85,7 @@ pub fn missing(ledger: &Ledger) -> Option<String> {
     }
     let t = ledger.totals();
     let mut missing = Vec::new();
-    let channels = |has: fn(&ChannelLedger) -> bool| {
-        let mut names: Vec<String> = ledger
-            .channels()
-            .filter(|(_, c)| has(c))
-            .map(|(id, _)| id.0.to_string())
-            .collect();
-        let more = names.len().saturating_sub(4);
-        names.truncate(4);
-        let noun = if names.len() + more == 1 {
-            "channel"
-        } else {
-            "channels"
-        };
-        let mut text = format!("{noun} {}", names.join(", "));
-        if more > 0 {
-            let _ = write!(text, " and {more} more");
-        }
-        text
-    };
+    let channels = |has| channels_with(ledger, has);
     if t.gaps > 0 {
         missing.push(format!(
             "{} missing ({})",
@@ -145,18 +127,12 @@ pub fn missing(ledger: &Ledger) -> Option<String> {
             plural_of(unknown, "doorbell", "doorbells")
         ));
     }
-    if !ledger.untraced().is_empty() {
-        let first = &ledger.untraced()[0].why;
-        let more = ledger.untraced().len() - 1;
-        let more = if more > 0 {
-            format!(
-                " and {}",
-                plural_of(more as u64, "reason more", "reasons more")
-            )
-        } else {
-            String::new()
+    if let [first, more @ ..] = ledger.untraced() {
+        let more = match more.len() as u64 {
+            0 => String::new(),
+            n => format!(" and {}", plural_of(n, "reason more", "reasons more")),
         };
-        missing.push(format!("untraced: {}{more}", Plain(first)));
+        missing.push(format!("untraced: {}{more}", Plain(&first.why)));
     }
     if ledger.unshown() > 0 {
         missing.push(format!(
@@ -165,6 +141,27 @@ pub fn missing(ledger: &Ledger) -> Option<String> {
         ));
     }
     Some(format!("INCOMPLETE: {}", missing.join("; ")))
+}
+
+/// Lists the first channels for which `has` is true, in words.
+fn channels_with(ledger: &Ledger, has: fn(&ChannelLedger) -> bool) -> String {
+    let mut names: Vec<String> = ledger
+        .channels()
+        .filter(|(_, c)| has(c))
+        .map(|(id, _)| id.0.to_string())
+        .collect();
+    let more = names.len().saturating_sub(4);
+    names.truncate(4);
+    let noun = if names.len() + more == 1 {
+        "channel"
+    } else {
+        "channels"
+    };
+    let mut text = format!("{noun} {}", names.join(", "));
+    if more > 0 {
+        let _ = write!(text, " and {more} more");
+    }
+    text
 }
 
 /// Describes what could not be understood, in words; empty where all was.
@@ -261,17 +258,7 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
     let t = ledger.totals();
     let mut f = Formatter::new(out, color);
     table::write(&mut f, ledger, &t, fit);
-    for (id, c) in ledger.channels().filter(|(_, c)| c.gaps > 0) {
-        f.line("", 0, Some(Role::Alarm));
-        f.text(format_args!("channel {} lacks positions", id.0));
-        for r in c.missing_ranges().iter().take(8) {
-            f.text(format_args!(" {}..{}", r.start, r.end));
-        }
-        if c.missing_ranges().len() > 8 {
-            f.text(format_args!(" and more"));
-        }
-        f.end();
-    }
+    gaps(&mut f, ledger);
     if let Some(ns) = ledger.duration_ns() {
         rate(&mut f, &t, ns);
     }
@@ -284,9 +271,37 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
     if let Some(u) = ledger.understood() {
         understood(&mut f, u);
     }
-    if let (taken, lost) = ledger.stacks()
-        && taken + lost > 0
-    {
+    stacks(&mut f, ledger);
+    unknown_doorbells(&mut f, ledger);
+    untraced(&mut f, ledger);
+    let role = match ledger.exit_status() {
+        STATUS_COMPLETE => Role::Good,
+        _ => Role::Alarm,
+    };
+    f.line("", 0, Some(role));
+    f.text(format_args!("{}", verdict(ledger)));
+    f.end();
+}
+
+/// Writes the positions that are missing, a line for each channel.
+fn gaps(f: &mut Formatter<'_>, ledger: &Ledger) {
+    for (id, c) in ledger.channels().filter(|(_, c)| c.gaps > 0) {
+        f.line("", 0, Some(Role::Alarm));
+        f.text(format_args!("channel {} lacks positions", id.0));
+        for r in c.missing_ranges().iter().take(8) {
+            f.text(format_args!(" {}..{}", r.start, r.end));
+        }
+        if c.missing_ranges().len() > 8 {
+            f.text(format_args!(" and more"));
+        }
+        f.end();
+    }
+}
+
+/// Writes the number of stacks that were taken, and what they lack.
+fn stacks(f: &mut Formatter<'_>, ledger: &Ledger) {
+    let (taken, lost) = ledger.stacks();
+    if taken + lost > 0 {
         f.line("", 0, Some(if lost > 0 { Role::Alarm } else { Role::Dim }));
         f.text(format_args!(
             "{} taken",
@@ -312,6 +327,9 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
         ));
         f.end();
     }
+}
+
+fn unknown_doorbells(f: &mut Formatter<'_>, ledger: &Ledger) {
     for u in ledger.unknown_doorbells() {
         f.line("", 0, Some(Role::Alarm));
         let token = u.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}"));
@@ -322,6 +340,9 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
         ));
         f.end();
     }
+}
+
+fn untraced(f: &mut Formatter<'_>, ledger: &Ledger) {
     for b in ledger.untraced() {
         f.line("", 0, Some(Role::Alarm));
         f.text(format_args!("untraced"));
@@ -334,17 +355,6 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
         }
         f.end();
     }
-    f.line(
-        "",
-        0,
-        Some(if ledger.exit_status() == STATUS_COMPLETE {
-            Role::Good
-        } else {
-            Role::Alarm
-        }),
-    );
-    f.text(format_args!("{}", verdict(ledger)));
-    f.end();
 }
 
 /// Appends the distance of observing from missing an entry, a line for each channel; no line without `--how observe`.

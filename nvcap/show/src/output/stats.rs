@@ -74,6 +74,29 @@ fn in_order(channels: &NumberMap<ChannelId, ChannelCounts>) -> BTreeMap<ChannelI
     channels.iter().map(|(id, c)| (*id, c)).collect()
 }
 
+/// Lines of text, each with its role.
+#[derive(Default)]
+struct Lines(Vec<(Option<Role>, String)>);
+
+impl Lines {
+    /// Adds the head of a table, or its sums.
+    fn head(&mut self, text: String) {
+        self.0.push((Some(Role::Operation), text));
+    }
+
+    fn row(&mut self, text: String) {
+        self.0.push((None, text));
+    }
+
+    fn write(self, f: &mut Formatter<'_>) {
+        for (role, text) in self.0 {
+            f.line("", 0, role);
+            f.text(format_args!("{text}"));
+            f.end();
+        }
+    }
+}
+
 /// The statistics sink. It shows nothing until the end.
 pub struct Stats {
     out: Output,
@@ -173,141 +196,118 @@ impl Stats {
     }
 
     fn text(&mut self, color: bool) {
-        let frequent = self.frequent_methods();
+        let mut lines = Lines::default();
+        let all = self.operation_lines(&mut lines);
+        self.channel_lines(&mut lines, all);
+        self.kernel_lines(&mut lines);
+        self.phase_lines(&mut lines);
+        if self.detail >= Detail::Methods {
+            self.method_lines(&mut lines);
+        }
+        if self.stops > 0 {
+            let entries = plural_of(self.stops, "entry", "entries");
+            let their = if self.stops == 1 { "its" } else { "their" };
+            let alarm = format!("{entries} could not be decoded to {their} end");
+            lines.0.push((Some(Role::Alarm), alarm));
+        }
+        lines.row(String::new());
+        lines.write(&mut Formatter::new(self.out.object(), color));
+    }
+
+    /// Adds the table of operations. Returns the number of them all.
+    fn operation_lines(&self, lines: &mut Lines) -> u64 {
         let operations = self.operations.by_kind();
         let all: u64 = operations.values().map(|s| s.count).sum();
-        let submitted: u64 = self.channels.values().map(|c| c.submissions.bytes).sum();
+        lines.head(format!(
+            "{:>10} {:>7} {:>16}  operation",
+            "count", "%", "bytes moved"
+        ));
+        let mut rows: Vec<_> = operations.into_iter().collect();
+        rows.sort_by_key(|(name, s)| (u64::MAX - s.count, *name));
+        for ((op, of), s) in rows {
+            let share = 100.0 * s.count as f64 / all.max(1) as f64;
+            let name = format!("{op} {of}");
+            let (count, bytes, name) = (s.count, s.bytes, name.trim_end());
+            lines.row(format!("{count:>10} {share:>7.2} {bytes:>16}  {name}"));
+        }
+        lines.head(format!("{all:>10} {:>7} {:>16}  total", "", ""));
+        all
+    }
+
+    /// Adds the table of channels; `operations` are those of all.
+    fn channel_lines(&self, lines: &mut Lines, operations: u64) {
+        lines.row(String::new());
+        lines.head(format!(
+            "{:>11} {:>16} {:>10}  {:<7} {:<6} process",
+            "submissions", "bytes submitted", "operations", "token", "engine"
+        ));
+        let (mut submissions, mut submitted) = (0, 0);
+        for c in in_order(&self.channels).into_values() {
+            let token = c
+                .token
+                .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
+            lines.row(format!(
+                "{:>11} {:>16} {:>10}  {token:<7} {:<6} {}",
+                c.submissions.count,
+                c.submissions.bytes,
+                c.operations,
+                EngineName(c.engine),
+                pid_name(c.pid)
+            ));
+            submissions += c.submissions.count;
+            submitted += c.submissions.bytes;
+        }
         let span = self.time_and_rate(submitted);
         let writes = match self.method_writes {
             0 => String::new(),
             n => format!(", {}", plural(n, "method write")),
         };
-        let mut f = Formatter::new(self.out.object(), color);
-        let mut line = |role: Option<Role>, args: std::fmt::Arguments<'_>| {
-            f.line("", 0, role);
-            f.text(args);
-            f.end();
-        };
-        line(
-            Some(Role::Operation),
-            format_args!(
-                "{:>10} {:>7} {:>16}  operation",
-                "count", "%", "bytes moved"
-            ),
-        );
-        let mut rows: Vec<_> = operations.into_iter().collect();
-        rows.sort_by_key(|(name, s)| (u64::MAX - s.count, *name));
-        for ((op, of), s) in rows {
-            let share = 100.0 * s.count as f64 / all.max(1) as f64;
-            line(
-                None,
-                format_args!(
-                    "{:>10} {share:>7.2} {:>16}  {}",
-                    s.count,
-                    s.bytes,
-                    format!("{op} {of}").trim_end()
-                ),
-            );
-        }
-        line(
-            Some(Role::Operation),
-            format_args!("{all:>10} {:>7} {:>16}  total", "", ""),
-        );
-        line(None, format_args!(""));
-        line(
-            Some(Role::Operation),
-            format_args!(
-                "{:>11} {:>16} {:>10}  {:<7} {:<6} process",
-                "submissions", "bytes submitted", "operations", "token", "engine"
-            ),
-        );
-        for c in in_order(&self.channels).into_values() {
-            let token = c
-                .token
-                .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
-            line(
-                None,
-                format_args!(
-                    "{:>11} {:>16} {:>10}  {token:<7} {:<6} {}",
-                    c.submissions.count,
-                    c.submissions.bytes,
-                    c.operations,
-                    EngineName(c.engine),
-                    pid_name(c.pid)
-                ),
-            );
-        }
-        let submissions: u64 = self.channels.values().map(|c| c.submissions.count).sum();
-        line(
-            Some(Role::Operation),
-            format_args!(
-                "{submissions:>11} {submitted:>16} {all:>10}  total in {span} of command stream{writes}"
-            ),
-        );
+        lines.head(format!(
+            "{submissions:>11} {submitted:>16} {operations:>10}  total in {span} of command stream{writes}"
+        ));
+    }
+
+    fn kernel_lines(&self, lines: &mut Lines) {
         let kernels = self.kernels.lines();
-        if !kernels.is_empty() {
-            line(None, format_args!(""));
-            line(
-                Some(Role::Operation),
-                format_args!("{:>10} {:>7}  kernel", "launches", "%"),
-            );
-            for kernel in kernels {
-                line(None, format_args!("{}", Plain(&kernel)));
-            }
+        if kernels.is_empty() {
+            return;
         }
-        if !self.phases.is_empty() {
-            line(None, format_args!(""));
-            line(
-                Some(Role::Operation),
-                format_args!(
-                    "{:>11} {:>16} {:>10}  phase",
-                    "submissions", "bytes submitted", "operations"
-                ),
-            );
-            for (name, (s, operations)) in &self.phases {
-                line(
-                    None,
-                    format_args!(
-                        "{:>11} {:>16} {operations:>10}  {}",
-                        s.count,
-                        s.bytes,
-                        Plain(name)
-                    ),
-                );
-            }
+        lines.row(String::new());
+        lines.head(format!("{:>10} {:>7}  kernel", "launches", "%"));
+        for kernel in kernels {
+            lines.row(Plain(&kernel).to_string());
         }
-        if self.detail >= Detail::Methods {
-            line(None, format_args!(""));
-            line(
-                Some(Role::Operation),
-                format_args!("{:>10} {:>7}  method", "writes", "%"),
-            );
-            for ((class, method), n) in frequent {
-                let share = 100.0 * n as f64 / self.method_writes.max(1) as f64;
-                let class_text =
-                    class_name(class).map_or_else(|| format!("{class:#06x}"), ToOwned::to_owned);
-                let name = method_name(class, method).unwrap_or_default();
-                line(
-                    None,
-                    format_args!("{n:>10} {share:>7.2}  {class_text} {method:#06x} {name}"),
-                );
-            }
-            line(
-                Some(Role::Operation),
-                format_args!("{:>10} {:>7}  total", self.method_writes, ""),
-            );
+    }
+
+    fn phase_lines(&self, lines: &mut Lines) {
+        if self.phases.is_empty() {
+            return;
         }
-        if self.stops > 0 {
-            line(
-                Some(Role::Alarm),
-                format_args!(
-                    "{} could not be decoded to {} end",
-                    plural_of(self.stops, "entry", "entries"),
-                    if self.stops == 1 { "its" } else { "their" }
-                ),
-            );
+        lines.row(String::new());
+        lines.head(format!(
+            "{:>11} {:>16} {:>10}  phase",
+            "submissions", "bytes submitted", "operations"
+        ));
+        for (name, (s, operations)) in &self.phases {
+            let (count, bytes, name) = (s.count, s.bytes, Plain(name));
+            lines.row(format!("{count:>11} {bytes:>16} {operations:>10}  {name}"));
         }
-        line(None, format_args!(""));
+    }
+
+    fn method_lines(&self, lines: &mut Lines) {
+        let all = self.method_writes;
+        lines.row(String::new());
+        lines.head(format!("{:>10} {:>7}  method", "writes", "%"));
+        for ((class, method), n) in self.frequent_methods() {
+            let share = 100.0 * n as f64 / all.max(1) as f64;
+            let name = method_name(class, method).unwrap_or_default();
+            let class =
+                class_name(class).map_or_else(|| format!("{class:#06x}"), ToOwned::to_owned);
+            lines.row(format!(
+                "{n:>10} {share:>7.2}  {class} {method:#06x} {name}"
+            ));
+        }
+        lines.head(format!("{all:>10} {:>7}  total", ""));
     }
 
     fn json(&mut self) {

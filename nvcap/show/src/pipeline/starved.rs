@@ -323,56 +323,74 @@ fn seen(all: &[Ran], windows: &[(u64, u64)]) -> Vec<Stamp> {
     stamps.collect()
 }
 
+fn at(time_ns: u64, tid: u32) -> At {
+    At {
+        time_ns,
+        pid: PID,
+        tid,
+    }
+}
+
 /// The records of a trace, and the time of each program's kernels (0: copies).
 fn trace(seed: u64, kind: Kind) -> (Vec<Record>, BTreeMap<u64, u64>) {
     let mut random = Random(seed * 7_919 + 13);
+    let flat = all_works(&mut random, kind);
+    let mut truth = BTreeMap::new();
+    for r in &flat {
+        *truth.entry(r.program.unwrap_or(0)).or_default() += r.end - r.begin;
+    }
+    let end = flat.iter().map(|r| r.end).max().expect("works") + 1_000_000;
+    let windows = awake(&mut random, kind, &flat, end);
+    let stamps = seen(&flat, &windows);
+    let (how, look) = match random.below(3) {
+        0 => (How::Trapped, 0),
+        1 => (How::Observed, 300_000),
+        _ => (How::Observed, random.within(1_000_000, 4_000_000)),
+    };
+    let submissions = flat.iter().map(|r| submitted(r, how, look));
+    let mut records: Vec<Record> = submissions.collect();
+    records.extend(handed_on(kind, stamps, &windows, end));
+    records.sort_by_key(|r| r.at().time_ns);
+    let mut first = beginning();
+    first.append(&mut records);
+    (first, truth)
+}
+
+/// The works of one to three channels, in the order in which they begin.
+fn all_works(random: &mut Random, kind: Kind) -> Vec<Ran> {
     let until = if kind.is_chosen() {
         320_000_000
     } else {
         40_000_000
     };
     let shared = random.below(2) == 0;
-    let mut all: Vec<Vec<Ran>> = vec![works(&mut random, 0, false, shared, until)];
+    let mut all = works(random, 0, false, shared, until);
     if shared {
-        all.push(works(&mut random, 1, false, shared, until));
+        all.append(&mut works(random, 1, false, shared, until));
     }
     if random.below(2) == 0 {
-        all.push(works(&mut random, 2, true, shared, until));
+        all.append(&mut works(random, 2, true, shared, until));
     }
-    let mut truth = BTreeMap::new();
-    for r in all.iter().flatten() {
-        *truth.entry(r.program.unwrap_or(0)).or_default() += r.end - r.begin;
-    }
-    let mut flat: Vec<Ran> = all.concat();
-    flat.sort_by_key(|r| r.begin);
-    let end = flat.iter().map(|r| r.end).max().expect("works") + 1_000_000;
-    let windows = awake(&mut random, kind, &flat, end);
-    let stamps = seen(&flat, &windows);
-    let at = |time_ns, tid| At {
-        time_ns,
-        pid: PID,
-        tid,
+    all.sort_by_key(|r| r.begin);
+    all
+}
+
+/// The submission of a work, as nvcap finds it: in a trap, or by a look every `look` ns.
+fn submitted(r: &Ran, how: How, look: u64) -> Record {
+    let found = match look {
+        0 => r.doorbell + 1_000 + u64::from(r.n % 7) * 400,
+        look => (r.doorbell / look + 1) * look,
     };
-    let (how, look) = match random.below(3) {
-        0 => (How::Trapped, 0),
-        1 => (How::Observed, 300_000),
-        _ => (How::Observed, random.within(1_000_000, 4_000_000)),
-    };
-    let mut records: Vec<Record> = Vec::new();
-    for r in flat {
-        let found = match look {
-            0 => r.doorbell + 1_000 + u64::from(r.n % 7) * 400,
-            look => (r.doorbell / look + 1) * look,
-        };
-        let p = pushbuffer(&r);
-        let mut s = submission(ChannelId(r.channel), r.n.into(), found + OFFSET, how, &p);
-        (s.prev_put, s.gp_put) = (r.n % 1024, (r.n + 1) % 1024);
-        s.at.tid = if how == How::Observed { 0 } else { PID };
-        records.push(Record::Submission(s));
-    }
-    // Handed on at the ends of bursts, or each millisecond in which stamps are read.
+    let p = pushbuffer(r);
+    let mut s = submission(ChannelId(r.channel), r.n.into(), found + OFFSET, how, &p);
+    (s.prev_put, s.gp_put) = (r.n % 1024, (r.n + 1) % 1024);
+    s.at.tid = if how == How::Observed { 0 } else { PID };
+    Record::Submission(s)
+}
+
+/// The stamps, as they are handed on: at the ends of bursts, or each millisecond in which stamps are read.
+fn handed_on(kind: Kind, stamps: Vec<Stamp>, windows: &[(u64, u64)], end: u64) -> Vec<Record> {
     let mut stamps = stamps.into_iter().peekable();
-    let mut from = OFFSET;
     let mut hand_on = |from: u64, until: u64| {
         let mut now = Vec::new();
         while let Some(s) = stamps.next_if(|s| s.seen_ns <= until) {
@@ -385,28 +403,27 @@ fn trace(seed: u64, kind: Kind) -> (Vec<Record>, BTreeMap<u64, u64>) {
             stamps: now,
         }))
     };
-    match kind.is_chosen() {
-        false => {
-            for to in (1..=end / 1_000_000).map(|ms| ms * 1_000_000 + OFFSET) {
-                records.push(hand_on(from, to));
-                from = to;
-            }
-        }
-        true => {
-            // A pause within a burst is none by choice: the burst is what lies between two chosen pauses.
-            let mut burst = windows[0];
-            for w in &windows[1..] {
-                if w.0 - burst.0 < 2_000_000 {
-                    burst.1 = w.1;
-                    continue;
-                }
-                records.push(hand_on(burst.0 + OFFSET, burst.1 + OFFSET + 300));
-                burst = *w;
-            }
-            records.push(hand_on(burst.0 + OFFSET, burst.1 + OFFSET + 300));
-        }
+    if !kind.is_chosen() {
+        let times = (0..end / 1_000_000).map(|ms| ms * 1_000_000 + OFFSET);
+        return times.map(|from| hand_on(from, from + 1_000_000)).collect();
     }
-    records.sort_by_key(|r| r.at().time_ns);
+    let mut records = Vec::new();
+    // A pause within a burst is none by choice: the burst is what lies between two chosen pauses.
+    let mut burst = windows[0];
+    for w in &windows[1..] {
+        if w.0 - burst.0 < 2_000_000 {
+            burst.1 = w.1;
+            continue;
+        }
+        records.push(hand_on(burst.0 + OFFSET, burst.1 + OFFSET + 300));
+        burst = *w;
+    }
+    records.push(hand_on(burst.0 + OFFSET, burst.1 + OFFSET + 300));
+    records
+}
+
+/// The records before the first submission: the GPU, the process and its channels.
+fn beginning() -> Vec<Record> {
     let channel = |id, engine| {
         Record::Channel(Box::new(Channel {
             at: at(OFFSET, PID),
@@ -423,7 +440,7 @@ fn trace(seed: u64, kind: Kind) -> (Vec<Record>, BTreeMap<u64, u64>) {
             origin: Origin::Given,
         }))
     };
-    let mut first = vec![
+    vec![
         Record::Gpu(Gpu {
             at: at(OFFSET, 0),
             minor: 0,
@@ -435,10 +452,10 @@ fn trace(seed: u64, kind: Kind) -> (Vec<Record>, BTreeMap<u64, u64>) {
                 name: "simulated".to_owned(),
             },
         }),
-    ];
-    first.extend([channel(0, 1), channel(1, 1), channel(2, 11)]);
-    first.append(&mut records);
-    (first, truth)
+        channel(0, 1),
+        channel(1, 1),
+        channel(2, 11),
+    ]
 }
 
 /// A statement of a sum: what it says, by how much it may be wrong, and what is true, ns.

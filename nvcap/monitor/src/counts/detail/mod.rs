@@ -30,7 +30,7 @@ use nvcap_decode::wire::{GpuVa, release};
 use nvcap_process::memory::maps::Area;
 use nvcap_process::procfs::mem::Peek;
 use submission::Decoded;
-#[cfg(test)]
+#[cfg(all(test, feature = "serve"))]
 pub(crate) use submission::Mover;
 pub use submission::{Doing, What};
 

@@ -84,13 +84,15 @@ pub(super) struct Kept<'a> {
     pub idle: &'a mut Option<Idle>,
 }
 
+/// Work of a channel, and the programs of its kernels.
+type Work = (Vec<Doing>, Programs);
+
 /// Findings about a channel at one moment.
 pub(super) struct Moment {
     /// Numbers of the newest submissions: done, and submitted; none unless both are certain.
     pub seen: Option<Seen>,
-    /// Work of the channel, and the programs of its kernels. None if the channel has no work or no proven semaphore, or GP_PUT and
-    /// the number cannot be read.
-    pub at: Option<(Vec<Doing>, Programs)>,
+    /// None if the channel has no work or no proven semaphore, or GP_PUT and the number cannot be read.
+    pub at: Option<Work>,
 }
 
 /// Finds out what a channel is at.
@@ -111,7 +113,7 @@ fn look(
     followed: &Followed,
     kept: Kept<'_>,
     seen: &mut Option<Seen>,
-) -> Option<(Vec<Doing>, Programs)> {
+) -> Option<Work> {
     let Kept {
         decoding,
         words,
@@ -133,13 +135,12 @@ fn look(
         return None;
     }
     words.read(memory);
-    let unread = Some((vec![Doing::Unread], Vec::new()));
     let index = (put % size + size - 1) % size;
     let raw = memory.word(found.ring + 8 * u64::from(index)).ok()?;
     let release = find::release_of(memory, readable, raw).filter(|r| r.address == tracking);
     let Some(release) = release else {
         // The memory of the newest entry was used again already.
-        return unread;
+        return Some(unread());
     };
     let newest = Newest {
         put,
@@ -150,78 +151,133 @@ fn look(
         return None;
     }
     if pending >= size {
-        return unread;
+        return Some(unread());
     }
-    let mut decoded = |number: u32| {
-        let at = (found, tracking);
-        let Entries {
-            position,
-            segments,
-            is_doubtful,
-        } = block::submission(memory, readable, at, newest, number)?;
-        let mut decoded = Decoded::default();
-        let mut to = |operation: &Operation| decoded.operation(operation);
-        decoding.decode((found, followed.gpu), position, segments, &mut to);
-        (!is_doubtful || decoded.ends.agree()).then_some(decoded)
+    let mut submissions = Submissions {
+        memory,
+        readable,
+        followed,
+        tracking,
+        newest,
+        decoding,
     };
-    // The newest submission that is done by its number: its kernels may still run.
-    let last = decoded(done);
+    let last = submissions.decoded(done);
     if let Some(last) = &last {
         words.learn(last.ends.words(), readable);
     }
-    let is_read = last.is_some();
     let then = Then {
         words: &*words,
         memory,
     };
-    let kernels = last.filter(|l| !l.programs.is_empty() || l.ends.replays());
-    let is_at = |last: Decoded| {
-        let kernels = last.programs.iter().map(|(p, _)| Doing::Kernel(*p));
-        let mut at: Vec<Doing> = kernels.collect();
-        if at.is_empty() {
-            at.push(Doing::Graph);
-        }
-        Some((at, last.programs))
-    };
-    let runs = kernels.as_ref().and_then(|l| l.ends.run(&then, readable));
-    let is_done = match (&kernels, runs) {
-        (_, Some(runs)) => Some(!runs),
-        // Without kernels it is done with its number. Nobody knows of one that cannot be read, or whose kernels' words cannot be.
-        (None, None) => is_read.then_some(true),
-        (Some(_), None) => None,
-    };
-    *seen = is_done.map(|is_done| Seen {
+    let last = Last::of(last, &then, readable);
+    *seen = last.is_done().map(|is_done| Seen {
         done: done.wrapping_sub(u32::from(!is_done)),
         submitted: newest.number,
     });
+    if last.runs == Some(true) {
+        return last.kernels.map(at_kernels);
+    }
     if pending == 0 {
-        if runs == Some(true) {
-            return kernels.and_then(is_at);
-        }
         *idle = Some((put, done, seen.is_some()));
         return None;
     }
-    if runs == Some(true) {
-        return kernels.and_then(is_at);
+    Some(match submissions.decoded(done.wrapping_add(1)) {
+        Some(next) => at_next(&next, last, &then, readable),
+        None => last.kernels.map_or_else(unread, at_kernels),
+    })
+}
+
+/// Submissions of a channel, by their numbers.
+struct Submissions<'a, P> {
+    memory: &'a P,
+    readable: &'a Readable,
+    followed: &'a Followed,
+    tracking: GpuVa,
+    newest: Newest,
+    decoding: &'a mut Decoding,
+}
+
+impl<P: Peek> Submissions<'_, P> {
+    /// The content of a submission; none if it cannot be found, or its memory may have been used again.
+    fn decoded(&mut self, number: u32) -> Option<Decoded> {
+        let found = self.followed.found();
+        let at = (found, self.tracking);
+        let Entries {
+            position,
+            segments,
+            is_doubtful,
+        } = block::submission(self.memory, self.readable, at, self.newest, number)?;
+        let mut decoded = Decoded::default();
+        let mut to = |operation: &Operation| decoded.operation(operation);
+        let channel = (found, self.followed.gpu);
+        self.decoding.decode(channel, position, segments, &mut to);
+        (!is_doubtful || decoded.ends.agree()).then_some(decoded)
     }
-    let Some(next) = decoded(done.wrapping_add(1)) else {
-        return kernels.map_or(unread, is_at);
-    };
+}
+
+/// The newest submission that is done by its number: its kernels may still run.
+struct Last {
+    /// It could be read.
+    is_read: bool,
+    /// Its content, if it has kernels or replays a graph.
+    kernels: Option<Decoded>,
+    /// Its kernels run; none if it has none or no word that tells it can be read.
+    runs: Option<bool>,
+}
+
+impl Last {
+    fn of(last: Option<Decoded>, then: &impl Peek, readable: &Readable) -> Self {
+        let is_read = last.is_some();
+        let kernels = last.filter(|l| !l.programs.is_empty() || l.ends.replays());
+        Self {
+            is_read,
+            runs: kernels.as_ref().and_then(|l| l.ends.run(then, readable)),
+            kernels,
+        }
+    }
+
+    /// Tells whether it is done; none if that is not known.
+    fn is_done(&self) -> Option<bool> {
+        match (&self.kernels, self.runs) {
+            (_, Some(runs)) => Some(!runs),
+            // Without kernels it is done with its number. Nobody knows of one that cannot be read, or whose kernels' words cannot be.
+            (None, None) => self.is_read.then_some(true),
+            (Some(_), None) => None,
+        }
+    }
+}
+
+fn unread() -> Work {
+    (vec![Doing::Unread], Vec::new())
+}
+
+/// The work of a channel that is at the kernels of a submission.
+fn at_kernels(submission: Decoded) -> Work {
+    let kernels = submission.programs.iter().map(|(p, _)| Doing::Kernel(*p));
+    let mut at: Vec<Doing> = kernels.collect();
+    if at.is_empty() {
+        at.push(Doing::Graph);
+    }
+    (at, submission.programs)
+}
+
+/// The work of a channel that is at the submission after the last one, unless it is still at the kernels of that.
+fn at_next(next: &Decoded, last: Last, then: &impl Peek, readable: &Readable) -> Work {
     let open = |(at, payload): &(GpuVa, u64)| {
-        find::is_open(&then, readable, *at, *payload as u32) == Some(true)
+        find::is_open(then, readable, *at, *payload as u32) == Some(true)
     };
     if next.waits.iter().any(open) {
-        return Some((vec![Doing::Wait], Vec::new()));
+        return (vec![Doing::Wait], Vec::new());
     }
-    if let Some(last) = kernels {
+    if let Some(kernels) = last.kernels {
         // What is between its end and the next one's stamp, a microsecond, counts as its own.
-        return is_at(last);
+        return at_kernels(kernels);
     }
     let at = match next.copies.is_empty() {
         false => next.copies.iter().map(|path| Doing::Copy(path)).collect(),
-        true if is_read => vec![Doing::Other],
+        true if last.is_read => vec![Doing::Other],
         // The submission before could not be read: the channel may be at its kernel.
         true => vec![Doing::Unread],
     };
-    Some((at, Vec::new()))
+    (at, Vec::new())
 }

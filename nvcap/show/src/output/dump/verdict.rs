@@ -65,85 +65,28 @@ impl Word {
 #[must_use]
 pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
     let look = shown.report;
-    let mine: Vec<(&ChannelState, &Judged)> = look
+    let mine: Vec<Mine<'_>> = look
         .rings
         .channels
         .iter()
         .filter(|c| c.pid == process.pid)
         .filter_map(|c| Some((c, look.analysis.of(c.id)?)))
         .collect();
-    let at_work = mine.iter().filter(|(_, j)| j.state != State::Idle).count();
-    let mut lines = Vec::new();
-    for facts in process.channels.iter().filter(|f| f.error.is_some()) {
-        let code = facts.error.unwrap_or_default();
-        lines.push(format!(
-            "{}: the driver has stopped it after an error: {}",
-            name(look, facts.channel),
-            xid(code)
-        ));
-    }
-    let errors = lines.len();
-    let mut running: Vec<&(&ChannelState, &Judged)> =
-        mine.iter().filter(|(_, j)| j.running.is_some()).collect();
-    // The channel that holds up the most others comes first.
-    running.sort_by_key(|(_, j)| {
-        let held = look.analysis.blocked.iter();
-        let held = held.filter(|b| b.root == Root::Work { channel: j.id });
-        std::cmp::Reverse((held.count(), j.running.as_ref().map(|w| w.behind)))
-    });
-    lines.extend(running.iter().filter_map(|(c, j)| {
-        Some(format!(
-            "{}: {}",
-            name(look, c.id),
-            work(j.running.as_ref()?)
-        ))
+    let mut lines = stopped(look, process);
+    let has_errors = !lines.is_empty();
+    lines.extend(at_work(look, &mine));
+    lines.extend(mine.iter().filter_map(|(c, j)| {
+        let wait = j.wait.as_ref()?;
+        Some(format!("{}: {}", name(look, c.id), waits(look, c.id, wait)))
     }));
-    for (c, j) in &mine {
-        if let Some(wait) = &j.wait {
-            lines.push(format!("{}: {}", name(look, c.id), waits(look, c.id, wait)));
-        }
-    }
-    for cycle in &look.analysis.cycles {
-        if cycle
-            .channels
-            .iter()
-            .any(|c| mine.iter().any(|(m, _)| m.id == *c))
-        {
-            lines.push(cycle_of(look, &cycle.channels));
-        }
-    }
-    for (c, j) in mine.iter().filter(|(_, j)| j.state == State::Queued) {
-        lines.push(format!(
-            "{}: {} not fetched; what it is at cannot be told from here",
-            name(look, c.id),
-            plural_of(j.pending.into(), "entry is", "entries are")
-        ));
-    }
+    lines.extend(deadlocks(look, &mine));
+    lines.extend(queued(look, &mine));
+    let busy = mine.iter().filter(|(_, j)| j.state != State::Idle).count();
     let moved = shown.moved.map(|m| (m, of_process(look, process, m)));
-    let (word, head) = match moved {
+    let (word, head) = match &moved {
         _ if mine.is_empty() => (Word::Unknown, nothing_found(process)),
-        Some((m, ref own)) => with_time(m, own, at_work, mine.len()),
-        None => match look.trace_ns {
-            Some(ns) if !mine.iter().all(|(_, j)| is_known(j)) => {
-                (Word::Unknown, not_recorded(ns, mine.len()))
-            }
-            _ if at_work == 0 => (Word::Idle, idle(mine.len())),
-            Some(ns) => (
-                Word::Busy,
-                format!(
-                    "{} work that was not done by the newest time stamps, {}",
-                    have(at_work, mine.len()),
-                    moment(ns)
-                ),
-            ),
-            None => (
-                Word::Busy,
-                format!(
-                    "{} work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
-                    have(at_work, mine.len())
-                ),
-            ),
-        },
+        Some((m, own)) => with_time(m, own, busy, mine.len()),
+        None => at_once(look, &mine, busy),
     };
     if word == Word::Idle && !mine.is_empty() {
         lines.extend(cpu(&process.threads));
@@ -152,10 +95,89 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         lines.extend(rates(look, m, own));
     }
     Verdict {
-        word: if errors > 0 { Word::Error } else { word },
+        word: if has_errors { Word::Error } else { word },
         head,
         lines,
         stuck: moved.is_some_and(|(_, own)| own.channels.iter().any(|c| c.is_still() && c.busy)),
+    }
+}
+
+/// A channel of the process that is judged.
+type Mine<'a> = (&'a ChannelState, &'a Judged);
+
+/// A line for each channel that the driver has stopped.
+fn stopped(look: &Report, process: &ProcessReport) -> Vec<String> {
+    let lines = process.channels.iter().filter_map(|facts| {
+        let channel = name(look, facts.channel);
+        let code = xid(facts.error?);
+        Some(format!(
+            "{channel}: the driver has stopped it after an error: {code}"
+        ))
+    });
+    lines.collect()
+}
+
+/// A line for each channel with work that runs; the channel that holds up the most others comes first.
+fn at_work(look: &Report, mine: &[Mine<'_>]) -> Vec<String> {
+    let mut running: Vec<(ChannelId, &Work)> = mine
+        .iter()
+        .filter_map(|(c, j)| Some((c.id, j.running.as_ref()?)))
+        .collect();
+    running.sort_by_key(|(channel, work)| {
+        let held = look.analysis.blocked.iter();
+        let held = held.filter(|b| b.root == Root::Work { channel: *channel });
+        std::cmp::Reverse((held.count(), work.behind))
+    });
+    let lines = running.into_iter();
+    lines
+        .map(|(channel, running)| format!("{}: {}", name(look, channel), work(running)))
+        .collect()
+}
+
+/// A line for each cycle of waits that one of the channels is in.
+fn deadlocks<'a>(look: &'a Report, mine: &'a [Mine<'a>]) -> impl Iterator<Item = String> + 'a {
+    let is_mine = |id: &ChannelId| mine.iter().any(|(c, _)| c.id == *id);
+    look.analysis
+        .cycles
+        .iter()
+        .filter(move |cycle| cycle.channels.iter().any(is_mine))
+        .map(|cycle| cycle_of(look, &cycle.channels))
+}
+
+/// A line for each channel with work that nobody is known to be at.
+fn queued<'a>(look: &'a Report, mine: &'a [Mine<'a>]) -> impl Iterator<Item = String> + 'a {
+    let queued = mine.iter().filter(|(_, j)| j.state == State::Queued);
+    queued.map(|(c, j)| {
+        format!(
+            "{}: {} not fetched; what it is at cannot be told from here",
+            name(look, c.id),
+            plural_of(j.pending.into(), "entry is", "entries are")
+        )
+    })
+}
+
+/// The word and the sentence of one look alone, at a process or at the end of a trace. `busy` channels have work.
+fn at_once(look: &Report, mine: &[Mine<'_>], busy: usize) -> (Word, String) {
+    match look.trace_ns {
+        Some(ns) if !mine.iter().all(|(_, j)| is_known(j)) => {
+            (Word::Unknown, not_recorded(ns, mine.len()))
+        }
+        _ if busy == 0 => (Word::Idle, idle(mine.len())),
+        Some(ns) => (
+            Word::Busy,
+            format!(
+                "{} work that was not done by the newest time stamps, {}",
+                have(busy, mine.len()),
+                moment(ns)
+            ),
+        ),
+        None => (
+            Word::Busy,
+            format!(
+                "{} work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
+                have(busy, mine.len())
+            ),
+        ),
     }
 }
 
