@@ -120,7 +120,7 @@ class Fleet:
         """Killed at any time, an export leaves whole tables, and all of them where the ledger is there; once more, and all are."""
         recording = max((self.folder / "gpu-a").glob("run.*.pcapng"), key=lambda f: f.stat().st_size)
         other = self.folder / "interrupted"
-        words = [self.nvcap, "export", "partitions", "-q", "--host=x", "-o", str(other), str(recording)]
+        words = [self.nvcap, "export", "partitions", "-q", "--force", "--host=x", "-o", str(other), str(recording)]
 
         def took():
             """Seconds at least. The first has to read all programs and files, and a busy machine may take longer than usual."""

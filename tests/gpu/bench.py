@@ -19,6 +19,9 @@ def runs(nvcap, folder):
     measured = []
     for i in range(3):
         out = folder / f"bench{i}.json"
+        # Of an earlier run of this test.
+        for old in (out, folder / "bench.svg") if i == 0 else (out,):
+            old.unlink(missing_ok=True)
         plots = ["--plots", str(folder / "bench.svg")] if i == 0 else []
         subprocess.run([nvcap, "bench", "--json", "-o", str(out), *plots], check=True)
         measured.append(json.loads(out.read_text()))
@@ -84,8 +87,9 @@ def compare(measured):
 def traced(nvcap, folder):
     """Whether nvcap sees what `nvcap bench` submits, byte for byte."""
     truth, trace = folder / "submissions.txt", folder / "trace.jsonl"
+    truth.unlink(missing_ok=True)
     bench = [nvcap, "bench", "--sizes", "4,1000,4K,64K,1M", "--passes", "1", "--warm-up", "5", "--submissions", str(truth)]
-    command = [nvcap, "--json", "-vv", "-e", "type=submission,entry", "-o", str(trace), "--", *bench]
+    command = [nvcap, "--json", "-vv", "-e", "type=submission,entry", "--force", "-o", str(trace), "--", *bench]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL)
     submitted, seen = {}, {}
     for line in truth.read_text().splitlines():

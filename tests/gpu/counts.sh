@@ -39,7 +39,7 @@ section_beside() {
     "$NVCAP" counts -a --json --interval 0.5 >"$WORK/counts.json" 2>"$WORK/counts.err" &
     counts=$!
     for kind in launches copies streams graphs workers slow; do
-        "$NVCAP" --json -e type=chip -o "$WORK/trap.json" -p "$pid" >"$WORK/trap.log" 2>&1 &
+        "$NVCAP" --json -e type=chip --force -o "$WORK/trap.json" -p "$pid" >"$WORK/trap.log" 2>&1 &
         tracer=$!
         wait_for 'attached$' "$WORK/trap.log" $tracer || row FAIL "$kind" "nvcap did not attach: $(tail -n 1 "$WORK/trap.log")"
         sleep 1.5

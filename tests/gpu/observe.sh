@@ -147,7 +147,7 @@ section_short() {
     plain=$(($(date +%s%N) - plain))
     observed=$(date +%s%N)
     for i in $(seq 10); do
-        timeout 60 "$NVCAP" --how observe --json -q -o "$WORK/short.json" -- "$WORK/vadd" >/dev/null 2>"$WORK/short.log"
+        timeout 60 "$NVCAP" --how observe --json -q --force -o "$WORK/short.json" -- "$WORK/vadd" >/dev/null 2>"$WORK/short.log"
         status=$?
         [ $status -eq 0 ] && whole=$((whole + 1))
         { echo "$status $(grep -a "nvcap:" "$WORK/short.log" | tail -n 1)"; } >>"$OUT/short.txt"

@@ -150,7 +150,7 @@ cost_one() { # KIND
         wait_for '^armed' "$WORK/tracer.log" $tracer
         ;;
     nvcap-ledger) timeout 60 "$NVCAP" -q -p "$pid" >"$WORK/tracer.log" 2>&1 & tracer=$! ;;
-    nvcap-text) timeout 60 "$NVCAP" -o "$WORK/cost.txt" -p "$pid" >"$WORK/tracer.log" 2>&1 & tracer=$! ;;
+    nvcap-text) timeout 60 "$NVCAP" --force -o "$WORK/cost.txt" -p "$pid" >"$WORK/tracer.log" 2>&1 & tracer=$! ;;
     esac
     case $kind in nvcap*) wait_armed "$tracer" ;; esac
     echo g >&8
@@ -276,7 +276,7 @@ client() { # NAME WANTS COMMAND...
     # shellcheck disable=SC2086
     check "$name: decoded, nothing lost" python3 "$HERE/check.py" client "$WORK/$name.json" $wants
     python3 "$HERE/check.py" client "$WORK/$name.json" | cut -c1-1500
-    timeout 60 "$NVCAP" channels -o "$OUT/$name-channels.txt" -- "$@" >/dev/null 2>&1
+    timeout 60 "$NVCAP" channels --force -o "$OUT/$name-channels.txt" -- "$@" >/dev/null 2>&1
     cat "$OUT/$name-channels.txt"
     # With the capture from within: byte for byte of one run. CUDA and NVDEC have three doorbell pages, and two tracers
     # would need six of the four debug registers; nor does the oracle find these channels' USERD. It counts doorbells.
@@ -332,7 +332,7 @@ fatbin_one() { # NAME OPTION...
             "$NVCAP" code $FATBIN_KERNEL "$other" -o "$WORK/theirs" 2>/dev/null && break
         done
         if "$NVCAP" code $FATBIN_KERNEL "$file" --sm "$sm" -o "$WORK/ours" 2>>"$OUT/fatbin-$name.txt" && cmp -s "$WORK/ours" "$WORK/theirs" &&
-            "$NVCAP" code $FATBIN_KERNEL "$file" --sm "$sm" -o "$WORK/ours" --image 2>/dev/null &&
+            "$NVCAP" code $FATBIN_KERNEL "$file" --sm "$sm" --force -o "$WORK/ours" --image 2>/dev/null &&
             cmp -s -n "$(stat -c %s "$WORK/ours")" "$WORK/ours" "$other"; then
             same=$((same + 1))
         else
@@ -380,7 +380,7 @@ section_two() {
     if [ $status -eq 0 ]; then row ok "two: nvcap's status" "0, complete"; else row FAIL "two: nvcap's status" "$status"; fi
     grep -q 'wrong 0$' "$WORK/two.out" && row ok "two: right results" "$(grep 'wrong' "$WORK/two.out")" || row FAIL "two: right results" ""
     timeout 100 "$NVCAP" channels --json -o "$WORK/two-channels.json" -- "$WORK/two_gpus" >"$WORK/two-channels.out" 2>&1
-    timeout 100 "$NVCAP" channels -o "$OUT/two-channels.txt" -- "$WORK/two_gpus" >/dev/null 2>&1
+    timeout 100 "$NVCAP" channels --force -o "$OUT/two-channels.txt" -- "$WORK/two_gpus" >/dev/null 2>&1
     cat "$OUT/two-channels.txt"
     # The channels are of another run than the operations: what GPU is which is the same.
     check "two: each submission on its GPU" python3 "$HERE/check.py" two "$WORK/two.json" "$WORK/two-channels.json" "$WORK/two.out"

@@ -128,7 +128,7 @@ pass() {
     local kind=$1 tracer= line= to=$plain_in from=$plain_out
     if [ "$kind" = cupti ]; then to=$cupti_in from=$cupti_out; fi
     if [ "$kind" = observed ]; then
-        "$NVCAP" --how observe --gpu-time --json -e "$FILTER" -o "$WORK/speed.json" -p "$plain_pid" >"$WORK/speed.trace" 2>&1 &
+        "$NVCAP" --how observe --gpu-time --json -e "$FILTER" --force -o "$WORK/speed.json" -p "$plain_pid" >"$WORK/speed.trace" 2>&1 &
         tracer=$!
         wait_for 'attached$' "$WORK/speed.trace" $tracer
     fi

@@ -257,7 +257,7 @@ def live(options):
     while gpu.stdout.readline().strip() != "ready":
         if gpu.poll() is not None:
             raise Failed(f"the software GPU ended with {gpu.returncode}")
-    args = [options.nvcap, "-s", "--json", "-o", out, "-p", gpu.pid, "--channels", described]
+    args = [options.nvcap, "-s", "--json", "--force", "-o", out, "-p", gpu.pid, "--channels", described]
     nvcap = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, text=True)
     while "attached" not in (line := nvcap.stderr.readline()):
         if not line:

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use super::target;
+use super::{overwrite, target};
 use nvcap_lab::bench::{self, rm::Kernel};
 use nvcap_process::host::uses;
 use nvcap_process::procfs;
@@ -53,7 +53,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(..=60_000))]
     warm_up: u64,
 
-    /// Measure even where another process uses the GPU
+    /// Measure even where another process uses the GPU, and write over files that have something in them
     #[arg(long)]
     force: bool,
 
@@ -72,6 +72,21 @@ pub(super) struct Args {
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+impl Args {
+    /// Returns the reason why measuring must not begin: an output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let files = [
+            ("-o", &self.output),
+            ("--plots", &self.plots),
+            ("--submissions", &self.submissions),
+        ];
+        let mut refusals = { files.into_iter() }.filter_map(|(option, path)| {
+            overwrite::of_option(option, path.as_deref(), self.force, &[])
+        });
+        refusals.next()
+    }
 }
 
 /// The most that one copy takes (LINE_LENGTH_IN has 32 bits), in whole pages.

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use super::progress::Reading;
-use super::{recording, target};
+use super::{overwrite, recording, target};
 use nvcap_decode::cubin::{Image, compare};
 use nvcap_decode::record::{Kernel, Record};
 use nvcap_decode::wire::{GpuVa, peek::Peek};
@@ -80,6 +80,10 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
     pub output: Option<PathBuf>,
 
+    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
+    #[arg(long)]
+    pub force: bool,
+
     /// With -o: write the whole image (a cubin) instead of the kernel's code
     #[arg(long, requires = "output")]
     pub image: bool,
@@ -87,6 +91,14 @@ pub(super) struct Args {
     /// JSON instead of text (docs/code.md has the members)
     #[arg(long)]
     pub json: bool,
+}
+
+impl Args {
+    /// Returns the reason why the command must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let inputs: Vec<&Path> = self.file.iter().map(PathBuf::as_path).collect();
+        overwrite::refusal(self.output.as_deref(), self.force, &inputs)
+    }
 }
 
 fn parse_address(text: &str) -> Result<u64, String> {

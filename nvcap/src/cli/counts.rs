@@ -24,6 +24,7 @@ mod table;
 use samples::Names;
 use table::Table;
 
+use super::overwrite;
 use super::process_filter::cannot_look;
 use super::target::{self, usage};
 use super::values::{parse_core, parse_pid, parse_time};
@@ -88,6 +89,10 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
+    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
+    #[arg(long)]
+    force: bool,
+
     /// Only processes of USER, a name, a number or a pattern; may be given several times
     #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
     user: Vec<String>,
@@ -95,6 +100,13 @@ pub(super) struct Args {
     /// Filters of the processes.
     #[command(flatten)]
     filters: super::process_filter::Filters,
+}
+
+impl Args {
+    /// Returns the reason why counting must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        overwrite::refusal(self.output.as_deref(), self.force, &[])
+    }
 }
 
 /// Counts.

@@ -13,6 +13,7 @@ use nvcap_show::output::{json, ledger};
 use nvcap_show::pipeline::Pipeline;
 
 use super::output_args::{OutputArgs, When, parse_filter};
+use super::overwrite::{self, Force};
 use super::recording::{Format, INTERRUPTED, Played, RecordingArgs};
 use super::target;
 use super::values::{OUTPUT, SHOWN};
@@ -81,6 +82,10 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 
+    /// Option that has FILE replaced.
+    #[command(flatten)]
+    pub force: Force,
+
     /// When text is coloured
     #[arg(
         long,
@@ -90,6 +95,14 @@ pub(super) struct Args {
         help_heading = OUTPUT
     )]
     pub color: When,
+}
+
+impl Args {
+    /// Returns the reason why the comparison must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let inputs: [&Path; 2] = [&self.first, &self.second];
+        overwrite::refusal(self.output.as_deref(), self.force.force, &inputs)
+    }
 }
 
 /// Compares.

@@ -45,7 +45,7 @@ Exit status, for scripts; of several processes the worst counts, with --times th
    0  idle: the GPU has done all that was submitted
    1  error: a process could not be looked at, and no other hangs; or the answer could not be
       written
-   2  usage: the command line is not understood
+   2  usage: the command line is not understood, or its output would replace a file (--force)
    3  idle as far as could be read, and something could not (it is said what)
    4  no GPU: the process has none of the driver's files open, or (-a) no process has
   10  moving: every channel that has work moved between two looks
@@ -164,6 +164,14 @@ pub(super) struct Args {
 }
 
 impl Args {
+    /// Returns the reason why the look must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let files = [self.file.as_deref(), self.channels.as_deref()].into_iter();
+        let merged = self.merge.iter().map(PathBuf::as_path);
+        let inputs: Vec<&Path> = files.flatten().chain(merged).collect();
+        self.output.refusal(&inputs)
+    }
+
     /// Returns the options of the report of a look, without colour.
     pub(super) fn shown(&self) -> dump::ReportOptions {
         dump::ReportOptions {
@@ -341,7 +349,7 @@ fn recorder(args: &Args, path: &Path) -> anyhow::Result<Recorder> {
         tells: true,
         ..RecordingOptions::default()
     };
-    let (files, _) = recorder::open(path, &options, &others)?;
+    let (files, _) = recorder::open(path, &options, args.output.force, &others)?;
     let made = recorder::of_trace(
         files,
         &Traced {

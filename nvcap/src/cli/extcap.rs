@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use super::way_options::HowArg;
-use super::{trace, version};
+use super::{trace, trace_run, version};
 use nvcap_show::output::writer::Output;
 
 /// The interface's name, which tshark's `-i` takes.
@@ -158,7 +158,7 @@ fn capture(args: &Args) -> anyhow::Result<ExitCode> {
     let out = target::open(Some(fifo), false, &[])?;
     let fifo = fifo.to_owned();
     let driver = target::running_driver();
-    trace::run_into(
+    trace_run::run_into(
         trace,
         |trace| {
             let how = match trace.how {

@@ -20,6 +20,7 @@ mod logger;
 mod man_pages;
 mod maps;
 mod output_args;
+mod overwrite;
 mod process_filter;
 mod progress;
 mod record;
@@ -42,6 +43,7 @@ mod top;
 mod trace;
 mod trace_end;
 mod trace_recording;
+mod trace_run;
 mod values;
 mod version;
 mod watch;
@@ -87,7 +89,7 @@ Examples:
 Exit status:
   0  complete: nothing is known to be missing
   1  error: the trace could not be made, or not be written
-  2  usage: the command line is not understood
+  2  usage: the command line is not understood, or its output would replace a file (--force)
   3  something was lost: the ledger says what and how much
   4  no traced process used a GPU
   5  complete, but not all was understood: the ledger says what
@@ -224,6 +226,50 @@ impl Cli {
     }
 }
 
+impl Cli {
+    /// The reason why the command must not begin: it would replace files, and the user has not said `--force`.
+    fn refusal(&self) -> Option<String> {
+        let recording = |of: &recording::RecordingArgs, output: &output_args::OutputArgs| {
+            output.refusal(&of.inputs())
+        };
+        let shown = |target: &target::Target, show: &target::Show| {
+            overwrite::refusal(show.output.as_deref(), show.force, &target.inputs())
+        };
+        match self.command.as_ref() {
+            None => self.trace.refusal(None),
+            Some(Command::Stacks(args)) => args.trace.refusal(args.file.as_deref()),
+            Some(Command::Time(args)) => args.trace.refusal(args.file.as_deref()),
+            Some(Command::Decode(args)) => recording(&args.recording, &args.output),
+            Some(Command::Stats(args)) => recording(&args.recording, &args.output),
+            Some(Command::Report(args)) => recording(&args.recording, &args.output),
+            Some(Command::Ioctls(args)) => shown(&args.target, &args.show),
+            Some(Command::Channels(args) | Command::Maps(args)) => shown(&args.target, &args.show),
+            Some(Command::Diff(args)) => args.refusal(),
+            Some(Command::Dump(args)) => args.refusal(),
+            Some(Command::Counts(args)) => args.refusal(),
+            Some(Command::Code(args)) => args.refusal(),
+            Some(Command::Bench(args)) => args.refusal(),
+            Some(Command::Study(args)) => args.refusal(),
+            Some(Command::Export(args)) => args.refusal(),
+            // A recording gets a name that is free.
+            Some(Command::Record(_)) => None,
+            #[cfg(feature = "serve")]
+            Some(Command::Serve(_)) => None,
+            Some(
+                Command::Wireshark(_)
+                | Command::Extcap(_)
+                | Command::Watch(_)
+                | Command::Top(_)
+                | Command::Explain(_)
+                | Command::Schema(_)
+                | Command::Doctor(_)
+                | Command::Completions(_)
+                | Command::ManPages(_),
+            ) => None,
+        }
+    }
+}
+
 /// An error with its causes, each once: some say their cause's words themselves. A remedy names no option that the command lacks.
 fn said(e: &anyhow::Error, has: &impl Fn(&str) -> bool) -> String {
     let words = |cause: &(dyn std::error::Error + 'static)| {
@@ -339,6 +385,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(status);
         }
     };
+    if let Some(why) = cli.refusal() {
+        tell(why);
+        return ExitCode::from(STATUS_USAGE);
+    }
     if let Some(pids) = cli.pids() {
         *pids = target::processes(pids);
     }
@@ -348,7 +398,7 @@ pub fn main() -> ExitCode {
         _ => STATUS_ERROR,
     };
     let result = match cli.command {
-        None => trace::run(cli.trace),
+        None => trace_run::run(cli.trace),
         Some(Command::Record(args)) => record::run(*args),
         Some(Command::Decode(args)) => decode::run(&args),
 

@@ -24,6 +24,7 @@ use nvcap_show::output::writer::Output;
 use nvcap_show::output::{Detail, Sink, json, text};
 use nvcap_show::pipeline::{Finished, Matched, Pipeline, PipelineOptions};
 
+use super::overwrite;
 use super::target;
 use super::values::{OUTPUT, SHOWN};
 
@@ -99,6 +100,12 @@ pub(super) struct OutputArgs {
     /// standard output stays its own.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
+
+    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
+    ///
+    /// A recording (nvcap record, --record) is not refused: without this option it gets a name with a number (run.2.pcapng).
+    #[arg(long, help_heading = OUTPUT)]
+    pub force: bool,
 
     /// When text is coloured
     #[arg(
@@ -206,6 +213,16 @@ impl OutputArgs {
             When::Always => Color::Always,
             When::Never => Color::Never,
         }
+    }
+
+    /// Returns the reason why a command that would write its output must not begin; `inputs` are files that it reads.
+    pub(super) fn refusal(&self, inputs: &[&Path]) -> Option<String> {
+        let inputs: Vec<&Path> = inputs
+            .iter()
+            .copied()
+            .chain(self.phases.as_deref())
+            .collect();
+        overwrite::refusal(self.output.as_deref(), self.force, &inputs)
     }
 
     fn sink(&self, out: Output) -> Box<dyn Sink> {

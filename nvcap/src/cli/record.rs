@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use super::{trace, values};
+use super::{trace, trace_run, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,10 +52,16 @@ const USELESS: [&str; 13] = [
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = values::saying(
         command,
-        &[(
-            "output",
-            "Write to FILE, readable by its owner alone; by default nvcap.pcapng; where there is a recording, the new one gets a number (nvcap.2.pcapng) unless --force says to write over it",
-        )],
+        &[
+            (
+                "output",
+                "Write to FILE, readable by its owner alone; by default nvcap.pcapng; where there is a recording, the new one gets a number (nvcap.2.pcapng) unless --force says to write over it",
+            ),
+            (
+                "force",
+                "Write over a recording that is there; without it the new one gets a name with a number: run.2.pcapng",
+            ),
+        ],
     );
     values::without(command, &USELESS)
 }
@@ -83,5 +89,5 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     trace.recording.alone = true;
     trace.recording.tells = true;
     trace.record = Some(trace.output.output.take().unwrap_or(DEFAULT.into()));
-    trace::run(trace)
+    trace_run::run(trace)
 }

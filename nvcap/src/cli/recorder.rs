@@ -44,10 +44,6 @@ pub(super) struct RecordingOptions {
     #[arg(long)]
     pub zstd: bool,
 
-    /// Write over a recording that is there; without it the new one gets a name with a number: run.2.pcapng
-    #[arg(long)]
-    pub force: bool,
-
     /// Nothing is shown: `nvcap record`.
     #[arg(skip)]
     pub alone: bool,
@@ -159,10 +155,12 @@ fn processor() -> String {
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Opens what is recorded into, which must be none of the files that are read or written otherwise.
+/// Opens what is recorded into, which must be none of the files that are read or written otherwise. `force`: a recording that is there
+/// is written over.
 pub(super) fn open(
     path: &Path,
     options: &RecordingOptions,
+    force: bool,
     others: &[Option<&Path>],
 ) -> anyhow::Result<(Files, Option<Place>)> {
     let compressed = options.compresses(path);
@@ -177,7 +175,7 @@ pub(super) fn open(
         return Ok((with_tables(files, options)?, None));
     }
     let others: Vec<&Path> = others.iter().copied().flatten().collect();
-    let out = super::target::open_recording(path, options.force, &others)?;
+    let out = super::target::open_recording(path, force, &others)?;
     anyhow::ensure!(
         !out.is_terminal(),
         "a recording is no text for a terminal: name a file, or pipe it into a program"

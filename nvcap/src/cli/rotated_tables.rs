@@ -88,7 +88,7 @@ fn export_each(files: &Receiver<Whole>, folder: &Path) {
 fn export(file: File, folder: &Path) -> Result<(), String> {
     let mut command = Command::new("/proc/self/exe");
     command
-        .args(["export", "partitions", "--quiet", "-o"])
+        .args(["export", "partitions", "--quiet", "--force", "-o"])
         .arg(folder)
         .arg("-")
         .stdin(file)

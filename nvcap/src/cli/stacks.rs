@@ -19,7 +19,7 @@ use nvcap_show::pipeline::Pipeline;
 use super::progress::{self, Reading};
 use super::recording::{INTERRUPTED, RecordingArgs};
 use super::way_options::HowArg;
-use super::{target, trace, values};
+use super::{target, trace, trace_run, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -248,7 +248,7 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
         command,
         &Vec::from_iter(inputs.as_deref()),
     )?;
-    let status = trace::run_into(
+    let status = trace_run::run_into(
         trace,
         |_| {
             let options = output.pipeline_options(false, target::running_driver())?;

@@ -10,13 +10,13 @@ use anyhow::{Context as _, bail};
 
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
-use super::{bench as raw, target};
+use super::{bench as raw, overwrite, target};
 use nvcap_lab::bench::{self, Measured};
 use nvcap_lab::study::{
     dma, graph, page, sharing,
     work::{self, Said, What, Work},
 };
-use nvcap_show::output::{Sink, ledger::verdict, message::tell};
+use nvcap_show::output::{Sink, file::would_be_replaced, ledger::verdict, message::tell};
 use nvcap_show::pipeline::Pipeline;
 
 pub(super) const EXAMPLES: &str = "\
@@ -34,6 +34,17 @@ and the program (work.py, sharing.py). docs/studies.md says what each figure is.
 
 Nobody else should use the GPU meanwhile.
 Exit status: 0 done, 1 error, 2 usage.";
+
+/// Endings of the files that a study has as its results. The programs, which are the same each time, are no results.
+const RESULTS: [&str; 7] = [
+    "html",
+    "json",
+    "pcapng",
+    "alone.json",
+    "alone.phases",
+    "traced.json",
+    "traced.phases",
+];
 
 /// Arguments of `nvcap study`.
 #[derive(clap::Args, Debug)]
@@ -72,7 +83,7 @@ struct Shared {
     #[arg(long)]
     json: bool,
 
-    /// Measure even where another process uses the GPU
+    /// Measure even where another process uses the GPU, and write over the files of an earlier study in FOLDER
     #[arg(long)]
     force: bool,
 }
@@ -122,6 +133,33 @@ struct Sharing {
     #[arg(long, value_name = "STREAMS", value_delimiter = ',', default_value = "1,2,4,8,9,16,32,40",
         value_parser = clap::value_parser!(u64).range(1..=128))]
     streams: Vec<u64>,
+}
+
+impl Shared {
+    fn folder(&self, what: What) -> PathBuf {
+        let folder = self.output.clone();
+        folder.unwrap_or_else(|| format!("nvcap-study-{}", what.name()).into())
+    }
+}
+
+impl Args {
+    /// Returns the reason why the study must not begin: it would replace the results of an earlier one.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let (what, shared) = match &self.study {
+            Study::Dma(args) => (What::Dma, &args.shared),
+            Study::Graph(args) => (What::Graph, &args.shared),
+            Study::Sharing(args) => (What::Sharing, &args.shared),
+        };
+        let folder = shared.folder(what);
+        let results = RESULTS.map(|ending| folder.join(format!("{}.{ending}", what.name())));
+        // A program that is the same stays as it is; another of that name is the user's.
+        let programs = work::PROGRAMS.map(|(name, text)| (folder.join(name), text));
+        let others = programs.into_iter().filter(|(path, text)| {
+            path.is_file() && std::fs::read(path).is_ok_and(|there| there != text.as_bytes())
+        });
+        let files = results.into_iter().chain(others.map(|(path, _)| path));
+        overwrite::of_folder(files, shared.force, &[])
+    }
 }
 
 /// Runs `nvcap study`.
@@ -201,8 +239,7 @@ fn begin(shared: &Shared, what: What, runs: u32, numbers: Vec<u64>) -> anyhow::R
             others.join(", ")
         );
     }
-    let folder = shared.output.clone();
-    let folder = folder.unwrap_or_else(|| format!("nvcap-study-{}", what.name()).into());
+    let folder = shared.folder(what);
     std::fs::create_dir_all(&folder).with_context(|| {
         format!(
             "cannot make the folder {} (-o names another)",
@@ -212,14 +249,21 @@ fn begin(shared: &Shared, what: What, runs: u32, numbers: Vec<u64>) -> anyhow::R
     for (name, program) in work::PROGRAMS {
         write(&folder.join(name), program)?;
     }
-    Ok(Work {
+    let work = Work {
         what,
         gpu: shared.gpu,
         runs,
         numbers,
         python: shared.python.clone(),
         folder,
-    })
+    };
+    // The new recording would get another name, and the study would read the old one.
+    let recording = work.file("pcapng");
+    if shared.force && would_be_replaced(&recording) {
+        std::fs::remove_file(&recording)
+            .with_context(|| format!("cannot remove {}", recording.display()))?;
+    }
+    Ok(work)
 }
 
 fn measure(shared: &Shared, sizes: Vec<u64>) -> anyhow::Result<Measured> {

@@ -108,6 +108,10 @@ pub(super) struct Show {
     /// standard output stays its own.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
+    #[arg(long)]
+    pub force: bool,
 }
 
 impl Show {
@@ -214,17 +218,21 @@ fn cannot_write(path: &Path) -> String {
 
 /// The file is none of those that are read.
 fn is_no_input(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
-    let is_input = inputs.iter().any(|input| match input.as_os_str() == "-" {
-        true => is_same(Path::new("/dev/stdin"), path),
-        false => is_same(input, path),
-    });
-    if is_input {
+    if is_input(path, inputs) {
         bail!(
             "cannot write to {}: it is read, too, and would be lost; name another file with -o",
             path.display()
         );
     }
     Ok(())
+}
+
+/// Tells whether a file is one of those that are read, `-` standard input.
+pub(super) fn is_input(path: &Path, inputs: &[&Path]) -> bool {
+    inputs.iter().any(|input| match input.as_os_str() == "-" {
+        true => is_same(Path::new("/dev/stdin"), path),
+        false => is_same(input, path),
+    })
 }
 
 /// Help of `-o` where [`open_for_a_program`] opens it.

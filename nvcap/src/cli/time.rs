@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
-use super::{target, trace, values};
+use super::{target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
 use nvcap_show::output::gpu_time::TimeReport;
 use nvcap_show::pipeline::Pipeline;
@@ -112,7 +112,7 @@ fn live(mut trace: trace::Args) -> anyhow::Result<ExitCode> {
     let mut output = trace.output.clone();
     output.has_gpu_time = true;
     let command = !trace.command.is_empty();
-    trace::run_into(
+    trace_run::run_into(
         trace,
         |args| {
             let inputs = Vec::from_iter(args.channels.as_deref());

@@ -17,7 +17,16 @@ impl Args {
         };
         let others = [&self.channels, &self.output.phases, &self.output.output];
         let others: Vec<Option<&Path>> = others.into_iter().map(|p| p.as_deref()).collect();
-        recorder::open(path, &self.recording, &others).map(Some)
+        recorder::open(path, &self.recording, self.output.force, &others).map(Some)
+    }
+
+    /// Returns the reason why a command that would write its output (`-o`) must not begin; `file` is a recording that it reads.
+    pub(super) fn refusal(&self, file: Option<&Path>) -> Option<String> {
+        let inputs: Vec<&Path> = [file, self.channels.as_deref()]
+            .into_iter()
+            .flatten()
+            .collect();
+        self.output.refusal(&inputs)
     }
 
     /// Returns the description of the trace for a recording.

@@ -151,9 +151,12 @@ fn bytes_into_a_file() {
         fs::metadata(&to).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    assert_eq!(code("", &["add", &file, "-o", &to, "--image"]).2, 0);
+    assert_eq!(
+        code("", &["add", &file, "-o", &to, "--image", "--force"]).2,
+        0
+    );
     assert_eq!(fs::read(&to).unwrap(), bytes);
-    let (_, said, status) = code("", &["with*", &file, "-o", &to]);
+    let (_, said, status) = code("", &["with*", &file, "-o", &to, "--force"]);
     assert!(
         status == 1 && said.contains("3 kernels are named so; -o takes one"),
         "{said}"
@@ -182,7 +185,7 @@ fn of_a_process() {
     assert_eq!((said.as_str(), status), ("", 0));
     assert_eq!(fs::read(&to).unwrap(), bytes[0x3e00..0x4000]);
     // Without its address: images differ, which is said.
-    let (_, said, status) = code("", &["add", "-p", &pid, "-o", &to]);
+    let (_, said, status) = code("", &["add", "-p", &pid, "-o", &to, "--force"]);
     assert_eq!(status, 0);
     assert!(said.contains("different code of this name"), "{said}");
     let (_, said, status) = code("", &["0x7f0000000000", "-p", &pid]);
@@ -284,11 +287,15 @@ fn of_fat_binaries() {
     let (_, said, status) = code("", &["add", &app, "-o", &to]);
     assert!(status == 1 && said.contains(&format!("{both}; -o takes one: --sm NUMBER")));
     for (sm, image) in [("80", &older), ("90", &bytes)] {
-        let (_, said, status) = code("", &["add", &app, "--sm", sm, "-o", &to]);
+        let (_, said, status) = code("", &["add", &app, "--sm", sm, "--force", "-o", &to]);
         assert_eq!((said.as_str(), status), ("", 0));
         assert_eq!(fs::read(&to).unwrap(), image[0x3e00..0x4000]);
         assert_eq!(
-            code("", &["add", &app, "--sm", sm, "-o", &to, "--image"]).2,
+            code(
+                "",
+                &["add", &app, "--sm", sm, "--force", "-o", &to, "--image"]
+            )
+            .2,
             0
         );
         assert!(fs::read(&to).unwrap() == *image);
@@ -301,7 +308,10 @@ fn of_fat_binaries() {
     );
     let image = object["image"].as_u64().expect("an offset of the file");
     let at = format!("{image:#x}");
-    assert_eq!(code("", &["add", &app, "--at", &at, "-o", &to]).2, 0);
+    assert_eq!(
+        code("", &["add", &app, "--at", &at, "--force", "-o", &to]).2,
+        0
+    );
     assert_eq!(fs::read(&to).unwrap(), older[0x3e00..0x4000]);
     let (_, said, status) = code("", &["add", &app, "--sm", "75"]);
     let others = "no image of CUDA code for sm_75; it has some for sm_80, sm_90, sm_120";

@@ -353,7 +353,7 @@ fn streams_follow_the_ledger_and_ignore_filters() {
             "--json",
             "--explain-streams",
         ];
-        args.extend(["-o", &file]);
+        args.extend(["--force", "-o", &file]);
         args.extend(more);
         nvcap(&args);
         let lines: Vec<Value> = fs::read_to_string(&file)

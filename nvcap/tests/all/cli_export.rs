@@ -98,8 +98,8 @@ fn tables_of_a_fleet_lie_by_day_hour_and_host() {
     let args = ["export", "partitions", "--host=a/b", "-o", &fleet];
     let capture = capture();
     let both = [&args[..], &[&capture, &recording]].concat();
-    for _ in 0..2 {
-        let out = nvcap(&both);
+    for force in [&[][..], &["--force"]] {
+        let out = nvcap(&[&both[..], force].concat());
         let said = text(&out.stderr);
         assert_eq!(out.status.code(), Some(1), "{said}");
         assert!(

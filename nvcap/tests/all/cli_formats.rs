@@ -14,7 +14,7 @@ fn a_log_of_ioctls_becomes_a_recording() {
     let log = argument(fixture("h200-ioctl-part.log.gz"));
     let file = folder.path("run.pcapng");
     for from in [&[] as &[&str], &["--from", "ioctl-log"]] {
-        let args: Vec<&str> = ["export", "pcapng", &log, "-o", &file]
+        let args: Vec<&str> = ["export", "pcapng", &log, "--force", "-o", &file]
             .into_iter()
             .chain(from.iter().copied())
             .collect();
@@ -82,6 +82,7 @@ fn a_cut_log_becomes_a_recording_that_says_so() {
         "--from",
         "ioctl-log",
         &text_file,
+        "--force",
         "-o",
         &file,
     ];

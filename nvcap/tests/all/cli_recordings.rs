@@ -163,7 +163,9 @@ fn what_was_hidden_is_not_hidden_again() {
     assert!(submissions(&file).len() > 20);
     assert!(submissions(&file) == submissions(&again));
     // Asked for anew it is, with another key.
-    nvcap(&["export", "pcapng", "--redact", &file, "-o", &again]);
+    nvcap(&[
+        "export", "pcapng", "--redact", "--force", &file, "-o", &again,
+    ]);
     assert!(submissions(&file) != submissions(&again));
 }
 

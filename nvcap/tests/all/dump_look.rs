@@ -91,7 +91,7 @@ mod statuses {
                 vec!["uses no GPU", "no such process"],
             ),
         ] {
-            let args = [&["dump", "-o", &file][..], &args].concat();
+            let args = [&["dump", "--force", "-o", &file][..], &args].concat();
             let out = nvcap(&args);
             let said = text(&out.stderr);
             if said.contains("cap_sys_ptrace") {

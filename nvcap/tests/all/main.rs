@@ -12,6 +12,7 @@ mod cli_export;
 mod cli_files;
 mod cli_formats;
 mod cli_loads;
+mod cli_overwrite;
 mod cli_recording;
 mod cli_recordings;
 mod cli_report;

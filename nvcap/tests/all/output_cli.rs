@@ -387,7 +387,8 @@ fn an_output_file_is_its_owners_alone() {
     )
     .unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    let out = nvcap(&["decode", "--from", "orc", &capture, "--json", "-o", &file]);
+    let args = ["decode", "--from", "orc", &capture, "--json", "-o", &file];
+    let out = nvcap(&[&args[..], &["--force"]].concat());
     assert_eq!(out.status.code(), Some(0));
     assert!(out.stdout.is_empty());
     assert!(
@@ -800,7 +801,9 @@ fn an_output_file_is_not_lost_by_a_mistake() {
                 file,
             ],
         ] {
-            let out = nvcap(args);
+            let at = args.iter().position(|a| *a == "-o").unwrap();
+            let args = [&args[..at], &["--force"], &args[at..]].concat();
+            let out = nvcap(&args);
             assert_eq!(
                 out.status.code(),
                 Some(1),
@@ -848,6 +851,7 @@ fn an_output_file_is_not_lost_by_a_mistake() {
         "orc",
         &capture,
         "--explain-streams",
+        "--force",
         "-o",
         &old,
     ];

@@ -254,7 +254,7 @@ fn files_are_their_owner_s_and_lie_where_they_are_told_to() {
     assert!(fs::read_to_string(&one).unwrap() == whole);
     assert!(export(&["csv", &file, "--table", "kernels", "-o", "-"], 0).1 == whole);
     // Written again.
-    export(&["csv", &file, "-o", &to], 0);
+    export(&["csv", &file, "-o", &to, "--force"], 0);
     assert!(fs::read_to_string(Path::new(&to).join("kernels.csv")).unwrap() == whole);
     let copies = table(&file, "operations", &["-e", "op=copy"], 0);
     assert!(!copies.is_empty() && copies.iter().all(|row| row["op"] == "copy"));
@@ -291,11 +291,14 @@ fn parts_are_divided_by_value_and_by_rows() {
     }
     assert_eq!(found, table(&file, "kernels", &[], 0).len());
     assert_eq!(rows_of(Path::new(&to).join("ledger/part-0.csv")).len(), 1);
-    let (said, _) = export(&args, 1);
-    assert!(
-        said.contains("is not empty, and its files would be taken"),
-        "{said}"
-    );
+    // They would be mixed, which no option asks for.
+    for force in [&[][..], &["--force"]] {
+        let (said, _) = export(&[&args[..], force].concat(), 2);
+        assert!(
+            said.contains("is not empty, and its files would be taken"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -121,7 +121,7 @@ class Tracer(Program):
     def __init__(self, folder, nvcap, options, pid, log="info"):
         Tracer.number += 1
         self.output = os.path.join(folder, "trace")
-        super().__init__([nvcap, *options, "-o", self.output, "-p", str(pid)], os.path.join(folder, f"nvcap-{Tracer.number}.log"), errors=True, NVCAP_LOG=log)
+        super().__init__([nvcap, *options, "--force", "-o", self.output, "-p", str(pid)], os.path.join(folder, f"nvcap-{Tracer.number}.log"), errors=True, NVCAP_LOG=log)
         try:
             self.next(r"attached$", 30)
         except RuntimeError:

@@ -373,6 +373,16 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
     matches!((inode(one), inode(other)), (Ok(a), Ok(b)) if a.0 && a == b)
 }
 
+/// Tells whether an output at this path would replace what is in a file. False for an empty file, for what is no regular file, for one that
+/// this program inherited (/dev/stdout), and for one that cannot be written to.
+pub fn would_be_replaced(path: &Path) -> bool {
+    let has_content = |about: Metadata| about.is_file() && about.len() > 0;
+    // Looked at first, for a FIFO that nobody reads would be waited for.
+    path.metadata().is_ok_and(has_content)
+        && Named::open(path)
+            .is_ok_and(|named| named.regular && named.file.metadata().is_ok_and(has_content))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

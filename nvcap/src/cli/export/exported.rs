@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use crate::cli::recording::{self, RecordingArgs};
 use crate::cli::way_options::HowArg;
-use crate::cli::{target, trace};
+use crate::cli::{target, trace, trace_run};
 use nvcap_decode::ledger::Ledger;
 use nvcap_recording::capture::TraceInfo;
 use nvcap_show::output::Sink;
@@ -191,7 +191,7 @@ fn live(export: &impl Export, mut trace: trace::Args) -> anyhow::Result<ExitCode
     trace.output.has_stacks = trace.stacks.is_some() && trace.how != HowArg::Observe;
     let given = trace.clone();
     let command = !trace.command.is_empty();
-    trace::run_into(
+    trace_run::run_into(
         trace,
         |args| {
             let mut inputs = Vec::from_iter(args.channels.as_deref());

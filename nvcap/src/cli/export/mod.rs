@@ -10,6 +10,8 @@ mod wireshark;
 
 use std::process::ExitCode;
 
+use nvcap_show::export::tables::layout;
+
 /// The formats.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -50,6 +52,22 @@ impl Args {
     }
 }
 
+impl Args {
+    /// Returns the reason why the export must not begin: it would replace files.
+    pub(super) fn refusal(&self) -> Option<String> {
+        match &self.format {
+            Format::Pcapng(args) => args.refusal(),
+            Format::Wireshark(args) => args.refusal(),
+            Format::Perfetto(args) => args.refusal(),
+            Format::Csv(args) => args.refusal(layout::Format::Csv),
+            #[cfg(feature = "parquet")]
+            Format::Parquet(args) => args.refusal(layout::Format::Parquet),
+            #[cfg(feature = "parquet")]
+            Format::Partitions(args) => args.refusal(),
+        }
+    }
+}
+
 /// The export commands for clap: each without the options that mean nothing to it, and with its own help texts for the others.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = command
@@ -66,11 +84,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Format::Pcapng(args) => pcapng::run(&args),
         Format::Wireshark(args) => wireshark::run(&args),
         Format::Perfetto(args) => perfetto::run(*args),
-        Format::Csv(args) => tables::run(*args, nvcap_show::export::tables::layout::Format::Csv),
+        Format::Csv(args) => tables::run(*args, layout::Format::Csv),
         #[cfg(feature = "parquet")]
-        Format::Parquet(args) => {
-            tables::run(*args, nvcap_show::export::tables::layout::Format::Parquet)
-        }
+        Format::Parquet(args) => tables::run(*args, layout::Format::Parquet),
         #[cfg(feature = "parquet")]
         Format::Partitions(args) => partitions::run(&args),
     }

@@ -35,10 +35,10 @@ Examples:
 
 A recording becomes a file in each table: fleet/kernels/date=2026-11-23/hour=12/host=gpu-7/....parquet.
 The hour (UTC) is that of the recording's first submission. Files are readable by their owner alone, and
-come to their places whole; the same recording exported again replaces its own. docs/scale.md has a
-recipe for many hosts, and queries.
+come to their places whole; the same recording exported again with --force replaces its own.
+docs/scale.md has a recipe for many hosts, and queries.
 
-Exit status: 0 if all were exported.";
+Exit status: 0 if all were exported, 1 if one was not, 2 usage, or tables are there already.";
 
 /// Arguments of `nvcap export partitions`.
 #[derive(clap::Args, Debug)]
@@ -51,6 +51,10 @@ pub(in crate::cli) struct Args {
     /// The folder into which the tables of all hosts go
     #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub output: PathBuf,
+
+    /// Write the tables of a recording again that FOLDER has already; without this option nvcap leaves them as they are, and ends
+    #[arg(long, help_heading = OUTPUT)]
+    pub force: bool,
 
     /// The host that was traced; by default this one
     #[arg(long, value_name = "NAME", help_heading = OUTPUT)]
@@ -65,10 +69,43 @@ pub(in crate::cli) struct Args {
     pub quiet: bool,
 }
 
+impl Args {
+    /// The host that was traced.
+    fn traced_host(&self) -> String {
+        let own = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        self.host.clone().unwrap_or_else(own)
+    }
+
+    /// Returns the reason why the export must not begin: the folder has the tables of a recording already.
+    pub(super) fn refusal(&self) -> Option<String> {
+        if self.force {
+            return None;
+        }
+        let host = self.traced_host();
+        // What is no regular file can be read but once.
+        let mut files = self.files.iter().filter(|file| file.is_file());
+        files.find_map(|file| {
+            let of = RecordingArgs::of(file);
+            let info = of.open().ok()?.trace().cloned()?;
+            let partition = Partition::of(&self.output, &host, info.realtime_ns, info.file);
+            Some(there_already(file, &partition.published()?))
+        })
+    }
+}
+
+/// Words of the refusal of a recording whose tables are there; `ledger` is one of them.
+fn there_already(file: &Path, ledger: &Path) -> String {
+    format!(
+        "the tables of {} are there already ({}), and would be lost: leave it out, name another folder with -o, or add --force to write \
+         them again",
+        file.display(),
+        ledger.display()
+    )
+}
+
 /// Exports each, and goes on behind one that cannot be.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let own = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = args.host.clone().unwrap_or_else(own);
+    let host = args.traced_host();
     let mut failed = 0;
     for (at, file) in args.files.iter().enumerate() {
         match export(args, file, &host) {
@@ -107,6 +144,10 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
         "nothing in it tells when it was made: it is no recording of a live trace; nvcap export parquet makes tables of it",
     )?;
     let partition = Partition::of(&args.output, host, info.realtime_ns, info.file);
+    // The file may have been no regular one, or exported meanwhile.
+    if let (Some(ledger), false) = (partition.published(), args.force) {
+        anyhow::bail!(there_already(file, &ledger));
+    }
     let say = || format!("cannot write tables into {}", args.output.display());
     let redact = args.redact || info.redacted;
     let options = TablesOptions {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::cli::overwrite::{self, Force};
 use crate::cli::recording::RecordingArgs;
 use crate::cli::{recorder, target};
 use nvcap_decode::ledger::Ledger;
@@ -29,9 +30,21 @@ pub(in crate::cli) struct Args {
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: PathBuf,
 
+    /// Option that has FILE replaced.
+    #[command(flatten)]
+    pub force: Force,
+
     /// Replace users' data (inline bytes, arguments of kernels, values of fills) by what a hash with a secret key makes of it
     #[arg(long, help_heading = "Output")]
     pub redact: bool,
+}
+
+impl Args {
+    /// Returns the reason why the export must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let inputs = self.recording.inputs();
+        overwrite::refusal(Some(&self.output), self.force.force, &inputs)
+    }
 }
 
 /// Exports.

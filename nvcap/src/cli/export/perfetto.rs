@@ -37,6 +37,13 @@ pub(in crate::cli) struct Args {
     pub trace: trace::Args,
 }
 
+impl Args {
+    /// Returns the reason why the export must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.trace.refusal(self.file.file.as_deref())
+    }
+}
+
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
     let command = values::without(command, &exported::USELESS);

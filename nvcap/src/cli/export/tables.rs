@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::exported::{self, Export, FileArgs, Order};
 use crate::cli::values::{self, OUTPUT};
-use crate::cli::{target, trace};
+use crate::cli::{overwrite, target, trace};
 use nvcap_decode::ledger::Ledger;
 use nvcap_show::export::tables::all::{TABLES, Table};
 use nvcap_show::export::tables::layout::{Format, Key, Layout};
@@ -70,6 +70,33 @@ pub(in crate::cli) struct Args {
     /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
+}
+
+impl Args {
+    /// Returns the reason why the export must not begin: its tables would replace files, or be mixed with others.
+    pub(super) fn refusal(&self, format: Format) -> Option<String> {
+        let place = Place::of(self, format);
+        let output = &self.trace.output;
+        let standard = output
+            .output
+            .as_deref()
+            .is_none_or(|path| path == Path::new("-"));
+        if place.is_one() || standard {
+            return self.trace.refusal(self.file.file.as_deref());
+        }
+        let inputs = [
+            self.file.file.as_deref(),
+            self.trace.channels.as_deref(),
+            output.phases.as_deref(),
+        ];
+        let inputs: Vec<&Path> = inputs.into_iter().flatten().collect();
+        let mut tables = place.chosen.iter().map(|table| TABLES[*table].name);
+        if place.layout.has_folders() {
+            return tables.find_map(|table| place.layout.refusal(table));
+        }
+        let files = tables.map(|table| place.layout.file(table, format));
+        overwrite::of_folder(files, output.force, &inputs)
+    }
 }
 
 /// `--partition`.

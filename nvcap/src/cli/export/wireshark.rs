@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::cli::overwrite::{self, Force};
 use crate::cli::recording::RecordingArgs;
 use crate::cli::{recorder, target};
 use nvcap_show::output::wireshark::Packets;
@@ -27,6 +28,18 @@ pub(in crate::cli) struct Args {
     /// Write to FILE, readable by its owner alone; - is standard output
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub output: PathBuf,
+
+    /// Option that has FILE replaced.
+    #[command(flatten)]
+    pub force: Force,
+}
+
+impl Args {
+    /// Returns the reason why the export must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let inputs = self.recording.inputs();
+        overwrite::refusal(Some(&self.output), self.force.force, &inputs)
+    }
 }
 
 /// Exports.

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::Context as _;
 use clap::Parser;
 
-use super::super::{target, trace};
+use super::super::{target, trace, trace_run};
 use nvcap_decode::decode::event::Event;
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
@@ -173,7 +173,7 @@ impl Drop for Observed {
 fn trace_into(args: trace::Args, sink: Shared) -> anyhow::Result<()> {
     let output = args.output.clone();
     let options = output.pipeline_options(false, target::running_driver())?;
-    trace::run_into(
+    trace_run::run_into(
         args,
         move |_| Ok(Pipeline::new(options, vec![Box::new(sink)])),
         |pipeline| match pipeline.finish() {

@@ -111,6 +111,7 @@ pub fn tracer(mode: &Mode, way: Way, folder: &Folder, trace: &Path) -> Result<Co
             "-vv",
             "-e",
             "type=submission,entry",
+            "--force",
             "-o",
         ])
         .arg(trace);

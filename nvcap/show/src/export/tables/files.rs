@@ -74,22 +74,11 @@ impl Files {
         table: &'static Table,
         layout: Layout,
     ) -> io::Result<Self> {
-        let files = Self::new(format, table, Some(layout));
-        if files.has_folder()
-            && files
-                .folder
-                .read_dir()
-                .is_ok_and(|mut d| d.next().is_some())
-        {
-            return Err(io::Error::other(format!(
-                "{} is not empty, and its files would be taken for parts of this trace: name another folder, or remove it",
-                files.folder.display()
-            )));
+        if let Some(why) = layout.refusal(table.name) {
+            return Err(io::Error::other(why));
         }
-        if let Some(layout) = &files.layout {
-            make_folder(&layout.folder)?;
-        }
-        Ok(files)
+        make_folder(&layout.folder)?;
+        Ok(Self::new(format, table, Some(layout)))
     }
 
     fn new(format: Format, table: &'static Table, layout: Option<Layout>) -> Self {
@@ -114,8 +103,7 @@ impl Files {
 
     /// Tells whether the table has a folder of its own.
     fn has_folder(&self) -> bool {
-        let layout = self.layout.as_ref();
-        layout.is_some_and(|l| l.partition.is_some() || l.part_rows.is_some())
+        self.layout.as_ref().is_some_and(Layout::has_folders)
     }
 
     fn file(&self, out: Output) -> io::Result<File> {

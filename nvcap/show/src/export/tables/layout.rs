@@ -61,3 +61,27 @@ pub struct Layout {
     /// The most rows of a file.
     pub part_rows: Option<u64>,
 }
+
+impl Layout {
+    /// Tells whether each table has a folder of its own, with several files.
+    pub fn has_folders(&self) -> bool {
+        self.partition.is_some() || self.part_rows.is_some()
+    }
+
+    /// Returns the path of a table that is one file.
+    pub fn file(&self, table: &str, format: Format) -> PathBuf {
+        self.folder.join(table).with_extension(format.ending())
+    }
+
+    /// Returns the reason why a table cannot have several files: its folder has some already, which would be mixed with these.
+    pub fn refusal(&self, table: &str) -> Option<String> {
+        let folder = self.folder.join(table);
+        let has_files = |folder: &Path| folder.read_dir().is_ok_and(|mut d| d.next().is_some());
+        (self.has_folders() && has_files(&folder)).then(|| {
+            format!(
+                "{} is not empty, and its files would be taken for parts of this trace: name another folder, or remove it",
+                folder.display()
+            )
+        })
+    }
+}

@@ -84,11 +84,25 @@ impl Partition {
     /// Returns the path of a table, of a recording that holds what happened from `time` on (ns since 1970).
     pub fn place(&self, table: &str, time: u64) -> PathBuf {
         let [year, month, day, hour] = calendar(time / NS);
-        self.root
-            .join(table)
-            .join(format!("date={year:04}-{month:02}-{day:02}"))
-            .join(format!("hour={hour:02}"))
-            .join(format!("host={}", self.host))
+        let date = format!("date={year:04}-{month:02}-{day:02}");
+        let hour = format!("hour={hour:02}");
+        self.file_below(&self.root.join(table).join(date).join(hour))
+    }
+
+    /// Returns the ledger of an earlier export of this recording, where there is one. Its tables are whole: the ledger comes last.
+    pub fn published(&self) -> Option<PathBuf> {
+        let below = |folder: &Path| {
+            let entries = folder.read_dir().into_iter().flatten().flatten();
+            entries.map(|entry| entry.path())
+        };
+        let hours = below(&self.root.join("ledger")).flat_map(|date| below(&date));
+        let ledgers = hours.map(|hour| self.file_below(&hour));
+        { ledgers }.find(|ledger| ledger.symlink_metadata().is_ok())
+    }
+
+    /// Path of this recording's file below the folder of an hour.
+    fn file_below(&self, hour: &Path) -> PathBuf {
+        hour.join(format!("host={}", self.host))
             .join(&self.name)
             .with_extension(Format::Parquet.ending())
     }
@@ -180,10 +194,12 @@ mod tests {
         assert_eq!(ledger, root.join(end));
         write(&PARTITIONED[..4]);
         assert!(partition.publish(time).is_err() && !ledger.exists());
+        assert_eq!(partition.published(), None);
         // Once more, and again over what is there.
         for _ in 0..2 {
             write(&PARTITIONED);
             partition.publish(time).unwrap();
+            assert_eq!(partition.published().as_ref(), Some(&ledger));
             for table in PARTITIONED {
                 let there = std::fs::read_to_string(partition.place(table, time)).unwrap();
                 assert_eq!(there, table);

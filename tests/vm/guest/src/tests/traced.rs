@@ -30,6 +30,7 @@ fn nvcap(job: &Job, trace: &Path) -> Command {
             "-vv",
             "-e",
             "type=submission,entry",
+            "--force",
             "-o",
         ])
         .arg(trace);
@@ -318,7 +319,7 @@ pub fn driver_commands(job: &Job) -> Result<Outcome> {
     let want = Want::new(job.gpus, 120).how(&["--linger-ms", "1000"]);
     let view = |name: &str, file: &Path, target: &[String]| -> Result<Vec<serde_json::Value>> {
         let mut command = Command::new("/bin/nvcap");
-        command.args([name, "--json", "-o"]).arg(file);
+        command.args([name, "--json", "--force", "-o"]).arg(file);
         if target[0] == "--" {
             command.args(["--discover", &job.way]);
         }
