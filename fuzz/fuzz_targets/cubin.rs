@@ -4,11 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvcap_decode::cubin::{Image, beginnings, compare, control::Control};
+use nvcap_decode::cubin::{Cubin, beginnings, compare, control::Control};
 
 fuzz_target!(|data: &[u8]| {
     assert!(beginnings(data).all(|at| at + 8 <= data.len() && data[at] == 0x7f));
-    let Some(image) = Image::read(data, 0) else {
+    let Some(image) = Cubin::read(data, 0) else {
         return;
     };
     assert!(image.len >= 64 && image.sm <= 255);

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use nvcap_decode::cubin::{
-    Image,
+    Cubin,
     fatbin::{Packing, entries},
 };
 
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
             if entry.packing == Packing::None {
                 assert_eq!(bytes, data[entry.at as usize..][..bytes.len()]);
             }
-            let _ = Image::read(bytes.as_slice(), 0);
+            let _ = Cubin::read(bytes.as_slice(), 0);
         }
     }
 });

@@ -12,7 +12,7 @@ use nvcap_decode::{
         DecodeOptions, Decoder,
         encode::Pushbuffer,
         event::{Body, Operation, QmdFrom},
-        image, shadow,
+        qmd_copy, shadow,
         view::View,
     },
     record::{At, ChannelId, How, Submission},
@@ -20,7 +20,7 @@ use nvcap_decode::{
 };
 
 const CLASSES: [u32; 8] = [0xcbc0, 0xcdc0, 0xcec0, 0xc6c0, 0xc9c0, 0xc3c0, 0xa0c0, 0];
-/// Most words of an upload that is looked at, as `enrich::images` has it.
+/// Most words of an upload that is looked at, as `enrich::graph_qmds` has it.
 const MOST_WORDS: u16 = 1024;
 const PAGES: usize = 64;
 /// Address of images that have none of their own.
@@ -51,7 +51,7 @@ fn submission(p: &Pushbuffer) -> Submission {
 fuzz_target!(|data: &[u8]| {
     let [class, bytes @ ..] = data else { return };
     let class = CLASSES[usize::from(*class) % CLASSES.len()];
-    let size = image::size(class);
+    let size = qmd_copy::size(class);
     let mut decoder = Decoder::new(DecodeOptions {
         shadow_bytes: PAGES * shadow::PAGE_COST,
         ..DecodeOptions::default()
@@ -65,11 +65,11 @@ fuzz_target!(|data: &[u8]| {
         if decoder.shadow().known(1, GpuVa(address), 1) == 0 && bytes.len() >= 256 {
             taken.insert(address);
         }
-        decoder.image(1, GpuVa(address), bytes);
+        decoder.qmd_copy(1, GpuVa(address), bytes);
     };
 
     let mut last = None;
-    for upload in image::uploads(bytes, MOST_WORDS) {
+    for upload in qmd_copy::uploads(bytes, MOST_WORDS) {
         assert!(last < Some(upload.offset));
         last = Some(upload.offset);
         assert!(!upload.data.is_empty() && upload.data.len() % 4 == 0);
@@ -83,20 +83,20 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     // With fewer words asked for it finds a part of that.
-    let short = image::uploads(bytes, 64).count();
+    let short = qmd_copy::uploads(bytes, 64).count();
     assert_eq!(
         short,
-        image::uploads(bytes, MOST_WORDS)
+        qmd_copy::uploads(bytes, MOST_WORDS)
             .filter(|u| u.data.len() <= 256)
             .count()
     );
 
     let mut last = None;
-    for (i, at) in image::nodes(class, bytes).enumerate() {
+    for (i, at) in qmd_copy::nodes(class, bytes).enumerate() {
         assert!(last < Some(at) && at % 4 == 0);
         last = Some(at);
         let qmd = bytes.get(at..at + size).expect("all of it is there");
-        assert!(image::is_node(class, qmd));
+        assert!(qmd_copy::is_node(class, qmd));
         let view = View::of(class, qmd).expect("a QMD");
         assert!(!view.null);
         let address = SOMEWHERE + i as u64 * 0x200;

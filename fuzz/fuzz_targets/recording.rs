@@ -5,8 +5,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use nvcap_decode::record::Record;
-use nvcap_recording::capture::recording_with;
-use nvcap_recording::capture::{Item, Reader, TraceInfo, Writer};
+use nvcap_recording::recording::recording_with;
+use nvcap_recording::recording::{Item, Reader, TraceInfo, Writer};
 
 fn records(bytes: &[u8]) -> Vec<Record> {
     let items = Reader::new(bytes).filter_map(|item| match item {

@@ -52,7 +52,7 @@ pub struct Options {
 pub fn run(options: Options) -> Result<()> {
     let mut report = Report::default();
     eprintln!(
-        "the tests: built in 3 to 5 minutes on two processors the first time, then run in 6 to 8; each step says what it does"
+        "the tests: built in 5 minutes on two quick processors the first time (10 on slow ones), then run in 10 to 20; each step says what it does"
     );
     program(&mut report, "tshark", "tests with Wireshark's programs");
     program(&mut report, "tmux", "tests of the screen of nvcap top");

@@ -82,7 +82,7 @@ pub struct Totals {
     pub merged: u64,
     pub repeated: u64,
     pub contradictions: u64,
-    pub passed: u64,
+    pub skipped: u64,
     pub doorbells: u64,
 }
 
@@ -127,7 +127,7 @@ impl Ledger {
                 | Record::Mapping(_)
                 | Record::Channel(_)
                 | Record::Submission(_)
-                | Record::Passed(_)
+                | Record::Skipped(_)
         );
         match record {
             Record::Submission(s) => {
@@ -144,10 +144,10 @@ impl Ledger {
                 self.note_unnamed(c.id);
             }
             Record::Loss(loss) => self.loss(loss),
-            Record::Passed(p) => {
+            Record::Skipped(p) => {
                 let channel = self.channels.entry(p.channel).or_default();
                 let is_nobodys = channel.pid == 0;
-                channel.passed(p);
+                channel.skipped(p);
                 if is_nobodys {
                     self.note_unnamed(p.channel);
                 }
@@ -176,10 +176,10 @@ impl Ledger {
             | Record::Mapping(_)
             | Record::Unmapping(_)
             | Record::Gpu(_)
-            | Record::Image(_)
+            | Record::QmdCopy(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
-            | Record::Look(_) => {}
+            | Record::Snapshot(_) => {}
         }
     }
 
@@ -280,12 +280,12 @@ impl Ledger {
         (self.stacks, self.stacks_lost)
     }
 
-    /// States that the stack of one in `every` doorbells was taken, and that `passed` doorbells were passed over.
-    pub fn add_stack_sample(&mut self, every: u32, passed: u64) {
-        self.stack_sample = Some((every, passed));
+    /// States that the stack of one in `every` doorbells was taken, and that `skipped` doorbells were skipped.
+    pub fn add_stack_sample(&mut self, every: u32, skipped: u64) {
+        self.stack_sample = Some((every, skipped));
     }
 
-    /// Returns the number of doorbells per stack that was taken, and the number of doorbells that were passed over; `None` where none were.
+    /// Returns the number of doorbells per stack that was taken, and the number of doorbells that were skipped; `None` where none were.
     #[must_use]
     pub fn stack_sample(&self) -> Option<(u32, u64)> {
         self.stack_sample
@@ -403,7 +403,7 @@ impl Ledger {
             t.merged += c.merged;
             t.repeated += c.repeated;
             t.contradictions += c.contradictions;
-            t.passed += c.passed;
+            t.skipped += c.skipped;
             t.doorbells += c.doorbells;
         }
         t

@@ -32,19 +32,19 @@
 //! ```
 
 mod identity;
-mod look;
 mod loss;
-mod passed;
+mod skipped;
+mod snapshot;
 mod stack;
 mod thread_stack;
 
 pub use identity::{Container, Identity, Pod, UsedGpu};
-pub use look::{
-    ChannelFacts, EntryTarget, Look, LookChannel, MemoryRange, RingPlace, RingSize, Thread,
-    TokenFrom, Xid,
-};
 pub use loss::{Loss, Lost, RecordKind};
-pub use passed::{Passed, PassedWhy};
+pub use skipped::{Skipped, SkippedWhy};
+pub use snapshot::{
+    ChannelFacts, EntryTarget, MemoryRange, ProcessSnapshot, RingPlace, RingSize, SnapshotChannel,
+    Thread, TokenFrom, Xid,
+};
 pub use stack::{Calls, Frame, Stack, StackEnd};
 pub use thread_stack::{NativeFrame, NativeStack, PythonFrame, PythonStack};
 
@@ -401,10 +401,10 @@ pub struct Gpu {
     pub pci_device: u16,
 }
 
-/// Contents of GPU memory, known from a copy that the driver keeps in the process's own memory: for contents that were
-/// written before the trace began.
+/// Copy that the driver keeps of a QMD in the process's own memory, or of the arguments and tables that its kernel reads: contents of
+/// GPU memory that were written before the trace began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
+pub struct QmdCopy {
     /// Time when it was found, and the process.
     pub at: At,
     /// Its address for the GPU.
@@ -522,8 +522,8 @@ pub enum Record {
     Submission(Submission),
     /// A GPU, as the system names it.
     Gpu(Gpu),
-    /// Contents of GPU memory from before the trace began.
-    Image(Box<Image>),
+    /// A QMD that was written before the trace began, or what its kernel reads.
+    QmdCopy(Box<QmdCopy>),
     /// The name of a program.
     Kernel(Box<Kernel>),
     /// The stack at a doorbell. It comes before the submissions of that doorbell.
@@ -533,9 +533,9 @@ pub enum Record {
     /// A loss.
     Loss(Loss),
     /// Ring entries that nobody read because the user asked for it.
-    Passed(Passed),
-    /// A look at a process, beside its rings' newest entries.
-    Look(Box<Look>),
+    Skipped(Skipped),
+    /// Snapshot of a process, beside its rings' newest entries.
+    Snapshot(Box<ProcessSnapshot>),
 }
 
 impl Record {
@@ -550,13 +550,13 @@ impl Record {
             Self::Channel(r) => r.at,
             Self::Submission(r) => r.at,
             Self::Gpu(r) => r.at,
-            Self::Image(r) => r.at,
+            Self::QmdCopy(r) => r.at,
             Self::Kernel(r) => r.at,
             Self::Stack(r) => r.at,
             Self::Stamps(r) => r.at,
             Self::Loss(r) => r.at,
-            Self::Passed(r) => r.at,
-            Self::Look(r) => r.at,
+            Self::Skipped(r) => r.at,
+            Self::Snapshot(r) => r.at,
         }
     }
     /// The approximate bytes that it takes while it waits to be decoded.
@@ -566,9 +566,9 @@ impl Record {
             Self::Submission(s) => {
                 256 + s.segments.iter().map(|g| g.bytes.len() + 64).sum::<usize>()
             }
-            Self::Image(i) => 256 + i.bytes.len(),
+            Self::QmdCopy(i) => 256 + i.bytes.len(),
             Self::Stamps(s) => 256 + s.stamps.len() * size_of::<Stamp>(),
-            Self::Look(l) => {
+            Self::Snapshot(l) => {
                 512 + l.threads.len() * 4096 + l.memory.len() * size_of::<MemoryRange>()
             }
             Self::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),

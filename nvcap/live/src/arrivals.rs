@@ -17,7 +17,7 @@ use std::{
 use nvcap_decode::record::{At, Life, Loss, Lost, Process, Record};
 use nvcap_process::host::{
     Host,
-    census::{Census, Change, Found},
+    census::{Census, Change, GpuProcess},
     choice::Choice,
     mmap_events::Told,
 };
@@ -227,7 +227,7 @@ fn at(pid: u32) -> At {
     }
 }
 
-fn identity(found: Found) -> Record {
+fn identity(found: GpuProcess) -> Record {
     Record::Process(Process {
         at: at(found.pid),
         life: Life::Identity(Box::new(found.identity)),
@@ -243,7 +243,7 @@ fn untraced(pid: u32, why: String) -> Record {
 }
 
 /// Returns one line which says that these may not be looked into.
-fn not_looked_into(hidden: &[Found]) -> String {
+fn not_looked_into(hidden: &[GpuProcess]) -> String {
     let named = hidden.iter().take(NAMED).map(|f| {
         let who = &f.identity;
         match &who.user {
@@ -273,8 +273,8 @@ mod tests {
     use super::*;
     use nvcap_decode::record::Identity;
 
-    fn found(pid: u32) -> Found {
-        Found {
+    fn found(pid: u32) -> GpuProcess {
+        GpuProcess {
             pid,
             identity: Identity {
                 comm: "bash".into(),
@@ -291,7 +291,7 @@ mod tests {
         let one = not_looked_into(&[found(1)]);
         assert!(one.starts_with("1 process may not be looked into"), "{one}");
         assert!(one.contains(": bash 1 of ann; "), "{one}");
-        let many: Vec<Found> = (1..=20).map(found).collect();
+        let many: Vec<GpuProcess> = (1..=20).map(found).collect();
         let many = not_looked_into(&many);
         assert!(many.starts_with("20 processes may not"), "{many}");
         assert!(many.contains("bash 8 and 12 more; "), "{many}");

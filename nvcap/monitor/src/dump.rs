@@ -21,7 +21,7 @@ use nvcap_decode::decode::{
     event::{ChipBy, Engine, Place},
 };
 use nvcap_decode::hang::{self, ChannelFacts, ChannelState, ProcessReport, Report, Root, Values};
-use nvcap_decode::record::{Channel, ChannelId, Device, Image, Kernel, Record, Submission};
+use nvcap_decode::record::{Channel, ChannelId, Device, Kernel, QmdCopy, Record, Submission};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::clock;
 use nvcap_process::memory::{
@@ -63,13 +63,13 @@ pub struct DumpOptions {
     pub stacks: bool,
     /// Gives the contents that a process, by its id, wrote to GPU memory before its rings' oldest entries; called when a
     /// launch needs them.
-    pub images: fn(u32) -> Vec<Image>,
+    pub qmd_copies: fn(u32) -> Vec<QmdCopy>,
     /// Gives the kernels of a process's programs, each with the registers of its launch.
     pub kernels: FindKernels,
 }
 
 /// A channel of a look, to be decoded.
-struct Seen<'a> {
+struct UndecodedChannel<'a> {
     channel: &'a Channel,
     get: u32,
     put: u32,
@@ -81,7 +81,7 @@ struct Seen<'a> {
     newest: &'a [Submission],
 }
 
-impl<'a> From<&'a ChannelSnapshot> for Seen<'a> {
+impl<'a> From<&'a ChannelSnapshot> for UndecodedChannel<'a> {
     fn from(seen: &'a ChannelSnapshot) -> Self {
         Self {
             channel: &seen.channel,
@@ -161,7 +161,7 @@ struct OfProcess {
     memory: Memory,
     snapshot: Snapshot,
     /// Images that a launch needed, if one did.
-    images: Option<Vec<Image>>,
+    qmd_copies: Option<Vec<QmdCopy>>,
 }
 
 /// Looks at processes together, one after the other.
@@ -224,16 +224,17 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
             Ok((memory, snapshot)) => {
                 next += snapshot.channels.len() as u32;
                 let places = ByMaps(scan::Places::new(&snapshot.areas));
-                let seen: Vec<Seen<'_>> = snapshot.channels.iter().map(Into::into).collect();
-                let images = || (options.images)(*pid);
-                let (channels, images) =
-                    decoded_with_images(&mut decoder, *pid, &seen, &places, images);
+                let seen: Vec<UndecodedChannel<'_>> =
+                    snapshot.channels.iter().map(Into::into).collect();
+                let qmd_copies = || (options.qmd_copies)(*pid);
+                let (channels, qmd_copies) =
+                    decoded_with_qmd_copies(&mut decoder, *pid, &seen, &places, qmd_copies);
                 look.rings.channels.extend(channels);
                 look.processes.push(process(&snapshot));
                 taken.processes.push(OfProcess {
                     memory,
                     snapshot,
-                    images,
+                    qmd_copies,
                 });
             }
             Err(e) => refused.push((*pid, e)),
@@ -270,8 +271,8 @@ pub fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<(u32, R
         match take(*pid, next, options.of_process(0)) {
             Ok((_, snapshot)) => {
                 next += snapshot.channels.len() as u32;
-                let images = (options.images)(*pid);
-                records.extend(images.into_iter().map(|i| Record::Image(Box::new(i))));
+                let qmd_copies = (options.qmd_copies)(*pid);
+                records.extend(qmd_copies.into_iter().map(|i| Record::QmdCopy(Box::new(i))));
                 records.extend(snapshot.records());
             }
             Err(e) => refused.push((*pid, e)),
@@ -333,7 +334,7 @@ impl Places for ByMaps<'_> {
 fn decoded(
     decoder: &mut Decoder,
     pid: u32,
-    channels: &[Seen<'_>],
+    channels: &[UndecodedChannel<'_>],
     places: &dyn Places,
 ) -> Vec<ChannelState> {
     // The beginnings of rings first: a class bound by one channel tells the chip of all of them.
@@ -362,29 +363,29 @@ fn decoded(
 
 /// Decodes as [`decoded`] does, then looks for graphs whose QMDs were written before the rings' oldest entries in memory images.
 /// Returns those too, where they were looked for.
-fn decoded_with_images(
+fn decoded_with_qmd_copies(
     decoder: &mut Decoder,
     pid: u32,
-    channels: &[Seen<'_>],
+    channels: &[UndecodedChannel<'_>],
     places: &dyn Places,
-    images: impl FnOnce() -> Vec<Image>,
-) -> (Vec<ChannelState>, Option<Vec<Image>>) {
+    qmd_copies: impl FnOnce() -> Vec<QmdCopy>,
+) -> (Vec<ChannelState>, Option<Vec<QmdCopy>>) {
     let states = decoded(decoder, pid, channels, places);
     if !states.iter().any(ChannelState::has_unresolved) {
         return (states, None);
     }
-    let images = images();
-    if images.is_empty() {
-        return (states, Some(images));
+    let qmd_copies = qmd_copies();
+    if qmd_copies.is_empty() {
+        return (states, Some(qmd_copies));
     }
     decoder.forget_process(pid);
-    for image in &images {
-        decoder.image(pid, image.address, &image.bytes);
+    for copy in &qmd_copies {
+        decoder.qmd_copy(pid, copy.address, &copy.bytes);
     }
-    (decoded(decoder, pid, channels, places), Some(images))
+    (decoded(decoder, pid, channels, places), Some(qmd_copies))
 }
 
-fn engine(seen: &Seen<'_>) -> Engine {
+fn engine(seen: &UndecodedChannel<'_>) -> Engine {
     feeds::engine(seen.first.iter().chain(seen.newest))
 }
 

@@ -14,7 +14,7 @@ use nvcap_decode::record::Xid;
 use nvcap_process::host::{choice::Whom, gpu_processes};
 use nvcap_process::procfs::{
     self,
-    mem::{Memory, Peek},
+    mem::{Memory, ReadMemory},
 };
 
 /// Offset of GP_GET and GP_PUT in USERD, bytes.
@@ -332,7 +332,7 @@ mod tests {
             known_rings: Vec::new(),
             stacks: false,
             kernels: |_, _| Vec::new(),
-            images: |_| Vec::new(),
+            qmd_copies: |_| Vec::new(),
         };
         let mut watch = Watch::new(
             Whom::Named(vec![child.id()]),

@@ -4,7 +4,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod blocked_write;
-pub mod capture;
 pub mod file;
 pub mod pcapng;
 pub mod read_ahead;
+pub mod recording;

@@ -308,15 +308,15 @@ impl<'a> Pipeline<'a> {
             Record::Channel(c) => self.channel(c),
             Record::Gpu(g) => self.gpu(g),
             Record::Stack(s) => self.stacks.put(s),
-            Record::Image(i) => self.decoder.image(i.at.pid, i.address, &i.bytes),
+            Record::QmdCopy(i) => self.decoder.qmd_copy(i.at.pid, i.address, &i.bytes),
             Record::Kernel(k) => self.decoder.kernel(Kernel::clone(k)),
             Record::Ioctl(_)
             | Record::Mapping(_)
             | Record::Unmapping(_)
             | Record::Submission(_)
             | Record::Stamps(_)
-            | Record::Look(_)
-            | Record::Passed(_)
+            | Record::Snapshot(_)
+            | Record::Skipped(_)
             | Record::Loss(_) => {}
         }
         // Waiting replays of a process come before its end.
@@ -475,8 +475,8 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Takes note that the stack of one in `every` doorbells was taken, which the ledger states.
-    pub fn stacks_sampled(&mut self, every: u32, passed: u64) {
-        self.ledger.add_stack_sample(every, passed);
+    pub fn stacks_sampled(&mut self, every: u32, skipped: u64) {
+        self.ledger.add_stack_sample(every, skipped);
     }
 
     /// Takes note of `count` parts that stacks lack, which the ledger states.

@@ -13,17 +13,17 @@ use serde_json::json;
 
 use super::progress::Reading;
 use super::{overwrite, recording, target};
-use nvcap_decode::cubin::{Image, compare};
+use nvcap_decode::cubin::{Cubin, compare};
 use nvcap_decode::record::{Kernel, Record};
-use nvcap_decode::wire::{GpuVa, peek::Peek};
+use nvcap_decode::wire::{GpuVa, read_memory::ReadMemory};
 use nvcap_live::enrich::{cubins, names};
 use nvcap_monitor::dump::{self, DumpOptions};
 use nvcap_process::memory::scan::Effort;
-use nvcap_recording::capture;
 use nvcap_recording::file::kind::{self, Kind};
 use nvcap_recording::file::orc::Orc;
+use nvcap_recording::recording::Reader;
 use nvcap_show::code::choose::{Choice, chosen, proposed};
-use nvcap_show::code::held::Held;
+use nvcap_show::code::images::CodeImages;
 use nvcap_show::code::listing::{Listing, Said};
 use nvcap_show::code::nvdisasm;
 use nvcap_show::output::kernel_name::demangled;
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         let (memory, images) = cubins::of(pid).with_context(unreadable)?;
         let name = format!("process {pid}");
-        let held = Held::of_memory(&memory, images, args.sm);
+        let held = CodeImages::of_memory(&memory, images, args.sm);
         return of_images(args, &wanted, held, &name);
     }
     let Some(file) = &args.file else {
@@ -151,7 +151,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(address) => GpuVa(address),
             None => recorded::program_named(&args.what, file)?,
         };
-        let reader = capture::Reader::new(reader);
+        let reader = Reader::new(reader);
         let records = recording::records(reader, file).map(Ok::<_, String>);
         return of_capture(args, records, program, (&name, reading));
     }
@@ -167,7 +167,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .read_to_end(&mut bytes)
         .with_context(|| format!("cannot read {name}"))?;
     let wanted = Wanted::by_name(args);
-    of_images(args, &wanted, Held::of_file(&bytes, args.sm), &name)
+    of_images(args, &wanted, CodeImages::of_file(&bytes, args.sm), &name)
 }
 
 /// Function of some images that is meant.
@@ -232,7 +232,7 @@ fn submitted(pid: u32) -> Vec<Record> {
         chip: None,
         known_rings: Vec::new(),
         stacks: false,
-        images: |_| Vec::new(),
+        qmd_copies: |_| Vec::new(),
         kernels: |_, _| Vec::new(),
     };
     let (records, refused) = dump::records(&[pid], &options);
@@ -252,7 +252,7 @@ fn architectures(all: impl IntoIterator<Item = u32>) -> String {
 fn no_image<M: ?Sized>(
     args: &Args,
     wanted: &Wanted,
-    held: &Held<'_, M>,
+    held: &CodeImages<'_, M>,
     name: &str,
 ) -> anyhow::Error {
     let mut text = format!("{name} has no image of CUDA code");
@@ -278,10 +278,10 @@ fn no_image<M: ?Sized>(
 }
 
 /// Answers from images in memory: those of a process, or those of a file that was read whole.
-fn of_images<M: Peek + ?Sized>(
+fn of_images<M: ReadMemory + ?Sized>(
     args: &Args,
     wanted: &Wanted,
-    mut held: Held<'_, M>,
+    mut held: CodeImages<'_, M>,
     name: &str,
 ) -> anyhow::Result<ExitCode> {
     if let Some((count, why)) = &held.not_unpacked {
@@ -341,7 +341,7 @@ fn of_images<M: Peek + ?Sized>(
         return list(args, &choices);
     }
     let code = |choice: &Choice<'_>| held.code(choice.image, choice.function, recorded::MOST_CODE);
-    let whole = |image: &Image| held.bytes(image, 0..image.len, MOST_IMAGE);
+    let whole = |image: &Cubin| held.bytes(image, 0..image.len, MOST_IMAGE);
     let own = code(first).with_context(|| {
         format!(
             "the code of {} cannot be read: part of its image is not in memory",

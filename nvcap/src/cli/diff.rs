@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use nvcap_decode::ledger::{Ledger, STATUS_LOST};
-use nvcap_show::diff::{self, Capture, Collect, Shown, Words};
+use nvcap_show::diff::{self, Collect, RecordingLines, Shown, Words};
 use nvcap_show::output::filter::Filter;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::{json, ledger};
@@ -170,7 +170,7 @@ fn is_gone(cause: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// Reads one of the two recordings: its lines, which are compared, and its ledger.
-fn read(args: &Args, file: &Path, words: &mut Words) -> anyhow::Result<(Capture, Ledger)> {
+fn read(args: &Args, file: &Path, words: &mut Words) -> anyhow::Result<(RecordingLines, Ledger)> {
     let recording = RecordingArgs {
         from: args.from,
         ..RecordingArgs::of(file)
@@ -193,5 +193,5 @@ fn read(args: &Args, file: &Path, words: &mut Words) -> anyhow::Result<(Capture,
             file.display()
         );
     }
-    Ok((collect.capture(), ledger))
+    Ok((collect.recording(), ledger))
 }

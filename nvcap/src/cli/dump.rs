@@ -214,7 +214,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Effort::Usual
         },
         chip: args.output.chip,
-        images: nvcap_live::enrich::graph_qmds::of,
+        qmd_copies: nvcap_live::enrich::graph_qmds::of,
         kernels: if args.no_names {
             |_, _| Vec::new()
         } else {
@@ -232,12 +232,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let output = &args.output;
     let mut began = Instant::now();
     let (seen, refused) = match look(args, &options)? {
-        Seen::Look(seen, refused) => (seen, refused),
-        Seen::Nothing(status) => return Ok(ExitCode::from(status.code())),
+        LookOutcome::Look(seen, refused) => (seen, refused),
+        LookOutcome::Nothing(status) => return Ok(ExitCode::from(status.code())),
     };
     if let Some(path) = &args.record {
         let recorder = recorder(args, path)?;
-        record(recorder, seen.records(options.images))?;
+        record(recorder, seen.records(options.qmd_copies))?;
     }
     let mut before = seen.report;
     // Not before there is something to write: a wrong process id is no reason to lose a file.
@@ -263,8 +263,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::thread::sleep(pause.saturating_sub(began.elapsed()));
         let start = Instant::now();
         let (now, refused) = match look(args, &options)? {
-            Seen::Look(seen, refused) => (seen.report, refused),
-            Seen::Nothing(status) => return Ok(ExitCode::from(status.code())),
+            LookOutcome::Look(seen, refused) => (seen.report, refused),
+            LookOutcome::Nothing(status) => return Ok(ExitCode::from(status.code())),
         };
         let moved = compare(&before, &now, start.duration_since(began));
         let shown = Shown {
@@ -416,8 +416,8 @@ fn stream(args: &Args, options: &source::DumpOptions) -> anyhow::Result<ExitCode
     }))
 }
 
-/// Result of a look.
-enum Seen {
+/// Outcome of a look.
+enum LookOutcome {
     /// At least one process could be read. The status says what was told of the others.
     Look(Box<source::Look>, Status),
     /// No process could be read. The user was told why, and the status says the same.
@@ -463,16 +463,16 @@ fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
     Ok(None)
 }
 
-fn look(args: &Args, options: &source::DumpOptions) -> anyhow::Result<Seen> {
+fn look(args: &Args, options: &source::DumpOptions) -> anyhow::Result<LookOutcome> {
     let Some(pids) = pids(args)? else {
-        return Ok(Seen::Nothing(Status::NoGpu));
+        return Ok(LookOutcome::Nothing(Status::NoGpu));
     };
     let look = source::look(&pids, options);
     let status = told(args, &look.refused);
     Ok(if look.report.processes.is_empty() {
-        Seen::Nothing(nothing(status))
+        LookOutcome::Nothing(nothing(status))
     } else {
-        Seen::Look(Box::new(look), status)
+        LookOutcome::Look(Box::new(look), status)
     })
 }
 

@@ -117,10 +117,10 @@ fn concerns_calls(record: &Record) -> bool {
         Record::Submission(_)
         | Record::Channel(_)
         | Record::Gpu(_)
-        | Record::Image(_)
+        | Record::QmdCopy(_)
         | Record::Kernel(_)
         | Record::Stamps(_)
-        | Record::Look(_) => false,
+        | Record::Snapshot(_) => false,
         Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Untraced { .. }),
         _ => true,
     }

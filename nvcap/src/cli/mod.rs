@@ -344,6 +344,81 @@ fn command_line() -> clap::Command {
         .mut_subcommand("export", export::as_is)
 }
 
+impl Cli {
+    /// Runs the command.
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            None => trace_run::run(self.trace),
+            Some(Command::Record(args)) => record::run(*args),
+            Some(Command::Decode(args)) => decode::run(&args),
+            Some(Command::Diff(args)) => diff::run(&args),
+            Some(Command::Stats(args)) => stats::run(&args),
+            Some(Command::Report(args)) => report::run(&args),
+            Some(Command::Wireshark(args)) => wireshark::run(&args),
+            Some(Command::Extcap(args)) => extcap::run(&args),
+            Some(Command::Ioctls(args)) => ioctls::run(&args),
+            Some(Command::Channels(args)) => channels::run(&args),
+            Some(Command::Code(args)) => code::run(&args),
+            Some(Command::Dump(args)) => match &args.file {
+                Some(file) => dump_file::run(&args, file),
+                None => dump::run(&args),
+            },
+            Some(Command::Watch(args)) => watch::run(&args),
+            Some(Command::Bench(args)) => bench::run(&args),
+            Some(Command::Study(args)) => study::run(&args),
+            Some(Command::Counts(args)) => counts::run(&args),
+            Some(Command::Top(args)) => top::run(&args),
+            #[cfg(feature = "serve")]
+            Some(Command::Serve(args)) => serve::run(&args),
+            Some(Command::Stacks(args)) => stacks::run(*args),
+            Some(Command::Time(args)) => time::run(*args),
+            Some(Command::Export(args)) => export::run(args),
+            Some(Command::Maps(args)) => maps::run(&args),
+            Some(Command::Schema(args)) => schema::run(&args),
+            Some(Command::Explain(args)) => explain::run(&args),
+            Some(Command::Doctor(args)) => doctor::run(&args),
+            Some(Command::Completions(args)) => completions::run(&args, &command_line()),
+            Some(Command::ManPages(args)) => man_pages::run(&args, command_line()),
+        }
+    }
+}
+
+/// Command line as it was typed, or the status that ends nvcap because it was not understood, or asked for help.
+fn parse() -> Result<(Cli, Typed), ExitCode> {
+    let mut command = command_line();
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = parsed.and_then(|mut given| {
+        let typed = Typed::of(command_line(), &given);
+        let options = way_options::WAY_OPTIONS.iter().filter(|option| {
+            given.value_source(option.id) == Some(clap::parser::ValueSource::CommandLine)
+        });
+        let options = options.collect();
+        let mut cli = Cli::from_arg_matches_mut(&mut given).map_err(|e| e.format(&mut command))?;
+        cli.trace.given = options;
+        Ok((cli, typed))
+    });
+    parsed.map_err(|e| not_parsed(&e))
+}
+
+/// Prints why a command line is not run: an error, help or the version. Returns the status.
+fn not_parsed(e: &clap::Error) -> ExitCode {
+    // Help and version are no errors.
+    let status = if e.use_stderr() { STATUS_USAGE } else { 0 };
+    let printed = e.print().and_then(|()| io::stdout().flush());
+    if let (Err(cause), false) = (printed, e.use_stderr())
+        && cause.kind() != io::ErrorKind::BrokenPipe
+    {
+        tell(format_args!("cannot write to standard output: {cause}"));
+        return ExitCode::from(STATUS_ERROR);
+    }
+    let args = std::env::args_os().skip(1);
+    let args: Vec<String> = args.map(|a| a.to_string_lossy().into_owned()).collect();
+    if let Some(meant) = hint::of(e, &args, Cli::command()) {
+        tell(meant);
+    }
+    ExitCode::from(status)
+}
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
     // A file size limit is a write that fails, like a full disk.
@@ -352,38 +427,9 @@ pub fn main() -> ExitCode {
     nvcap_process::signals::survive_sealing();
     nvcap_process::descriptors::make_room();
     logger::init();
-    let mut command = command_line();
-    let parsed = command.try_get_matches_from_mut(std::env::args_os());
-    let mut typed = None;
-    let parsed = parsed.and_then(|mut given| {
-        typed = Some(Typed::of(command_line(), &given));
-        let options = way_options::WAY_OPTIONS.iter().filter(|option| {
-            given.value_source(option.id) == Some(clap::parser::ValueSource::CommandLine)
-        });
-        let options = options.collect();
-        let mut cli = Cli::from_arg_matches_mut(&mut given).map_err(|e| e.format(&mut command))?;
-        cli.trace.given = options;
-        Ok(cli)
-    });
-    let mut cli = match parsed {
-        Ok(cli) => cli,
-        Err(e) => {
-            // Help and version are no errors.
-            let status = if e.use_stderr() { STATUS_USAGE } else { 0 };
-            let printed = e.print().and_then(|()| io::stdout().flush());
-            if let (Err(cause), false) = (printed, e.use_stderr())
-                && cause.kind() != io::ErrorKind::BrokenPipe
-            {
-                tell(format_args!("cannot write to standard output: {cause}"));
-                return ExitCode::from(STATUS_ERROR);
-            }
-            let args = std::env::args_os().skip(1);
-            let args: Vec<String> = args.map(|a| a.to_string_lossy().into_owned()).collect();
-            if let Some(meant) = hint::of(&e, &args, Cli::command()) {
-                tell(meant);
-            }
-            return ExitCode::from(status);
-        }
+    let (mut cli, typed) = match parse() {
+        Ok(parsed) => parsed,
+        Err(status) => return status,
     };
     if let Some(why) = cli.refusal() {
         tell(why);
@@ -397,47 +443,11 @@ pub fn main() -> ExitCode {
         Some(Command::Diff(_)) => diff::TROUBLE,
         _ => STATUS_ERROR,
     };
-    let result = match cli.command {
-        None => trace_run::run(cli.trace),
-        Some(Command::Record(args)) => record::run(*args),
-        Some(Command::Decode(args)) => decode::run(&args),
-
-        Some(Command::Diff(args)) => diff::run(&args),
-        Some(Command::Stats(args)) => stats::run(&args),
-        Some(Command::Report(args)) => report::run(&args),
-        Some(Command::Wireshark(args)) => wireshark::run(&args),
-        Some(Command::Extcap(args)) => extcap::run(&args),
-        Some(Command::Ioctls(args)) => ioctls::run(&args),
-        Some(Command::Channels(args)) => channels::run(&args),
-        Some(Command::Code(args)) => code::run(&args),
-        Some(Command::Dump(args)) => match &args.file {
-            Some(file) => dump_file::run(&args, file),
-            None => dump::run(&args),
-        },
-        Some(Command::Watch(args)) => watch::run(&args),
-        Some(Command::Bench(args)) => bench::run(&args),
-        Some(Command::Study(args)) => study::run(&args),
-        Some(Command::Counts(args)) => counts::run(&args),
-        Some(Command::Top(args)) => top::run(&args),
-        #[cfg(feature = "serve")]
-        Some(Command::Serve(args)) => serve::run(&args),
-        Some(Command::Stacks(args)) => stacks::run(*args),
-        Some(Command::Time(args)) => time::run(*args),
-        Some(Command::Export(args)) => export::run(args),
-        Some(Command::Maps(args)) => maps::run(&args),
-        Some(Command::Schema(args)) => schema::run(&args),
-        Some(Command::Explain(args)) => explain::run(&args),
-        Some(Command::Doctor(args)) => doctor::run(&args),
-        Some(Command::Completions(args)) => completions::run(&args, &command_line()),
-        Some(Command::ManPages(args)) => man_pages::run(&args, command_line()),
-    };
-    match result {
+    match cli.run() {
         Ok(status) => status,
         Err(e) if reader_went_away(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            tell(said(&e, &|option| {
-                typed.as_ref().is_none_or(|t| t.has(option))
-            }));
+            tell(said(&e, &|option| typed.has(option)));
             ExitCode::from(failed)
         }
     }

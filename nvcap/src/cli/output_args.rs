@@ -9,7 +9,7 @@ use nvcap_decode::decode::defaults::{CHIPS, Chip};
 use nvcap_decode::driver::Version;
 use nvcap_decode::ledger::Ledger;
 use nvcap_recording::blocked_write;
-use nvcap_recording::capture::TraceInfo;
+use nvcap_recording::recording::TraceInfo;
 use nvcap_show::output::filter::{Field, Filter};
 use nvcap_show::output::ledger::verdict;
 use nvcap_show::output::message::tell;

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::version;
-use nvcap_recording::capture::{HostGpu, TraceInfo};
+use nvcap_recording::recording::{HostGpu, TraceInfo};
 use nvcap_show::output::file::Place;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::recorder::KernelLines;

@@ -9,11 +9,11 @@ use super::progress::{self, Reading};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use nvcap_decode::record::{At, Loss, Lost, Record};
-use nvcap_recording::capture::{self, Item, Reader, TraceInfo};
 use nvcap_recording::file::ioctl_log::{self, Log, LogOptions};
 use nvcap_recording::file::kind::{self, Kind};
 use nvcap_recording::file::orc::{self, Channels, Orc};
 use nvcap_recording::file::packed;
+use nvcap_recording::recording::{self, Item, Reader, TraceInfo};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::{plural, plural_of};
 use nvcap_show::pipeline::Pipeline;
@@ -382,8 +382,8 @@ fn play_pcapng(
                 if let Some(trapped) = end.trapped {
                     pipeline.trapped(trapped);
                 }
-                if let Some((every, passed)) = end.stack_sample {
-                    pipeline.stacks_sampled(every, passed);
+                if let Some((every, skipped)) = end.stack_sample {
+                    pipeline.stacks_sampled(every, skipped);
                 }
                 for (what, count) in end.left_out_of_stacks {
                     pipeline.left_out_of_stacks(&what, count);
@@ -396,7 +396,7 @@ fn play_pcapng(
     Ok(())
 }
 
-fn damage(error: &capture::Error, name: &impl Display) -> Record {
+fn damage(error: &recording::Error, name: &impl Display) -> Record {
     if error.is_of_system() {
         tell(format_args!("{name}: {error}"));
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::json;
 
-use nvcap_recording::capture::TraceInfo;
+use nvcap_recording::recording::TraceInfo;
 use nvcap_show::export::report::{MOST_OPERATIONS, Report, ReportOptions};
 use nvcap_show::output::filter::Filter;
 use nvcap_show::pipeline::Pipeline;

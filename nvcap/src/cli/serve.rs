@@ -237,7 +237,7 @@ impl Answers for Counting {
             chip: None,
             known_rings: Vec::new(),
             stacks: true,
-            images: nvcap_live::enrich::graph_qmds::of,
+            qmd_copies: nvcap_live::enrich::graph_qmds::of,
             kernels: nvcap_live::enrich::names::of,
         };
         let look = nvcap_monitor::dump::look(&[pid], &options);
@@ -338,24 +338,8 @@ fn end_by_signals() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(at_once)
 }
 
-/// Serves.
-pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.sample.is_some_and(|sample| sample >= args.budget) {
-        bail!(
-            "--sample must be less than --budget ({} %): the rest is for counting; type a larger --budget, or a smaller --sample",
-            100.0 * args.budget
-        );
-    }
-    let at_once = end_by_signals()?;
-    let (rights, acceptor) = rights(args)?;
-    let scheme = if acceptor.is_some() { "https" } else { "http" };
-    let listener = TcpListener::bind(args.listen).with_context(|| {
-        format!(
-            "cannot listen on {} (another nvcap serve? choose another with --listen ADDRESS:PORT)",
-            args.listen
-        )
-    })?;
-    let address = listener.local_addr().unwrap_or(args.listen);
+/// Returns the counting of this host, and the file of `--state`, which tells it how long nobody counted.
+fn host(args: &Args) -> anyhow::Result<(Host<Machine>, Option<LastAlive>)> {
     let options = HostOptions {
         interval: args.interval,
         budget: Some(args.budget),
@@ -363,20 +347,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         by_process: args.by_process,
         ..HostOptions::default()
     };
-    let mut host = Host::new(
-        Machine::new(Whom::All(args.filters.choice(), args.host_root.clone()))
-            .patient(Readers::new(PATIENCE)),
-        options,
-    );
-    let mut alive = None;
-    if let Some(path) = &args.state {
-        let since_boot = clock::read(libc::CLOCK_BOOTTIME).unwrap_or(0);
-        let (file, gap) = LastAlive::open(path, unix_ns(), unix_ns().saturating_sub(since_boot))
-            .with_context(|| format!("cannot write the file of --state, {}", path.display()))?;
-        host.was_blind("not_running", gap.unwrap_or(0));
-        alive = Some(file);
-    }
-    let mut xids = match Xids::open() {
+    let whom = Whom::All(args.filters.choice(), args.host_root.clone());
+    let machine = Machine::new(whom).patient(Readers::new(PATIENCE));
+    let mut host = Host::new(machine, options);
+    let Some(path) = &args.state else {
+        return Ok((host, None));
+    };
+    let since_boot = clock::read(libc::CLOCK_BOOTTIME).unwrap_or(0);
+    let (file, gap) = LastAlive::open(path, unix_ns(), unix_ns().saturating_sub(since_boot))
+        .with_context(|| format!("cannot write the file of --state, {}", path.display()))?;
+    host.was_blind("not_running", gap.unwrap_or(0));
+    Ok((host, Some(file)))
+}
+
+/// Returns the errors that the kernel log tells from now on; none, and a note, where it cannot be read.
+fn errors() -> Option<Xids> {
+    match Xids::open() {
         Ok(mut xids) => {
             xids.take();
             Some(xids)
@@ -385,52 +371,38 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tell(format_args!("note: {why}"));
             None
         }
-    };
-    let live = Arc::new(Live {
-        host: Mutex::new(host),
-        constants: constants(&args.host_root),
-        errors: xids.is_some().then(Mutex::default),
-        due: AtomicU64::new(0),
-    });
-    #[cfg(feature = "otlp")]
-    let otlp = args.otlp.otlp(&live.constants.version)?;
-    #[cfg(not(feature = "otlp"))]
-    drop(at_once);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(http::THREADS)
-        .build()
-        .map_err(|e| nvcap_process::error::no_thread(&e))?;
-    #[cfg(feature = "otlp")]
-    if let Some(otlp) = otlp {
-        tell(format_args!(
-            "sending metrics to {} every {} s",
-            otlp.sender.url(),
-            otlp.interval.as_secs()
-        ));
-        let sender = Arc::new(otlp.sender);
-        let (ending, resource) = (Arc::clone(&live), otlp.resource.clone());
-        let last = move || {
-            locked(&ending.host).round();
-            ending.otlp(&resource)
-        };
-        otlp::send_at_end(&sender, last, &at_once)?;
-        let live = Arc::clone(&live);
-        let made = move || live.otlp(&otlp.resource);
-        let said = |text| tell(format_args!("{text}"));
-        runtime.spawn(push(sender, otlp.interval, made, said));
     }
-    let answers = Counting(Arc::clone(&live));
-    std::thread::Builder::new()
-        .name("nvcap-http".into())
-        .spawn(move || {
-            if let Err(e) = runtime.block_on(http::serve(listener, acceptor, rights, answers)) {
-                tell(format_args!("the server failed: {e}"));
-                std::process::exit(1);
-            }
-        })
-        .context("cannot start the server")?;
-    tell(format_args!("serving {scheme}://{address}/metrics"));
+}
+
+/// Sends metrics to a collector from now on, and the last ones at the end.
+#[cfg(feature = "otlp")]
+fn send(
+    otlp: otlp::Otlp,
+    live: &Arc<Live>,
+    runtime: &tokio::runtime::Runtime,
+    at_once: &Arc<AtomicBool>,
+) -> anyhow::Result<()> {
+    tell(format_args!(
+        "sending metrics to {} every {} s",
+        otlp.sender.url(),
+        otlp.interval.as_secs()
+    ));
+    let sender = Arc::new(otlp.sender);
+    let (ending, resource) = (Arc::clone(live), otlp.resource.clone());
+    let last = move || {
+        locked(&ending.host).round();
+        ending.otlp(&resource)
+    };
+    otlp::send_at_end(&sender, last, at_once)?;
+    let live = Arc::clone(live);
+    let made = move || live.otlp(&otlp.resource);
+    let said = |text| tell(format_args!("{text}"));
+    runtime.spawn(push(sender, otlp.interval, made, said));
+    Ok(())
+}
+
+/// Reads the counts again and again, until a signal ends the process.
+fn count(live: &Live, mut xids: Option<Xids>, mut alive: Option<LastAlive>) -> ! {
     let mut refusals = Refusals::default();
     loop {
         let wait = locked(&live.host).round();
@@ -454,4 +426,56 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         rest(wait, || locked(&live.host).moment());
     }
+}
+
+/// Serves.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.sample.is_some_and(|sample| sample >= args.budget) {
+        bail!(
+            "--sample must be less than --budget ({} %): the rest is for counting; type a larger --budget, or a smaller --sample",
+            100.0 * args.budget
+        );
+    }
+    let at_once = end_by_signals()?;
+    let (rights, acceptor) = rights(args)?;
+    let scheme = if acceptor.is_some() { "https" } else { "http" };
+    let listener = TcpListener::bind(args.listen).with_context(|| {
+        format!(
+            "cannot listen on {} (another nvcap serve? choose another with --listen ADDRESS:PORT)",
+            args.listen
+        )
+    })?;
+    let address = listener.local_addr().unwrap_or(args.listen);
+    let (host, alive) = host(args)?;
+    let xids = errors();
+    let live = Arc::new(Live {
+        host: Mutex::new(host),
+        constants: constants(&args.host_root),
+        errors: xids.is_some().then(Mutex::default),
+        due: AtomicU64::new(0),
+    });
+    #[cfg(feature = "otlp")]
+    let otlp = args.otlp.otlp(&live.constants.version)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(http::THREADS)
+        .build()
+        .map_err(|e| nvcap_process::error::no_thread(&e))?;
+    #[cfg(feature = "otlp")]
+    if let Some(otlp) = otlp {
+        send(otlp, &live, &runtime, &at_once)?;
+    }
+    drop(at_once);
+    let answers = Counting(Arc::clone(&live));
+    std::thread::Builder::new()
+        .name("nvcap-http".into())
+        .spawn(move || {
+            if let Err(e) = runtime.block_on(http::serve(listener, acceptor, rights, answers)) {
+                tell(format_args!("the server failed: {e}"));
+                std::process::exit(1);
+            }
+        })
+        .context("cannot start the server")?;
+    tell(format_args!("serving {scheme}://{address}/metrics"));
+    count(&live, xids, alive)
 }

@@ -341,13 +341,13 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvcap_lab::study::seen::{Means, Seen};
+    use nvcap_lab::study::phases::{Means, PhaseTotals};
 
     /// The capture of an H200, whose phases are named as those of the study: by what means CUDA copied, doorbells and bytes.
     #[test]
     fn of_a_capture() {
         let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/captures");
-        let (seen, ledger) = read::<Seen>(
+        let (seen, ledger) = read::<PhaseTotals>(
             &captures.join("h200-mixed.orc.xz"),
             &captures.join("h200-mixed.phases"),
         )
@@ -431,13 +431,13 @@ mod tests {
 
     #[test]
     fn a_graph_s_phases() {
-        let mut seen = Seen::default();
+        let mut seen = PhaseTotals::default();
         for (name, submissions, bytes, kernels) in [
             ("chain_upload_8", 1, 9000, 0),
             ("chain_first_8", 1, 92, 8),
             ("chain_later_8", 4, 400, 32),
         ] {
-            let phase = nvcap_lab::study::seen::Phase {
+            let phase = nvcap_lab::study::phases::Phase {
                 submissions,
                 bytes,
                 kernels,

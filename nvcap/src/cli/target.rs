@@ -10,8 +10,8 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use nvcap_decode::driver::{Version, newer_release};
 use nvcap_decode::record::{At, Loss, Lost, Record};
-use nvcap_recording::capture;
 use nvcap_recording::file::ioctl_log;
+use nvcap_recording::recording::Reader;
 use nvcap_show::output::file::is_same;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::style::plain_lines;
@@ -305,7 +305,7 @@ impl Target {
 /// A target. If it is a recording, its file is open.
 pub(super) struct Opened<'a> {
     target: &'a Target,
-    recording: Option<(capture::Reader<Box<dyn io::Read>>, Reading)>,
+    recording: Option<(Reader<Box<dyn io::Read>>, Reading)>,
 }
 
 impl Opened<'_> {

@@ -110,7 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         chip: None,
         known_rings: Vec::new(),
         stacks: !args.no_stacks,
-        images: nvcap_live::enrich::graph_qmds::of,
+        qmd_copies: nvcap_live::enrich::graph_qmds::of,
         kernels: nvcap_live::enrich::names::of,
     };
     let xids = Xids::open().map_err(|why| tell(format_args!("note: {why}")));

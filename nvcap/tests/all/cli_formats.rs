@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::common::cli::{Folder, argument, nvcap, refused, text};
 use crate::common::files::{capture, fixture};
 use nvcap_decode::record::Record;
-use nvcap_recording::capture::{Item, Reader};
+use nvcap_recording::recording::{Item, Reader};
 
 #[test]
 fn a_log_of_ioctls_becomes_a_recording() {

@@ -10,8 +10,8 @@ use nvcap_decode::decode::event::{Body, Operation};
 use nvcap_decode::decode::{DecodeOptions, Decoder};
 use nvcap_decode::record::Record;
 use nvcap_decode::{
-    cubin::{Bank, Function as CodeFunction, Image, MOST_READ, Param, beginnings},
-    wire::peek::Peek,
+    cubin::{Bank, Cubin, Function as CodeFunction, MOST_READ, Param, beginnings},
+    wire::read_memory::ReadMemory,
 };
 use nvcap_recording::file::orc::Orc;
 use nvcap_show::output::kernel_name::short;
@@ -38,7 +38,7 @@ fn param(ordinal: u16, offset: u32, size: u32) -> Param {
 #[test]
 fn of_nvcc() {
     let Some(bytes) = graphs() else { return };
-    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    let image = Cubin::read(bytes.as_slice(), 0).expect("an image");
     assert_eq!((image.at, image.len), (0, bytes.len() as u64));
     assert_eq!((image.sm, image.relocatable), (90, false));
     let functions: Vec<_> = image
@@ -77,18 +77,18 @@ fn of_nvcc() {
 /// Memory that begins at `at`, is read in pieces, and ends where the image does.
 struct At(u64, Vec<u8>);
 
-impl Peek for At {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for At {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let at = at.checked_sub(self.0).ok_or(io::ErrorKind::NotFound)?;
-        self.1.as_slice().peek(at, to)
+        self.1.as_slice().read_bytes(at, to)
     }
 }
 
 #[test]
 fn at_an_address() {
     let Some(bytes) = graphs() else { return };
-    let here = Image::read(bytes.as_slice(), 0).expect("an image");
-    let there = Image::read(&At(0x7f00_0000_1230, bytes), 0x7f00_0000_1230).expect("an image");
+    let here = Cubin::read(bytes.as_slice(), 0).expect("an image");
+    let there = Cubin::read(&At(0x7f00_0000_1230, bytes), 0x7f00_0000_1230).expect("an image");
     assert_eq!(there.at, 0x7f00_0000_1230);
     assert_eq!((there.len, there.functions), (here.len, here.functions));
 }
@@ -167,7 +167,7 @@ fn architectures_are_told_apart() {
         (0x41, 0x600_7902, behind, "sm_121"),
     ] {
         let bytes = elf(abi, flags, &[(".nv.compat", 0x7000_0086, 0, compat)]);
-        let image = Image::read(bytes.as_slice(), 0).expect("an image");
+        let image = Cubin::read(bytes.as_slice(), 0).expect("an image");
         assert_eq!(image.target(), target, "{abi:#x} {flags:#x} {compat:?}");
     }
 }
@@ -216,9 +216,9 @@ fn narrow(wide: &[u8]) -> Vec<u8> {
 fn an_image_of_32_bits_is_read_as_one_of_64() {
     let mut wide = older();
     wide[16] = 2;
-    let wide_image = Image::read(wide.as_slice(), 0).expect("an image");
+    let wide_image = Cubin::read(wide.as_slice(), 0).expect("an image");
     let bytes = narrow(&wide);
-    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    let image = Cubin::read(bytes.as_slice(), 0).expect("an image");
     assert_eq!(image.len, bytes.len() as u64);
     assert_eq!((image.sm, image.relocatable), (wide_image.sm, false));
     assert_eq!(image.functions.len(), wide_image.functions.len());
@@ -236,7 +236,7 @@ fn an_image_of_32_bits_is_read_as_one_of_64() {
     assert_eq!(beginnings(&bytes).next(), Some(0));
     // Cut anywhere, it is read or refused.
     for len in 0..bytes.len() {
-        let _ = Image::read(&bytes[..len], 0);
+        let _ = Cubin::read(&bytes[..len], 0);
     }
 }
 
@@ -278,7 +278,7 @@ fn older() -> Vec<u8> {
 #[test]
 fn older_toolkits_and_large_parameters() {
     let bytes = older();
-    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    let image = Cubin::read(bytes.as_slice(), 0).expect("an image");
     assert_eq!((image.sm, image.relocatable), (0x55, true));
     assert_eq!(image.len, bytes.len() as u64);
     let [large, device] = image.functions.as_slice() else {
@@ -314,11 +314,11 @@ fn other_elf_files_are_none() {
     ] {
         let mut bytes = good.clone();
         bytes[at] = byte;
-        assert!(Image::read(bytes.as_slice(), 0).is_none(), "byte {at}");
+        assert!(Cubin::read(bytes.as_slice(), 0).is_none(), "byte {at}");
     }
-    assert!(Image::read(&good[..good.len() - 1], 0).is_none());
-    assert!(Image::read([].as_slice(), 0).is_none());
-    assert!(Image::read(good.as_slice(), u64::MAX).is_none());
+    assert!(Cubin::read(&good[..good.len() - 1], 0).is_none());
+    assert!(Cubin::read([].as_slice(), 0).is_none());
+    assert!(Cubin::read(good.as_slice(), u64::MAX).is_none());
 }
 
 /// Images may begin in a file at multiples of 8.
@@ -327,7 +327,7 @@ fn beginnings_in_a_file() {
     let image = older();
     let file = [vec![0; 24], image.clone(), vec![0; 8]].concat();
     assert_eq!(beginnings(&file).collect::<Vec<_>>(), [24]);
-    let image = Image::read(file.as_slice(), 24).expect("it is one");
+    let image = Cubin::read(file.as_slice(), 24).expect("it is one");
     assert_eq!((image.at, image.functions.len()), (24, 2));
     assert_eq!(beginnings(&file[1..]).count(), 0);
 }
@@ -345,14 +345,14 @@ fn what_is_read_is_bounded() {
         bytes[header + 32..header + 40].copy_from_slice(&(32u64 << 20).to_le_bytes());
     }
     struct Counted(Vec<u8>, std::cell::Cell<u64>);
-    impl Peek for Counted {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Counted {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
             self.1.set(self.1.get() + to.len() as u64);
-            self.0.as_slice().peek(at, to)
+            self.0.as_slice().read_bytes(at, to)
         }
     }
     let memory = Counted(bytes, 0.into());
-    let image = Image::read(&memory, 0).expect("an image");
+    let image = Cubin::read(&memory, 0).expect("an image");
     assert_eq!(image.functions.len(), 11);
     assert!(memory.1.get() <= MOST_READ + 100);
 }
@@ -394,7 +394,7 @@ fn uploads_of_a_capture() {
     let (Some(bytes), Some(path)) = (graphs(), capture("h200-graphs.orc.xz")) else {
         return;
     };
-    let image = Image::read(bytes.as_slice(), 0).expect("an image");
+    let image = Cubin::read(bytes.as_slice(), 0).expect("an image");
     let mut decoder = Decoder::new(DecodeOptions::default());
     let mut programs = BTreeMap::new();
     for record in Orc::open(&path).expect("it opens") {
@@ -448,12 +448,12 @@ proptest! {
 
     #[test]
     fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let _ = Image::read(bytes.as_slice(), 0);
+        let _ = Cubin::read(bytes.as_slice(), 0);
         let mut image = older();
         for (from, to) in bytes.iter().zip(&mut image[64..]) {
             *to = *from;
         }
-        let _ = Image::read(image.as_slice(), 0);
+        let _ = Cubin::read(image.as_slice(), 0);
     }
 
     /// Any bytes of an image changed: what is found lies where images may.
@@ -464,7 +464,7 @@ proptest! {
             let at = at.index(image.len());
             image[at] = byte;
         }
-        if let Some(found) = Image::read(image.as_slice(), 0) {
+        if let Some(found) = Cubin::read(image.as_slice(), 0) {
             for f in found.functions {
                 prop_assert!(f.code.start <= f.code.end);
                 prop_assert!(f.relocations.iter().all(|r| *r < f.code.end - f.code.start));

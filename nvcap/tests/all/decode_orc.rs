@@ -110,7 +110,7 @@ fn assert_same(found: &[Submission], expected: &[Submission]) {
 }
 
 #[test]
-fn damage_is_passed_over() {
+fn damage_is_skipped() {
     let bytes = fixture();
     let (all, _) = read(&bytes);
     let mut damaged = b"something else".to_vec();

@@ -24,7 +24,7 @@ fn options() -> DumpOptions {
         effort: Effort::Usual,
         chip: None,
         known_rings: Vec::new(),
-        images: |_| Vec::new(),
+        qmd_copies: |_| Vec::new(),
         kernels: |_, _| Vec::new(),
     }
 }

@@ -7,10 +7,10 @@ use std::io;
 use crate::common::fat::{ELF, How, PTX, entry, fat};
 use nvcap_decode::{
     cubin::{
-        Image,
+        Cubin,
         fatbin::{Content, Entry, NotUnpacked, Packing, entries},
     },
-    wire::peek::Peek,
+    wire::read_memory::ReadMemory,
 };
 use proptest::prelude::*;
 
@@ -77,7 +77,7 @@ fn of_nvcc() {
     assert_eq!(one, expected);
     let image = one.unpack(file.as_slice(), 1 << 20).expect("an LZ4 block");
     assert_eq!(image.len(), 0x268);
-    let image = Image::read(image.as_slice(), 0).expect("an image");
+    let image = Cubin::read(image.as_slice(), 0).expect("an image");
     assert_eq!((image.sm, image.len, image.functions.len()), (37, 0x268, 0));
     // As it lies in a program: anywhere, with other bytes before and behind.
     let behind = [
@@ -214,10 +214,10 @@ fn made_up_lengths() {
 #[test]
 fn a_walk_is_bounded() {
     struct Counted(Vec<u8>, Cell<usize>);
-    impl Peek for Counted {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Counted {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
             self.1.set(self.1.get() + to.len());
-            self.0.as_slice().peek(at, to)
+            self.0.as_slice().read_bytes(at, to)
         }
     }
     let head = fat(&[]);

@@ -10,7 +10,7 @@ use std::io;
 use std::rc::Rc;
 
 use nvcap_decode::decode::event::{Body, Event, InlineContent, LaunchKind, Operation, QmdFrom};
-use nvcap_decode::decode::{Decoder, image};
+use nvcap_decode::decode::{Decoder, qmd_copy};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::{Ledger, STATUS_COMPLETE, STATUS_NOT_UNDERSTOOD};
 use nvcap_decode::record::{At, Gpu, Record};
@@ -45,8 +45,9 @@ fn truth(name: &str) -> BTreeMap<String, Ran> {
     by_phase(&std::fs::read_to_string(path).expect("reads"))
 }
 
+/// Work that the decoder showed of a capture, by phase.
 #[derive(Default)]
-struct Seen {
+struct DecodedWork {
     ran: BTreeMap<String, Ran>,
     unresolved: BTreeMap<String, u64>,
     replays: BTreeMap<String, Vec<(u32, u32, usize)>>,
@@ -56,7 +57,7 @@ struct Seen {
     chips: Vec<String>,
 }
 
-struct Keep(Rc<RefCell<Seen>>);
+struct Keep(Rc<RefCell<DecodedWork>>);
 
 impl Sink for Keep {
     fn detail(&self) -> Option<Detail> {
@@ -145,7 +146,7 @@ fn phases(name: &str) -> String {
     std::fs::read_to_string(path).expect("reads")
 }
 
-fn run(name: &str, records: impl IntoIterator<Item = Record>) -> (Seen, Ledger) {
+fn run(name: &str, records: impl IntoIterator<Item = Record>) -> (DecodedWork, Ledger) {
     run_flushing(name, records, false)
 }
 
@@ -154,8 +155,8 @@ fn run_flushing(
     name: &str,
     records: impl IntoIterator<Item = Record>,
     flush: bool,
-) -> (Seen, Ledger) {
-    let seen = Rc::new(RefCell::new(Seen::default()));
+) -> (DecodedWork, Ledger) {
+    let seen = Rc::new(RefCell::new(DecodedWork::default()));
     let options = PipelineOptions {
         phases: Some(Phases::parse(&phases(name)).expect("phases")),
         ..PipelineOptions::default()
@@ -168,7 +169,7 @@ fn run_flushing(
         }
     }
     let ledger = pipeline.finish().expect("ends");
-    let seen = seen.replace(Seen::default());
+    let seen = seen.replace(DecodedWork::default());
     // What is summed up of a replay is what was told of its nodes.
     assert_eq!(seen.nodes, seen.told);
     (seen, ledger)
@@ -180,7 +181,7 @@ fn explained(phase: &str) -> bool {
     matches!(phase, "copies" | "pageable" | "conditional")
 }
 
-fn assert_equal(name: &str, seen: &Seen) {
+fn assert_equal(name: &str, seen: &DecodedWork) {
     for (phase, ran) in &truth(name) {
         if !explained(phase) {
             assert_eq!(seen.ran.get(phase), Some(ran), "{phase}");
@@ -228,7 +229,7 @@ fn from_the_beginning_all_that_cupti_saw_ran() {
     }
 }
 
-fn assert_replays(seen: &Seen) {
+fn assert_replays(seen: &DecodedWork) {
     // Kernels, kernels of the driver that join its branches, channels.
     assert_eq!(seen.replays["chain"], [(40, 0, 1); 3]);
     let chains = [(100, 0, 1), (40, 0, 1), (300, 0, 1)].repeat(3);
@@ -346,8 +347,8 @@ impl Pages {
     }
 }
 
-impl nvcap_decode::wire::peek::Peek for Pages {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl nvcap_decode::wire::read_memory::ReadMemory for Pages {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let part = self
             .0
             .iter()
@@ -360,7 +361,7 @@ impl nvcap_decode::wire::peek::Peek for Pages {
     }
 }
 
-fn found() -> nvcap_live::enrich::graph_qmds::Found {
+fn found() -> nvcap_live::enrich::graph_qmds::QmdSearchResult {
     use nvcap_live::enrich::graph_qmds::{Part, search_in};
 
     let pages = Pages::read();
@@ -418,14 +419,14 @@ fn what_is_found_in_memory_is_what_was_written() {
         .collect();
     let found = found();
     let mut right = 0;
-    for image in &found.images {
+    for image in &found.copies {
         if !graphs.contains(&image.address.0) {
             continue;
         }
         let mut now = vec![0; image.bytes.len()];
         assert!(decoder.shadow().read(0, image.address, &mut now));
         assert_eq!(now, image.bytes, "{}", image.address);
-        assert!(image::is_node(COMPUTE, &image.bytes));
+        assert!(qmd_copy::is_node(COMPUTE, &image.bytes));
         right += 1;
     }
     assert_eq!((right, nodes.len()), (619, 619));
@@ -444,9 +445,9 @@ fn from_the_middle_with_what_memory_holds_all_that_cupti_saw_ran() {
         pci_device: H200,
     });
     let images = found()
-        .images
+        .copies
         .into_iter()
-        .map(|i| Record::Image(Box::new(i)));
+        .map(|i| Record::QmdCopy(Box::new(i)));
     let all = [gpu].into_iter().chain(images);
     let rest = || records("h200-graphs").into_iter().filter(later);
     let (seen, ledger) = run("h200-graphs", all.chain(rest()));

@@ -377,7 +377,7 @@ fn the_ledger_says_how_much_was_understood() {
         launches: 12,
         kernels: 10,
         nodes: 8,
-        images: 3,
+        qmds_from_memory: 3,
         graphs: 2,
         ..Counts::default()
     };

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::common::cli::{Folder, argument, nvcap, text};
 use crate::common::files;
 use crate::common::tshark::{self, is_here};
-use nvcap_recording::capture::{HostGpu, TraceInfo, Writer};
+use nvcap_recording::recording::{HostGpu, TraceInfo, Writer};
 use serde_json::Value;
 
 /// The capture of the fixtures as a recording, and with what the decoder says.

@@ -27,7 +27,7 @@ const WINDOW: usize = 8;
 
 /// Counts of a channel on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SideCounts {
     /// Submissions (doorbells).
     pub submissions: u64,
     /// Ring entries.
@@ -49,7 +49,7 @@ pub struct Seen {
 #[derive(Debug, Default)]
 pub struct Channel {
     /// Counts of each side.
-    pub seen: [Seen; 2],
+    pub sides: [SideCounts; 2],
     /// Entries equal in raw entry and all bytes.
     pub equal: u64,
     /// Pairs of entries that differ.
@@ -58,12 +58,13 @@ pub struct Channel {
     pub differing_bytes: u64,
     /// The first difference, in words.
     pub first: Option<String>,
-    waiting: [VecDeque<Held>; 2],
+    waiting: [VecDeque<UnpairedEntry>; 2],
     aligned: bool,
 }
 
+/// An entry of one side that waits for its partner.
 #[derive(Debug)]
-struct Held {
+struct UnpairedEntry {
     raw: u64,
     hash: u128,
     missing: u64,
@@ -72,8 +73,8 @@ struct Held {
     data: Option<Vec<u8>>,
 }
 
-impl Held {
-    fn same(&self, other: &Held) -> bool {
+impl UnpairedEntry {
+    fn same(&self, other: &UnpairedEntry) -> bool {
         self.raw == other.raw && self.len == other.len && self.hash == other.hash
     }
 }
@@ -129,26 +130,26 @@ impl Channels {
 
     /// A submission's head.
     pub fn submission(&mut self, side: Side, s: &Submission) {
-        let seen = &mut self.channels.entry(s.key).or_default().seen[side as usize];
-        seen.submissions += 1;
-        if seen.next_position.is_some_and(|p| p != s.position) {
-            seen.gaps += 1;
+        let counts = &mut self.channels.entry(s.key).or_default().sides[side as usize];
+        counts.submissions += 1;
+        if counts.next_position.is_some_and(|p| p != s.position) {
+            counts.gaps += 1;
         }
-        seen.next_position = Some(s.position + s.entries);
+        counts.next_position = Some(s.position + s.entries);
     }
 
     /// An entry.
     pub fn entry(&mut self, side: Side, e: Entry) {
         let i = side as usize;
         let channel = self.channels.entry(e.key).or_default();
-        let seen = &mut channel.seen[i];
-        seen.entries += 1;
-        seen.bytes += e.data.len() as u64;
-        seen.unread += e.missing;
+        let counts = &mut channel.sides[i];
+        counts.entries += 1;
+        counts.bytes += e.data.len() as u64;
+        counts.unread += e.missing;
         let cost = e.data.len() as u64 + 64;
         let keep = self.waiting_bytes[i] + cost <= self.max_waiting;
         self.waiting_bytes[i] += cost;
-        channel.waiting[i].push_back(Held {
+        channel.waiting[i].push_back(UnpairedEntry {
             raw: e.raw,
             hash: hash(&e.data),
             missing: e.missing,
@@ -169,11 +170,11 @@ impl Channels {
             for side in [Side::Left, Side::Right] {
                 let left = channel.waiting[side as usize].len() as u64;
                 channel.waiting[side as usize].clear();
-                let seen = &mut channel.seen[side as usize];
+                let counts = &mut channel.sides[side as usize];
                 if self.part == Some(side.other()) {
-                    seen.outside += left;
+                    counts.outside += left;
                 } else {
-                    seen.alone += left;
+                    counts.alone += left;
                 }
             }
         }
@@ -207,7 +208,7 @@ impl Channels {
                 }
                 if let Some(skipped) = channel.waiting[w].pop_front() {
                     self.waiting_bytes[w] -= skipped.len as u64 + 64;
-                    channel.seen[w].outside += 1;
+                    channel.sides[w].outside += 1;
                 }
             }
             if !channel.aligned {
@@ -241,14 +242,14 @@ impl Channels {
     pub fn equal(&self) -> bool {
         self.channels.values().all(|c| {
             c.differing == 0
-                && c.seen
+                && c.sides
                     .iter()
                     .all(|s| s.alone == 0 && s.unread == 0 && s.gaps == 0)
         })
     }
 }
 
-fn difference(a: &Held, b: &Held) -> (u64, String) {
+fn difference(a: &UnpairedEntry, b: &UnpairedEntry) -> (u64, String) {
     let longer = a.len.max(b.len) as u64;
     if a.raw != b.raw {
         return (
@@ -345,7 +346,7 @@ mod tests {
         feed(&mut c, Side::Left, 0..100);
         c.end();
         assert!(c.equal());
-        assert_eq!(c.channels()[&KEY].seen[0].outside, 80);
+        assert_eq!(c.channels()[&KEY].sides[0].outside, 80);
         assert_eq!(c.channels()[&KEY].equal, 20);
 
         let mut c = Channels::new(Some(Side::Right), 1 << 20);
@@ -370,7 +371,7 @@ mod tests {
         feed(&mut c, Side::Right, 200..203);
         c.end();
         assert!(!c.equal());
-        assert_eq!(c.channels()[&KEY].seen[1].alone, 3);
+        assert_eq!(c.channels()[&KEY].sides[1].alone, 3);
     }
 
     #[test]
@@ -389,10 +390,10 @@ mod tests {
         c.submission(Side::Left, &s);
         s.position = 2;
         c.submission(Side::Left, &s);
-        assert_eq!(c.channels()[&KEY].seen[0].gaps, 0);
+        assert_eq!(c.channels()[&KEY].sides[0].gaps, 0);
         s.position = 5;
         c.submission(Side::Left, &s);
-        assert_eq!(c.channels()[&KEY].seen[0].gaps, 1);
+        assert_eq!(c.channels()[&KEY].sides[0].gaps, 1);
         assert!(!c.equal());
     }
 }

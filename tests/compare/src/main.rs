@@ -105,8 +105,8 @@ fn body() -> Result<bool> {
     for c in channels.channels().values() {
         same += c.equal;
         for i in 0..2 {
-            entries[i] += c.seen[i].entries;
-            bytes[i] += c.seen[i].bytes;
+            entries[i] += c.sides[i].entries;
+            bytes[i] += c.sides[i].bytes;
         }
     }
     println!(
@@ -145,7 +145,7 @@ fn print_table(channels: &Channels) {
         "outside"
     );
     for (key, c) in channels.channels() {
-        let [l, r] = &c.seen;
+        let [l, r] = &c.sides;
         println!(
             "{:>4} {:>9} | {:>9} {:>9} | {:>9} {:>9} | {:>13} {:>13} | {:>8} {:>8} {:>9} {:>9} {:>6} {:>6} {:>9}",
             key.gpu.map_or("-".into(), |g| g.to_string()),

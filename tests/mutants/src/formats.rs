@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context as _;
 use nvcap_decode::decode::encode::Pushbuffer;
-use nvcap_decode::decode::{Decoder, explain, image, qmd, view::View};
+use nvcap_decode::decode::{Decoder, explain, qmd, qmd_copy, view::View};
 use nvcap_decode::driver::{Model, ModelOptions};
 use nvcap_decode::record::{
-    At, ChannelId, CpuVa, How, Image, Loss, Lost, Record, Segment, Submission,
+    At, ChannelId, CpuVa, How, Loss, Lost, QmdCopy, Record, Segment, Submission,
 };
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::entry;
@@ -642,7 +642,7 @@ fn check_image(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
     let class = 0xcbc0;
     p.bind(1, class);
     let found = |at: usize, address: u64, data: &[u8]| {
-        Record::Image(Box::new(Image {
+        Record::QmdCopy(Box::new(QmdCopy {
             at: At {
                 time_ns: 1,
                 pid: 70,
@@ -654,7 +654,7 @@ fn check_image(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
         }))
     };
     let mut run = 0;
-    for upload in image::uploads(bytes, 1024) {
+    for upload in qmd_copy::uploads(bytes, 1024) {
         let there = bytes.get(upload.offset..upload.offset + upload.data.len());
         holds(there == Some(upload.data), || {
             "an upload that is not there".to_owned()
@@ -665,8 +665,8 @@ fn check_image(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
             run += 1;
         }
     }
-    let size = image::size(class);
-    for (i, at) in image::nodes(class, bytes).enumerate() {
+    let size = qmd_copy::size(class);
+    for (i, at) in qmd_copy::nodes(class, bytes).enumerate() {
         let node = bytes.get(at..at + size).ok_or("a node that is not there")?;
         let address = 0x2_0400_0000 + i as u64 * 0x200;
         let record = found(at, address, node);

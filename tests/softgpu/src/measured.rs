@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use nvcap_decode::driver::Version;
 use nvcap_lab::bench::{Measured, Options, measure, report::text};
 
-use crate::rm::{Rm, Seen};
+use crate::rm::{Rm, RmView};
 
 /// Sizes of transfers: within a word, a page, more than one header holds.
 const SIZES: [u64; 4] = [4, 1000, 4096, 65_536];
@@ -19,9 +19,9 @@ const SIZES: [u64; 4] = [4, 1000, 4096, 65_536];
 /// One run at a time: its memory lies at fixed addresses of the process.
 static ONE: Mutex<()> = Mutex::new(());
 
-fn run(driver: Option<Version>, keep: bool, passes: usize) -> Result<(Measured, Seen)> {
+fn run(driver: Option<Version>, keep: bool, passes: usize) -> Result<(Measured, RmView)> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (rm, seen) = Rm::new(driver, keep);
+    let (rm, view) = Rm::new(driver, keep);
     let options = Options {
         minor: 0,
         driver,
@@ -31,23 +31,23 @@ fn run(driver: Option<Version>, keep: bool, passes: usize) -> Result<(Measured, 
         keep,
     };
     let measured = measure(Rc::new(rm), &options, &|_| {})?;
-    Ok((measured, seen))
+    Ok((measured, view))
 }
 
 /// Writes the channels file of such a run.
 pub fn describe(path: &Path) -> Result<()> {
-    let (_, seen) = run(None, false, 1)?;
-    let text = seen.channels_file();
+    let (_, view) = run(None, false, 1)?;
+    let text = view.channels_file();
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Measures, and returns the tables. Each executed submission goes to `truth`, a line each: token, ring entry and pushbuffer,
 /// hexadecimal.
 pub fn bench(truth: Option<&Path>) -> Result<String> {
-    let (measured, seen) = run(None, truth.is_some(), 1)?;
+    let (measured, view) = run(None, truth.is_some(), 1)?;
     if let Some(path) = truth {
         let mut lines = String::new();
-        for one in seen.executed() {
+        for one in view.executed() {
             let _ = write!(lines, "{:x} {:016x} ", one.token, one.entry);
             one.bytes.iter().for_each(|byte| {
                 let _ = write!(lines, "{byte:02x}");
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn everything_is_measured() {
         // The second pass has a client of its own.
-        let (measured, seen) = run(None, true, 2).unwrap();
+        let (measured, view) = run(None, true, 2).unwrap();
         assert!(measured.notes.is_empty(), "{:?}", measured.notes);
         // Inline data, and two copy engines in three ways.
         assert_eq!(measured.transfers.len(), 7);
@@ -94,7 +94,7 @@ mod tests {
             let sizes: Vec<u64> = series.points.iter().map(|p| p.bytes).collect();
             assert_eq!(sizes, SIZES);
         }
-        let executed = seen.executed();
+        let executed = view.executed();
         assert!(executed.len() > 1000);
         assert_eq!(measured.submissions.len(), executed.len());
         for (submitted, executed) in measured.submissions.iter().zip(&executed) {
@@ -138,9 +138,9 @@ mod tests {
     /// Submissions are decoded by nvcap to what they are.
     #[test]
     fn submissions_are_decoded() {
-        let (_, seen) = run(None, true, 1).unwrap();
+        let (_, view) = run(None, true, 1).unwrap();
         let mut counts = std::collections::BTreeMap::<String, usize>::new();
-        for one in seen.executed() {
+        for one in view.executed() {
             let class = if one.token == 0xa { 0xcbc0 } else { 0xc8b5 };
             for decoded in pushbuffer(&one.bytes, class) {
                 match decoded {

@@ -87,9 +87,9 @@ pub struct Rm {
     gpu: Option<JoinHandle<()>>,
 }
 
-/// State of the driver for whoever made it, also when the client has closed it.
+/// View of the driver's state for whoever made it, also when the client has closed it.
 #[derive(Clone, Debug)]
-pub struct Seen(Arc<Mutex<State>>);
+pub struct RmView(Arc<Mutex<State>>);
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,7 +97,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl Rm {
     /// A driver of a release (of the newest without one), without a client. With `keep`, what is executed is kept.
-    pub fn new(version: Option<Version>, keep: bool) -> (Rm, Seen) {
+    pub fn new(version: Option<Version>, keep: bool) -> (Rm, RmView) {
         let state = State {
             next: FIRST,
             version,
@@ -116,9 +116,9 @@ impl Rm {
                 }
             })
         };
-        let seen = Seen(Arc::clone(&state));
+        let view = RmView(Arc::clone(&state));
         let gpu = Some(gpu);
-        (Rm { state, end, gpu }, seen)
+        (Rm { state, end, gpu }, view)
     }
 }
 
@@ -131,7 +131,7 @@ impl Drop for Rm {
     }
 }
 
-impl Seen {
+impl RmView {
     /// The channels file for nvcap (docs/channels-file.md).
     pub fn channels_file(&self) -> String {
         let state = lock(&self.0);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::wire::peek::Peek;
+use crate::wire::read_memory::ReadMemory;
 use crate::wire::words::{u32_at, u64_at};
 
 /// The most bytes that are read of one image.
@@ -135,16 +135,18 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     word.map_or(0, |w| u16::from_le_bytes(*w))
 }
 
-impl<'m, M: Peek + ?Sized> Elf<'m, M> {
+impl<'m, M: ReadMemory + ?Sized> Elf<'m, M> {
     pub(super) fn read(memory: &'m M, at: u64) -> Option<Self> {
         let mut header = [0; HEADER];
-        memory.peek(at, header.get_mut(..NARROW.header)?).ok()?;
+        memory
+            .read_bytes(at, header.get_mut(..NARROW.header)?)
+            .ok()?;
         let form = match header[4] {
             1 => &NARROW,
             2 => &WIDE,
             _ => return None,
         };
-        memory.peek(at, header.get_mut(..form.header)?).ok()?;
+        memory.read_bytes(at, header.get_mut(..form.header)?).ok()?;
         let target = target(&header, form)?;
         let relocatable = match u16_at(&header, 16) {
             1 => true,
@@ -247,17 +249,17 @@ impl<'m, M: Peek + ?Sized> Elf<'m, M> {
         if len < WINDOW {
             self.left = self.left.checked_sub(WINDOW)?;
             let mut window = vec![0; WINDOW as usize];
-            if self.memory.peek(place, &mut window).is_ok() {
+            if self.memory.read_bytes(place, &mut window).is_ok() {
                 self.window = (offset, window);
                 return cut(&self.window);
             }
         }
         // A long piece, or one near the end of what can be read.
         self.memory
-            .peek(place.checked_add(len.saturating_sub(1))?, &mut [0])
+            .read_bytes(place.checked_add(len.saturating_sub(1))?, &mut [0])
             .ok()?;
         let mut piece = vec![0; size];
-        self.memory.peek(place, &mut piece).ok()?;
+        self.memory.read_bytes(place, &mut piece).ok()?;
         Some(piece)
     }
 }

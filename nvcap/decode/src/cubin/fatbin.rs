@@ -19,7 +19,7 @@
 
 use std::ops::Range;
 
-use crate::wire::peek::Peek;
+use crate::wire::read_memory::ReadMemory;
 use crate::wire::words::{u16_at, u32_at, u64_at, u64s};
 
 /// The first word of a fat binary.
@@ -140,7 +140,11 @@ impl Entry {
     ///
     /// # Errors
     /// When it cannot be read, is larger, or is damaged.
-    pub fn unpack<M: Peek + ?Sized>(&self, memory: &M, most: u64) -> Result<Vec<u8>, NotUnpacked> {
+    pub fn unpack<M: ReadMemory + ?Sized>(
+        &self,
+        memory: &M,
+        most: u64,
+    ) -> Result<Vec<u8>, NotUnpacked> {
         if self.len > most || self.unpacked > most {
             return Err(NotUnpacked::TooLarge);
         }
@@ -153,9 +157,11 @@ impl Entry {
         let last = self.at.checked_add(self.len.saturating_sub(1));
         let last = last.ok_or(NotUnpacked::Unreadable)?;
         let unreadable = |_| NotUnpacked::Unreadable;
-        memory.peek(last, &mut [0]).map_err(unreadable)?;
+        memory.read_bytes(last, &mut [0]).map_err(unreadable)?;
         let mut payload = vec![0; len];
-        memory.peek(self.at, &mut payload).map_err(unreadable)?;
+        memory
+            .read_bytes(self.at, &mut payload)
+            .map_err(unreadable)?;
         match self.packing {
             Packing::None => Ok(payload),
             Packing::Lz4 => {
@@ -186,7 +192,7 @@ fn zstd(_: &[u8], _: usize) -> Result<Vec<u8>, NotUnpacked> {
 }
 
 /// The entries of all fat binaries in a range of memory that begins at a multiple of 8, in order.
-pub fn entries<M: Peek + ?Sized>(memory: &M, range: Range<u64>) -> Entries<'_, M> {
+pub fn entries<M: ReadMemory + ?Sized>(memory: &M, range: Range<u64>) -> Entries<'_, M> {
     Entries {
         memory,
         at: range.start.next_multiple_of(ALIGNED),
@@ -207,7 +213,7 @@ pub struct Entries<'m, M: ?Sized> {
     window: (u64, Vec<u8>),
 }
 
-impl<M: Peek + ?Sized> Iterator for Entries<'_, M> {
+impl<M: ReadMemory + ?Sized> Iterator for Entries<'_, M> {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
@@ -227,7 +233,7 @@ impl<M: Peek + ?Sized> Iterator for Entries<'_, M> {
     }
 }
 
-impl<M: Peek + ?Sized> Entries<'_, M> {
+impl<M: ReadMemory + ?Sized> Entries<'_, M> {
     /// Bytes at a place, cut out of what was read around the place before; else `window` bytes are read.
     fn bytes(&mut self, at: u64, len: usize, window: u64) -> Option<&[u8]> {
         let cut = |window: &(u64, Vec<u8>)| {
@@ -238,7 +244,7 @@ impl<M: Peek + ?Sized> Entries<'_, M> {
         if cut(&self.window).is_none() {
             let left = self.end.checked_sub(at)?.min(window);
             let mut bytes = vec![0; usize::try_from(left).ok()?];
-            self.memory.peek(at, &mut bytes).ok()?;
+            self.memory.read_bytes(at, &mut bytes).ok()?;
             self.window = (at, bytes);
         }
         self.window.1.get(cut(&self.window)?)

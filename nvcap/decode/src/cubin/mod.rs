@@ -15,7 +15,7 @@
 
 use std::{collections::HashMap, ops::Range};
 
-use crate::wire::peek::Peek;
+use crate::wire::read_memory::ReadMemory;
 use crate::wire::words::{u32_at, u64_at, u64s};
 
 pub mod compare;
@@ -37,7 +37,7 @@ const REL: u32 = 9;
 
 /// An image, as its headers and attributes describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image {
+pub struct Cubin {
     /// Address of the image.
     pub at: u64,
     /// Its length in bytes, by its headers.
@@ -73,10 +73,10 @@ pub struct Function {
     pub relocations: Vec<u64>,
 }
 
-impl Image {
+impl Cubin {
     /// Reads the image that begins at `at`; none if there is no CUDA ELF header, or its tables cannot be read.
     #[must_use]
-    pub fn read<M: Peek + ?Sized>(memory: &M, at: u64) -> Option<Self> {
+    pub fn read<M: ReadMemory + ?Sized>(memory: &M, at: u64) -> Option<Self> {
         let mut elf = Elf::read(memory, at)?;
         let sections = std::mem::take(&mut elf.sections);
         let mut of_image = Functions::of(&sections);
@@ -171,7 +171,7 @@ impl Functions {
     }
 
     /// Takes parameters or relocations of a function from a section, if that is what the section has.
-    fn describe<M: Peek + ?Sized>(&mut self, elf: &mut Elf<'_, M>, section: &Section) {
+    fn describe<M: ReadMemory + ?Sized>(&mut self, elf: &mut Elf<'_, M>, section: &Section) {
         let index = self.by_section.get(&section.info);
         let Some(function) = index.and_then(|&i| self.functions.get_mut(i)) else {
             return;
@@ -227,7 +227,7 @@ pub const HEADS: [u64; 3] = [
 ];
 
 /// Returns the offsets at which images may begin in bytes that lie at an address divisible by 8. Images begin at such addresses,
-/// too, as allocators and the sections of files place them. [`Image::read`] says whether there is one.
+/// too, as allocators and the sections of files place them. [`Cubin::read`] says whether there is one.
 pub fn beginnings(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let words = u64s(bytes).zip((0..).step_by(8));
     words

@@ -59,7 +59,7 @@ pub struct Decoder {
     chips: Chips,
     graphs: Graphs,
     /// QMDs known from the process's memory that were not overwritten since.
-    images: NumberSet<(Space, u64)>,
+    qmd_copies: NumberSet<(Space, u64)>,
     /// QMDs and the words that they release.
     driver_writes: DriverWrites,
     kernels: Kernels,
@@ -76,7 +76,7 @@ impl Decoder {
             channels: NumberMap::default(),
             plans: Plans::default(),
             graphs: Graphs::default(),
-            images: NumberSet::default(),
+            qmd_copies: NumberSet::default(),
             driver_writes: DriverWrites::default(),
             kernels: Kernels::default(),
             counts: Counts::default(),
@@ -133,11 +133,11 @@ impl Decoder {
 
     /// Adds a QMD at `address` in the GPU memory of process `pid`, known from outside the stream. Writes to that address in
     /// the stream take precedence.
-    pub fn image(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
+    pub fn qmd_copy(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
         if self.shadow.known(pid, address, 1) == 0 {
             self.shadow.write(pid, address, bytes);
             if bytes.len() >= 256 {
-                self.images.insert((pid, address.0));
+                self.qmd_copies.insert((pid, address.0));
                 self.driver_writes.qmd(pid, 0, address.0, bytes);
             }
         }
@@ -197,7 +197,7 @@ impl Decoder {
         self.channels.retain(|_, c| c.space != pid);
         self.chips.forget_space(pid);
         self.graphs.forget(pid);
-        self.images.retain(|i| i.0 != pid);
+        self.qmd_copies.retain(|i| i.0 != pid);
         self.driver_writes.forget(pid);
         self.kernels.forget(pid, time_ns);
         self.shadow.forget(pid);
@@ -292,7 +292,7 @@ impl Decoder {
             plans,
             chips,
             graphs,
-            images,
+            qmd_copies,
             driver_writes,
             kernels,
             counts,
@@ -325,7 +325,7 @@ impl Decoder {
             plans,
             chips,
             graphs,
-            images,
+            qmd_copies,
             driver_writes,
             kernels,
             shadow,

@@ -30,7 +30,7 @@ impl<'a> SubmissionDecoder<'a> {
                     opcode, operand, ..
                 } => {
                     self.counts.controls += 1;
-                    entry::control_passed(opcode, operand, base);
+                    entry::apply_control(opcode, operand, base);
                 }
                 // Not fetched while its subdevice is masked out.
                 EntryKind::Segment {

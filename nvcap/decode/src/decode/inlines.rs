@@ -106,7 +106,7 @@ impl SubmissionDecoder<'_> {
         let dst = operation.dst.0;
         if operation.content == Some(InlineContent::Qmd) {
             self.written.insert(dst);
-            self.images.remove(&(self.space, dst));
+            self.qmd_copies.remove(&(self.space, dst));
             let mut qmd = [0; qmd::MAX_BYTES];
             let len = (operation.bytes as usize).min(qmd.len());
             if let Some(qmd) = qmd.get_mut(..len)

@@ -18,7 +18,7 @@ const MOST_OF_ONE: usize = 4;
 /// A kernel at a program's address. It holds from the time of its first record on, the submission that launched it first; at that of
 /// its last record it was still there.
 #[derive(Debug)]
-struct Held {
+struct KnownKernel {
     kernel: Arc<Kernel>,
     last_ns: u64,
 }
@@ -26,7 +26,7 @@ struct Held {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Kernels {
-    spaces: NumberMap<Space, BTreeMap<u64, Vec<Held>>>,
+    spaces: NumberMap<Space, BTreeMap<u64, Vec<KnownKernel>>>,
 }
 
 impl Kernels {
@@ -48,7 +48,7 @@ impl Kernels {
         }
         here.insert(
             behind,
-            Held {
+            KnownKernel {
                 kernel: Arc::new(kernel),
                 last_ns: time_ns,
             },

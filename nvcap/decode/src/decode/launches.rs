@@ -74,7 +74,7 @@ impl SubmissionDecoder<'_> {
         self.driver_writes.launch(self.space, &mut launch);
         let image = launch
             .qmd
-            .is_some_and(|q| self.images.contains(&(self.space, q.0)));
+            .is_some_and(|q| self.qmd_copies.contains(&(self.space, q.0)));
         if image && launch.qmd_from.is_some() {
             launch.qmd_from = Some(QmdFrom::Image);
         }
@@ -84,7 +84,7 @@ impl SubmissionDecoder<'_> {
             self.counts.kernels += u64::from(launch.kind == LaunchKind::User);
             self.counts.nodes += u64::from(launch.replay.is_some());
             self.counts.unresolved += u64::from(launch.kind == LaunchKind::Unresolved);
-            self.counts.images += u64::from(launch.qmd_from == Some(QmdFrom::Image));
+            self.counts.qmds_from_memory += u64::from(launch.qmd_from == Some(QmdFrom::Image));
         }
         self.operation(&Operation::Launch(Box::new(launch)));
     }

@@ -31,7 +31,7 @@ pub(super) struct SubmissionDecoder<'a> {
     pub plans: &'a mut Plans,
     pub chips: &'a mut Chips,
     pub graphs: &'a mut Graphs,
-    pub images: &'a mut NumberSet<(Space, u64)>,
+    pub qmd_copies: &'a mut NumberSet<(Space, u64)>,
     pub driver_writes: &'a mut DriverWrites,
     pub kernels: &'a mut Kernels,
     pub shadow: &'a mut Shadow,

@@ -74,7 +74,7 @@ pub struct Counts {
     /// Part of `launches`: those whose QMD was not seen.
     pub unresolved: u64,
     /// Part of `launches`: those whose QMD is known from the process's memory.
-    pub images: u64,
+    pub qmds_from_memory: u64,
     /// Graph replays.
     pub graphs: u64,
 }

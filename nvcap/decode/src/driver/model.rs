@@ -8,7 +8,7 @@ use super::{
     class::aperture_of_class,
     gpu::Gpu,
     object::{ChannelObject, Client, Kind, Memory, MemoryId, Object, ObjectRef, Space},
-    process::{CpuMap, FileKey, Process, Target, is_doorbell_shape},
+    process::{CpuMap, FileKey, ProcessModel, Target, is_doorbell_shape},
     space::{AddressSpace, GpuMap},
     version::Version,
 };
@@ -112,7 +112,7 @@ pub struct Model {
     pub(crate) expected: Option<Version>,
     pub(crate) seen: Option<Version>,
     pub(crate) stats: Stats,
-    pub(crate) processes: BTreeMap<u32, Process>,
+    pub(crate) processes: BTreeMap<u32, ProcessModel>,
     pub(crate) clients: HashMap<u32, Client>,
     pub(crate) memory: HashMap<MemoryId, Memory>,
     pub(crate) spaces: BTreeMap<Space, AddressSpace>,
@@ -180,12 +180,12 @@ impl Model {
             Record::Channel(channel) => self.channel_record(channel),
             Record::Submission(submission) => self.submission(submission),
             Record::Gpu(_)
-            | Record::Image(_)
+            | Record::QmdCopy(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
-            | Record::Look(_)
+            | Record::Snapshot(_)
             | Record::Stack(_)
-            | Record::Passed(_)
+            | Record::Skipped(_)
             | Record::Loss(_) => {}
         }
         std::mem::take(&mut self.changes)
@@ -233,7 +233,7 @@ impl Model {
         id
     }
 
-    pub(crate) fn process(&mut self, pid: u32) -> Option<&mut Process> {
+    pub(crate) fn process(&mut self, pid: u32) -> Option<&mut ProcessModel> {
         if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&pid) {
             self.stats.refused += 1;
             return None;

@@ -91,7 +91,7 @@ const PENDING_OF_FILE: usize = 16;
 const PENDING_FILES: usize = 4096;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Process {
+pub(crate) struct ProcessModel {
     pub name: Option<String>,
     pub maps: BTreeMap<u64, CpuMap>,
     pub pending: BTreeMap<FileKey, VecDeque<Pending>>,
@@ -100,7 +100,7 @@ pub(crate) struct Process {
     pub waiting: BTreeSet<ChannelId>,
 }
 
-impl Process {
+impl ProcessModel {
     pub(crate) fn expect(&mut self, key: FileKey, pending: Pending) {
         if self.pending.len() >= PENDING_FILES && !self.pending.contains_key(&key) {
             self.pending.pop_first();

@@ -38,7 +38,7 @@ mod tests;
 use clock::Clock;
 use pair::Pair;
 use rules::Rules;
-use timeline::{Seen, Timeline};
+use timeline::{TimeSources, Timeline};
 use unit::{Place, Unit};
 use words::Words;
 
@@ -224,7 +224,7 @@ impl GpuTimes {
             timeline.forget(end);
             return all;
         };
-        let seen = Seen {
+        let sources = TimeSources {
             pid: *pid,
             words: &self.words,
             clock,
@@ -238,7 +238,7 @@ impl GpuTimes {
         (s.position..s.position + count)
             .map(|position| GpuTime {
                 works: timeline.works(position),
-                ..timeline.time(position, seen)
+                ..timeline.time(position, sources)
             })
             .collect()
     }

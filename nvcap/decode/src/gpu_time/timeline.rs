@@ -79,7 +79,7 @@ struct Last {
 
 /// Sources of an entry's times.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct TimeSources<'a> {
     pub pid: u32,
     pub words: &'a Words,
     pub clock: &'a Clock,
@@ -88,7 +88,7 @@ pub(crate) struct Seen<'a> {
     pub shared: bool,
 }
 
-impl Seen<'_> {
+impl TimeSources<'_> {
     /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
     fn launch(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
         let rules = self.rules;
@@ -251,19 +251,19 @@ impl Timeline {
     }
 
     /// The times of an entry, whose turn it is. Entries before it are forgotten.
-    pub(crate) fn time(&mut self, position: u64, seen: Seen<'_>) -> GpuTime {
+    pub(crate) fn time(&mut self, position: u64, sources: TimeSources<'_>) -> GpuTime {
         self.forget(position);
         let Some(own) = self.noted.front().filter(|n| n.position == position) else {
             self.last = None;
             return GpuTime::default();
         };
         let own = own.clone();
-        let waited = waited(&own, &self.own, seen);
+        let waited = waited(&own, &self.own, sources);
         self.own.add(&own.unit);
         let next = self.noted.get(1).filter(|n| n.position == position + 1);
         let before = self.last.filter(|l| l.position + 1 == position);
         if let Some(pair) = own.unit.pair {
-            let time = paired(&own, pair, seen);
+            let time = paired(&own, pair, sources);
             self.last = Some(Last {
                 position,
                 stamp: time.end_gpu_ns(),
@@ -272,7 +272,7 @@ impl Timeline {
             });
             return time;
         }
-        let stamp = seen.stamp(&own);
+        let stamp = sources.stamp(&own);
         let told = |stamp| Told {
             stamp,
             before,
@@ -282,9 +282,9 @@ impl Timeline {
             None => GpuTime::default(),
             Some((stamp, Place::FrontEnd)) => {
                 let next = (next, &self.own);
-                front_end(&own, told(stamp), next, &mut self.lag, seen)
+                front_end(&own, told(stamp), next, &mut self.lag, sources)
             }
-            Some((stamp, Place::Behind)) => behind(&own, told(stamp), seen),
+            Some((stamp, Place::Behind)) => behind(&own, told(stamp), sources),
         };
         self.last = Some(Last {
             position,
@@ -320,21 +320,21 @@ fn front_end(
     told: Told,
     next: (Option<&Noted>, &Own),
     lag: &mut Lag,
-    seen: Seen<'_>,
+    sources: TimeSources<'_>,
 ) -> GpuTime {
-    let (launch_ns, launch_error_ns) = seen.launch(own, told);
-    let start = seen.moment(told.stamp, 0);
-    let exec = seen.moment(told.stamp + launch_ns, launch_error_ns);
+    let (launch_ns, launch_error_ns) = sources.launch(own, told);
+    let start = sources.moment(told.stamp, 0);
+    let exec = sources.moment(told.stamp + launch_ns, launch_error_ns);
     let Some((start, exec)) = start.zip(exec) else {
         return GpuTime::default();
     };
-    if let Some(between) = seen.stamp_seen(own) {
+    if let Some(between) = sources.stamp_seen(own) {
         lag.stamped(told.stamp, between);
     }
-    let released = seen.released(own);
+    let released = sources.released(own);
     let by_next = next
         .0
-        .and_then(|n| end_by_next((n, next.1), exec, released, lag, seen));
+        .and_then(|n| end_by_next((n, next.1), exec, released, lag, sources));
     if let (Some((end, true)), Some(r)) = (by_next, released) {
         lag.learn(end.at, r);
     }
@@ -377,10 +377,10 @@ fn front_end(
             start: exec,
             duration: executed,
         }),
-        queued: queued(own, start, seen.rules),
+        queued: queued(own, start, sources.rules),
         queued_by: own.queued_by(),
         ready_gpu_ns: ready.max(waited.map(|w| w.at)),
-        wait: wait(own, ready, waited, seen),
+        wait: wait(own, ready, waited, sources),
         ..GpuTime::default()
     }
 }
@@ -392,22 +392,22 @@ fn end_by_next(
     exec: GpuMoment,
     released: Option<Between>,
     lag: &Lag,
-    seen: Seen<'_>,
+    sources: TimeSources<'_>,
 ) -> Option<(End, bool)> {
     // Its stamp comes behind what it waits for: that is of this channel's entries, or was there before.
     let was_there = |value: &Value| {
-        let reached = seen.words.reached(seen.pid, *value);
+        let reached = sources.words.reached(sources.pid, *value);
         reached.is_some_and(|r| r.seen_ns <= exec.host_ns)
     };
     let other = |value: &Value| !releases.releases(*value) && !was_there(value);
     if next.unit.waits.iter().any(other) {
         return None;
     }
-    let (stamp, Place::FrontEnd) = seen.stamp(next)? else {
+    let (stamp, Place::FrontEnd) = sources.stamp(next)? else {
         return None;
     };
-    let rules = seen.rules;
-    let end_ns = match (next.unit.replays, seen.shared) {
+    let rules = sources.rules;
+    let end_ns = match (next.unit.replays, sources.shared) {
         (true, _) => rules.replay_end_ns,
         (false, false) => rules.end_ns,
         (false, true) => rules.shared_end_ns,
@@ -424,7 +424,7 @@ fn end_by_next(
         let half = (stamp - first).div_ceil(2);
         return (next.doorbell <= exec.host_ns).then_some((end(first + half, half), false));
     }
-    let stamped = seen.clock.host(stamp)?;
+    let stamped = sources.clock.host(stamp)?;
     let waited = stamped.ns.wrapping_sub(next.doorbell).cast_signed();
     // The end cannot be behind what was seen of it, nor long before.
     let in_time = released.is_none_or(|r| {
@@ -443,8 +443,8 @@ fn end_by_next(
 }
 
 /// An entry whose stamp is written behind its work.
-fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
-    let rules = seen.rules;
+fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
+    let rules = sources.rules;
     let Told { stamp, waited, .. } = told;
     let free = told.before.and_then(|l| l.stamp);
     let ready = free.max(waited.map(|w| w.at));
@@ -456,9 +456,9 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
     };
     // It began when the channel was free for it and it was there; both are needed.
     let rang = (!own.observed)
-        .then(|| seen.clock.gpu(own.doorbell + rules.fetch_ns))
+        .then(|| sources.clock.gpu(own.doorbell + rules.fetch_ns))
         .flatten();
-    let clock_error = |at| seen.clock.host(at).map_or(u64::MAX / 2, |h| h.error_ns);
+    let clock_error = |at| sources.clock.host(at).map_or(u64::MAX / 2, |h| h.error_ns);
     let by_doorbell = |rang| rules.fetch_error_ns.saturating_add(clock_error(rang));
     let (start, error, by) = match (ready, rang) {
         // Either may have been the later one: the doorbell's error is that of both.
@@ -474,7 +474,7 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
         // It was seen before the one before it had ended: it followed at once.
         (Some(ready), None) => {
             let found = own.doorbell + rules.look_ns;
-            let there = seen.clock.gpu(found).is_some_and(|d| d <= ready);
+            let there = sources.clock.gpu(found).is_some_and(|d| d <= ready);
             (there.then_some(ready), next_error, ready_by)
         }
         // The ring's first entry had nothing before it.
@@ -484,7 +484,7 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
         (None, _) => (None, 0, StartBy::Doorbell),
     };
     let start = start.filter(|s| *s <= stamp && error <= MOST_ERROR_NS);
-    let start = start.and_then(|s| seen.moment(s, error));
+    let start = start.and_then(|s| sources.moment(s, error));
     let end = |s: GpuMoment| End {
         at: stamp,
         error_ns: s.gpu_error_ns + rules.next_error_ns,
@@ -496,21 +496,21 @@ fn behind(own: &Noted, told: Told, seen: Seen<'_>) -> GpuTime {
         start,
         start_by: start.map(|_| by),
         duration,
-        ended: seen.moment(stamp, 0),
+        ended: sources.moment(stamp, 0),
         queued: start.and_then(|s| queued(own, s, rules)),
         queued_by: start.and(own.queued_by()),
         ready_gpu_ns: ready,
-        wait: wait(own, free, waited, seen),
+        wait: wait(own, free, waited, sources),
         ..GpuTime::default()
     }
 }
 
 /// An entry whose submission has stamps around it: from the channel's begin of its commands to the end of all its work.
-fn paired(own: &Noted, pair: Pair, seen: Seen<'_>) -> GpuTime {
-    let gpu_ns = |value| seen.words.get(seen.pid, value)?.gpu_ns;
+fn paired(own: &Noted, pair: Pair, sources: TimeSources<'_>) -> GpuTime {
+    let gpu_ns = |value| sources.words.get(sources.pid, value)?.gpu_ns;
     // The stamp of another submission may have been there before.
     let is_own = |s: &GpuMoment| s.host_ns.saturating_add(s.host_error_ns) >= own.not_before();
-    let start = gpu_ns(pair.begin).and_then(|at| seen.moment(at, 0));
+    let start = gpu_ns(pair.begin).and_then(|at| sources.moment(at, 0));
     let Some(start) = start.filter(is_own) else {
         return GpuTime::default();
     };
@@ -524,22 +524,22 @@ fn paired(own: &Noted, pair: Pair, seen: Seen<'_>) -> GpuTime {
         start: Some(start),
         start_by: Some(StartBy::OwnStamp),
         duration: end.map(|end| end.behind(start.gpu_ns, 0)),
-        queued: queued(own, start, seen.rules),
+        queued: queued(own, start, sources.rules),
         queued_by: own.queued_by(),
         ..GpuTime::default()
     }
 }
 
 /// The last semaphore of others that an entry waits for, where its release was seen.
-fn waited(own: &Noted, releases: &Own, seen: Seen<'_>) -> Option<Waited> {
+fn waited(own: &Noted, releases: &Own, sources: TimeSources<'_>) -> Option<Waited> {
     let of = |value: &Value| {
-        let stamp = seen.words.reached(seen.pid, *value)?;
+        let stamp = sources.words.reached(sources.pid, *value)?;
         let (at, error_ns) = match stamp.gpu_ns {
             Some(gpu_ns) => (gpu_ns, 0),
             // A kernel's end: released between two reads, and what waited for it began some time after.
             None => {
                 let between = stamp.seen_ns.saturating_sub(stamp.before_ns);
-                (seen.clock.gpu(stamp.seen_ns)?, between + WORD_ERROR_NS)
+                (sources.clock.gpu(stamp.seen_ns)?, between + WORD_ERROR_NS)
             }
         };
         // The number itself was overwritten before it was read: it was released some time before the one that was.
@@ -555,10 +555,15 @@ fn waited(own: &Noted, releases: &Own, seen: Seen<'_>) -> Option<Waited> {
 }
 
 /// The wait for a semaphore that was released after the entry was there and the one before it had ended: not known where that end is not.
-fn wait(own: &Noted, free: Option<u64>, waited: Option<Waited>, seen: Seen<'_>) -> Option<GpuWait> {
+fn wait(
+    own: &Noted,
+    free: Option<u64>,
+    waited: Option<Waited>,
+    sources: TimeSources<'_>,
+) -> Option<GpuWait> {
     let known = waited.filter(|w| w.error_ns <= MOST_ERROR_NS);
     let Waited { at, semaphore, .. } = known?;
-    let there = seen.clock.gpu(own.doorbell)?;
+    let there = sources.clock.gpu(own.doorbell)?;
     let free = free.or_else(|| (own.position == 0).then_some(0))?;
     let ns = at.checked_sub(there.max(free))?;
     Some(GpuWait { semaphore, ns })

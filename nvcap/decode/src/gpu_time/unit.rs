@@ -3,7 +3,7 @@
 
 use super::pair::Pair;
 use super::words::Value;
-use crate::decode::{image, view::View};
+use crate::decode::{qmd_copy, view::View};
 use crate::wire::GpuVa;
 use crate::wire::method::{COPY_LAUNCH_DMA, SEM_ADDR_LO, SEM_EXECUTE, SEND_PCAS_A};
 use crate::wire::release::{self, HostRelease};
@@ -139,7 +139,7 @@ fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, Option<u32>) {
     let classes = class.map_or(CLASSES.to_vec(), |c| vec![c]);
     let (mut all, mut prepared) = (Vec::new(), Vec::new());
     let (mut uploaded, mut leads, mut kernels) = (false, false, 0);
-    for upload in image::uploads(bytes, QMD_WORDS) {
+    for upload in qmd_copy::uploads(bytes, QMD_WORDS) {
         if let (4, Some(number)) = (upload.data.len(), u32_at(upload.data, 0)) {
             prepared.push(Value {
                 address: upload.address,
@@ -147,8 +147,9 @@ fn ends(bytes: &[u8], class: Option<u32>) -> (Vec<Value>, Option<u32>) {
             });
         }
         let view = classes.iter().find_map(|class| {
-            let fits = upload.data.len() == image::size(*class);
-            (fits && image::is_node(*class, upload.data)).then(|| View::of(*class, upload.data))?
+            let fits = upload.data.len() == qmd_copy::size(*class);
+            (fits && qmd_copy::is_node(*class, upload.data))
+                .then(|| View::of(*class, upload.data))?
         });
         uploaded |= view.is_some();
         if let Some(view) = &view {

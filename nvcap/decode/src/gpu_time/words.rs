@@ -22,7 +22,7 @@ const MOST_BEFORE: usize = 256;
 
 /// Numbers seen in one semaphore.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct SemaphoreNumbers {
     /// The newest numbers, which rise.
     rising: VecDeque<Stamp>,
     /// Some of those before them.
@@ -31,9 +31,9 @@ struct Seen {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Words(HashMap<(u32, GpuVa), Seen>);
+pub(crate) struct Words(HashMap<(u32, GpuVa), SemaphoreNumbers>);
 
-impl Seen {
+impl SemaphoreNumbers {
     fn put(&mut self, stamp: &Stamp) {
         // The same number once more, as the pairs of Vulkan's driver have it: the newest time is asked for.
         if stamp.gpu_ns.is_some()

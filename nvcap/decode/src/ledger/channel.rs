@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::decode::{engine_of, event::Engine};
-use crate::record::{Channel, Origin, Passed, Submission};
+use crate::record::{Channel, Origin, Skipped, Submission};
 use crate::wire::entry;
 
 /// Number of separate missing ranges of one channel that are remembered. Beyond that the entries are still counted; only for the
@@ -49,7 +49,7 @@ pub struct ChannelLedger {
     /// Submissions whose `prev_put` differs from the `gp_put` of the submission before.
     pub contradictions: u64,
     /// Ring entries that nobody read because the user asked for it (`--count`, `--duty`). Not a loss.
-    pub passed: u64,
+    pub skipped: u64,
     /// Doorbells that were counted for these.
     pub doorbells: u64,
     /// Position of the first entry that was seen or is known to be missing.
@@ -219,8 +219,8 @@ impl ChannelLedger {
         self.leave_out(position, count);
     }
 
-    pub(super) fn passed(&mut self, p: &Passed) {
-        self.passed = self.passed.saturating_add(p.entries);
+    pub(super) fn skipped(&mut self, p: &Skipped) {
+        self.skipped = self.skipped.saturating_add(p.entries);
         self.doorbells = self.doorbells.saturating_add(p.doorbells.unwrap_or(0));
         if self.pid == 0 {
             self.pid = p.at.pid;

@@ -14,7 +14,7 @@ pub struct Understanding {
     /// Graph replays.
     pub graphs: u64,
     /// Launches whose QMD is known from the process's memory.
-    pub images: u64,
+    pub qmds_from_memory: u64,
     /// Launches whose QMD was not seen.
     pub unresolved: u64,
     /// Method writes.
@@ -40,7 +40,7 @@ impl From<Counts> for Understanding {
             launches: counts.launches,
             nodes: counts.nodes,
             graphs: counts.graphs,
-            images: counts.images,
+            qmds_from_memory: counts.qmds_from_memory,
             unresolved: counts.unresolved,
             methods: counts.methods,
             classless: counts.classless,

@@ -117,7 +117,7 @@ pub fn pass(raw: u64, base: &mut u64) -> Option<(GpuVa, u32)> {
         opcode, operand, ..
     } = kind
     {
-        control_passed(opcode, operand, base);
+        apply_control(opcode, operand, base);
     }
     kind.segment()
 }
@@ -129,7 +129,7 @@ pub fn segment_of(raw: u64, base: u64) -> Option<(GpuVa, u32)> {
 }
 
 /// Applies a control entry to the extended base.
-pub fn control_passed(opcode: u8, operand: u32, base: &mut u64) {
+pub fn apply_control(opcode: u8, operand: u32, base: &mut u64) {
     if Opcode(opcode) == Opcode::SET_PB_SEGMENT_EXTENDED_BASE {
         *base = extended_base(operand);
     }

@@ -8,7 +8,7 @@
 //! - `method`: methods with the same address in every class.
 //! - `engine`: which engine a channel feeds, by the classes it binds and the subchannels it uses.
 //! - `release`: the semaphore release that ends a submission.
-//! - `peek`: memory that is read at addresses of its own.
+//! - `read_memory`: memory that is read at addresses of its own.
 //! - `hash`: maps by numbers.
 //! - `graph_table`: the tables of the driver's kernels that lead a CUDA graph on.
 //!
@@ -41,7 +41,7 @@ pub mod graph_table;
 pub mod hash;
 pub mod header;
 pub mod method;
-pub mod peek;
+pub mod read_memory;
 pub mod release;
 pub mod stream;
 pub mod words;

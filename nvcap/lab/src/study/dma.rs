@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    grouped, report, rest_of,
-    seen::{Means, Phase, Seen},
-    table, versions,
+    grouped,
+    phases::{Means, Phase, PhaseTotals},
+    report, rest_of, table, versions,
     work::Said,
 };
 use crate::bench::{
@@ -83,7 +83,7 @@ pub struct Study {
 }
 
 /// Puts together what CUDA said, what was seen of it, and what was measured without it.
-pub fn study(said: &Said<Timed>, seen: &Seen, raw: &Measured, ledger: String) -> Study {
+pub fn study(said: &Said<Timed>, seen: &PhaseTotals, raw: &Measured, ledger: String) -> Study {
     let none = Phase::default();
     let rows: Vec<Row> = said
         .rows

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    grouped, report,
-    seen::{Phase, Seen},
-    table, versions,
+    grouped,
+    phases::{Phase, PhaseTotals},
+    report, table, versions,
     work::Said,
 };
 
@@ -82,7 +82,7 @@ pub struct Study {
 }
 
 /// Puts together what CUDA said and what was seen of it.
-pub fn study(said: &Said<Timed>, seen: &Seen, ledger: String) -> Study {
+pub fn study(said: &Said<Timed>, seen: &PhaseTotals, ledger: String) -> Study {
     let none = Phase::default();
     let step = |timed: &Timed, what: &str, times: Times, runs: u64| {
         let name = format!("{}_{what}_{}", timed.shape, timed.nodes);

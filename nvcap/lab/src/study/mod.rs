@@ -2,13 +2,13 @@
 //! a GPU. CUDA runs twice: once undisturbed, for its times, and once in a trace, for what it submits; beside the copies stands what
 //! `nvcap bench` measures without CUDA.
 //!
-//! [`work`] is the program that calls CUDA, [`seen`] what a recording of it shows, [`dma`], [`graph`] and [`sharing`] put the two together
+//! [`work`] is the program that calls CUDA, [`phases`] what a recording of it shows, [`dma`], [`graph`] and [`sharing`] put the two together
 //! and have the tables; [`page`] makes a page of them.
 
 pub mod dma;
 pub mod graph;
 pub mod page;
-pub mod seen;
+pub mod phases;
 pub mod sharing;
 pub mod work;
 

@@ -15,12 +15,12 @@ use std::{
 };
 
 use super::{
-    graph_qmds::{self, Found},
+    graph_qmds::{self, QmdSearchResult},
     names::namer::{LONG_PATIENCE, Namer, SOON},
     stamps::{self, Stamper},
 };
 use crate::run::Source;
-use nvcap_decode::record::{ChannelId, CpuVa, Gpu, Image, Record};
+use nvcap_decode::record::{ChannelId, CpuVa, Gpu, QmdCopy, Record};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::{error::Result, exit_hold::ExitHold, memory::chip};
 
@@ -33,7 +33,7 @@ const MOST_HELD: usize = 256 << 20;
 type Search = Box<dyn Fn(u32) -> Option<Results> + Send + Sync>;
 
 /// Result of a search, once the search has ended; nothing if the memory may not be read, or the GPU's chip is unknown.
-type Results = mpsc::Receiver<Option<Found>>;
+type Results = mpsc::Receiver<Option<QmdSearchResult>>;
 
 /// The time, and how it is let pass: tests have their own.
 #[derive(Clone, Copy)]
@@ -61,17 +61,17 @@ pub struct Enriched<S> {
     hold: Option<ExitHold>,
     /// The records of the GPUs were given.
     told: bool,
-    held: Held,
+    held: HeldRecords,
 }
 
 /// Records that are held, and the searches that they wait for.
-struct Held {
+struct HeldRecords {
     clock: Clock,
     namer: Option<Namer>,
     searches: Vec<Results>,
     records: Vec<Record>,
     /// Results of searches that wait with them.
-    pub images: Vec<Record>,
+    pub qmd_copies: Vec<Record>,
     bytes: usize,
     /// Until when they wait for names, however many programs are asked for meanwhile.
     named_by: Instant,
@@ -87,7 +87,7 @@ impl<S: Source> Enriched<S> {
         let class = chip::only().map(|c| c.compute);
         Self {
             holds_end: names && hold,
-            held: Held::new(
+            held: HeldRecords::new(
                 if names { Namer::start(class) } else { None },
                 Clock::MACHINE,
             ),
@@ -119,7 +119,7 @@ impl<S: Source> Enriched<S> {
             holds_end: false,
             hold: None,
             told: false,
-            held: Held::new(None, clock),
+            held: HeldRecords::new(None, clock),
         }
     }
 
@@ -150,14 +150,14 @@ impl<S: Source> Enriched<S> {
     }
 }
 
-impl Held {
+impl HeldRecords {
     fn new(namer: Option<Namer>, clock: Clock) -> Self {
         Self {
             clock,
             namer,
             searches: Vec::new(),
             records: Vec::new(),
-            images: Vec::new(),
+            qmd_copies: Vec::new(),
             bytes: 0,
             named_by: (clock.now)(),
             until: None,
@@ -171,11 +171,11 @@ impl Held {
     }
 
     /// The results since the last call.
-    fn found(&mut self) -> Vec<Image> {
+    fn found(&mut self) -> Vec<QmdCopy> {
         let mut all = Vec::new();
         self.searches.retain(|search| match search.try_recv() {
             Ok(found) => {
-                all.extend(found.into_iter().flat_map(|f| f.images));
+                all.extend(found.into_iter().flat_map(|f| f.copies));
                 false
             }
             Err(mpsc::TryRecvError::Empty) => true,
@@ -185,12 +185,12 @@ impl Held {
     }
 
     /// Takes the results of a search.
-    fn add_images(&mut self, found: Vec<Image>) {
-        let from = self.images.len();
-        self.images
-            .extend(found.into_iter().map(|i| Record::Image(Box::new(i))));
+    fn add_qmd_copies(&mut self, found: Vec<QmdCopy>) {
+        let from = self.qmd_copies.len();
+        self.qmd_copies
+            .extend(found.into_iter().map(|i| Record::QmdCopy(Box::new(i))));
         if let Some(namer) = &mut self.namer {
-            namer.look(self.images.get(from..).unwrap_or_default());
+            namer.look(self.qmd_copies.get(from..).unwrap_or_default());
         }
     }
 
@@ -208,7 +208,7 @@ impl Held {
             .unwrap_or(self.records.len());
         let rest = self.records.split_off(at);
         to.append(&mut self.records);
-        to.append(&mut self.images);
+        to.append(&mut self.qmd_copies);
         to.extend(rest);
         self.bytes = 0;
     }
@@ -216,7 +216,7 @@ impl Held {
     /// Gives new records, or holds them.
     fn take(&mut self, mut now: Vec<Record>, to: &mut Vec<Record>) {
         let holds = self.namer.as_ref().is_some_and(Namer::is_holding);
-        let waits = !self.records.is_empty() || !self.images.is_empty();
+        let waits = !self.records.is_empty() || !self.qmd_copies.is_empty();
         if self.searches.is_empty() && !waits && !holds {
             to.append(&mut now);
             return;
@@ -230,7 +230,7 @@ impl Held {
         let found = self.found();
         if !found.is_empty() {
             // The graphs' programs have names, too: those are waited for.
-            self.add_images(found);
+            self.add_qmd_copies(found);
             self.named_by = time + LONG_PATIENCE;
         }
         let late = !self.searches.is_empty() && self.until.is_none_or(|t| time >= t);
@@ -244,11 +244,11 @@ impl Held {
     fn wait(&mut self) {
         while !self.searches.is_empty() && self.until.is_some_and(|t| (self.clock.now)() < t) {
             let found = self.found();
-            self.add_images(found);
+            self.add_qmd_copies(found);
             (self.clock.pause)(Duration::from_millis(5));
         }
         let found = self.found();
-        self.add_images(found);
+        self.add_qmd_copies(found);
         if let Some(namer) = &mut self.namer {
             while !namer.patience().is_zero() {
                 let wait = namer.patience();
@@ -389,7 +389,7 @@ fn begin_search(pid: u32) -> Option<Results> {
 }
 
 /// Searches a process of this machine, where the chip of its GPUs is known.
-fn search_process(pid: u32) -> Option<Found> {
+fn search_process(pid: u32) -> Option<QmdSearchResult> {
     let class = chip::only()?.compute;
     let began = Instant::now();
     match graph_qmds::search(pid, class) {
@@ -397,7 +397,7 @@ fn search_process(pid: u32) -> Option<Found> {
             log::info!(
                 "process {pid}: {} images of GPU memory in {:.0} MB read in {:?}; {} contradicted, {} without an address; \
                  {:.0} MB left out",
-                f.images.len(),
+                f.copies.len(),
                 f.read as f64 / 1e6,
                 began.elapsed(),
                 f.contradicted,

@@ -1,9 +1,9 @@
 //! QMDs of a running process that were written before the trace began: the graphs that it replays.
 //!
-//! GPU memory cannot be read, but libcuda keeps two copies in the process's own memory: an image of every graph node's QMD
+//! GPU memory cannot be read, but libcuda keeps two things in the process's own memory: a copy of every graph node's QMD
 //! (up to date, but without an address), and the commands that once uploaded it (with the address, but perhaps outdated).
-//! An upload is trusted if its data equals an image, or if nothing contradicts it. An image without a matching upload gets
-//! its address from its neighbours: images of a graph lie one after another, and each names the next one as its dependent.
+//! An upload is trusted if its data equals a copy, or if nothing contradicts it. A copy without a matching upload gets
+//! its address from its neighbours: copies of a graph lie one after another, and each names the next one as its dependent.
 //! Contradictory QMDs are left out, so that they show as not seen.
 
 use nvcap_decode::wire::graph_table::{GraphEntry, GraphTable};
@@ -20,10 +20,10 @@ use std::{
 };
 
 use super::present;
-use nvcap_decode::decode::{image, view::View};
-use nvcap_decode::record::{At, CpuVa, Device, Image};
+use nvcap_decode::decode::{qmd_copy, view::View};
+use nvcap_decode::record::{At, CpuVa, Device, QmdCopy};
 use nvcap_decode::wire::GpuVa;
-pub use nvcap_process::procfs::mem::{Memory, Ordinary, Peek};
+pub use nvcap_process::procfs::mem::{Memory, Ordinary, ReadMemory};
 use nvcap_process::{
     clock,
     memory::{
@@ -48,27 +48,27 @@ const MOST_CONTENTS: usize = 16;
 const MOST_THREADS: usize = 8;
 /// The most bytes of memory that are read; the smallest areas first, which include libcuda's own.
 const MOST_READ: u64 = 32 << 30;
-/// The greatest distance between images of one graph; the least is the size of a QMD.
+/// The greatest distance between copies of one graph; the least is the size of a QMD.
 const MOST_STRIDE: u64 = 4096;
 /// An area larger than this holds no graph (reserved address space, model weights in host memory).
 const MOST_AREA: u64 = 16 << 30;
 
 /// Result of a search, and its cost.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct QmdSearchResult {
     /// Contents of GPU memory, QMDs first.
-    pub images: Vec<Image>,
+    pub copies: Vec<QmdCopy>,
     /// Bytes of memory that were read.
     pub read: u64,
     /// Bytes that were left out because the limit was reached.
     pub cut: u64,
     /// QMDs whose copies contradict each other: left out.
     pub contradicted: usize,
-    /// Images without an address: left out.
+    /// Copies without an address: left out.
     pub unnamed: usize,
 }
 
-/// A QMD image: its place and its bytes.
+/// A QMD copy: its place and its bytes.
 struct Node {
     at: u64,
     bytes: Box<[u8]>,
@@ -109,10 +109,10 @@ struct Either {
     any: Memory,
 }
 
-impl Peek for Either {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        let read = self.ordinary.peek(at, to);
-        read.or_else(|_| self.any.peek(at, to))
+impl ReadMemory for Either {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let read = self.ordinary.read_bytes(at, to);
+        read.or_else(|_| self.any.read_bytes(at, to))
     }
 }
 
@@ -123,7 +123,7 @@ pub struct Part {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// It can hold images; otherwise it only holds commands (a mapping of the driver's).
+    /// It can hold copies; otherwise it only holds commands (a mapping of the driver's).
     pub heap: bool,
 }
 
@@ -131,7 +131,7 @@ pub struct Part {
 ///
 /// # Errors
 /// Those of opening `/proc/PID/mem` and `/proc/PID/maps`. Memory that cannot be read is skipped.
-pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
+pub(crate) fn search(pid: u32, class: u32) -> io::Result<QmdSearchResult> {
     let memory = Either {
         ordinary: Ordinary::open(pid)?,
         any: Memory::open(pid)?,
@@ -162,10 +162,15 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<Found> {
     Ok(search_in(&memory, &parts, class, at))
 }
 
-/// Searches as `search` does, in parts of any memory. `at` is the time and process given to the images. What is large is read by several
+/// Searches as `search` does, in parts of any memory. `at` is the time and process given to the copies. What is large is read by several
 /// threads.
 #[must_use]
-pub fn search_in(memory: &(dyn Peek + Sync), parts: &[Part], class: u32, at: At) -> Found {
+pub fn search_in(
+    memory: &(dyn ReadMemory + Sync),
+    parts: &[Part],
+    class: u32,
+    at: At,
+) -> QmdSearchResult {
     let (pieces, cut) = pieces(parts);
     let room = Room::default();
     let next = AtomicUsize::new(0);
@@ -192,7 +197,7 @@ pub fn search_in(memory: &(dyn Peek + Sync), parts: &[Part], class: u32, at: At)
         work();
     });
     log::trace!("{} pieces were read by {threads} threads", pieces.len());
-    Found {
+    QmdSearchResult {
         cut,
         ..whole.into_inner().unwrap_or_default().conclude(class, at)
     }
@@ -224,13 +229,13 @@ fn pieces(parts: &[Part]) -> (Vec<Part>, u64) {
     (pieces, cut)
 }
 
-/// Returns the images that `search` finds, without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the
+/// Returns the copies that `search` finds, without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the
 /// memory may not be read.
 #[must_use]
-pub fn of(pid: u32) -> Vec<Image> {
+pub fn of(pid: u32) -> Vec<QmdCopy> {
     let only = chip::only();
     only.and_then(|chip| search(pid, chip.compute).ok())
-        .map_or_else(Vec::new, |found| found.images)
+        .map_or_else(Vec::new, |found| found.copies)
 }
 
 /// True for private memory that libcuda may have allocated, and for its pushbuffers.
@@ -242,7 +247,7 @@ fn is_searched(area: &Area) -> bool {
 impl Pass {
     fn piece(
         &mut self,
-        memory: &dyn Peek,
+        memory: &dyn ReadMemory,
         class: u32,
         piece: Part,
         (buffer, room): (&mut [u8], &Room),
@@ -251,7 +256,7 @@ impl Pass {
         let Some(bytes) = buffer.get_mut(..len) else {
             return;
         };
-        memory.peek_lax_to(piece.start, bytes);
+        memory.read_bytes_lax_to(piece.start, bytes);
         self.read += len as u64;
         self.bytes(class, piece.start, bytes, piece.heap, room);
     }
@@ -286,10 +291,10 @@ impl Pass {
     }
 
     fn bytes(&mut self, class: u32, at: u64, bytes: &[u8], heap: bool, room: &Room) {
-        let size = image::size(class);
-        for upload in image::uploads(bytes, MOST_WORDS) {
+        let size = qmd_copy::size(class);
+        for upload in qmd_copy::uploads(bytes, MOST_WORDS) {
             let found = at + upload.offset as u64;
-            if upload.data.len() == size && image::is_node(class, upload.data) {
+            if upload.data.len() == size && qmd_copy::is_node(class, upload.data) {
                 let known = self.uploads.get(&upload.address.0);
                 let is_new = known.is_none_or(|contents| {
                     contents.len() < MOST_CONTENTS
@@ -322,7 +327,7 @@ impl Pass {
         if !heap {
             return;
         }
-        for offset in image::nodes(class, bytes) {
+        for offset in qmd_copy::nodes(class, bytes) {
             let Some(bytes) = bytes.get(offset..offset + size) else {
                 continue;
             };
@@ -339,32 +344,32 @@ impl Pass {
         }
     }
 
-    fn conclude(mut self, class: u32, at: At) -> Found {
+    fn conclude(mut self, class: u32, at: At) -> QmdSearchResult {
         self.nodes.sort_by_key(|n| n.at);
         self.nodes.dedup_by_key(|n| n.at);
-        // Commands contain QMDs too: those are no images.
+        // Commands contain QMDs too: those are no copies.
         let in_commands: HashSet<u64> = self
             .uploads
             .values()
             .flatten()
             .map(|(_, found)| *found)
             .collect();
-        let copies: HashSet<&[u8]> = self.uploads.values().flatten().map(|(c, _)| &**c).collect();
-        let images: Vec<&Node> = self
+        let uploaded: HashSet<&[u8]> = self.uploads.values().flatten().map(|(c, _)| &**c).collect();
+        let copies: Vec<&Node> = self
             .nodes
             .iter()
             .filter(|n| !in_commands.contains(&n.at))
             .collect();
-        let live: HashSet<&[u8]> = images.iter().map(|n| &*n.bytes).collect();
+        let live: HashSet<&[u8]> = copies.iter().map(|n| &*n.bytes).collect();
 
-        let mut found = Found {
+        let mut found = QmdSearchResult {
             read: self.read,
-            ..Found::default()
+            ..QmdSearchResult::default()
         };
-        let named = by_neighbours(&images);
-        // The address that neighbours of images give them; none where they disagree.
+        let named = by_neighbours(&copies);
+        // The address that neighbours of copies give them; none where they disagree.
         let mut placed: HashMap<u64, Option<&Node>> = HashMap::new();
-        for node in &images {
+        for node in &copies {
             if let Some(&address) = named.get(&node.at) {
                 let place = placed.entry(address).or_insert(Some(node));
                 if place.is_some_and(|p| p.bytes != node.bytes) {
@@ -392,13 +397,13 @@ impl Pass {
                 None => found.contradicted += 1,
             }
         }
-        // Images without a matching upload.
-        for node in &images {
-            if copies.contains(&*node.bytes) {
+        // Copies without a matching upload.
+        for node in &copies {
+            if uploaded.contains(&*node.bytes) {
                 continue;
             }
             match named.get(&node.at) {
-                // The image is current; an upload with other data is older.
+                // The copy is current; an upload with other data is older.
                 Some(&address) => {
                     qmds.insert(address, (&node.bytes, node.at));
                 }
@@ -406,7 +411,7 @@ impl Pass {
             }
         }
         for (&address, &(bytes, place)) in &qmds {
-            found.images.push(Image {
+            found.copies.push(QmdCopy {
                 at,
                 address: GpuVa(address),
                 bytes: bytes.to_vec(),
@@ -414,14 +419,14 @@ impl Pass {
             });
         }
         let more = self.arguments(class, at, &qmds);
-        found.images.extend(more);
+        found.copies.extend(more);
         found
     }
 
     /// The arguments of the kernels that were found, where all uploads of them agree; and the tables of the driver's
     /// kernels that lead a graph on, where the table's entry names that QMD (the decoder checks that too).
-    fn arguments(&self, class: u32, at: At, qmds: &BTreeMap<u64, (&[u8], u64)>) -> Vec<Image> {
-        let image = |address: u64, bytes: &[u8], found: u64| Image {
+    fn arguments(&self, class: u32, at: At, qmds: &BTreeMap<u64, (&[u8], u64)>) -> Vec<QmdCopy> {
+        let copy = |address: u64, bytes: &[u8], found: u64| QmdCopy {
             at,
             address: GpuVa(address),
             bytes: bytes.to_vec(),
@@ -443,7 +448,7 @@ impl Pass {
             let Some(Some((args, args_found))) = self.others.get(&args_at) else {
                 continue;
             };
-            all.push(image(args_at, args, *args_found));
+            all.push(copy(args_at, args, *args_found));
             let Some(graph) = GraphTable::of(view.grid, view.block, args) else {
                 continue;
             };
@@ -456,19 +461,19 @@ impl Pass {
             let own = usize::try_from(own).ok().and_then(|at| data.get(at..));
             let proven = own.and_then(GraphEntry::read).is_some_and(|e| e.qmd == qmd);
             if proven && told.insert(start) {
-                all.push(image(start, data, *found));
+                all.push(copy(start, data, *found));
             }
         }
         all
     }
 }
 
-/// Addresses of images by their neighbours. Images of one graph lie at equal distances; each names the next one as its
-/// dependent, so its pointer is the next one's address. No image names the first one: its address lies before the second's
+/// Addresses of copies by their neighbours. Copies of one graph lie at equal distances; each names the next one as its
+/// dependent, so its pointer is the next one's address. No copy names the first one: its address lies before the second's
 /// by the same step as between all others.
-fn by_neighbours(images: &[&Node]) -> HashMap<u64, u64> {
+fn by_neighbours(copies: &[&Node]) -> HashMap<u64, u64> {
     let mut distances: HashMap<u64, usize> = HashMap::new();
-    for pair in images.windows(2) {
+    for pair in copies.windows(2) {
         let distance = pair[1].at - pair[0].at;
         if distance <= MOST_STRIDE {
             *distances.entry(distance).or_default() += 1;
@@ -479,12 +484,12 @@ fn by_neighbours(images: &[&Node]) -> HashMap<u64, u64> {
     };
     let mut named = HashMap::new();
     let mut from = 0;
-    while from < images.len() {
+    while from < copies.len() {
         let mut to = from + 1;
-        while to < images.len() && images[to].at - images[to - 1].at == stride {
+        while to < copies.len() && copies[to].at - copies[to - 1].at == stride {
             to += 1;
         }
-        let graph = &images[from..to];
+        let graph = &copies[from..to];
         let mut addresses: Vec<Option<u64>> = vec![None; graph.len()];
         for (i, node) in graph.iter().enumerate() {
             if let (Some(next), Some(slot)) =
@@ -506,7 +511,7 @@ fn by_neighbours(images: &[&Node]) -> HashMap<u64, u64> {
         if let Some((step, count)) = agreed
             && count >= 2
         {
-            // An image off that step belongs to another graph, and its neighbour did not name it.
+            // A copy off that step belongs to another graph, and its neighbour did not name it.
             for i in (0..addresses.len().saturating_sub(1)).rev() {
                 if addresses[i].is_none()
                     && let Some(next) = addresses[i + 1]

@@ -15,7 +15,7 @@ use super::{
 };
 use nvcap_decode::record::{Channel, Record};
 use nvcap_process::memory::{ring, scan};
-pub(crate) use nvcap_process::procfs::mem::Peek;
+pub(crate) use nvcap_process::procfs::mem::ReadMemory;
 
 /// Faults that observing met, each counted where it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Follower {
         (position & self.mask()) as u32
     }
 
-    pub(super) fn get_put(&self, memory: &impl Peek) -> io::Result<(u32, u32)> {
+    pub(super) fn get_put(&self, memory: &impl ReadMemory) -> io::Result<(u32, u32)> {
         let (get, put) = scan::get_put(memory, self.userd)?;
         if put < self.size {
             Ok((get, put))
@@ -185,11 +185,11 @@ impl Follower {
     }
 
     /// Returns the number that the GPU has reached, by the semaphore that each entry of this channel releases.
-    pub(super) fn done_by_gpu(&self, memory: &impl Peek) -> Option<u32> {
+    pub(super) fn done_by_gpu(&self, memory: &impl ReadMemory) -> Option<u32> {
         let own = self.payloads.own().filter(|_| self.has_payloads());
         let at = own.or(self.unused_release().map(|r| r.address))?.0;
         let mut number = [0; 4];
-        memory.peek(at, &mut number).ok()?;
+        memory.read_bytes(at, &mut number).ok()?;
         Some(u32::from_le_bytes(number))
     }
 
@@ -209,7 +209,7 @@ impl Follower {
     #[cfg(test)]
     pub(crate) fn look(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         clock: &impl Fn() -> u64,
         to: &mut Vec<Record>,
         faults: &mut Faults,
@@ -229,7 +229,7 @@ impl Follower {
     /// When the ring cannot be read any more: the process is gone, or has unmapped it.
     pub(crate) fn look_with(
         &mut self,
-        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
+        with: &mut Context<'_, impl ReadMemory, impl Fn() -> u64>,
         read: ReadRing,
     ) -> io::Result<Looked> {
         let (mut now, memory) = ((with.clock)(), with.memory);
@@ -283,7 +283,7 @@ impl Follower {
     ///
     /// # Errors
     /// As for [`look_with`](Self::look_with).
-    pub(crate) fn stands(&mut self, memory: &impl Peek, now: u64) -> io::Result<bool> {
+    pub(crate) fn stands(&mut self, memory: &impl ReadMemory, now: u64) -> io::Result<bool> {
         let (_, put) = self.get_put(memory)?;
         let stands = !self.phase.is_behind() && put == self.index(self.done);
         if stands {
@@ -305,7 +305,7 @@ impl Follower {
     /// Reads what is new up to a position of the ring.
     fn look_at(
         &mut self,
-        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
+        with: &mut Context<'_, impl ReadMemory, impl Fn() -> u64>,
         position: Position,
     ) -> io::Result<Looked> {
         let memory = with.memory;
@@ -379,7 +379,7 @@ impl Follower {
     /// GP_PUT is where it was: nothing came, or exactly as many as the ring holds.
     fn look_at_still(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         now: u64,
         number: Option<u32>,
     ) -> io::Result<Reading> {
@@ -410,7 +410,12 @@ impl Follower {
         Ok(Reading::Still)
     }
 
-    pub(super) fn compare(&self, memory: &impl Peek, keeper: &LapSentinel, entry: u64) -> LapCheck {
+    pub(super) fn compare(
+        &self,
+        memory: &impl ReadMemory,
+        keeper: &LapSentinel,
+        entry: u64,
+    ) -> LapCheck {
         let again = (!keeper.tail.is_empty() && entry == keeper.entry)
             .then(|| ring::bytes(memory, keeper.tail_at, keeper.tail.len()))
             .flatten();
@@ -418,7 +423,7 @@ impl Follower {
     }
 
     /// Reads the entries that are new, and the one before them, by which a lap is known.
-    fn read_fresh(&mut self, memory: &impl Peek, fresh: u64) -> io::Result<Reading> {
+    fn read_fresh(&mut self, memory: &impl ReadMemory, fresh: u64) -> io::Result<Reading> {
         let end = self.done + fresh;
         let Some(keeper) = &self.lap_sentinel else {
             if self.went_round(memory)? {

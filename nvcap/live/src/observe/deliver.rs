@@ -10,7 +10,7 @@ use super::{
 };
 use nvcap_decode::record::{Record, Segment};
 use nvcap_process::memory::ring;
-pub(super) use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 /// A submission that is being written gets at least some words further in this time, ns: bytes that are the same before and
 /// after it are not being written.
@@ -67,7 +67,7 @@ impl Follower {
     /// their payloads tell that the ring has gone round, and nothing was delivered or counted.
     pub(super) fn deliver(
         &mut self,
-        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
+        with: &mut Context<'_, impl ReadMemory, impl Fn() -> u64>,
         begun: Begun,
         segments: Vec<Segment>,
     ) -> io::Result<bool> {
@@ -179,7 +179,7 @@ impl Follower {
 
     /// The GPU is not done with the first of these entries yet. So libcuda cannot have used the slot or the memory of any of them
     /// again.
-    fn untouched(&self, memory: &impl Peek, first: Option<&Option<Release>>) -> bool {
+    fn untouched(&self, memory: &impl ReadMemory, first: Option<&Option<Release>>) -> bool {
         let Some(Some(first)) = first.filter(|_| self.peeks()) else {
             return false;
         };
@@ -190,7 +190,7 @@ impl Follower {
     /// Finds the entries that were, or may have been, overwritten while they were read.
     fn damage(
         &self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         clock: &impl Fn() -> u64,
         begun: Begun,
         reading: &Reading<'_>,
@@ -270,7 +270,7 @@ impl Follower {
     /// The bytes of some entries are as they were read, and stay so for long enough to tell that nobody is writing there.
     fn stand(
         &self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         clock: &impl Fn() -> u64,
         begun: Begun,
         reading: &Reading<'_>,
@@ -305,7 +305,7 @@ impl Follower {
     }
 
     /// The end of the first segment is as it was read. Memory is used again in order, so the others are too.
-    fn bytes_stand(&self, memory: &impl Peek, segments: &[Segment], extended: u64) -> bool {
+    fn bytes_stand(&self, memory: &impl ReadMemory, segments: &[Segment], extended: u64) -> bool {
         let first = segments.iter().find(|s| !s.bytes.is_empty());
         first.is_none_or(|s| {
             let keeper = LapSentinel::of(s, extended);

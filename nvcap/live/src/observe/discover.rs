@@ -3,14 +3,14 @@
 mod missed;
 mod parts;
 
-pub(crate) use nvcap_process::procfs::{self, mem::Peek};
+pub(crate) use nvcap_process::procfs::{self, mem::ReadMemory};
 use std::{cell::RefCell, collections::BTreeSet, io, sync::Arc};
 
 use super::changes::{Changes, NewChannel};
 use super::{
     channel::Begin,
-    mm_identity::Image,
-    process::{self, Process, now},
+    mm_identity::MmIdentity,
+    process::{self, OpenedProcess, now},
     slots::{Polite, slots},
 };
 use nvcap_decode::record::{At, ChannelId, CpuVa, Device, Record, Unmapping};
@@ -18,7 +18,7 @@ use nvcap_process::{
     channels_file::ChannelsFile,
     memory::{
         maps::{self, Area},
-        scan::{self, Effort, Found},
+        scan::{self, Effort, FoundRing},
         snapshot,
     },
 };
@@ -80,7 +80,7 @@ impl Watched {
     /// # Errors
     /// Those of opening its memory.
     pub(crate) fn open(pid: u32, begin: Begin) -> io::Result<Self> {
-        let (process, image) = opened(pid)?;
+        let (process, mm) = opened(pid)?;
         let forked = process::state(pid).forked;
         let search = Search::new(now() + APPEAR_NS);
         Ok(Self {
@@ -90,7 +90,7 @@ impl Watched {
             not_before: 0,
             program: Program {
                 process: Some(process),
-                image: Arc::new(image),
+                mm: Arc::new(mm),
                 began_at: now(),
                 forked,
                 life: Life::Running,
@@ -167,41 +167,41 @@ impl Watched {
     }
 
     /// It executes another program than the one that was looked at: its image. `forked`: it runs its parent's program still.
-    pub(crate) fn executes(&mut self, forked: bool) -> Option<Image> {
+    pub(crate) fn executes(&mut self, forked: bool) -> Option<MmIdentity> {
         let turned = self.program.forked && !forked;
         let same = !turned && procfs::pages(self.pid) == self.mappings.pages;
         let gone = self.program.life.is_memory_gone();
         if !self.suspect && !gone && same {
             return None;
         }
-        let image = Image::of(self.pid).unwrap_or_default();
-        if image.is_empty() {
+        let mm = MmIdentity::of(self.pid).unwrap_or_default();
+        if mm.is_empty() {
             return None;
         }
         self.program.forked = forked;
-        if image == *self.program.image {
+        if mm == *self.program.mm {
             return None;
         }
-        if self.program.image.is_empty() && !gone {
+        if self.program.mm.is_empty() && !gone {
             // It was taken on in the middle of an exec: which of the two memories was opened is not known.
-            self.open_again(image);
+            self.open_again(mm);
             return None;
         }
-        if image.looks_like(&self.program.image) && !gone && !turned {
+        if mm.looks_like(&self.program.mm) && !gone && !turned {
             // It has written over its random bytes.
             return None;
         }
         // Of the old program nothing can be read, and what is at its addresses is not its.
         self.program.process = None;
-        Some(image)
+        Some(mm)
     }
 
-    fn open_again(&mut self, image: Image) {
-        let (process, image) = match opened(self.pid) {
-            Ok((process, image)) => (Some(process), image),
-            Err(_) => (None, image),
+    fn open_again(&mut self, mm: MmIdentity) {
+        let (process, mm) = match opened(self.pid) {
+            Ok((process, mm)) => (Some(process), mm),
+            Err(_) => (None, mm),
         };
-        (self.program.process, self.program.image) = (process, Arc::new(image));
+        (self.program.process, self.program.mm) = (process, Arc::new(mm));
     }
 
     /// It ran its parent's program still when it was last looked at.
@@ -222,8 +222,8 @@ impl Watched {
     }
 
     /// Begins with the program that it executes now.
-    pub(crate) fn begin_anew(&mut self, image: Image) {
-        self.open_again(image);
+    pub(crate) fn begin_anew(&mut self, mm: MmIdentity) {
+        self.open_again(mm);
         self.given_up = GivenUp::default();
         self.search.sought_at = None;
         self.program.life = Life::Running;
@@ -454,7 +454,7 @@ impl Watched {
     }
 
     /// Finds rings that are not known yet, for a search that began at `now`, when this thread had used so much CPU time, ns.
-    fn find_rings(&mut self, now: u64, cpu: u64, memory: &impl Peek) -> Vec<Found> {
+    fn find_rings(&mut self, now: u64, cpu: u64, memory: &impl ReadMemory) -> Vec<FoundRing> {
         let (areas, rings) = (&self.mappings.areas, &self.channels.rings);
         let unresolved = &mut self.not_followed.unresolved;
         let found = slots(memory, areas, rings, unresolved);
@@ -499,13 +499,13 @@ impl Watched {
 }
 
 /// A process's memory and clock, and its program image; the image is empty where another program began meanwhile.
-fn opened(pid: u32) -> io::Result<(Arc<Process>, Image)> {
+fn opened(pid: u32) -> io::Result<(Arc<OpenedProcess>, MmIdentity)> {
     for _ in 0..3 {
-        let before = Image::of(pid).unwrap_or_default();
-        let process = Process::open(pid)?;
-        if !before.is_empty() && Image::of(pid).is_ok_and(|after| after == before) {
+        let before = MmIdentity::of(pid).unwrap_or_default();
+        let process = OpenedProcess::open(pid)?;
+        if !before.is_empty() && MmIdentity::of(pid).is_ok_and(|after| after == before) {
             return Ok((Arc::new(process), before));
         }
     }
-    Ok((Arc::new(Process::open(pid)?), Image::default()))
+    Ok((Arc::new(OpenedProcess::open(pid)?), MmIdentity::default()))
 }

@@ -10,7 +10,7 @@ use super::{
 use std::{collections::BTreeSet, io};
 
 use nvcap_decode::record::{Channel, Life, Origin};
-pub(super) use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::ReadMemory;
 use nvcap_process::{
     channels_file::NamedChannel,
     error::{Error, Result},
@@ -348,7 +348,7 @@ fn named_nowhere(channels: &[NamedChannel]) -> Option<String> {
 }
 
 /// Returns the reason why there can be no such channel in this memory, as an error.
-fn check_channel(memory: &impl Peek, c: &NamedChannel) -> std::result::Result<(), String> {
+fn check_channel(memory: &impl ReadMemory, c: &NamedChannel) -> std::result::Result<(), String> {
     let unreadable = |at: u64, e: io::Error| format!("{at:#x} cannot be read: {e}");
     for at in [c.ring, c.ring + 8 * (u64::from(c.entries) - 1)] {
         memory.word(at).map_err(|e| unreadable(at, e))?;

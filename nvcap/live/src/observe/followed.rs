@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     channel::{Follower, Looked},
-    mm_identity::Image,
+    mm_identity::MmIdentity,
     process::Identity,
 };
 use nvcap_decode::ledger::Margin;
@@ -18,7 +18,7 @@ pub(crate) struct Followed {
     /// The processes that have it; the first is the one that it is read from.
     pub holders: Vec<u32>,
     /// The program image that it was found in: forked children that have the same have this ring.
-    pub image: Arc<Image>,
+    pub mm: Arc<MmIdentity>,
     /// Identity of its ring's memory, if that is not device memory.
     pub identity: Option<Identity>,
     /// Time at which something was last found in it, ns.
@@ -40,7 +40,7 @@ impl Followed {
     pub(crate) fn new(
         follower: Follower,
         holder: u32,
-        image: Arc<Image>,
+        mm: Arc<MmIdentity>,
         identity: Option<Identity>,
     ) -> Self {
         let margin = Margin {
@@ -50,7 +50,7 @@ impl Followed {
         Self {
             follower,
             holders: vec![holder],
-            image,
+            mm,
             identity,
             moved: 0,
             read: 0,

@@ -3,13 +3,13 @@
 //! A forked process has all rings of the one that forked it, at the same addresses, until it executes a program or unmaps
 //! them. So it is a holder of them from the moment that it is found, and following goes on in it when the other ends.
 //! Before a ring loses its last holder, all processes that were born meanwhile are looked through for those that have the
-//! same program image ([`Image`]): also one whose own parent has ended long before.
+//! same program image ([`MmIdentity`]): also one whose own parent has ended long before.
 
 use super::{
     channel::Begin,
     discover::Watched,
     followed::Followed,
-    mm_identity::Image,
+    mm_identity::MmIdentity,
     orphans::FOUND_NS,
     process::{self, Identity, now},
     session::Session,
@@ -17,7 +17,7 @@ use super::{
 };
 use nvcap_decode::record::{Channel, Life};
 use nvcap_process::memory::scan;
-pub(super) use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 /// Rounds in which processes are looked for that were born while others were looked through.
 const ROUNDS: u32 = 16;
@@ -167,9 +167,9 @@ impl Session {
     }
 
     fn judge(&self, pid: u32, parent: Option<u32>) -> Born {
-        let image = match Image::of(pid) {
-            Ok(image) if image.is_empty() => return Born::Unseen,
-            Ok(image) => image,
+        let mm = match MmIdentity::of(pid) {
+            Ok(mm) if mm.is_empty() => return Born::Unseen,
+            Ok(mm) => mm,
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
                 return Born::Unseen;
             }
@@ -177,8 +177,8 @@ impl Session {
             Err(_) => return Born::Stranger,
         };
         let made_by = parent.filter(|p| self.watched.contains_key(p));
-        let like = self.watched.iter().find(|(_, w)| *w.program.image == image);
-        let had = self.followed.iter().find(|f| f.live && *f.image == image);
+        let like = self.watched.iter().find(|(_, w)| *w.program.mm == mm);
+        let had = self.followed.iter().find(|f| f.live && *f.mm == mm);
         let parent = made_by
             .or(like.map(|(pid, _)| *pid))
             .or(had.map(|f| f.follower.announced.at.pid));
@@ -202,11 +202,8 @@ impl Session {
 
     /// A channel was just found in one process: forked children have it too.
     pub(super) fn hand_down(&mut self, i: usize) {
-        let image = self.followed[i].image.clone();
-        let kin = self
-            .watched
-            .iter()
-            .filter(|(_, w)| w.program.image == image);
+        let mm = self.followed[i].mm.clone();
+        let kin = self.watched.iter().filter(|(_, w)| w.program.mm == mm);
         for pid in kin.map(|(pid, _)| *pid).collect::<Vec<_>>() {
             if self.shares(i, pid) {
                 self.hold(i, pid);
@@ -244,8 +241,8 @@ impl Session {
             return process::shared_identity(pid, ring.0).map(|own| own == *identity);
         }
         // Memory of another program at the same addresses may well look the same: unused rings are all alike.
-        let image = &w.program.image;
-        if *image != f.image || image.is_empty() {
+        let mm = &w.program.mm;
+        if *mm != f.mm || mm.is_empty() {
             return Some(false);
         }
         let own = &w.program.process.as_ref()?.memory;
@@ -293,7 +290,7 @@ impl Session {
         let mut forebear = watched.parent();
         while let Some(w) = forebear.and_then(|p| self.watched.get(&p)) {
             let its = &w.program;
-            if its.image == own.image
+            if its.mm == own.mm
                 && let (Some(its), Some(mine)) = (&its.process, &own.process)
                 && self.is_one(forebear?, pid, channel)
                 && same_contents(&its.memory, &mine.memory, channel) == Some(true)
@@ -330,7 +327,7 @@ impl Session {
             return;
         };
         let was_forked = w.is_forked();
-        let Some(image) = w.executes(forked) else {
+        let Some(mm) = w.executes(forked) else {
             return;
         };
         self.leave(pid);
@@ -346,7 +343,7 @@ impl Session {
             stops.seize_again(pid);
         }
         if let Some(w) = self.watched.get_mut(&pid) {
-            w.begin_anew(image);
+            w.begin_anew(mm);
         }
     }
 
@@ -355,15 +352,19 @@ impl Session {
         let Some(w) = self.watched.get(&pid) else {
             return true;
         };
-        let image = &w.program.image;
+        let mm = &w.program.mm;
         let as_it_was =
-            || Image::of(pid).is_ok_and(|i| i.looks_like(image)) && process::state(pid).forked;
-        image.is_empty() || w.is_forked() && !as_it_was()
+            || MmIdentity::of(pid).is_ok_and(|i| i.looks_like(mm)) && process::state(pid).forked;
+        mm.is_empty() || w.is_forked() && !as_it_was()
     }
 }
 
 /// Tells by their content whether two processes' rings are the same. `None`: the ring of `holder` cannot be read.
-fn same_contents(holder: &impl Peek, other: &impl Peek, channel: &Channel) -> Option<bool> {
+fn same_contents(
+    holder: &impl ReadMemory,
+    other: &impl ReadMemory,
+    channel: &Channel,
+) -> Option<bool> {
     let (ring, userd) = (channel.ring?, channel.userd?);
     let mask = channel.entries.unwrap_or(1).saturating_sub(1);
     for _ in 0..3 {
@@ -408,8 +409,8 @@ mod tests {
         }
     }
 
-    impl Peek for Words {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Words {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
             let word = if at == USERD + GP_GET {
                 let put = self.1.get();
                 self.1.set((put + self.2) % 16);

@@ -8,13 +8,13 @@ use nvcap_process::procfs::{auxv::Auxv, mem::Memory};
 /// A program image: what the kernel told the program when it began (its auxiliary vector), and the 16 random bytes that this
 /// points to, which no other image has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Image {
+pub(crate) struct MmIdentity {
     auxv: Auxv,
     random: Option<[u8; 16]>,
 }
 
-impl Image {
-    /// Reads the image of a process; empty while the process executes a program, and where it has no memory any more.
+impl MmIdentity {
+    /// Reads the identity of a process; empty while the process executes a program, and where it has no memory any more.
     ///
     /// # Errors
     /// Those of reading `/proc/PID/auxv`.
@@ -23,16 +23,16 @@ impl Image {
         if !auxv.is_whole() {
             return Ok(Self::default());
         }
-        let mut image = Self { auxv, random: None };
-        if let Some(at) = image.auxv.random_at() {
+        let mut identity = Self { auxv, random: None };
+        if let Some(at) = identity.auxv.random_at() {
             let mut random = [0; 16];
             match Memory::open(pid).and_then(|m| m.read(at, &mut random)) {
-                Ok(()) => image.random = Some(random),
+                Ok(()) => identity.random = Some(random),
                 // It executes another program just now, or has ended.
                 Err(_) => return Ok(Self::default()),
             }
         }
-        Ok(image)
+        Ok(identity)
     }
 
     /// Nothing is known of it.
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_forked_process_has_its_parents_image_and_no_other_has() {
-        let own = Image::of(std::process::id()).unwrap();
+        let own = MmIdentity::of(std::process::id()).unwrap();
         assert!(!own.is_empty() && own.random.is_some());
         // SAFETY: the child sleeps and ends without unwinding.
         let child = unsafe { libc::fork() };
@@ -65,7 +65,7 @@ mod tests {
                 libc::_exit(0);
             }
         }
-        let forked = Image::of(child as u32);
+        let forked = MmIdentity::of(child as u32);
         // SAFETY: ends and takes the child that was made above.
         unsafe {
             libc::kill(child, libc::SIGKILL);
@@ -73,7 +73,7 @@ mod tests {
         }
         assert_eq!(forked.unwrap(), own);
         let other = nvcap_waiting::Sleeper::start();
-        assert_ne!(Image::of(other.id()).unwrap(), own);
-        assert!(Image::of(child as u32).map_or(true, |i| i.is_empty()));
+        assert_ne!(MmIdentity::of(other.id()).unwrap(), own);
+        assert!(MmIdentity::of(child as u32).map_or(true, |i| i.is_empty()));
     }
 }

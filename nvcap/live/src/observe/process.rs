@@ -208,7 +208,7 @@ pub(crate) fn name(pid: u32) -> String {
 
 /// A process's memory and CPU clock.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct OpenedProcess {
     /// Its id.
     pub pid: u32,
     /// Its memory, while its program is the one that was opened.
@@ -228,7 +228,7 @@ fn pidfd(pid: u32) -> Option<OwnedFd> {
 /// Waits until one of these processes has ended or one of `wakes` becomes readable, but no longer than `most`. Gives the processes
 /// that have ended.
 pub(crate) fn wait_for_end<'a>(
-    processes: impl Iterator<Item = &'a Process>,
+    processes: impl Iterator<Item = &'a OpenedProcess>,
     wakes: &[RawFd],
     most: Duration,
 ) -> Vec<u32> {
@@ -260,7 +260,7 @@ fn wait_for(polled: &mut Vec<libc::pollfd>, wakes: &[RawFd], most: Duration) {
     unsafe { libc::ppoll(polled.as_mut_ptr(), count, &most, std::ptr::null()) };
 }
 
-impl Process {
+impl OpenedProcess {
     /// Opens it.
     ///
     /// # Errors
@@ -292,7 +292,7 @@ pub(crate) fn check(target: &Target) -> Result<()> {
         if let Some(unfit) = unfit::unfit(*pid) {
             return Err(Error::unfit("observing", *pid, unfit));
         }
-        Process::open(*pid).map_err(|e| refusal(*pid, &e))?;
+        OpenedProcess::open(*pid).map_err(|e| refusal(*pid, &e))?;
     }
     Ok(())
 }
@@ -440,7 +440,7 @@ mod tests {
     fn this_process_lives_and_uses_cpu() {
         let me = std::process::id();
         assert!(state(me).lives);
-        let process = Process::open(me).unwrap();
+        let process = OpenedProcess::open(me).unwrap();
         let before = process.cpu().unwrap();
         let mut x = 1u64;
         while own_cpu() < before + 2_000_000 {

@@ -9,7 +9,7 @@ use super::{
 };
 use nvcap_decode::wire::release;
 use nvcap_process::memory::ring;
-pub(super) use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 impl Follower {
     /// Its ring, to read.
@@ -24,7 +24,7 @@ impl Follower {
     /// half of the ring, which is not overwritten so soon. Gives how far the position moved.
     pub(super) fn resync(
         &mut self,
-        with: &mut Context<'_, impl Peek, impl Fn() -> u64>,
+        with: &mut Context<'_, impl ReadMemory, impl Fn() -> u64>,
         lap: Lap,
     ) -> io::Result<u64> {
         let (memory, clock) = (with.memory, with.clock);

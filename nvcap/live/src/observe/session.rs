@@ -13,7 +13,7 @@ use super::{
     followed::Followed,
     held_ends::HeldEnds,
     pace::Budget,
-    process::{self, Identity, Process as Seen, now},
+    process::{self, Identity, OpenedProcess, now},
     scheduler::Scheduler,
     wakeups::{Sleepers, WHOLE_NS},
 };
@@ -96,7 +96,7 @@ pub struct Session {
 #[derive(Debug)]
 pub(super) struct Searched {
     pub pid: u32,
-    pub process: Option<Arc<Seen>>,
+    pub process: Option<Arc<OpenedProcess>>,
 }
 
 /// Readings of the clocks, ns.
@@ -312,7 +312,7 @@ impl Session {
         w.unsee(ring, !is_forebears);
         if !is_forebears {
             w.suspect = true;
-            if w.program.image.is_empty() {
+            if w.program.mm.is_empty() {
                 w.found_ring(ring, false);
             }
         }
@@ -374,13 +374,13 @@ impl Session {
             announced.entries.unwrap_or(0),
             announced.ring
         );
-        let image = watched.program.image.clone();
+        let mm = watched.program.mm.clone();
         watched.found_ring(announced.ring, true);
         self.next_id += 1;
         self.scheduler.follow(announced.id);
         self.report_named(&announced, None);
         self.out.push(Record::Channel(Box::new(announced)));
-        let f = Followed::new(follower, pid, image, identity);
+        let f = Followed::new(follower, pid, mm, identity);
         self.followed.push(f);
         let i = self.followed.len() - 1;
         self.hand_down(i);

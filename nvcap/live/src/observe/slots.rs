@@ -9,9 +9,9 @@ use std::{
 use nvcap_decode::wire::entry;
 pub(super) use nvcap_process::memory::{
     maps::Area,
-    scan::{self, Found, Places},
+    scan::{self, FoundRing, Places},
 };
-pub(super) use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 /// Memory that is searched while something else must go on: called between any two reads.
 pub(super) struct Polite<'a, P> {
@@ -19,10 +19,10 @@ pub(super) struct Polite<'a, P> {
     pub between: RefCell<&'a mut dyn FnMut()>,
 }
 
-impl<P: Peek> Peek for Polite<'_, P> {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl<P: ReadMemory> ReadMemory for Polite<'_, P> {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         (self.between.borrow_mut())();
-        self.memory.peek(at, to)
+        self.memory.read_bytes(at, to)
     }
 }
 
@@ -42,11 +42,11 @@ pub(super) struct Unresolved {
 /// behind them; what looks like a USERD and has no such entry is `unresolved`, by its address. Slots whose rings are `known` are
 /// not read again: while this looks, nothing is followed.
 pub(super) fn slots(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     areas: &[Area],
     known: &BTreeSet<u64>,
     unresolved: &mut BTreeMap<u64, Unresolved>,
-) -> Vec<Found> {
+) -> Vec<FoundRing> {
     let places = Places::new(areas);
     let mut all = Vec::new();
     for (area, gpu) in scan::with_slots(areas) {
@@ -59,10 +59,10 @@ pub(super) fn slots(
             let Some(slot) = Slot::read(memory, &places, ring, known.is_empty()) else {
                 return false;
             };
-            let found = Found::in_slot(gpu, ring, slot.get, slot.put);
+            let found = FoundRing::in_slot(gpu, ring, slot.get, slot.put);
             if slot.used {
                 all.append(&mut zero);
-                all.push(Found {
+                all.push(FoundRing {
                     used: true,
                     ..found
                 });
@@ -93,7 +93,12 @@ struct Slot {
 
 impl Slot {
     /// `thorough`: one whose positions are both 0 may have been used too.
-    fn read(memory: &impl Peek, places: &Places<'_>, ring: u64, thorough: bool) -> Option<Self> {
+    fn read(
+        memory: &impl ReadMemory,
+        places: &Places<'_>,
+        ring: u64,
+        thorough: bool,
+    ) -> Option<Self> {
         let (get, put) = scan::get_put(memory, ring + scan::USERD).ok()?;
         if get >= scan::ENTRIES || put >= scan::ENTRIES {
             return None;
@@ -137,8 +142,8 @@ mod tests {
         }
     }
 
-    impl Peek for Words {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Words {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
             let word = self.0.get(&at).copied().unwrap_or(0);
             to.copy_from_slice(&word.to_le_bytes());
             Ok(())

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use nvcap_process::procfs::mem::Ordinary;
     use nvcap_process::procfs::tasks::{Position, position};
-    use nvcap_process::stacks::look::{Entries, of_threads};
+    use nvcap_process::stacks::snapshot::{Entries, of_threads};
 
     #[inline(never)]
     fn waits_here(gate: &mut std::io::PipeReader) {

@@ -241,7 +241,7 @@ impl Shared {
     }
 
     /// Counts doorbells at which GP_PUT could not be read. Only while the channel is claimed.
-    pub(crate) fn passed_unread(&self, index: u32, doorbells: u64) {
+    pub(crate) fn add_unread(&self, index: u32, doorbells: u64) {
         atomic!(self, index, unread, AtomicU64).fetch_add(doorbells, Ordering::SeqCst);
     }
 

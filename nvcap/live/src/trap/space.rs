@@ -87,8 +87,8 @@ pub(crate) struct ChannelState {
     pub counted: u64,
     /// Number of entries that the last look saw whose doorbells had not been counted yet, it seems.
     pub unrung: u64,
-    /// Entries that were passed over up to `taken`, and doorbells, that were not told yet.
-    pub passed: (u64, u64),
+    /// Entries that were skipped up to `taken`, and doorbells, that were not told yet.
+    pub skipped: (u64, u64),
     /// GP_PUT as a position, if the last patrol that could read it found it ahead of the captured entries.
     pub ahead: Option<u64>,
     /// Its USERD was read from outside while its doorbell was watched: later submissions trapped.

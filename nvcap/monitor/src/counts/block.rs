@@ -10,8 +10,8 @@ use super::find::{self, Readable};
 use nvcap_decode::record::Segment;
 use nvcap_decode::wire::{GpuVa, entry, release};
 use nvcap_process::memory::ring::{self, Ring};
-use nvcap_process::memory::scan::{self, Found};
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::memory::scan::{self, FoundRing};
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// So many of the oldest slots of a ring are not read: the process writes them next.
 const RESERVE: u32 = 64;
@@ -43,7 +43,7 @@ pub(super) enum Unread {
 }
 
 /// Returns the number of the newest `came` entries that a ring still has.
-pub(super) fn held(found: &Found, came: u64) -> u32 {
+pub(super) fn held(found: &FoundRing, came: u64) -> u32 {
     let most = found.entries.saturating_sub(1 + RESERVE);
     u32::try_from(came).unwrap_or(u32::MAX).min(most)
 }
@@ -52,7 +52,7 @@ pub(super) fn held(found: &Found, came: u64) -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At<'a> {
     pub readable: &'a Readable,
-    pub found: &'a Found,
+    pub found: &'a FoundRing,
     /// The channel's tracking semaphore.
     pub tracking: Option<GpuVa>,
     /// GP_PUT at a moment that lies behind: what was submitted since is no part of the block.
@@ -67,7 +67,7 @@ pub(super) struct At<'a> {
 
 impl At<'_> {
     /// Tells whether the semaphore shows even now that the submission is not done. Then nothing has used its entries or bytes again.
-    fn is_undone(&self, memory: &impl Peek) -> bool {
+    fn is_undone(&self, memory: &impl ReadMemory) -> bool {
         let (Some(number), Some(tracking)) = (self.number, self.tracking) else {
             return false;
         };
@@ -92,9 +92,9 @@ pub(super) struct Newest {
 
 /// The submission that releases `number`; none where it cannot be found, or its memory was used again.
 pub(super) fn submission(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     readable: &Readable,
-    (found, tracking): (&Found, GpuVa),
+    (found, tracking): (&FoundRing, GpuVa),
     newest: Newest,
     number: u32,
 ) -> Option<Entries> {
@@ -134,7 +134,7 @@ pub(super) fn submission(
 }
 
 /// Reads a submission of one entry, if it lies in the estimated slot. The reads are few, so that memory is rarely used again meanwhile.
-fn at_once(memory: &impl Peek, at: &At<'_>, newest: Newest, number: u32) -> Option<Entries> {
+fn at_once(memory: &impl ReadMemory, at: &At<'_>, newest: Newest, number: u32) -> Option<Entries> {
     let size = at.found.entries.max(1);
     let slot = |back: u32| {
         let index = (newest.put + size - back % size) % size;
@@ -160,7 +160,7 @@ fn at_once(memory: &impl Peek, at: &At<'_>, newest: Newest, number: u32) -> Opti
 
 /// Reads a block.
 pub(super) fn read(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     at: At<'_>,
     buffer: &mut Vec<u8>,
 ) -> Result<Entries, Unread> {
@@ -228,7 +228,12 @@ pub(super) fn read(
 
 /// Proves that newer entries had not used the bytes of `block` again when these were read. `at.put` and `newest` are GP_PUT and the newest
 /// entry before the reading. True: the process may be writing where the block lies (told of single submissions; for others an error).
-fn prove(memory: &impl Peek, at: &At<'_>, block: &[u64], newest: Vec<u64>) -> Result<bool, Unread> {
+fn prove(
+    memory: &impl ReadMemory,
+    at: &At<'_>,
+    block: &[u64],
+    newest: Vec<u64>,
+) -> Result<bool, Unread> {
     if at.is_undone(memory) {
         return Ok(false);
     }
@@ -304,7 +309,7 @@ mod tests {
     fn what_was_submitted_since_is_no_part_of_a_block() {
         let memory = Fake::new();
         memory.work(0, 1, 35);
-        let found = Found {
+        let found = FoundRing {
             gpu: Some(0),
             ring: RINGS,
             entries: ENTRIES as u32,

@@ -10,9 +10,9 @@ use nvcap_decode::decode::event::{Body, ChipBy, Operation, Place};
 use nvcap_decode::decode::{DecodeOptions, Decoder, Places, Wants};
 use nvcap_decode::record::{At, Channel, ChannelId, Device, How, Segment, Submission};
 use nvcap_decode::wire::GpuVa;
-use nvcap_process::memory::scan::Found;
+use nvcap_process::memory::scan::FoundRing;
 use nvcap_process::memory::{chip, maps::Area, snapshot};
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// Submissions of a process after which the decoder forgets what it has seen of it.
 const FORGET_EACH: u64 = 20_000;
@@ -158,7 +158,7 @@ impl Decoding {
     }
 
     /// The process's mappings were looked at.
-    pub(super) fn mapped(&mut self, memory: &impl Peek, areas: &[Area]) {
+    pub(super) fn mapped(&mut self, memory: &impl ReadMemory, areas: &[Area]) {
         self.directions = Directions::new(areas);
         // The decoder needs a channel's token to tell which way its copy engine copies.
         let tokens = snapshot::tokens(memory, areas).into_iter();
@@ -184,7 +184,7 @@ impl Decoding {
     /// Decodes entries that lie one behind the other, the first at `position`.
     pub(super) fn decode(
         &mut self,
-        (found, gpu): (&Found, Option<u32>),
+        (found, gpu): (&FoundRing, Option<u32>),
         position: u64,
         segments: Vec<Segment>,
         to: &mut dyn FnMut(&Operation),
@@ -276,8 +276,8 @@ mod tests {
     use nvcap_decode::wire::entry;
     use nvcap_process::memory::scan::Proof;
 
-    fn found(ring: u64) -> Found {
-        Found {
+    fn found(ring: u64) -> FoundRing {
+        FoundRing {
             gpu: Some(0),
             ring,
             entries: 1024,

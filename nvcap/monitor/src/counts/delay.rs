@@ -59,7 +59,7 @@ struct Group {
 
 /// The numbers that a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SubmissionNumbers {
     /// The newest submission that is done.
     pub done: u32,
     /// The newest that there is.
@@ -70,7 +70,7 @@ pub(super) struct Seen {
 #[derive(Debug)]
 pub(super) struct Looks {
     groups: VecDeque<Group>,
-    seen: Seen,
+    seen: SubmissionNumbers,
     /// Time at which the last look began.
     at: u64,
 }
@@ -82,7 +82,7 @@ fn ahead(before: u32, now: u32) -> i32 {
 
 impl Looks {
     /// The first look, which began at `at`. Of what is pending then nothing is known.
-    fn new(at: u64, seen: Seen) -> Self {
+    fn new(at: u64, seen: SubmissionNumbers) -> Self {
         let pending = seen.done != seen.submitted;
         let group = Group {
             after: None,
@@ -99,7 +99,7 @@ impl Looks {
     pub(super) fn take(
         of: &mut Option<Self>,
         (began, ended): (u64, u64),
-        seen: Seen,
+        seen: SubmissionNumbers,
         to: &mut Delays,
     ) {
         let Some(looks) = of else {
@@ -154,7 +154,12 @@ mod tests {
         for (second, done, submitted) in looks {
             let (done, submitted) = (*done, *submitted);
             let at = second * SECOND;
-            Looks::take(&mut of, (at, at), Seen { done, submitted }, &mut delays);
+            Looks::take(
+                &mut of,
+                (at, at),
+                SubmissionNumbers { done, submitted },
+                &mut delays,
+            );
         }
         delays
     }

@@ -7,7 +7,7 @@
 use super::find::{self, Readable};
 use nvcap_decode::decode::event::{InlineContent, LaunchKind, Operation};
 use nvcap_decode::wire::GpuVa;
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// The words that the kernels of one submission release at their ends, each with the number that the word has then.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +69,7 @@ impl Ends {
     }
 
     /// Tells whether a kernel runs or has still to run; none if no word that tells it can be read.
-    pub(super) fn run(&self, memory: &impl Peek, readable: &Readable) -> Option<bool> {
+    pub(super) fn run(&self, memory: &impl ReadMemory, readable: &Readable) -> Option<bool> {
         let open = |(at, end): &(GpuVa, u32)| find::is_open(memory, readable, *at, *end);
         let mut known = self.words().iter().filter_map(open).peekable();
         known.peek()?;

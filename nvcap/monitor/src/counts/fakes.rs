@@ -14,7 +14,7 @@ use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::entry;
 use nvcap_decode::wire::words::bytes_of;
 use nvcap_process::memory::maps::Area;
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 pub(super) const RINGS: u64 = 0x2_0060_0000;
 pub(super) const PUSHBUFFERS: u64 = 0x2_0080_0000;
@@ -209,8 +209,8 @@ impl Fake {
     }
 }
 
-impl Peek for Fake {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Fake {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         self.reads.set(self.reads.get() + 1);
         let mapped = |a: &Area| a.start <= at && at + to.len() as u64 <= a.end;
         if self.gone.get() || !Self::areas().iter().any(mapped) {

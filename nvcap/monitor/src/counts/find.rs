@@ -12,8 +12,8 @@ use nvcap_decode::wire::release::{self, Release};
 use nvcap_decode::wire::{GpuVa, entry};
 use nvcap_process::memory::maps::Area;
 use nvcap_process::memory::ring::{self, Ring};
-use nvcap_process::memory::scan::{self, Effort, Found, Place};
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::memory::scan::{self, Effort, FoundRing, Place};
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// Entries before GP_PUT that must agree.
 const CHECKED: u32 = 8;
@@ -66,7 +66,7 @@ pub(super) struct Tracking {
 /// A channel that was found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channel {
-    pub found: Found,
+    pub found: FoundRing,
     /// None where nothing proves one.
     pub tracking: Option<Tracking>,
 }
@@ -95,7 +95,7 @@ impl Slot {
 }
 
 /// Looks for the channels of a process.
-pub(super) fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Search {
+pub(super) fn search(memory: &impl ReadMemory, areas: &[Area], effort: Effort) -> Search {
     let readable = Readable::new(areas);
     let mut search = Search::default();
     for found in scan::search(memory, areas, effort).found {
@@ -120,7 +120,7 @@ pub(super) fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Sear
 
 /// The slots that may come into use, where libcuda has slots: all that are free behind used ones, and the first ones of a mapping in which
 /// none is used.
-fn watched(memory: &impl Peek, areas: &[Area], channels: &[Channel]) -> Vec<Slot> {
+fn watched(memory: &impl ReadMemory, areas: &[Area], channels: &[Channel]) -> Vec<Slot> {
     let used: BTreeSet<u64> = channels.iter().map(|c| c.found.ring).collect();
     let mut watched = Vec::new();
     for (area, _) in scan::with_slots(areas) {
@@ -149,14 +149,23 @@ fn watched(memory: &impl Peek, areas: &[Area], channels: &[Channel]) -> Vec<Slot
 }
 
 /// The tracking semaphore of a channel, if the newest entries prove it.
-pub(super) fn tracking(memory: &impl Peek, readable: &Readable, found: &Found) -> Option<Tracking> {
+pub(super) fn tracking(
+    memory: &impl ReadMemory,
+    readable: &Readable,
+    found: &FoundRing,
+) -> Option<Tracking> {
     (0..TRIES).find_map(|_| {
         let (_, put) = scan::get_put(memory, found.userd).ok()?;
         proven(memory, readable, found, put)
     })
 }
 
-fn proven(memory: &impl Peek, readable: &Readable, found: &Found, put: u32) -> Option<Tracking> {
+fn proven(
+    memory: &impl ReadMemory,
+    readable: &Readable,
+    found: &FoundRing,
+    put: u32,
+) -> Option<Tracking> {
     let on = Ring {
         address: found.ring,
         entries: found.entries,
@@ -201,7 +210,7 @@ fn proven(memory: &impl Peek, readable: &Readable, found: &Found, put: u32) -> O
 
 /// Tells whether the first release in a ring that has not gone round yet has the payload 1.
 fn begins(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     on: Ring,
     put: u32,
     release: impl Fn(&u64) -> Option<Release>,
@@ -212,15 +221,15 @@ fn begins(
 }
 
 /// The number in a semaphore.
-pub(super) fn number(memory: &impl Peek, at: u64) -> Option<u32> {
+pub(super) fn number(memory: &impl ReadMemory, at: u64) -> Option<u32> {
     let mut number = [0; 4];
-    memory.peek(at, &mut number).ok()?;
+    memory.read_bytes(at, &mut number).ok()?;
     Some(u32::from_le_bytes(number))
 }
 
 /// Tells whether the word there has yet to reach `end`; none if it may not or cannot be read.
 pub(super) fn is_open(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     readable: &Readable,
     at: GpuVa,
     end: u32,
@@ -230,7 +239,11 @@ pub(super) fn is_open(
 }
 
 /// The release at the end of an entry's segment.
-pub(super) fn release_of(memory: &impl Peek, readable: &Readable, raw: u64) -> Option<Release> {
+pub(super) fn release_of(
+    memory: &impl ReadMemory,
+    readable: &Readable,
+    raw: u64,
+) -> Option<Release> {
     let (at, len) = entry::segment_of(raw, 0)?;
     let len = u64::from(len);
     if !readable.holds(at.0, len) {
@@ -239,6 +252,6 @@ pub(super) fn release_of(memory: &impl Peek, readable: &Readable, raw: u64) -> O
     let tail = len.min(TAIL);
     let mut bytes = [0; TAIL as usize];
     let bytes = bytes.get_mut(..tail as usize)?;
-    memory.peek(at.0 + len - tail, bytes).ok()?;
+    memory.read_bytes(at.0 + len - tail, bytes).ok()?;
     release::at_end(bytes)
 }

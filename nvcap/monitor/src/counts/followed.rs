@@ -7,8 +7,8 @@ use super::ends::Ends;
 use super::find::{self, Channel, Readable, Tracking};
 use nvcap_decode::decode::event::Operation;
 use nvcap_decode::wire::{GpuVa, release};
-use nvcap_process::memory::scan::{self, Found};
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::memory::scan::{self, FoundRing};
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// Number of reads of a channel whose newest entry does not release the tracking semaphore, before the reading counts as senseless.
 const TRIES: u32 = 3;
@@ -26,7 +26,7 @@ pub(crate) struct Followed {
     pub count: Count,
     /// The GPU's time beside the number in the semaphore, ns, if it has one: that of the last release.
     pub stamp_ns: Option<u64>,
-    pub(super) found: Found,
+    pub(super) found: FoundRing,
     pub(super) tracking: Option<Tracking>,
     pub(super) put: u32,
     pub(super) strikes: u32,
@@ -54,7 +54,7 @@ enum Kernels {
 impl Followed {
     /// Begins to count a channel that a search found; none where its memory cannot be read.
     pub(super) fn begin(
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         (readable, decoding): (&Readable, &mut Decoding),
         channel: &Channel,
         from: From,
@@ -124,7 +124,7 @@ impl Followed {
     }
 
     /// Four words that tell the channel from another one at the same place: GP_GET and GP_PUT, newest entry, semaphore's number and time.
-    pub(super) fn words(&self, memory: &impl Peek) -> Option<[u64; 4]> {
+    pub(super) fn words(&self, memory: &impl ReadMemory) -> Option<[u64; 4]> {
         let at = self.found.userd + scan::GP_GET;
         let positions = memory.word(at).ok()?;
         let put = (positions >> 32) as u32;
@@ -171,7 +171,7 @@ impl Followed {
     }
 
     /// Returns the place of the channel.
-    pub(super) fn found(&self) -> &Found {
+    pub(super) fn found(&self) -> &FoundRing {
         &self.found
     }
 
@@ -210,7 +210,7 @@ impl Followed {
     /// Tells whether a kernel of the newest submission still runs. To be asked when the semaphore has that submission's number.
     fn runs(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         (readable, decoding): (&Readable, &mut Decoding),
         newest: Newest,
     ) -> bool {
@@ -247,7 +247,7 @@ impl Followed {
     /// Reads it. `done` is the number of its semaphore, read before.
     pub(super) fn read(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         (readable, decoding): (&Readable, &mut Decoding),
         done: Option<u32>,
         now_ns: u64,

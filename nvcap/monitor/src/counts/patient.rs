@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::source::Lends;
-use nvcap_process::procfs::{mem::Peek, stat::Stat};
+use nvcap_process::procfs::{mem::ReadMemory, stat::Stat};
 
 /// Time that a read of a process's memory may last.
 pub const PATIENCE: Duration = Duration::from_secs(4);
@@ -252,16 +252,16 @@ impl<M> Patient<M> {
     }
 }
 
-impl<M: Peek> Peek for Lent<M> {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl<M: ReadMemory> ReadMemory for Lent<M> {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         match &self.state {
-            Some(state) => state.reading(|| self.memory.peek(at, to)),
-            None => self.memory.peek(at, to),
+            Some(state) => state.reading(|| self.memory.read_bytes(at, to)),
+            None => self.memory.read_bytes(at, to),
         }
     }
 }
 
-impl<M: Peek + Send + Sync + 'static> Lends for Patient<M> {
+impl<M: ReadMemory + Send + Sync + 'static> Lends for Patient<M> {
     type Lent = Lent<M>;
 
     fn lend<T, W>(&self, work: W) -> io::Result<T>
@@ -279,14 +279,14 @@ impl<M: Peek + Send + Sync + 'static> Lends for Patient<M> {
     }
 }
 
-impl<M: Peek + Send + Sync + 'static> Peek for Patient<M> {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl<M: ReadMemory + Send + Sync + 'static> ReadMemory for Patient<M> {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         if self.readers.is_none() {
-            return self.memory.peek(at, to);
+            return self.memory.read_bytes(at, to);
         }
         let mut bytes = vec![0; to.len()];
         let read = self.lend(move |memory| {
-            memory.peek(at, &mut bytes)?;
+            memory.read_bytes(at, &mut bytes)?;
             io::Result::Ok(bytes)
         });
         to.copy_from_slice(&read??);
@@ -313,8 +313,8 @@ mod tests {
         }
     }
 
-    impl Peek for Stuck {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Stuck {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
             if at >= STUCK {
                 let may = self.0.0.lock().unwrap();
                 drop(self.0.1.wait_while(may, |may| !*may).unwrap());
@@ -381,8 +381,8 @@ mod tests {
     #[test]
     fn a_thread_that_has_panicked_is_followed_by_another() {
         struct Panics;
-        impl Peek for Panics {
-            fn peek(&self, at: u64, _: &mut [u8]) -> io::Result<()> {
+        impl ReadMemory for Panics {
+            fn read_bytes(&self, at: u64, _: &mut [u8]) -> io::Result<()> {
                 assert!(at != 0, "a test of what follows a panic");
                 Ok(())
             }

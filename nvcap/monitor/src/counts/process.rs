@@ -13,7 +13,7 @@ use super::find::{self, Channel, Readable, Slot};
 use super::followed::{Followed, Read, STRIKES};
 use nvcap_decode::wire::words::{u32_at, u64_at};
 use nvcap_process::memory::scan::{self, Place};
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// Semaphores that lie so near are read together.
 const TOGETHER: u64 = 4096;
@@ -90,7 +90,7 @@ impl Channels {
     /// where counting of a new channel begins. Returns whether another search may find more.
     pub(super) fn found(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         readable: Readable,
         search: &find::Search,
         from: From,
@@ -158,7 +158,7 @@ impl Channels {
     /// A channel whose ring was counted has a number that counts from its beginning.
     fn goes_on_by_number(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         channel: &Channel,
         ring: &Followed,
         now_ns: u64,
@@ -241,9 +241,9 @@ impl Channels {
     }
 
     /// Reads all of them.
-    pub(super) fn read(&mut self, memory: &impl Peek, now_ns: u64) -> Outcome {
+    pub(super) fn read(&mut self, memory: &impl ReadMemory, now_ns: u64) -> Outcome {
         for span in &mut self.spans {
-            span.is_read = memory.peek(span.start, &mut span.bytes).is_ok();
+            span.is_read = memory.read_bytes(span.start, &mut span.bytes).is_ok();
         }
         let mut search = false;
         let mut failed = 0;
@@ -328,7 +328,7 @@ impl Channels {
     }
 
     /// Completes a search that looked only where libcuda usually has channels: adds known channels that lie elsewhere and are still there.
-    pub(super) fn keep_others(&self, search: &mut find::Search, memory: &impl Peek) {
+    pub(super) fn keep_others(&self, search: &mut find::Search, memory: &impl ReadMemory) {
         for known in self.all.values() {
             let elsewhere = known.found.proof.place != Place::Habit;
             if elsewhere && scan::get_put(memory, known.found.userd).is_ok() {
@@ -341,13 +341,13 @@ impl Channels {
     }
 
     /// Tells whether GP_GET and GP_PUT of the first channel can be read in this memory; true if there is no channel.
-    pub(super) fn are_there(&self, memory: &impl Peek) -> bool {
+    pub(super) fn are_there(&self, memory: &impl ReadMemory) -> bool {
         let first = self.all.keys().next();
         first.is_none_or(|userd| scan::get_put(memory, *userd).is_ok())
     }
 
     /// Tells whether another memory has the very same channels: the same words in all of them, at the same time.
-    pub(super) fn are_in(&self, mine: &impl Peek, other: &impl Peek) -> bool {
+    pub(super) fn are_in(&self, mine: &impl ReadMemory, other: &impl ReadMemory) -> bool {
         let number = |words: [u64; 4]| words[2] as u32;
         let same = |followed: &Followed| {
             (0..TRIES).any(|_| {

@@ -5,7 +5,7 @@ use std::io;
 
 use super::view::{Owner, Refused};
 use nvcap_process::memory::maps::Area;
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// A process that has just been found.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ pub struct Opened<M> {
 }
 
 /// Memory of a process for work that reads it often and may be given up in the middle of it.
-pub trait Lends: Peek {
+pub trait Lends: ReadMemory {
     /// The memory, as the work reads it.
-    type Lent: Peek;
+    type Lent: ReadMemory;
     /// Does the work and waits for it.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use nvcap_process::memory::maps::{self, Area};
 use nvcap_process::procfs::{
     self,
     auxv::Auxv,
-    mem::{Memory, Peek as _},
+    mem::{Memory, ReadMemory as _},
     stat::Stat,
 };
 
@@ -230,7 +230,7 @@ impl System for Machine {
         let mut image = auxv.bytes().to_vec();
         let mut random = [0; 16];
         if let Some(at) = auxv.random_at()
-            && memory.peek(at, &mut random).is_ok()
+            && memory.read_bytes(at, &mut random).is_ok()
         {
             image.extend_from_slice(&random);
         }

@@ -12,7 +12,7 @@ use super::host::{Host, HostOptions};
 use super::process::Channels;
 use super::view::{Key, Refused, View, named};
 use nvcap_process::memory::scan::Effort;
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// A host and its truth.
 pub(super) struct Test {
@@ -196,13 +196,13 @@ fn a_fork_is_not_counted_twice_and_goes_on() {
 /// Memory in which channel 0 goes on with every read of its semaphore.
 struct Busy(Fake, Cell<u64>);
 
-impl Peek for Busy {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Busy {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         if at == Fake::semaphore(0) {
             self.1.set(self.1.get() + 1);
             self.0.work(0, self.1.get(), self.1.get());
         }
-        self.0.peek(at, to)
+        self.0.read_bytes(at, to)
     }
 }
 

@@ -4,12 +4,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::{ByMaps, Look, OfProcess, Seen, Taken, decoded_with_images, decoder, set_kernels};
+use super::{
+    ByMaps, Look, OfProcess, Taken, UndecodedChannel, decoded_with_qmd_copies, decoder, set_kernels,
+};
 use nvcap_decode::decode::defaults::Chip;
 use nvcap_decode::decode::event::ChipBy;
 use nvcap_decode::hang::{self, ProcessReport, Report, Values};
 use nvcap_decode::record::{
-    self, At, Channel, CpuVa, Image, Life, LookChannel, MemoryRange, Record, Stamp, Stamps,
+    self, At, Channel, CpuVa, Life, MemoryRange, QmdCopy, Record, SnapshotChannel, Stamp, Stamps,
     Submission,
 };
 use nvcap_decode::wire::GpuVa;
@@ -17,9 +19,9 @@ use nvcap_process::memory::{chip, maps::Area, scan};
 use nvcap_process::procfs::tasks;
 
 impl Look {
-    /// The GPUs; the names of kernels; of each process the memory images that `images` gives for its id, its mappings, channels and
+    /// The GPUs; the names of kernels; of each process the memory images that `qmd_copies` gives for its id, its mappings, channels and
     /// submissions, the semaphores that were read, and what was seen beside these.
-    pub fn records(&self, images: fn(u32) -> Vec<Image>) -> impl Iterator<Item = Record> {
+    pub fn records(&self, qmd_copies: fn(u32) -> Vec<QmdCopy>) -> impl Iterator<Item = Record> {
         let Taken {
             processes,
             kernels,
@@ -31,9 +33,9 @@ impl Look {
             .chain(kernels.map(|k| Record::Kernel(Box::new(k))))
             .chain(processes.iter().flat_map(move |of| {
                 let stamps = stamps(of.snapshot.pid, semaphores, *read_ns);
-                of.images(images)
+                of.qmd_copies(qmd_copies)
                     .into_iter()
-                    .map(|i| Record::Image(Box::new(i)))
+                    .map(|i| Record::QmdCopy(Box::new(i)))
                     .chain(of.snapshot.records())
                     .chain(stamps.map(|s| Record::Stamps(Box::new(s))))
             }))
@@ -46,14 +48,14 @@ impl Look {
         let process = self.report.processes.iter().find(|p| p.pid == pid)?;
         let channel = |seen: &super::ChannelSnapshot| {
             let facts = { process.channels.iter() }.find(|f| f.channel == seen.channel.id)?;
-            Some(LookChannel {
+            Some(SnapshotChannel {
                 facts: facts.clone(),
                 gp_get: seen.get,
                 gp_put: seen.put,
                 first: seen.first.clone(),
             })
         };
-        Some(Record::Look(Box::new(record::Look {
+        Some(Record::Snapshot(Box::new(record::ProcessSnapshot {
             at: At {
                 time_ns: self.report.time_ns,
                 pid,
@@ -106,7 +108,7 @@ impl Recorded {
     pub fn report(&self, chip: Option<&'static Chip>, names: bool) -> Option<Report> {
         let looks = || {
             self.records.iter().filter_map(|r| match r {
-                Record::Look(look) => Some(&**look),
+                Record::Snapshot(look) => Some(&**look),
                 _ => None,
             })
         };
@@ -135,12 +137,12 @@ impl Recorded {
         for look in looks() {
             let of = OfLook::new(&self.records, look.at.pid);
             let places = ByMaps(scan::Places::new(&of.areas));
-            let seen: Vec<Seen<'_>> = { look.channels.iter() }
+            let seen: Vec<UndecodedChannel<'_>> = { look.channels.iter() }
                 .filter_map(|c| of.seen(c))
                 .collect();
-            let images = || of.images.iter().copied().cloned().collect();
+            let qmd_copies = || of.qmd_copies.iter().copied().cloned().collect();
             let (states, _) =
-                decoded_with_images(&mut decoder, look.at.pid, &seen, &places, images);
+                decoded_with_qmd_copies(&mut decoder, look.at.pid, &seen, &places, qmd_copies);
             report.rings.channels.extend(states);
             report.processes.push(process(look, of.name));
         }
@@ -157,7 +159,7 @@ struct OfLook<'a> {
     areas: Vec<Area>,
     channels: Vec<&'a Channel>,
     submissions: BTreeMap<u32, Vec<Submission>>,
-    images: Vec<&'a Image>,
+    qmd_copies: Vec<&'a QmdCopy>,
 }
 
 impl<'a> OfLook<'a> {
@@ -186,7 +188,7 @@ impl<'a> OfLook<'a> {
                     device: Some(m.device),
                     ..area(m.start.0, m.len)
                 }),
-                Record::Look(look) => {
+                Record::Snapshot(look) => {
                     let ordinary = look.memory.iter().map(|m| area(m.start.0, m.len));
                     of.areas.extend(ordinary);
                 }
@@ -195,17 +197,17 @@ impl<'a> OfLook<'a> {
                     let all = of.submissions.entry(s.channel.0).or_default();
                     all.push(s.clone());
                 }
-                Record::Image(i) => of.images.push(i),
+                Record::QmdCopy(i) => of.qmd_copies.push(i),
                 _ => {}
             }
         }
         of
     }
 
-    fn seen(&self, c: &'a LookChannel) -> Option<Seen<'_>> {
+    fn seen(&self, c: &'a SnapshotChannel) -> Option<UndecodedChannel<'_>> {
         let id = c.facts.channel;
         let channel = self.channels.iter().find(|of| of.id == id)?;
-        Some(Seen {
+        Some(UndecodedChannel {
             channel,
             get: c.gp_get,
             put: c.gp_put,
@@ -224,7 +226,7 @@ fn read(values: &mut Values, stamps: &Stamps) {
     }
 }
 
-fn process(look: &record::Look, name: &str) -> ProcessReport {
+fn process(look: &record::ProcessSnapshot, name: &str) -> ProcessReport {
     let thread = |t: &record::Thread| record::Thread {
         call: t.syscall.and_then(tasks::call_name),
         ..t.clone()
@@ -246,9 +248,9 @@ fn process(look: &record::Look, name: &str) -> ProcessReport {
 
 impl OfProcess {
     /// A later decoder may need those that this look did not.
-    fn images(&self, images: fn(u32) -> Vec<Image>) -> Vec<Image> {
-        let needed = self.images.clone();
-        needed.unwrap_or_else(|| images(self.snapshot.pid))
+    fn qmd_copies(&self, qmd_copies: fn(u32) -> Vec<QmdCopy>) -> Vec<QmdCopy> {
+        let needed = self.qmd_copies.clone();
+        needed.unwrap_or_else(|| qmd_copies(self.snapshot.pid))
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn add(process: &mut ProcessReport) {
             .map(|(tid, r)| (tid, [r.ip, r.sp, r.fp, r.lr]));
         let entries = entries.collect();
         let (mut native, left_out) =
-            nvcap_process::stacks::look::of_threads(process.pid, &memory, &tids, &entries);
+            nvcap_process::stacks::snapshot::of_threads(process.pid, &memory, &tids, &entries);
         let left_out = left_out.into_iter();
         let note = |what| format!("frames lack names or callers: not read: {what}");
         process.notes.extend(left_out.map(note));

@@ -20,9 +20,9 @@ const MOST_STEPS: usize = 4096;
 /// The most kernels that are kept apart.
 const MOST_WORKS: usize = 1 << 16;
 
-/// A process.
+/// Name and user of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Process {
+pub struct NamedProcess {
     /// Its name.
     pub name: String,
     /// Its user.
@@ -146,7 +146,7 @@ pub struct Tally {
     origin: Option<u64>,
     newest: u64,
     steps: BTreeMap<u64, Step>,
-    processes: BTreeMap<u32, Process>,
+    processes: BTreeMap<u32, NamedProcess>,
     channels: BTreeMap<ChannelId, Channel>,
     works: Vec<Work>,
     numbers: HashMap<(u32, What), u32>,
@@ -199,7 +199,7 @@ impl Tally {
     }
 
     /// The processes.
-    pub fn processes(&self) -> &BTreeMap<u32, Process> {
+    pub fn processes(&self) -> &BTreeMap<u32, NamedProcess> {
         &self.processes
     }
 

@@ -44,16 +44,16 @@ const PART: u32 = 400;
 #[derive(Debug)]
 pub enum Change {
     /// A chosen process uses a GPU.
-    Came(Box<Found>),
+    Came(Box<GpuProcess>),
     /// A chosen process that was told of uses other GPUs by now, or executes another program.
-    Differs(Box<Found>),
+    Differs(Box<GpuProcess>),
     /// A process that was told of has ended; or one that was hidden may be looked into now, and is none of those that are meant.
     Went(u32),
     /// A process that may be meant may not be looked into, whether or not it uses a GPU; and why.
-    Hidden(Box<Found>, String),
+    Hidden(Box<GpuProcess>, String),
     /// A process was told to have mapped memory of a GPU, and ended before it was looked at. It is a chosen one, or ended before that could
     /// be read: then its name is empty.
-    Missed(Box<Found>),
+    Missed(Box<GpuProcess>),
     /// Not all that was to be told of mappings was: a process that used a GPU for some milliseconds may not be known. Once.
     NotAllTold,
     /// Processes that may be meant were not seen, for this reason.
@@ -62,7 +62,7 @@ pub enum Change {
 
 /// A process that was found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct GpuProcess {
     /// Its id.
     pub pid: u32,
     /// Who it is.
@@ -264,7 +264,7 @@ impl Census {
                 && who.is_none_or(|who| self.choice.takes_beside_gpus(who));
             if !is_seen && procfs::has_ended(pid) && is_meant {
                 let identity = mapping.identity.unwrap_or_default();
-                changes.push(Change::Missed(Box::new(Found {
+                changes.push(Change::Missed(Box::new(GpuProcess {
                     pid,
                     identity: Identity { gpus, ..identity },
                     was_there: false,
@@ -463,7 +463,7 @@ impl Census {
             return;
         };
         let found = |identity: &Identity| {
-            Box::new(Found {
+            Box::new(GpuProcess {
                 pid,
                 identity: identity.clone(),
                 was_there: first,

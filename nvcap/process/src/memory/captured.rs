@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     notifier::Notifier,
-    scan::{Effort, Found},
+    scan::{Effort, FoundRing},
 };
 use nvcap_decode::record::{Channel, Segment, Submission};
 use nvcap_decode::wire::entry;
@@ -46,7 +46,7 @@ pub struct ChannelSnapshot {
     /// Channel as a record, with what is known.
     pub channel: Channel,
     /// Ring of the channel as it was found, with the evidence.
-    pub found: Found,
+    pub found: FoundRing,
     /// GP_GET when its ring was read.
     pub get: u32,
     /// GP_PUT when its ring was read: entries go up to it.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use super::{
     captured::{ChannelSnapshot, SnapshotOptions},
     history::{read_ring, used_again},
-    scan::{self, Found, Places},
+    scan::{self, FoundRing, Places},
 };
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::record::{At, ChannelId};
 
 /// Reader of channels: a process's memory and mappings, and what was asked for.
@@ -19,14 +19,14 @@ pub(super) struct Reader<'a, M> {
     pub options: SnapshotOptions<'a>,
 }
 
-impl<M: Peek> Reader<'_, M> {
+impl<M: ReadMemory> Reader<'_, M> {
     /// Reads a channel's newest entries. Of one that goes on, memory is used again all the while: how much of what was asked
     /// for is left in it changes from one millisecond to the next, and the best of several readings is taken. `patience` is the
     /// time that is left for that.
     pub(super) fn see(
         &self,
         id: ChannelId,
-        found: Found,
+        found: FoundRing,
         patience: &mut Duration,
     ) -> ChannelSnapshot {
         let last = self.options.last;
@@ -50,7 +50,7 @@ impl<M: Peek> Reader<'_, M> {
         best
     }
 
-    fn see_once(&self, id: ChannelId, found: Found) -> ChannelSnapshot {
+    fn see_once(&self, id: ChannelId, found: FoundRing) -> ChannelSnapshot {
         let mut seen = ChannelSnapshot {
             channel: found.channel(self.at, id),
             found,

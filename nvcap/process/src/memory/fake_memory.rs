@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::io;
 
 use super::maps::Area;
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::entry;
 
@@ -170,8 +170,8 @@ impl FakeMemory {
     }
 }
 
-impl Peek for FakeMemory {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for FakeMemory {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let n = self.reads.get();
         self.reads.set(n + 1);
         let len = to.len() as u64;

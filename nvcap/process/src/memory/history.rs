@@ -12,11 +12,11 @@ use std::{
 
 use super::{
     captured::ChannelSnapshot,
-    scan::{self, Found, Places},
+    scan::{self, FoundRing, Places},
     va_inference::{self, Window},
 };
 use crate::memory::ring::{self, Ring};
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::record::{How, Segment, Submission};
 use nvcap_decode::wire::{GpuVa, entry};
 
@@ -37,7 +37,7 @@ const FIRST: usize = 3;
 
 /// Reads a channel's newest entries into it.
 pub(super) fn read_ring(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     places: &Places<'_>,
     seen: &mut ChannelSnapshot,
     last: u32,
@@ -88,7 +88,7 @@ pub(super) fn read_ring(
         let n = FIRST.min(put as usize - count);
         let oldest = memory.word(seen.found.ring + 8 * u64::from(put))?;
         if let Some(raw) = raw.get_mut(..8 * n).filter(|_| oldest == 0) {
-            memory.peek(seen.found.ring, raw)?;
+            memory.read_bytes(seen.found.ring, raw)?;
             let raw: Vec<u64> = entry::iter(raw).collect();
             seen.first = submissions(&mut bytes, seen, &raw, 0).0;
         }
@@ -103,7 +103,11 @@ pub(super) fn read_ring(
 }
 
 /// Returns the number of a channel's newest `last` entries that lie where newer ones lie, now. Their bytes are not read.
-pub(super) fn used_again(memory: &impl Peek, found: &Found, last: u32) -> io::Result<u32> {
+pub(super) fn used_again(
+    memory: &impl ReadMemory,
+    found: &FoundRing,
+    last: u32,
+) -> io::Result<u32> {
     let entries = found.entries.max(1);
     let (_, put) = scan::get_put(memory, found.userd)?;
     let (raw, overwritten) = read_entries(memory, found, put % entries, last.min(entries - 1))?;
@@ -114,7 +118,7 @@ pub(super) fn used_again(memory: &impl Peek, found: &Found, last: u32) -> io::Re
 }
 
 /// Returns the entries from `put` on, submitted while pushbuffers were read. Their pushbuffers may lie where older ones did.
-fn submitted_since(memory: &impl Peek, found: &Found, put: u32) -> Vec<u64> {
+fn submitted_since(memory: &impl ReadMemory, found: &FoundRing, put: u32) -> Vec<u64> {
     let entries = found.entries.max(1);
     let Ok((_, now)) = scan::get_put(memory, found.userd) else {
         return Vec::new();
@@ -146,8 +150,8 @@ fn now() -> Instant {
 /// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
 /// read.
 fn read_entries(
-    memory: &impl Peek,
-    found: &Found,
+    memory: &impl ReadMemory,
+    found: &FoundRing,
     put: u32,
     want: u32,
 ) -> io::Result<(Vec<u64>, u32)> {
@@ -165,7 +169,7 @@ fn read_entries(
         let Some(piece) = raw.get_mut(at as usize * 8..(at + run) as usize * 8) else {
             break;
         };
-        memory.peek(found.ring + 8 * u64::from(index), piece)?;
+        memory.read_bytes(found.ring + 8 * u64::from(index), piece)?;
         at += run;
         let (_, later) = scan::get_put(memory, found.userd)?;
         let moved = (later % entries + entries - last) % entries;
@@ -184,7 +188,7 @@ fn read_entries(
 
 /// Entries from `position` on, a submission each, and GP_PUT after each one's bytes were read.
 fn submissions(
-    from: &mut Bytes<'_, impl Peek>,
+    from: &mut Bytes<'_, impl ReadMemory>,
     seen: &mut ChannelSnapshot,
     entries: &[u64],
     position: u64,
@@ -245,7 +249,7 @@ struct Run {
 
 impl Run {
     /// From the first of `entries` on, as far as one lies behind the other. Empty where they do not, or cannot be read.
-    fn read(memory: &impl Peek, places: &Places<'_>, entries: &[u64], base: u64) -> Self {
+    fn read(memory: &impl ReadMemory, places: &Places<'_>, entries: &[u64], base: u64) -> Self {
         let mut run: Option<(u64, u64)> = None;
         for raw in entries {
             let Some((GpuVa(address), len)) = entry::segment_of(*raw, base) else {
@@ -262,7 +266,7 @@ impl Run {
             return Self::default();
         };
         let mut bytes = vec![0; (end - start) as usize];
-        match memory.peek(start, &mut bytes) {
+        match memory.read_bytes(start, &mut bytes) {
             Ok(()) => Self {
                 start,
                 bytes,
@@ -290,7 +294,7 @@ struct Bytes<'a, M> {
     left: u64,
 }
 
-impl<M: Peek> Bytes<'_, M> {
+impl<M: ReadMemory> Bytes<'_, M> {
     /// An entry and the bytes it points to; `run` are some that were read before.
     fn segment(
         &mut self,
@@ -323,7 +327,7 @@ impl<M: Peek> Bytes<'_, M> {
         self.left = left;
         let (bytes, holes) = match run.of(address, len) {
             Some(bytes) => (bytes.to_vec(), Vec::new()),
-            None => self.memory.peek_lax(address, len as usize),
+            None => self.memory.read_bytes_lax(address, len as usize),
         };
         seen.unreadable += holes.iter().map(|h| u64::from(h.len)).sum::<u64>();
         Segment {
@@ -438,7 +442,7 @@ fn give_up_recycled(seen: &mut ChannelSnapshot, since: &[u64], until: &[usize]) 
 
 /// Reads entries whose addresses are the GPU's alone, where their place in the process can be found.
 pub(super) fn resolve(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     places: &Places<'_>,
     channels: &mut [ChannelSnapshot],
 ) -> Vec<Window> {
@@ -475,7 +479,7 @@ pub(super) fn resolve(
                     .iter()
                     .find_map(|w| w.cpu_of(address, u64::from(len)));
                 if let (true, Some(cpu)) = (segment.bytes.is_empty(), cpu) {
-                    (segment.bytes, segment.holes) = memory.peek_lax(cpu, len as usize);
+                    (segment.bytes, segment.holes) = memory.read_bytes_lax(cpu, len as usize);
                     filled += 1;
                 }
             }

@@ -8,7 +8,7 @@
 //! runlist contradicts what the channel's stream does.
 
 use super::maps::Area;
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::record::Device;
 use nvcap_decode::wire::words::u32_at;
 
@@ -28,7 +28,7 @@ pub struct Notifier {
 }
 
 /// All pages that hold a token, by address.
-pub(crate) fn notifiers(memory: &impl Peek, areas: &[Area]) -> Vec<Notifier> {
+pub(crate) fn notifiers(memory: &impl ReadMemory, areas: &[Area]) -> Vec<Notifier> {
     let mut all: Vec<Notifier> = areas
         .iter()
         .filter(|a| {
@@ -36,7 +36,7 @@ pub(crate) fn notifiers(memory: &impl Peek, areas: &[Area]) -> Vec<Notifier> {
         })
         .filter_map(|a| {
             let mut b = [0; 32];
-            memory.peek(a.start, &mut b).ok()?;
+            memory.read_bytes(a.start, &mut b).ok()?;
             parse(a.start, &b)
         })
         .collect();

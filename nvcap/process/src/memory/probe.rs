@@ -11,7 +11,7 @@ use super::{
     maps, scan, snapshot,
 };
 use crate::procfs;
-use crate::procfs::mem::{Memory, Peek};
+use crate::procfs::mem::{Memory, ReadMemory};
 use nvcap_decode::decode::event::Engine;
 use nvcap_decode::record::{At, ChannelId, CpuVa, Life, Process, Record};
 
@@ -51,7 +51,7 @@ pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     let mut found = scan::rings(&memory, &areas);
     // Of slots that are all zero those before a used one are channels; of those behind nothing can be said.
     let all = found.len();
-    let area_of = |f: &scan::Found| {
+    let area_of = |f: &scan::FoundRing| {
         let area = areas.iter().find(|a| a.start <= f.ring && f.ring < a.end);
         area.map(|a| a.start)
     };
@@ -86,10 +86,10 @@ const LAST: u32 = 4;
 
 /// Returns the engines that used channels feed, as `nvcap dump` knows them.
 fn engines(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     areas: &[maps::Area],
     at: At,
-    found: &[scan::Found],
+    found: &[scan::FoundRing],
     first: u32,
 ) -> Vec<(ChannelId, Engine)> {
     let places = scan::Places::new(areas);

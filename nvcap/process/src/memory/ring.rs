@@ -6,7 +6,7 @@
 
 use std::io;
 
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::{
     record::{MOST_BYTES, Segment},
     wire::entry,
@@ -38,14 +38,19 @@ pub fn position(put: u32, seen: u64, entries: u32) -> u64 {
 ///
 /// # Errors
 /// When the ring cannot be read.
-pub fn entries(memory: &impl Peek, ring: Ring, position: u64, end: u64) -> io::Result<Vec<u64>> {
+pub fn entries(
+    memory: &impl ReadMemory,
+    ring: Ring,
+    position: u64,
+    end: u64,
+) -> io::Result<Vec<u64>> {
     let size = u64::from(ring.entries.max(1));
     let mut all = Vec::with_capacity((end - position) as usize);
     let mut at = position;
     while at < end {
         let run = (end - at).min(size - at % size).min(RUN);
         let mut raw = vec![0; run as usize * 8];
-        memory.peek(ring.address + 8 * (at % size), &mut raw)?;
+        memory.read_bytes(ring.address + 8 * (at % size), &mut raw)?;
         all.extend(entry::iter(&raw));
         at += run;
     }
@@ -66,7 +71,7 @@ fn spans(entries: &[u64], extended: &mut u64, translate: impl Fn(u64) -> u64) ->
 /// process's. `buffer` is room that is kept from one call to the next: memory that is new to this program costs a page
 /// fault every 4 KiB, as much as reading into it.
 pub fn segments(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     entries: &[u64],
     extended: &mut u64,
     buffer: &mut Vec<u8>,
@@ -94,7 +99,7 @@ pub fn segments(
         if buffer.len() < size {
             buffer.resize(size, 0);
         }
-        let whole = end > start && memory.peek(from, &mut buffer[..size]).is_ok();
+        let whole = end > start && memory.read_bytes(from, &mut buffer[..size]).is_ok();
         for i in first..next {
             let (address, len) = (spans[i].0, spans[i].1 as usize);
             // What there is no room for counts as unreadable.
@@ -106,7 +111,7 @@ pub fn segments(
                 let at = (address - from) as usize;
                 segments[i].bytes = buffer[at..at + len].to_vec();
             } else {
-                (segments[i].bytes, segments[i].holes) = memory.peek_lax(address, len);
+                (segments[i].bytes, segments[i].holes) = memory.read_bytes_lax(address, len);
             }
         }
         first = next;
@@ -135,9 +140,9 @@ fn joint(spans: &[(u64, u64)], first: usize) -> (usize, u64, u64) {
 }
 
 /// The `len` bytes at `at`; `None` where they cannot be read.
-pub fn bytes(memory: &impl Peek, at: u64, len: usize) -> Option<Vec<u8>> {
+pub fn bytes(memory: &impl ReadMemory, at: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; len];
-    memory.peek(at, &mut bytes).ok()?;
+    memory.read_bytes(at, &mut bytes).ok()?;
     Some(bytes)
 }
 
@@ -163,8 +168,8 @@ mod tests {
     /// Memory that can be read anywhere.
     struct Zeros;
 
-    impl Peek for Zeros {
-        fn peek(&self, _at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Zeros {
+        fn read_bytes(&self, _at: u64, to: &mut [u8]) -> io::Result<()> {
             to.fill(0);
             Ok(())
         }

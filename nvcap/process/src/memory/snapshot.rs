@@ -11,13 +11,13 @@ use super::{
     channel_snapshot::Reader,
     history::resolve,
     maps::{self, Area},
-    scan::{self, Effort, Found, Places},
+    scan::{self, Effort, FoundRing, Places},
     tokens::name_tokens,
     va_inference::Window,
 };
 use crate::clock;
 use crate::procfs;
-use crate::procfs::mem::{Memory, Peek};
+use crate::procfs::mem::{Memory, ReadMemory};
 use nvcap_decode::record::{At, ChannelId, CpuVa, Device, Life, Process, Record};
 
 /// State of a process, as seen at one look.
@@ -54,18 +54,18 @@ pub fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> io::Result<(M
     let start = Instant::now();
     let areas = maps::areas(pid)?;
     let name = procfs::name(pid, None).unwrap_or_default();
-    let looked_at = LookedAt {
+    let target = SnapshotTarget {
         pid,
         name,
         areas,
         start,
     };
-    let snapshot = of(&memory, looked_at, first, options);
+    let snapshot = of(&memory, target, first, options);
     Ok((memory, snapshot))
 }
 
-/// A process that is looked at.
-struct LookedAt {
+/// Process that a snapshot is taken of.
+struct SnapshotTarget {
     pid: u32,
     name: String,
     /// Its mappings.
@@ -75,8 +75,13 @@ struct LookedAt {
 }
 
 /// Looks as [`take`] does, on any memory.
-fn of(memory: &impl Peek, process: LookedAt, first: u32, options: SnapshotOptions<'_>) -> Snapshot {
-    let LookedAt {
+fn of(
+    memory: &impl ReadMemory,
+    process: SnapshotTarget,
+    first: u32,
+    options: SnapshotOptions<'_>,
+) -> Snapshot {
+    let SnapshotTarget {
         pid,
         name,
         areas,
@@ -137,16 +142,21 @@ fn of(memory: &impl Peek, process: LookedAt, first: u32, options: SnapshotOption
 }
 
 /// Adds what the user names: it is believed, as far as it is there. A GPU that is not named is the one whose memory USERD lies in.
-fn add_known(memory: &impl Peek, places: &Places<'_>, given: &[KnownRing], found: &mut Vec<Found>) {
+fn add_known(
+    memory: &impl ReadMemory,
+    places: &Places<'_>,
+    given: &[KnownRing],
+    found: &mut Vec<FoundRing>,
+) {
     for g in given {
         let Ok((get, put)) = scan::get_put(memory, g.userd) else {
             continue;
         };
-        let same = |f: &&mut Found| f.userd == g.userd;
+        let same = |f: &&mut FoundRing| f.userd == g.userd;
         match found.iter_mut().find(same) {
             Some(f) if f.used => {}
             slot => {
-                let it = Found {
+                let it = FoundRing {
                     gpu: g.gpu.or_else(|| places.at(g.userd)?.gpu()),
                     ring: g.ring,
                     entries: g.entries,
@@ -202,14 +212,14 @@ impl Snapshot {
 
 /// The 8 (or, at the end of a mapping, 4) bytes at an address that a semaphore has: `None` where it is not the process's,
 /// or lies in managed memory, which a read from outside would move away from the GPU.
-pub fn read_semaphore(memory: &impl Peek, places: &Places<'_>, address: u64) -> Option<u64> {
+pub fn read_semaphore(memory: &impl ReadMemory, places: &Places<'_>, address: u64) -> Option<u64> {
     let area = places.at(address)?;
     if area.device() == Some(Device::Uvm) {
         return None;
     }
     let mut b = [0; 8];
     let len = if address + 8 <= area.end { 8 } else { 4 };
-    memory.peek(address, b.get_mut(..len)?).ok()?;
+    memory.read_bytes(address, b.get_mut(..len)?).ok()?;
     Some(u64::from_le_bytes(b))
 }
 
@@ -227,12 +237,16 @@ pub struct RingToken {
 
 /// The tokens, as far as the order of channels and error notifiers tells them (`notifier`): of all channels that lie as libcuda
 /// lays them out, or of none.
-pub fn tokens(memory: &impl Peek, areas: &[Area]) -> Vec<RingToken> {
+pub fn tokens(memory: &impl ReadMemory, areas: &[Area]) -> Vec<RingToken> {
     tokens_found(memory, areas, Effort::Habit)
 }
 
 /// Returns what [`tokens`] does, of the channels that are found with this effort.
-pub(super) fn tokens_found(memory: &impl Peek, areas: &[Area], effort: Effort) -> Vec<RingToken> {
+pub(super) fn tokens_found(
+    memory: &impl ReadMemory,
+    areas: &[Area],
+    effort: Effort,
+) -> Vec<RingToken> {
     let options = SnapshotOptions {
         last: TOKENS_LAST,
         before: 0,
@@ -240,7 +254,7 @@ pub(super) fn tokens_found(memory: &impl Peek, areas: &[Area], effort: Effort) -
         known_rings: &[],
         patience: Duration::ZERO,
     };
-    let process = LookedAt {
+    let process = SnapshotTarget {
         pid: 0,
         name: String::new(),
         areas: areas.to_vec(),
@@ -262,11 +276,16 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    fn taken(memory: &impl Peek, areas: &[Area], last: u32) -> Snapshot {
+    fn taken(memory: &impl ReadMemory, areas: &[Area], last: u32) -> Snapshot {
         taken_in(memory, areas, last, Duration::ZERO)
     }
 
-    fn taken_in(memory: &impl Peek, areas: &[Area], last: u32, patience: Duration) -> Snapshot {
+    fn taken_in(
+        memory: &impl ReadMemory,
+        areas: &[Area],
+        last: u32,
+        patience: Duration,
+    ) -> Snapshot {
         let options = SnapshotOptions {
             last,
             before: 0,
@@ -274,7 +293,7 @@ mod tests {
             known_rings: &[],
             patience,
         };
-        let process = LookedAt {
+        let process = SnapshotTarget {
             pid: 7,
             name: "made up".to_owned(),
             areas: areas.to_vec(),
@@ -345,8 +364,8 @@ mod tests {
         left: Cell<u64>,
     }
 
-    impl Peek for Going {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Going {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
             if to.len() >= 0x1_0000 {
                 self.runs.set(self.runs.get() + 1);
                 if self.runs.get() == 2 {
@@ -357,7 +376,7 @@ mod tests {
                     }
                 }
             }
-            self.memory.borrow().peek(at, to)
+            self.memory.borrow().read_bytes(at, to)
         }
     }
 
@@ -510,8 +529,8 @@ mod tests {
         step: u64,
     }
 
-    impl Peek for Moving {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Moving {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
             let ring = Ring::slot(0);
             if at == ring.userd + 0x88 {
                 for _ in 0..self.step {
@@ -521,7 +540,7 @@ mod tests {
                     self.position.set(n + 1);
                 }
             }
-            self.memory.borrow().peek(at, to)
+            self.memory.borrow().read_bytes(at, to)
         }
     }
 

@@ -7,16 +7,16 @@ use super::{
     captured::ChannelSnapshot,
     maps::Area,
     notifier,
-    scan::{self, Found, Places},
+    scan::{self, FoundRing, Places},
 };
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::wire::stream::{Item, Stream};
 
 /// Gives channels their tokens where the order of their slots and notifiers tells them.
 pub(super) fn name_tokens(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     areas: &[Area],
-    found: &[Found],
+    found: &[FoundRing],
     channels: &mut [ChannelSnapshot],
 ) {
     let gpus: std::collections::BTreeSet<Option<u32>> = found.iter().map(|f| f.gpu).collect();

@@ -5,7 +5,7 @@
 //! methods, and other data does not end where a segment ends.
 
 use super::scan::Places;
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::record::Device;
 use nvcap_decode::wire::header::Header;
 use nvcap_decode::wire::words::u32s;
@@ -44,7 +44,7 @@ impl Window {
 
 /// Finds the window in which the newest of `segments` (address for the GPU and bytes, oldest first) lie.
 pub(super) fn window(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     places: &Places<'_>,
     segments: &[(u64, u32)],
 ) -> Option<Window> {
@@ -89,7 +89,7 @@ pub(super) fn window(
 }
 
 /// Tells whether enough of the segments are pushbuffers when they are shifted so.
-fn fits(memory: &impl Peek, segments: &[(u64, u32)], shift: u64) -> bool {
+fn fits(memory: &impl ReadMemory, segments: &[(u64, u32)], shift: u64) -> bool {
     let (mut whole, mut headers) = (0, 0);
     for (n, (address, len)) in segments.iter().enumerate() {
         // Most shifts are given up at the first two.
@@ -98,7 +98,7 @@ fn fits(memory: &impl Peek, segments: &[(u64, u32)], shift: u64) -> bool {
         }
         let mut bytes = vec![0; *len as usize];
         if memory
-            .peek(address.wrapping_add(shift), &mut bytes)
+            .read_bytes(address.wrapping_add(shift), &mut bytes)
             .is_err()
         {
             return false;
@@ -168,7 +168,7 @@ mod tests {
         let (mut memory, segments) = graphics();
         let copy: Vec<u8> = {
             let mut b = vec![0; 0x2000];
-            memory.peek(0x7f00_3000_0000, &mut b).unwrap();
+            memory.read_bytes(0x7f00_3000_0000, &mut b).unwrap();
             b
         };
         memory.put_bytes(0x7f00_2010_0000, &copy);

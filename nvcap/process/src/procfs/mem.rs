@@ -5,10 +5,10 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use super::served;
 use nvcap_decode::wire::Hole;
-pub use nvcap_decode::wire::peek::Peek;
+pub use nvcap_decode::wire::read_memory::ReadMemory;
 
-impl Peek for Memory {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Memory {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         self.read(at, to)
     }
 }
@@ -45,7 +45,7 @@ impl Memory {
 
     /// Reads `len` bytes; pages that cannot be read become zero and are listed.
     pub fn read_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
-        self.peek_lax(at, len)
+        self.read_bytes_lax(at, len)
     }
 }
 /// The ordinary memory of a process, which `process_vm_readv` reads: what lies in RAM. Pages of a device's registers are
@@ -152,8 +152,8 @@ impl Ranges {
     }
 }
 
-impl Peek for Ordinary {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Ordinary {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         match self.read(&[(at, to.len())], to)? {
             n if n == to.len() => Ok(()),
             _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),

@@ -11,7 +11,7 @@
 //! - `unwind`: from registers and bytes to return addresses.
 //! - `resolve`: all of it: from a stack of the queue to frames.
 //! - `merge`: the frames of Python in the place of the interpreter's.
-//! - `look`: the stacks of all threads at one look, for `nvcap dump`.
+//! - `snapshot`: the stacks of all threads at one look, for `nvcap dump`.
 //! - `sample`: registers and stacks of threads that run in user mode.
 //! - `api`: which function of CUDA's interface was called.
 //! - `guard`: what other crates' parsers cannot do to a trace.
@@ -28,10 +28,10 @@ mod dwarf;
 mod elf;
 mod guard;
 pub mod left_out;
-pub mod look;
 mod merge;
 mod modules;
 pub mod queue;
 pub mod resolve;
 mod sample;
+pub mod snapshot;
 mod unwind;

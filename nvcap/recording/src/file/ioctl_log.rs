@@ -109,7 +109,7 @@ pub fn read_file(path: &Path, options: LogOptions) -> Result<Log, Error> {
     Ok(log)
 }
 
-/// Reads a log's text. Lines that are not of the form are listed ([`Log::bad_lines`]) and passed over. Of a log that was cut
+/// Reads a log's text. Lines that are not of the form are listed ([`Log::bad_lines`]) and skipped. Of a log that was cut
 /// the whole lines are read, and [`Log::cut`] says why the rest is missing.
 ///
 /// # Errors

@@ -124,7 +124,7 @@ pub fn by_head(head: &[u8]) -> Kind {
 }
 
 fn is_recording(head: &[u8]) -> bool {
-    crate::capture::is_recording(head)
+    crate::recording::is_recording(head)
 }
 
 /// Tells whether bytes are text: UTF-8 without control characters; the last character may be cut.

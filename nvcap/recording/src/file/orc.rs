@@ -13,7 +13,7 @@
 //!
 //! Damage does not stop the reader. A file that was cut gives every whole record, then what is there of the last one
 //! (its missing bytes are a hole), then an error that says where it was cut. At bytes that are no record the reader searches for
-//! the next magic, and gives an error that says how many bytes it passed over. After 1 GiB without a magic it gives up.
+//! the next magic, and gives an error that says how many bytes it skipped. After 1 GiB without a magic it gives up.
 
 mod channels;
 
@@ -44,7 +44,7 @@ const MOST_RECORD: usize = MOST_BYTES;
 const MOST_ZEROS: usize = 64 << 20;
 /// The most bytes that are searched for the next record. A damaged capture has a record before that; a file without end
 /// (`/dev/zero`) never has one.
-const MOST_PASSED: u64 = 1 << 30;
+const MOST_SKIPPED: u64 = 1 << 30;
 
 /// Error in a capture.
 #[derive(Debug, thiserror::Error)]
@@ -81,20 +81,20 @@ pub enum Error {
     Damaged {
         /// Offset of the place in the file, B.
         offset: u64,
-        /// Number of bytes that were passed over.
+        /// Number of bytes that were skipped.
         skipped: u64,
         /// Mismatch that was found there.
         why: Damage,
     },
     /// The search for the next record was given up.
     #[error(
-        "no record at byte {offset} ({why}), nor in the {passed} B from there on: it is no capture, and the rest is not read"
+        "no record at byte {offset} ({why}), nor in the {skipped} B from there on: it is no capture, and the rest is not read"
     )]
     GivenUp {
         /// Offset of the place in the file, B.
         offset: u64,
         /// Number of bytes that were searched.
-        passed: u64,
+        skipped: u64,
         /// Mismatch that was found there.
         why: Damage,
     },
@@ -140,7 +140,7 @@ pub struct Orc<R> {
     /// At the next record.
     file: ReadAhead<R>,
     done: bool,
-    most_passed: u64,
+    most_skipped: u64,
     pid: u32,
     known: Channels,
     rings: Vec<Ring>,
@@ -320,7 +320,7 @@ impl<R: Read> Orc<R> {
         Self {
             file: ReadAhead::new(reader),
             done: false,
-            most_passed: MOST_PASSED,
+            most_skipped: MOST_SKIPPED,
             pid: 0,
             known: Channels::default(),
             rings: Vec::new(),
@@ -464,14 +464,14 @@ impl<R: Read> Orc<R> {
                     why,
                 };
             }
-            let passed = rest.len().saturating_sub(3);
-            self.file.pass(passed);
-            skipped += passed as u64;
-            if skipped >= self.most_passed {
+            let searched = rest.len().saturating_sub(3);
+            self.file.pass(searched);
+            skipped += searched as u64;
+            if skipped >= self.most_skipped {
                 self.done = true;
                 return Error::GivenUp {
                     offset,
-                    passed: skipped,
+                    skipped,
                     why,
                 };
             }
@@ -568,13 +568,16 @@ mod tests {
         for (head, records) in [(Vec::new(), 0), (record, 2)] {
             let offset_of_zeros = head.len() as u64;
             let mut orc = Orc::new(io::Cursor::new(head).chain(io::repeat(0)));
-            orc.most_passed = 3 << 20;
+            orc.most_skipped = 3 << 20;
             let mut all: Vec<_> = orc.collect();
-            let Some(Err(Error::GivenUp { offset, passed, .. })) = all.pop() else {
+            let Some(Err(Error::GivenUp {
+                offset, skipped, ..
+            })) = all.pop()
+            else {
                 panic!("{all:?}");
             };
             assert_eq!(offset, offset_of_zeros);
-            assert!(passed >= 3 << 20);
+            assert!(skipped >= 3 << 20);
             assert_eq!(all.iter().filter(|r| r.is_ok()).count(), records);
             assert_eq!(all.len(), records);
         }

@@ -11,7 +11,7 @@ use crate::read_ahead::{Failed, ReadAhead};
 /// The shortest block: type, length, length again.
 const SHORTEST: usize = 12;
 /// The most bytes that are searched for the next block.
-const MOST_PASSED: u64 = 1 << 30;
+const MOST_SKIPPED: u64 = 1 << 30;
 
 /// A block, as far as a reader of packets has a use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,19 +63,21 @@ pub enum Damage {
     #[error(
         "no block at byte {offset}: {skipped} B are passed over, and reading goes on behind them"
     )]
-    Passed {
+    Skipped {
         /// Offset of the place in the file, B.
         offset: u64,
-        /// Number of bytes that were passed over.
+        /// Number of bytes that were skipped.
         skipped: u64,
     },
     /// The search for the next block was given up.
-    #[error("no block at byte {offset}, nor in the {passed} B from there on: the rest is not read")]
+    #[error(
+        "no block at byte {offset}, nor in the {skipped} B from there on: the rest is not read"
+    )]
     GivenUp {
         /// Offset of the place in the file, B.
         offset: u64,
         /// Number of bytes that were searched.
-        passed: u64,
+        skipped: u64,
     },
 }
 
@@ -143,7 +145,7 @@ impl<R: Read> Blocks<R> {
                     let skipped = self.position() - begin;
                     return match skipped {
                         0 => Ok(Some(len)),
-                        _ => Err(Damage::Passed {
+                        _ => Err(Damage::Skipped {
                             offset: begin,
                             skipped,
                         }),
@@ -152,12 +154,12 @@ impl<R: Read> Blocks<R> {
                 Here::Needs(wanted) => wanted,
                 Here::Nothing => {
                     self.file.pass(1);
-                    let passed = self.position() - begin;
-                    if passed > MOST_PASSED {
+                    let skipped = self.position() - begin;
+                    if skipped > MOST_SKIPPED {
                         self.done = true;
                         return Err(Damage::GivenUp {
                             offset: begin,
-                            passed,
+                            skipped,
                         });
                     }
                     continue;
@@ -171,7 +173,7 @@ impl<R: Read> Blocks<R> {
             if self.file.rest().is_empty() {
                 return match self.position() - begin {
                     0 => Ok(None),
-                    skipped => Err(Damage::Passed {
+                    skipped => Err(Damage::Skipped {
                         offset: begin,
                         skipped,
                     }),

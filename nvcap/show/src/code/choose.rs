@@ -1,7 +1,7 @@
 //! Functions that a name or a pattern means.
 
 use crate::output::kernel_name::{demangled, short};
-use nvcap_decode::cubin::{Function, Image};
+use nvcap_decode::cubin::{Cubin, Function};
 
 /// The most names that a message proposes.
 const MOST_PROPOSED: usize = 5;
@@ -10,14 +10,14 @@ const MOST_PROPOSED: usize = 5;
 #[derive(Clone, Copy)]
 pub struct Choice<'a> {
     /// Image that has the function.
-    pub image: &'a Image,
+    pub image: &'a Cubin,
     /// Function that was chosen.
     pub function: &'a Function,
 }
 
 /// The functions that are meant, in the order of the images: by the mangled name, the demangled one, or the short
 /// one, whole or with `*` and `?` for any text and any character.
-pub fn chosen<'a>(images: &'a [Image], what: &str) -> Vec<Choice<'a>> {
+pub fn chosen<'a>(images: &'a [Cubin], what: &str) -> Vec<Choice<'a>> {
     let all = images.iter().flat_map(|image| {
         let functions = image.functions.iter();
         functions.map(move |function| Choice { image, function })
@@ -36,7 +36,7 @@ pub fn chosen<'a>(images: &'a [Image], what: &str) -> Vec<Choice<'a>> {
 }
 
 /// Names that have the text in them, for a message; the first few, each once.
-pub fn proposed(images: &[Image], what: &str) -> Vec<String> {
+pub fn proposed(images: &[Cubin], what: &str) -> Vec<String> {
     let what = what.to_lowercase();
     let mut names: Vec<String> = Vec::new();
     for function in images.iter().flat_map(|image| &image.functions) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::output::kernel_name::{demangled, parameters};
-use nvcap_decode::cubin::{Function, Image, control::Control};
+use nvcap_decode::cubin::{Cubin, Function, control::Control};
 use nvcap_decode::record::Kernel;
 
 /// A disassembler's answer for a place in the code.
@@ -21,7 +21,7 @@ pub struct Said {
 /// Code that is listed.
 pub struct Listing<'a> {
     /// The function, and its image; none for code that was seen at an address.
-    pub function: Option<(&'a Image, &'a Function)>,
+    pub function: Option<(&'a Cubin, &'a Function)>,
     /// Kernel that named the function, where the function's address was asked for.
     pub named: Option<&'a Kernel>,
     /// Its address on the GPU, where that is what is known.

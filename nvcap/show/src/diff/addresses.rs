@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::collect::{Capture, Line};
+use super::collect::{Line, RecordingLines};
 use super::line::{Address, Kind};
 
 /// Numbers of addresses of one recording, by kind in the order of first use, from 1.
@@ -10,12 +10,12 @@ use super::line::{Address, Kind};
 pub(super) struct Numbers(HashMap<Address, u32>);
 
 impl Numbers {
-    pub(super) fn of(capture: &Capture) -> Self {
-        let mut lines: Vec<&Line> = capture.channels.iter().flat_map(|c| &c.lines).collect();
+    pub(super) fn of(recording: &RecordingLines) -> Self {
+        let mut lines: Vec<&Line> = recording.channels.iter().flat_map(|c| &c.lines).collect();
         lines.sort_unstable_by_key(|line| line.place);
         let mut last: HashMap<Kind, u32> = HashMap::new();
         let mut numbers = HashMap::new();
-        for address in lines.into_iter().flat_map(|line| capture.of(line)) {
+        for address in lines.into_iter().flat_map(|line| recording.of(line)) {
             numbers.entry(*address).or_insert_with(|| {
                 let last = last.entry(address.kind).or_default();
                 *last += 1;

@@ -9,7 +9,7 @@ use crate::output::names::EngineName;
 use nvcap_decode::record::ChannelId;
 
 use super::addresses::{Numbers, Renamed};
-use super::collect::{Capture, ChannelLines, Line};
+use super::collect::{ChannelLines, Line, RecordingLines};
 use super::line::Kind;
 use super::sums::{Sum, sums};
 
@@ -42,7 +42,7 @@ pub(super) struct Hunk {
 /// A channel of A beside one of B; one of them alone where the other recording has none.
 #[derive(Debug)]
 pub(super) struct Pair {
-    /// Places in [`Capture::channels`].
+    /// Places in [`RecordingLines::channels`].
     pub a: Option<usize>,
     pub b: Option<usize>,
     pub hunks: Vec<Hunk>,
@@ -77,7 +77,7 @@ impl Comparison {
 }
 
 /// Compares.
-pub fn compare(a: &Capture, b: &Capture, options: Options) -> Comparison {
+pub fn compare(a: &RecordingLines, b: &RecordingLines, options: Options) -> Comparison {
     let named = !a.counts.kernels.is_empty() && !b.counts.kernels.is_empty();
     let observed = a.observed || b.observed;
     let mut pairs: Vec<(Pair, Vec<Edit>)> = channels(a, b)
@@ -132,7 +132,7 @@ fn kind_of(channel: &ChannelLines) -> String {
 }
 
 /// Channels of the same kind of engine, in the order of their first use.
-fn channels(a: &Capture, b: &Capture) -> Vec<(Option<usize>, Option<usize>)> {
+fn channels(a: &RecordingLines, b: &RecordingLines) -> Vec<(Option<usize>, Option<usize>)> {
     let mut of_b: HashMap<String, Vec<usize>> = HashMap::new();
     for (at, channel) in b.channels.iter().enumerate().rev() {
         of_b.entry(kind_of(channel)).or_default().push(at);
@@ -153,8 +153,8 @@ fn channels(a: &Capture, b: &Capture) -> Vec<(Option<usize>, Option<usize>)> {
 }
 
 /// The lines of a channel that are compared.
-pub(super) fn lines(capture: &Capture, at: Option<usize>, observed: bool) -> Vec<&Line> {
-    let channel = at.and_then(|at| capture.channels.get(at));
+pub(super) fn lines(recording: &RecordingLines, at: Option<usize>, observed: bool) -> Vec<&Line> {
+    let channel = at.and_then(|at| recording.channels.get(at));
     let lines = channel.map_or(&[][..], |c| &c.lines);
     lines
         .iter()
@@ -214,8 +214,8 @@ fn edits(a: &[&Line], b: &[&Line], named: bool) -> Vec<Edit> {
 
 /// Checks that aligned lines, in the order of A, have the addresses that were aligned before. Others make a change.
 fn check_addresses(
-    a: &Capture,
-    b: &Capture,
+    a: &RecordingLines,
+    b: &RecordingLines,
     pairs: &mut [(Pair, Vec<Edit>)],
     observed: bool,
     options: Options,
@@ -272,16 +272,16 @@ fn check_addresses(
 /// A launch that changed still has the program that it had: launches of one change stand for each other in turn, where nothing is known of
 /// their programs.
 fn pair_changed_programs(
-    a: &Capture,
-    b: &Capture,
+    a: &RecordingLines,
+    b: &RecordingLines,
     edits: &[Edit],
     of: (&[&Line], &[&Line]),
     renamed: &mut Renamed,
 ) {
     let is_both = |edit: &Edit| matches!(edit, Edit::Both(..));
     for change in edits.split(is_both).filter(|change| !change.is_empty()) {
-        let program = |capture: &Capture, line: Option<&&Line>| {
-            let addresses = capture.of(line?);
+        let program = |recording: &RecordingLines, line: Option<&&Line>| {
+            let addresses = recording.of(line?);
             addresses
                 .iter()
                 .find(|at| at.kind == Kind::Program)
@@ -345,9 +345,9 @@ fn passed((mut a, mut b): (u32, u32), edits: &[Edit]) -> (u32, u32) {
 }
 
 /// A pair of channels as people read it: `ch3 gr`, or `ch3 gr / ch4 gr` where the numbers differ.
-pub(super) fn name_of(pair: &Pair, a: &Capture, b: &Capture) -> String {
-    let name = |capture: &Capture, at: Option<usize>| {
-        let channel = at.and_then(|at| capture.channels.get(at))?;
+pub(super) fn name_of(pair: &Pair, a: &RecordingLines, b: &RecordingLines) -> String {
+    let name = |recording: &RecordingLines, at: Option<usize>| {
+        let channel = at.and_then(|at| recording.channels.get(at))?;
         Some(format!("ch{} {}", channel.id.0, EngineName(channel.engine)))
     };
     match (name(a, pair.a), name(b, pair.b)) {
@@ -360,8 +360,8 @@ pub(super) fn name_of(pair: &Pair, a: &Capture, b: &Capture) -> String {
 }
 
 /// A channel's number in its trace.
-pub(super) fn number_of(capture: &Capture, at: Option<usize>) -> Option<ChannelId> {
-    Some(capture.channels.get(at?)?.id)
+pub(super) fn number_of(recording: &RecordingLines, at: Option<usize>) -> Option<ChannelId> {
+    Some(recording.channels.get(at?)?.id)
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub(super) struct Line {
     pub kernel: Option<u32>,
     /// Its place among all lines of the recording.
     pub place: u32,
-    /// Its first address in [`Capture::addresses`], and how many it has.
+    /// Its first address in [`RecordingLines::addresses`], and how many it has.
     pub first: u32,
     pub addresses: u8,
     /// It is a submission's.
@@ -79,7 +79,7 @@ pub(super) struct Counts {
 
 /// A recording as its lines.
 #[derive(Debug, Default)]
-pub struct Capture {
+pub struct RecordingLines {
     /// In the order of their first use.
     pub(super) channels: Vec<ChannelLines>,
     pub(super) addresses: Vec<Address>,
@@ -90,7 +90,7 @@ pub struct Capture {
     pub(super) observed: bool,
 }
 
-impl Capture {
+impl RecordingLines {
     pub(super) fn of(&self, line: &Line) -> &[Address] {
         let first = line.first as usize;
         let end = first + usize::from(line.addresses);
@@ -101,8 +101,8 @@ impl Capture {
 /// Collects the lines of one recording.
 pub struct Collect<'w> {
     words: &'w mut Words,
-    capture: Capture,
-    /// Index of each channel in the capture.
+    recording: RecordingLines,
+    /// Index of each channel in the recording.
     at: HashMap<ChannelId, usize>,
     lines: u32,
     filtered: bool,
@@ -113,44 +113,44 @@ impl<'w> Collect<'w> {
     pub fn new(words: &'w mut Words, filtered: bool) -> Self {
         Self {
             words,
-            capture: Capture::default(),
+            recording: RecordingLines::default(),
             at: HashMap::new(),
             lines: 0,
             filtered,
         }
     }
 
-    /// Returns the capture.
-    pub fn capture(self) -> Capture {
-        self.capture
+    /// Returns the lines of the recording.
+    pub fn recording(self) -> RecordingLines {
+        self.recording
     }
 
     fn put(&mut self, event: &Event<'_>, text: &str, addresses: &[Address], kernel: Option<u32>) {
         if self.lines as usize >= MOST_LINES {
-            self.capture.not_kept += 1;
+            self.recording.not_kept += 1;
             return;
         }
         let c = event.context;
-        let capture = &mut self.capture;
+        let recording = &mut self.recording;
         let at = *self.at.entry(c.channel).or_insert_with(|| {
-            capture.channels.push(ChannelLines {
+            recording.channels.push(ChannelLines {
                 id: c.channel,
                 engine: c.engine,
                 lines: Vec::new(),
             });
-            capture.channels.len() - 1
+            recording.channels.len() - 1
         });
         let line = Line {
             text: self.words.id(text),
             kernel,
             place: self.lines,
-            first: capture.addresses.len() as u32,
+            first: recording.addresses.len() as u32,
             addresses: addresses.len() as u8,
             doorbell: matches!(event.body, Body::Submission(_)),
         };
         self.lines += 1;
-        capture.addresses.extend_from_slice(addresses);
-        if let Some(channel) = capture.channels.get_mut(at) {
+        recording.addresses.extend_from_slice(addresses);
+        if let Some(channel) = recording.channels.get_mut(at) {
             channel.lines.push(line);
             if channel.engine == Engine::Unknown {
                 channel.engine = c.engine;
@@ -160,14 +160,14 @@ impl<'w> Collect<'w> {
 
     fn operation(&mut self, event: &Event<'_>, op: &Operation) {
         let (name, of, bytes) = class_of(op);
-        let sum = self.capture.counts.operations.entry((name, of));
+        let sum = self.recording.counts.operations.entry((name, of));
         let sum = sum.or_default();
         *sum = (sum.0 + 1, sum.1.saturating_add(bytes));
         let (text, addresses) = line::operation(event.context.at.pid, op);
         let mut kernel = None;
         if let Operation::Launch(l) = op {
             kernel = l.kernel.as_ref().map(|k| self.words.id(&k.name));
-            let counts = &mut self.capture.counts;
+            let counts = &mut self.recording.counts;
             match (kernel, addresses.last()) {
                 _ if l.kind == LaunchKind::Companion => {}
                 (Some(kernel), _) => *counts.kernels.entry(kernel).or_default() += 1,
@@ -193,8 +193,8 @@ impl Sink for Collect<'_> {
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         match &event.body {
             Body::Submission(s) => {
-                self.capture.observed |= event.context.how == How::Observed;
-                let sum = &mut self.capture.counts.submissions;
+                self.recording.observed |= event.context.how == How::Observed;
+                let sum = &mut self.recording.counts.submissions;
                 *sum = (sum.0 + 1, sum.1.saturating_add(s.bytes));
                 self.put(event, &line::doorbell(s), &[], None);
             }
@@ -220,7 +220,7 @@ impl Sink for Collect<'_> {
         if self.filtered {
             return;
         }
-        let counts = &mut self.capture.counts;
+        let counts = &mut self.recording.counts;
         counts.has_methods = true;
         for (class, method, writes) in &summary.methods {
             counts.methods.insert((*class, *method), *writes);

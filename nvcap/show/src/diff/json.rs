@@ -32,8 +32,10 @@ pub fn object(comparison: &Comparison, with: Shown<'_>, verdicts: [&str; 2]) -> 
                     Edit::OnlyA(a) => ("-", false, of_a.get(a as usize)),
                     Edit::OnlyB(b) => ("+", true, of_b.get(b as usize)),
                 };
-                let capture = if of_second { with.b.1 } else { with.a.1 };
-                let text = line.map(|line| shown(comparison, with.words, capture, of_second, line));
+                let recording = if of_second { with.b.1 } else { with.a.1 };
+                let text = line.map(|line| {
+                    shown(comparison, with.words, recording, of_second, line)
+                });
                 json!({"sign": sign, "text": text.unwrap_or_default()})
             });
             json!({

@@ -13,6 +13,6 @@ mod sums;
 pub mod text;
 
 pub use align::{Options, compare};
-pub use collect::{Capture, Collect, Words};
+pub use collect::{Collect, RecordingLines, Words};
 pub use json::object;
 pub use text::{Shown, text};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::output::method::{class_name, method_name};
 
 use super::addresses::{Numbers, Renamed};
-use super::collect::{Capture, Counted};
+use super::collect::{Counted, RecordingLines};
 
 /// A count of A and of B.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +39,8 @@ fn both<'m, K: Ord + Copy, V: Copy + Default>(
 
 /// All of them.
 pub(super) fn sums(
-    a: &Capture,
-    b: &Capture,
+    a: &RecordingLines,
+    b: &RecordingLines,
     renamed: &Renamed,
     numbers: &(Numbers, Numbers),
     named: bool,

@@ -5,7 +5,7 @@ use crate::output::plural::plural;
 use crate::output::style::{Formatter, Plain, Role};
 
 use super::align::{Comparison, Edit, lines, name_of};
-use super::collect::{Capture, Line, Words};
+use super::collect::{Line, RecordingLines, Words};
 use super::line::Kind;
 use super::sums::Sum;
 
@@ -16,9 +16,9 @@ const SHOWN: usize = 40;
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
     /// Name and content of the first recording.
-    pub a: (&'a str, &'a Capture),
+    pub a: (&'a str, &'a RecordingLines),
     /// Name and content of the second recording.
-    pub b: (&'a str, &'a Capture),
+    pub b: (&'a str, &'a RecordingLines),
     /// Texts of both recordings.
     pub words: &'a Words,
     /// Sums alone, without hunks.
@@ -41,7 +41,7 @@ impl Sum {
 pub(super) fn shown(
     comparison: &Comparison,
     words: &Words,
-    capture: &Capture,
+    recording: &RecordingLines,
     of_b: bool,
     line: &Line,
 ) -> String {
@@ -53,7 +53,7 @@ pub(super) fn shown(
         false => &comparison.numbers.0,
         true => &comparison.numbers.1,
     };
-    for address in capture.of(line) {
+    for address in recording.of(line) {
         // Where kernels have names, those say more than numbers.
         if address.kind == Kind::Data || !comparison.named {
             text = format!("{text} {}", numbers.name(address));

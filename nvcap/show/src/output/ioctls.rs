@@ -316,11 +316,11 @@ impl Sink for Ioctls {
             | Record::Channel(_)
             | Record::Submission(_)
             | Record::Gpu(_)
-            | Record::Image(_)
+            | Record::QmdCopy(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
-            | Record::Look(_)
-            | Record::Passed(_)
+            | Record::Snapshot(_)
+            | Record::Skipped(_)
             | Record::Stack(_) => Ok(()),
         }
     }

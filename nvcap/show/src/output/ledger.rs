@@ -220,10 +220,10 @@ fn understood(f: &mut Formatter<'_>, u: &Understanding) {
             plural_of(u.graphs, "graph replay", "graph replays")
         ));
     }
-    if u.images > 0 {
+    if u.qmds_from_memory > 0 {
         f.text(format_args!(
             "; {} known from the process's memory",
-            plural_of(u.images, "QMD", "QMDs")
+            plural_of(u.qmds_from_memory, "QMD", "QMDs")
         ));
     }
     f.end();
@@ -307,9 +307,9 @@ fn stacks(f: &mut Formatter<'_>, ledger: &Ledger) {
             "{} taken",
             plural_of(taken, "stack", "stacks")
         ));
-        if let Some((every, passed)) = ledger.stack_sample() {
+        if let Some((every, skipped)) = ledger.stack_sample() {
             f.text(format_args!(
-                ": a sample, of one in {every} doorbells ({passed} passed over)"
+                ": a sample, of one in {every} doorbells ({skipped} passed over)"
             ));
         }
         if lost > 0 {

@@ -16,14 +16,14 @@ pub(super) struct Needed {
     came: u64,
     processes: NumberMap<u32, Described>,
     threads: NumberMap<u32, Described>,
-    channels: NumberMap<ChannelId, Held>,
-    gpus: NumberMap<u32, Held>,
+    channels: NumberMap<ChannelId, RecordsByArrival>,
+    gpus: NumberMap<u32, RecordsByArrival>,
     /// The submission whose records were taken last, and how many had come by then.
     of: Option<(u64, u64, u64)>,
 }
 
 /// Records by the order in which they came.
-type Held = BTreeMap<u64, Record>;
+type RecordsByArrival = BTreeMap<u64, Record>;
 
 /// Latest records of one process or thread.
 #[derive(Debug, Default)]
@@ -92,17 +92,17 @@ impl Needed {
         self.take(c.at, Some(c.channel), c.gpu)
     }
 
-    /// Takes records as [`Needed::of_submission`] does, for a record of what is not shown: a loss, or what was passed over.
+    /// Takes records as [`Needed::of_submission`] does, for a record of what is not shown: a loss, or what was skipped.
     pub(super) fn of_record(&mut self, record: &Record) -> Vec<Record> {
         match record {
             Record::Loss(l) => self.take(l.at, l.channel, None),
-            Record::Passed(p) => self.take(p.at, Some(p.channel), None),
+            Record::Skipped(p) => self.take(p.at, Some(p.channel), None),
             _ => Vec::new(),
         }
     }
 
     fn take(&mut self, at: At, channel: Option<ChannelId>, gpu: Option<u32>) -> Vec<Record> {
-        let mut taken = Held::new();
+        let mut taken = RecordsByArrival::new();
         let mut next = Some(at.pid);
         if let Some(thread) = self.threads.remove(&at.tid) {
             thread.give(&mut taken);
@@ -123,7 +123,7 @@ impl Needed {
 
 impl Described {
     /// Gives its records; the process that made it is returned.
-    fn give(self, taken: &mut Held) -> Option<u32> {
+    fn give(self, taken: &mut RecordsByArrival) -> Option<u32> {
         taken.extend(self.name);
         taken.extend(self.identity);
         self.made.map(|(n, by, record)| {

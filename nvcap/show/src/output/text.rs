@@ -36,8 +36,8 @@ mod brief;
 mod columns;
 mod data_run;
 mod gpu_time;
-mod passed;
 mod repeats;
+mod skipped;
 mod waits;
 
 pub(super) use brief::brief;
@@ -369,7 +369,7 @@ impl Text {
     fn show(&mut self, record: &Record) -> io::Result<()> {
         match record {
             Record::Loss(l) => self.loss(l),
-            Record::Passed(p) => self.passed(p),
+            Record::Skipped(p) => self.skipped(p),
             Record::Process(p) => self.life(p.at, &p.life),
             Record::Channel(c) if self.options.verbose => self.channel(c),
             Record::Kernel(k) => self.named(k),

@@ -58,8 +58,9 @@ struct Making {
     load: Load,
 }
 
+/// Loads of one process, and what is known of its channels and code.
 #[derive(Debug, Default)]
-struct Process {
+struct ProcessLoads {
     pending: BTreeMap<ChannelId, Pending>,
     /// Channels that were announced, and have submitted nothing yet.
     announced: Vec<ChannelId>,
@@ -76,7 +77,7 @@ pub(super) struct Loads {
     bytes: usize,
     /// Number of the first that waits.
     first: u64,
-    processes: NumberMap<u32, Process>,
+    processes: NumberMap<u32, ProcessLoads>,
     /// Time of the newest record, and the one at which it was looked for what has waited too long.
     newest: u64,
     looked: u64,
@@ -316,7 +317,7 @@ impl Pending {
     }
 }
 
-impl Process {
+impl ProcessLoads {
     /// An entry of channels of which a context is made; false if it is none of that.
     fn making_entry(
         &mut self,

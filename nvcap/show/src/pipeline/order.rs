@@ -44,7 +44,7 @@ const MOST_REMEMBERED: usize = 4096;
 pub(super) struct Order {
     window_ns: u64,
     most_bytes: usize,
-    held: Held,
+    held: RecordsByTime,
     held_bytes: usize,
     /// The latest time so far.
     newest: u64,
@@ -64,7 +64,7 @@ pub(super) struct Order {
 
 /// The waiting records, by time, then by arrival.
 #[derive(Debug, Default)]
-struct Held {
+struct RecordsByTime {
     /// Records that came in this order, as nearly all do.
     in_order: VecDeque<(Place, Record)>,
     /// Records that came behind later ones.
@@ -75,7 +75,7 @@ struct Held {
 /// Time, and number of arrival.
 type Place = (u64, u64);
 
-impl Held {
+impl RecordsByTime {
     fn put(&mut self, time: u64, record: Record) {
         let place = (time, self.arrived);
         self.arrived += 1;
@@ -135,7 +135,7 @@ impl Order {
         Self {
             window_ns,
             most_bytes,
-            held: Held::default(),
+            held: RecordsByTime::default(),
             held_bytes: 0,
             newest: 0,
             has_begun: false,
@@ -152,7 +152,7 @@ impl Order {
     pub(super) fn put(&mut self, record: Record) {
         if matches!(
             record,
-            Record::Image(_) | Record::Kernel(_) | Record::Stamps(_)
+            Record::QmdCopy(_) | Record::Kernel(_) | Record::Stamps(_)
         ) {
             self.held_bytes += record.size();
             self.first.push_back(record);
@@ -228,7 +228,7 @@ impl Order {
                 *last = own.max(*last).max(bounds.life);
                 *last
             }
-            Record::Passed(p) => {
+            Record::Skipped(p) => {
                 let last = self.channels.entry(p.channel).or_default();
                 *last = own.max(*last).max(bounds.life);
                 *last
@@ -245,10 +245,10 @@ impl Order {
             | Record::Mapping(_)
             | Record::Unmapping(_)
             | Record::Gpu(_)
-            | Record::Image(_)
+            | Record::QmdCopy(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
-            | Record::Look(_)
+            | Record::Snapshot(_)
             | Record::Loss(_) => own.max(bounds.life),
         };
         bounds.all = bounds.all.max(key);
@@ -284,7 +284,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use nvcap_decode::record::{At, Channel, How, Image, Loss, Lost, Origin, Submission};
+    use nvcap_decode::record::{At, Channel, How, Loss, Lost, Origin, QmdCopy, Submission};
     use nvcap_decode::wire::GpuVa;
 
     fn submission(time_ns: u64, channel: u32, position: u64) -> Record {
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn images_leave_first_and_untimed_records_keep_their_place() {
-        let image = Record::Image(Box::new(Image {
+        let image = Record::QmdCopy(Box::new(QmdCopy {
             at: At::of_process(900, 1),
             address: GpuVa(0),
             bytes: vec![0; 8],

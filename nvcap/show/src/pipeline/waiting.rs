@@ -55,7 +55,7 @@ impl Pipeline<'_> {
         // Contents and names of before concern what waits.
         let is_of_before = matches!(
             record,
-            Record::Image(_) | Record::Kernel(_) | Record::Stamps(_)
+            Record::QmdCopy(_) | Record::Kernel(_) | Record::Stamps(_)
         );
         if let Some(loads) = &mut self.loads {
             loads.stir();

@@ -12,8 +12,8 @@ use nvcap_decode::decode::event::{Body, Operation};
 use nvcap_decode::decode::{DecodeOptions, Decoder};
 use nvcap_decode::record::{Kernel, Record};
 use nvcap_decode::wire::GpuVa;
-use nvcap_recording::capture;
 use nvcap_recording::file::packed;
+use nvcap_recording::recording::Reader;
 use nvcap_show::code::choose::is_meant;
 use nvcap_show::output::message::tell;
 
@@ -64,7 +64,7 @@ pub(super) fn program_named(pattern: &str, file: &Path) -> anyhow::Result<GpuVa>
         );
     }
     let (reader, reading) = opened(file)?;
-    let records = recording::records(capture::Reader::new(reader), file);
+    let records = recording::records(Reader::new(reader), file);
     let mut found: Vec<Kernel> = Vec::new();
     read_all(records, (&name, reading), |record| {
         if let Record::Kernel(kernel) = record

@@ -9,7 +9,7 @@ use crate::cli::recording::{self, RecordingArgs};
 use crate::cli::way_options::HowArg;
 use crate::cli::{target, trace, trace_run};
 use nvcap_decode::ledger::Ledger;
-use nvcap_recording::capture::TraceInfo;
+use nvcap_recording::recording::TraceInfo;
 use nvcap_show::output::Sink;
 use nvcap_show::output::message::tell;
 use nvcap_show::pipeline::Pipeline;

@@ -11,7 +11,7 @@ use nvcap_decode::record::{
     Record, Stamp, Stamps, Submission,
 };
 use nvcap_decode::wire::GpuVa;
-use nvcap_recording::capture::{EndInfo, TraceInfo, Writer};
+use nvcap_recording::recording::{EndInfo, TraceInfo, Writer};
 
 const PID: u32 = 4711;
 const TRAINER: u32 = PID;

@@ -11,7 +11,7 @@ use live::harness::not_run;
 use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
 use nvcap_decode::record::Record;
-use nvcap_recording::capture::{Item, Reader};
+use nvcap_recording::recording::{Item, Reader};
 use nvcap_show::output::dump::Status;
 use serde_json::Value;
 use softgpu::hang::{BLOCK, GRID, ORPHAN, ORPHAN_PAYLOAD, PROGRAM, QUEUED, end_of};

@@ -140,7 +140,7 @@ pub(crate) fn number(object: &Value, name: &str) -> Result<u64> {
 
 /// Findings of a comparison.
 #[derive(Debug, Default)]
-struct Found {
+struct TimeFindings {
     /// Operations shown, and how many of them with a start and with a duration.
     kernels: u64,
     starts: u64,
@@ -165,7 +165,7 @@ struct Found {
     stated: u64,
 }
 
-impl Found {
+impl TimeFindings {
     /// A statement holds, or is kept as wrong.
     fn state(&mut self, what: &str, off: u64, allowed: u64, shown: &Value, ran: &Value) {
         self.stated += 1;
@@ -295,7 +295,7 @@ impl Found {
 /// An operation has no time where the clocks are not known to 10 ms: nor are they to this beside it, then, ns.
 const VAGUE_NS: u64 = 1_000_000;
 
-impl Found {
+impl TimeFindings {
     /// Counts the operations that have no time because stamps were read too late to tell how the clocks differ.
     fn vague(&self) -> u64 {
         let is_vague = |at: &&u64| {
@@ -328,7 +328,7 @@ fn looks_as_if_it_had_waited(o: &Value, next: Option<&Value>) -> Result<bool> {
 const SHARED_LATER: u64 = 730 - STAMP_TO_START;
 
 /// Compares each operation that is shown.
-fn compare(shown: &[Value], truth: &Truth, from: u64) -> Result<Found> {
+fn compare(shown: &[Value], truth: &Truth, from: u64) -> Result<TimeFindings> {
     let mut rings = HashMap::new();
     for o in shown.iter().filter(|o| o["type"] == "channel") {
         rings.insert(number(o, "channel")?, number(o, "ring")?);
@@ -347,9 +347,9 @@ fn compare(shown: &[Value], truth: &Truth, from: u64) -> Result<Found> {
     let firsts = truth.iter().filter(|(at, _)| at.1 == from);
     let ends = firsts.map(|(_, t)| number(t, "end_ns"));
     let ends = ends.collect::<Result<Vec<_>>>()?;
-    let mut found = Found {
+    let mut found = TimeFindings {
         ready: ends.into_iter().max().unwrap_or(0),
-        ..Found::default()
+        ..TimeFindings::default()
     };
     let operations = || shown.iter().filter(|o| o["type"] == "operation");
     let mut waited = HashSet::new();

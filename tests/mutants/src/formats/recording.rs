@@ -5,8 +5,8 @@ use std::io::{self, Cursor, Read};
 
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{At, Loss, Lost, Record};
-use nvcap_recording::capture::{Item, Reader, TraceInfo, Writer};
 use nvcap_recording::file::{orc::Orc, packed};
+use nvcap_recording::recording::{Item, Reader, TraceInfo, Writer};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::{Kept, Seeds, check_output, holds, pipeline};

@@ -63,7 +63,7 @@ pub enum LaunchKind {
 pub enum QmdFrom {
     /// Its write was seen, or the pushbuffer carries it.
     Stream,
-    /// The driver's own copy in the process's memory ([`crate::record::Image`]): it was written before the trace.
+    /// The driver's own copy in the process's memory ([`crate::record::QmdCopy`]): it was written before the trace.
     Image,
 }
 

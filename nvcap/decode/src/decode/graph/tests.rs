@@ -562,7 +562,7 @@ fn a_qmd_image_holds_until_the_stream_overwrites_it() {
         .enumerate()
     {
         let qmd = Qmd::of(view).expect("a layout");
-        b.decoder.image(PID, GpuVa(at(i as u64)), qmd.bytes());
+        b.decoder.qmd_copy(PID, GpuVa(at(i as u64)), qmd.bytes());
     }
     use crate::decode::event::QmdFrom::{Image, Stream};
     let from = |told: &Told| told.launches.iter().map(|l| l.qmd_from).collect::<Vec<_>>();
@@ -577,10 +577,10 @@ fn a_qmd_image_holds_until_the_stream_overwrites_it() {
     assert_eq!(told.launches[1].grid, Some([6, 1, 1]));
     // The stream's write takes precedence over an image that comes later.
     let old = Qmd::of(&node(1, &[])).expect("a layout");
-    b.decoder.image(PID, GpuVa(at(1)), old.bytes());
+    b.decoder.qmd_copy(PID, GpuVa(at(1)), old.bytes());
     let told = b.submit(0, |p| pcas(p, 0, SCHEDULE));
     assert_eq!(told.launches[1].grid, Some([6, 1, 1]));
-    assert_eq!(b.decoder.counts().images, 4);
+    assert_eq!(b.decoder.counts().qmds_from_memory, 4);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::seen::{Found, Seen};
 use super::slices::Busy;
 use super::told::{self, Told};
+use super::traced::{TracedChannel, TracedScenes};
 use nvcap_decode::record::ChannelId;
 
 /// A channel of a process of the study.
@@ -123,7 +123,7 @@ impl Scene {
 }
 
 /// The channels of the processes that took part, numbered by the recording.
-pub(crate) fn channels(told: &Told, seen: &Seen) -> Vec<Channel> {
+pub(crate) fn channels(told: &Told, seen: &TracedScenes) -> Vec<Channel> {
     let pids: BTreeSet<u32> = told
         .scenes
         .iter()
@@ -133,7 +133,7 @@ pub(crate) fn channels(told: &Told, seen: &Seen) -> Vec<Channel> {
     let in_copies = seen.copies_of(told).flat_map(|of_size| of_size.keys());
     let used: BTreeSet<ChannelId> = seen.kernels.values().chain(in_copies).copied().collect();
     let mut groups = Vec::new();
-    let mut group_of = |found: &Found| {
+    let mut group_of = |found: &TracedChannel| {
         let group = (found.pid, found.group?);
         let at = groups.iter().position(|g| *g == group);
         Some(at.unwrap_or_else(|| {
@@ -143,7 +143,7 @@ pub(crate) fn channels(told: &Told, seen: &Seen) -> Vec<Channel> {
     };
     let taking_part = seen.channels.iter();
     let taking_part = taking_part.filter(|(id, c)| pids.contains(&c.pid) || used.contains(id));
-    let channel = |(id, found): (&ChannelId, &Found)| Channel {
+    let channel = |(id, found): (&ChannelId, &TracedChannel)| Channel {
         number: id.0,
         pid: found.pid,
         gpu: found.gpu,
@@ -158,7 +158,7 @@ pub(crate) fn channels(told: &Told, seen: &Seen) -> Vec<Channel> {
 }
 
 /// The scenes, in their order.
-pub(crate) fn scenes(told: &Told, seen: &Seen, untraced: Option<&Told>) -> Vec<Scene> {
+pub(crate) fn scenes(told: &Told, seen: &TracedScenes, untraced: Option<&Told>) -> Vec<Scene> {
     let late_in = |name: &str| {
         let scene = untraced?.scenes.iter().find(|s| s.name == name)?;
         Some(ran(scene, None).iter().filter(|k| k.late).count())
@@ -215,7 +215,7 @@ fn origin(scene: &told::Scene) -> u64 {
 }
 
 /// Kernels of a scene, each process's in the order of its launches.
-fn ran(scene: &told::Scene, seen: Option<&Seen>) -> Vec<Ran> {
+fn ran(scene: &told::Scene, seen: Option<&TracedScenes>) -> Vec<Ran> {
     let origin = origin(scene);
     let since = |time: u64| time.saturating_sub(origin);
     let mut all = Vec::new();
@@ -286,7 +286,7 @@ fn at_once(kernels: &[Ran]) -> usize {
     starts.map(running).max().unwrap_or(0)
 }
 
-impl Seen {
+impl TracedScenes {
     /// By channel, the copies of each size that the program has made.
     fn copies_of(&self, told: &Told) -> impl Iterator<Item = &BTreeMap<ChannelId, u64>> {
         let processes = told.scenes.iter().flat_map(|s| &s.processes);
@@ -295,7 +295,7 @@ impl Seen {
     }
 }
 
-fn copied(scene: &told::Scene, seen: &Seen) -> Vec<Copied> {
+fn copied(scene: &told::Scene, seen: &TracedScenes) -> Vec<Copied> {
     let origin = origin(scene);
     let mut all = Vec::new();
     for process in &scene.processes {

@@ -1,15 +1,15 @@
 //! Streams, priorities, copies and processes that share a GPU: which channel, group and runlist each got, and what waited behind what.
 //!
-//! [`told`] is what the program says of its times, `seen` what the trace shows of it; `joined` puts the two together by the kernels'
+//! [`told`] is what the program says of its times, `traced` what the trace shows of it; `joined` puts the two together by the kernels'
 //! numbers and the copies' sizes, `mod@rules` and `mod@findings` draw conclusions, `timeline` draws the scenes.
 
 pub(crate) mod findings;
 pub(crate) mod joined;
 pub(crate) mod rules;
-pub(crate) mod seen;
 pub(crate) mod slices;
 pub(crate) mod timeline;
 pub mod told;
+pub(crate) mod traced;
 
 #[cfg(test)]
 mod tests;
@@ -21,8 +21,8 @@ use crate::bench::CopyEngine;
 use findings::{Finding, findings};
 use joined::{Channel, Scene, channels, scenes};
 use rules::{Facts, Rule, known, rules};
-use seen::Seen;
 use told::{Device, Told};
+use traced::TracedScenes;
 
 /// The study.
 #[derive(Clone, Debug, Serialize)]
@@ -49,7 +49,7 @@ pub struct Study {
 /// copy engines, or why it did not.
 pub fn study(
     told: &Told,
-    seen: &Seen,
+    seen: &TracedScenes,
     untraced: &Told,
     copy_engines: Result<Vec<CopyEngine>, String>,
     ledger: String,

@@ -2,8 +2,8 @@
 
 use super::joined::{Channel, Scene};
 use super::rules::{Rule, Verdict};
-use super::seen::{Found, Seen};
-use super::told::{Copies, Device, Kernel, Process, Told};
+use super::told::{Copies, Device, Kernel, ProcessAccount, Told};
+use super::traced::{TracedChannel, TracedScenes};
 use super::{Study, study, told};
 use crate::bench::CopyEngine;
 use crate::study::page;
@@ -39,8 +39,8 @@ fn copies(bytes: u64, way: &str, ends: impl Iterator<Item = u64>) -> Copies {
     }
 }
 
-fn process(pid: u32, kernels: Vec<Kernel>, copies: Vec<Copies>) -> Process {
-    Process {
+fn process(pid: u32, kernels: Vec<Kernel>, copies: Vec<Copies>) -> ProcessAccount {
+    ProcessAccount {
         pid,
         clock_error: US,
         kernels,
@@ -48,8 +48,8 @@ fn process(pid: u32, kernels: Vec<Kernel>, copies: Vec<Copies>) -> Process {
     }
 }
 
-fn told(scenes: &[(&str, Vec<Process>)]) -> Told {
-    let scene = |(name, processes): &(&str, Vec<Process>)| told::Scene {
+fn told(scenes: &[(&str, Vec<ProcessAccount>)]) -> Told {
+    let scene = |(name, processes): &(&str, Vec<ProcessAccount>)| told::Scene {
         name: (*name).to_owned(),
         connections: None,
         processes: processes.clone(),
@@ -72,10 +72,10 @@ fn seen(
     channels: &[(u32, u32, Option<u32>, &[&str])],
     kernels: &[(u32, u32)],
     copies: &[(u64, u32, u64)],
-) -> Seen {
-    let mut seen = Seen::default();
+) -> TracedScenes {
+    let mut seen = TracedScenes::default();
     for (number, pid, runlist, engines) in channels {
-        let found = Found {
+        let found = TracedChannel {
             pid: *pid,
             gpu: Some(0),
             token: runlist.map(|r| r << 16 | number),
@@ -96,7 +96,7 @@ fn seen(
     seen
 }
 
-fn studied(told: &Told, seen: &Seen) -> Study {
+fn studied(told: &Told, seen: &TracedScenes) -> Study {
     study(
         told,
         seen,
@@ -116,7 +116,7 @@ fn verdicts(study: &Study) -> Vec<Verdict> {
 }
 
 /// Three streams of two kernels each in two channels: the third stands behind the first.
-fn three_in_two(third_starts: u64) -> (Told, Seen) {
+fn three_in_two(third_starts: u64) -> (Told, TracedScenes) {
     let kernels = vec![
         kernel(1, "0", 5),
         kernel(2, "0", 4010),
@@ -202,7 +202,7 @@ fn what_the_trace_lacks_is_not_shown() {
         assert_eq!(rule(&study, name).verdict, Verdict::NotShown, "{name}");
     }
     assert!(rule(&study, "R1").evidence.starts_with("9 of 10 kernels"));
-    let study = studied(&told, &Seen::default());
+    let study = studied(&told, &TracedScenes::default());
     assert!(verdicts(&study).iter().all(|v| *v == Verdict::NotShown));
 }
 
@@ -337,7 +337,7 @@ fn a_full_gpu_and_the_null_stream() {
         ),
         ("null_stream", vec![process(7, null.collect(), Vec::new())]),
     ]);
-    let study = studied(&told, &Seen::default());
+    let study = studied(&told, &TracedScenes::default());
     let texts: Vec<&str> = study.findings.iter().map(|f| f.text.as_str()).collect();
     assert_eq!(
         texts,
@@ -378,7 +378,7 @@ fn copy_engines_that_share_a_physical_one() {
         engine: name.to_owned(),
         physical: physical.to_vec(),
     };
-    let (told, seen) = (told(&[]), Seen::default());
+    let (told, seen) = (told(&[]), TracedScenes::default());
     let with = |engines: Vec<CopyEngine>| {
         let ledger = "complete".to_owned();
         study(&told, &seen, &told, Ok(engines), ledger)

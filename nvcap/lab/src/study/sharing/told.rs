@@ -36,12 +36,12 @@ pub struct Scene {
     /// `CUDA_DEVICE_MAX_CONNECTIONS`, where it was set.
     pub connections: Option<u32>,
     /// Processes that took part.
-    pub processes: Vec<Process>,
+    pub processes: Vec<ProcessAccount>,
 }
 
 /// One process's part.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Process {
+pub struct ProcessAccount {
     /// Id of the process.
     pub pid: u32,
     /// By how much times of the processor may be wrong on the GPU's clock.

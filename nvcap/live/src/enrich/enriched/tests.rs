@@ -22,7 +22,7 @@ struct Steady {
     launches: bool,
     quiet: bool,
     /// Told when it ends; then it gives one more.
-    ended: Option<mpsc::Sender<Option<Found>>>,
+    ended: Option<mpsc::Sender<Option<QmdSearchResult>>>,
 }
 
 impl Source for Steady {
@@ -140,16 +140,16 @@ fn launch() -> Segment {
     p.segment(GpuVa(0x2_0080_0000))
 }
 
-fn found() -> Found {
-    let image = Image {
+fn found() -> QmdSearchResult {
+    let copy = QmdCopy {
         at: At::default(),
         address: GpuVa(0x2_04c0_0000),
         bytes: qmd(0x7f00_0000_0400),
         found: nvcap_decode::record::CpuVa(0x1000),
     };
-    Found {
-        images: vec![image],
-        ..Found::default()
+    QmdSearchResult {
+        copies: vec![copy],
+        ..QmdSearchResult::default()
     }
 }
 
@@ -165,7 +165,7 @@ fn gpu() -> Gpu {
 fn kinds(records: &[Record]) -> Vec<String> {
     let kind = |r: &Record| match r {
         Record::Gpu(_) => "gpu".to_owned(),
-        Record::Image(_) => "image".to_owned(),
+        Record::QmdCopy(_) => "image".to_owned(),
         Record::Process(_) => "process".to_owned(),
         Record::Submission(s) => s.position.to_string(),
         other => panic!("{other:?}"),
@@ -206,7 +206,7 @@ fn enriched(source: Steady) -> Enriched<Steady> {
 }
 
 /// A source whose search ends when its results are sent.
-fn searched() -> (Enriched<Steady>, mpsc::Sender<Option<Found>>) {
+fn searched() -> (Enriched<Steady>, mpsc::Sender<Option<QmdSearchResult>>) {
     let (end, ended) = mpsc::channel();
     let ended = Mutex::new(Some(ended));
     let search: Search = Box::new(move |pid| {

@@ -12,8 +12,8 @@ const GPU: u64 = 0x2_04c0_0000;
 
 struct Bytes(u64, Vec<u8>);
 
-impl Peek for Bytes {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Bytes {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let from = at.checked_sub(self.0).ok_or(io::ErrorKind::NotFound)? as usize;
         let bytes = self.1.get(from..from + to.len());
         to.copy_from_slice(bytes.ok_or(io::ErrorKind::NotFound)?);
@@ -21,7 +21,7 @@ impl Peek for Bytes {
     }
 }
 
-fn search_bytes(bytes: Vec<u8>) -> Found {
+fn search_bytes(bytes: Vec<u8>) -> QmdSearchResult {
     let part = Part {
         start: HEAP,
         end: HEAP + bytes.len() as u64,
@@ -74,22 +74,22 @@ fn heap_of(nodes: &[Vec<u8>]) -> Vec<u8> {
     heap
 }
 
-fn addresses(found: &Found) -> Vec<u64> {
-    found.images.iter().map(|i| i.address.0).collect()
+fn addresses(found: &QmdSearchResult) -> Vec<u64> {
+    found.copies.iter().map(|i| i.address.0).collect()
 }
 
 #[test]
-fn images_without_commands_are_named_by_their_neighbours() {
+fn copies_without_commands_are_named_by_their_neighbours() {
     let nodes: Vec<_> = (0..=8).map(|i| node(i, 8)).collect();
     let found = search_bytes(heap_of(&nodes));
-    // Including the first, which no other image names.
+    // Including the first, which no other copy names.
     let expected: Vec<u64> = (0..=8).map(|i| GPU + i * 0x200).collect();
     assert_eq!(addresses(&found), expected);
-    for (image, node) in found.images.iter().zip(&nodes) {
-        assert_eq!(&image.bytes, node);
+    for (copy, node) in found.copies.iter().zip(&nodes) {
+        assert_eq!(&copy.bytes, node);
     }
     assert_eq!((found.unnamed, found.contradicted), (0, 0));
-    // A single image names no other, and none names it.
+    // A single copy names no other, and none names it.
     let found = search_bytes(heap_of(&nodes[3..4]));
     assert_eq!((addresses(&found), found.unnamed), (vec![], 1));
 }
@@ -98,11 +98,11 @@ fn images_without_commands_are_named_by_their_neighbours() {
 fn pieces_are_searched_to_their_ends_and_not_twice() {
     let nodes: Vec<_> = (0..=8).map(|i| node(i, 8)).collect();
     let expected: Vec<u64> = (0..=8).map(|i| GPU + i * 0x200).collect();
-    let images = heap_of(&nodes);
+    let copies = heap_of(&nodes);
     // Across the border of what is read at once.
-    for before in [1000, 16, images.len()] {
+    for before in [1000, 16, copies.len()] {
         let mut memory = vec![0; CHUNK - before];
-        memory.extend(&images);
+        memory.extend(&copies);
         memory.resize(3 * CHUNK, 0);
         let found = search_bytes(memory);
         assert_eq!(
@@ -113,7 +113,7 @@ fn pieces_are_searched_to_their_ends_and_not_twice() {
         assert_eq!((found.unnamed, found.contradicted), (0, 0));
     }
     // What follows cannot be read, and is not what was read before.
-    let mut memory = images.clone();
+    let mut memory = copies.clone();
     memory.resize(CHUNK, 0);
     let part = Part {
         start: HEAP,
@@ -135,19 +135,19 @@ fn commands(writes: &[(u64, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn of_several_uploads_the_one_that_equals_an_image_counts() {
+fn of_several_uploads_the_one_that_equals_a_copy_counts() {
     let (old, new) = (node(4, 8), node(5, 8));
     let at = GPU + 0x800;
     let twice = commands(&[(at, &old), (at, &new)]);
     // Nothing decides between them.
     let found = search_bytes(twice.clone());
     assert_eq!((addresses(&found), found.contradicted), (vec![], 1));
-    // The image decides.
+    // The copy decides.
     let mut memory = twice;
     memory.extend(heap_of(std::slice::from_ref(&new)));
     let found = search_bytes(memory);
     assert_eq!(addresses(&found), [at]);
-    assert_eq!(found.images[0].bytes, new);
+    assert_eq!(found.copies[0].bytes, new);
     // A single upload is trusted.
     let found = search_bytes(commands(&[(at, &old)]));
     assert_eq!(addresses(&found), [at]);
@@ -166,16 +166,16 @@ fn arguments_are_taken_where_nothing_contradicts_them() {
     let args = [7u8; 24];
     let found = search_bytes(commands(&[(GPU, &node), (args_at, &args)]));
     assert_eq!(addresses(&found), [GPU, args_at]);
-    assert_eq!(found.images[1].bytes, args);
+    assert_eq!(found.copies[1].bytes, args);
     let other = [8u8; 24];
     let both = commands(&[(GPU, &node), (args_at, &args), (args_at, &other)]);
     assert_eq!(addresses(&search_bytes(both)), [GPU]);
 }
 
 #[test]
-fn memory_without_qmds_gives_no_images() {
+fn memory_without_qmds_gives_no_copies() {
     for bytes in [vec![], vec![0; 70_000], vec![0x40; 70_000], vec![0xff; 383]] {
         let found = search_bytes(bytes);
-        assert!(found.images.is_empty());
+        assert!(found.copies.is_empty());
     }
 }

@@ -16,10 +16,10 @@ use std::{
 
 use super::{images, scan};
 use nvcap_decode::cubin::{
-    Function, Image, compare,
+    Cubin, Function, compare,
     fatbin::{self, Content, Entry, Packing, Room},
 };
-use nvcap_decode::wire::peek::Peek;
+use nvcap_decode::wire::read_memory::ReadMemory;
 use nvcap_decode::wire::words::{u16_at, u32_at, u64_at};
 use nvcap_process::memory::chip;
 use nvcap_process::procfs::{self, maps::Line, served::Served};
@@ -53,8 +53,8 @@ const SAMPLES: usize = 16;
 /// A file, read at its own offsets.
 struct Opened(File);
 
-impl Peek for Opened {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Opened {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         self.0.read_exact_at(to, at)
     }
 }
@@ -89,7 +89,7 @@ struct Place {
 
 /// A function whose code is the one that was asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct MatchingFunction {
     pub(super) function: Function,
     /// It is one of the driver's own kernels.
     pub(super) driver: bool,
@@ -355,7 +355,7 @@ impl Files {
     }
 
     /// An image: its bytes, and what they are.
-    fn image(&self, number: usize, entry: &Entry) -> Option<(Vec<u8>, Image)> {
+    fn image(&self, number: usize, entry: &Entry) -> Option<(Vec<u8>, Cubin)> {
         let fat = self.files.get(number)?;
         let bytes = match entry.unpack(&fat.file, MOST_IMAGE) {
             Ok(bytes) => bytes,
@@ -365,7 +365,7 @@ impl Files {
             }
         };
         debug_assert!(entry.packing != Packing::None || bytes.len() as u64 == entry.len);
-        let image = Image::read(bytes.as_slice(), 0)?;
+        let image = Cubin::read(bytes.as_slice(), 0)?;
         Some((bytes, image))
     }
 
@@ -375,7 +375,7 @@ impl Files {
         of: &mut OfProcess,
         registers: Option<u32>,
         code: &[u8],
-    ) -> Vec<Found> {
+    ) -> Vec<MatchingFunction> {
         let before = scan::thread_cpu();
         let files = of.numbers();
         // Zeros may follow a function's code.
@@ -390,7 +390,7 @@ impl Files {
         let mut places: Vec<&Place> = places.filter(|p| files.contains(&p.file)).collect();
         places.sort_by_key(|p| (p.file, p.entry.at, p.index));
         let mut found = Vec::new();
-        let mut last: Option<(usize, u64, Vec<u8>, Image)> = None;
+        let mut last: Option<(usize, u64, Vec<u8>, Cubin)> = None;
         for place in places.into_iter().take(MOST_COMPARED) {
             let at = (place.file, place.entry.at);
             if last
@@ -422,7 +422,7 @@ impl Files {
             let own = of_image(bytes, &function.code);
             let same = |own| compare::masked_equal(own, &function.relocations, code);
             if !too_few && own.is_some_and(same) {
-                found.push(Found {
+                found.push(MatchingFunction {
                     function: function.clone(),
                     driver: images::is_driver_s_in(image, function),
                 });
@@ -495,9 +495,9 @@ pub(super) fn architecture_of_chip() -> Option<u32> {
 }
 
 /// Finds the sections with fat binaries in a program or library (ELF, 64 bits, little-endian).
-fn fat_sections(file: &impl Peek) -> Option<Vec<Range<u64>>> {
+fn fat_sections(file: &impl ReadMemory) -> Option<Vec<Range<u64>>> {
     let mut header = [0; 64];
-    file.peek(0, &mut header).ok()?;
+    file.read_bytes(0, &mut header).ok()?;
     header.starts_with(b"\x7fELF\x02\x01").then_some(())?;
     let table = u64_at(&header, 40)?;
     let each = u64::from(u16_at(&header, 58)?);
@@ -506,7 +506,7 @@ fn fat_sections(file: &impl Peek) -> Option<Vec<Range<u64>>> {
     (each == 64 && count <= MOST_SECTIONS).then_some(())?;
     let read = |at: u64, len: u64| {
         let mut bytes = vec![0; usize::try_from(len).ok()?];
-        file.peek(at, &mut bytes).ok()?;
+        file.read_bytes(at, &mut bytes).ok()?;
         Some(bytes)
     };
     let table = read(table, count * each)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use super::scan::{self, Run, Space};
-use nvcap_decode::cubin::{Function, Image};
+use nvcap_decode::cubin::{Cubin, Function};
 use nvcap_decode::wire::words::{u16_at, u64_at};
 
 /// The most bytes of a name. Those of template instances have several thousand.
@@ -25,7 +25,7 @@ enum Known {
 
 struct Read {
     end: u64,
-    image: Image,
+    image: Cubin,
     /// Indices of its functions by name.
     by_name: HashMap<String, usize>,
 }
@@ -149,7 +149,7 @@ impl Images {
         let range = self.function(of)?.code.clone();
         let mut bytes = vec![0; usize::try_from(range.end.checked_sub(range.start)?).ok()?];
         space
-            .peek(of.image.checked_add(range.start)?, &mut bytes)
+            .read_bytes(of.image.checked_add(range.start)?, &mut bytes)
             .ok()?;
         Some(bytes)
     }
@@ -202,7 +202,7 @@ fn read(space: &dyn Space, at: u64, known: &mut Known) {
     let Known::End(end) = *known else {
         return;
     };
-    *known = match Image::read(space, at) {
+    *known = match Cubin::read(space, at) {
         Some(image) => {
             let names = image.functions.iter().enumerate();
             let by_name = names.map(|(i, f)| (f.name.clone(), i)).collect();
@@ -219,7 +219,7 @@ fn read(space: &dyn Space, at: u64, known: &mut Known) {
 /// The end of the image at an address: that of its table of sections, which linkers write last.
 fn end(space: &dyn Space, at: u64) -> Option<u64> {
     let mut head = [0; 64];
-    space.peek(at, &mut head).ok()?;
+    space.read_bytes(at, &mut head).ok()?;
     // EM_CUDA.
     (u16_at(&head, 18)? == 190).then_some(())?;
     let table = u64_at(&head, 40)?;
@@ -260,7 +260,7 @@ pub(super) fn is_identifier(name: &str) -> bool {
 }
 
 /// Tells whether a function is one of the driver's own kernels: its name is, and so are those of most functions of its image.
-pub(super) fn is_driver_s_in(image: &Image, function: &Function) -> bool {
+pub(super) fn is_driver_s_in(image: &Cubin, function: &Function) -> bool {
     let own = image.functions.iter().filter(|f| is_driver_s(&f.name));
     is_driver_s(&function.name) && own.count() * 2 > image.functions.len()
 }

@@ -152,7 +152,7 @@ impl Layout {
             {
                 let mut window = [0; 2 * REACH as usize];
                 let begin = shifted(*at, -REACH);
-                if space.peek(begin, &mut window).is_err() {
+                if space.read_bytes(begin, &mut window).is_err() {
                     continue;
                 }
                 for offset in (0..window.len()).step_by(8) {
@@ -222,7 +222,7 @@ impl Layout {
         let pointer = space.word(shifted(at, self.name)).ok()?;
         if let (Some(d), Some(registers)) = (self.registers, registers) {
             let mut bytes = [0; 4];
-            space.peek(shifted(at, d), &mut bytes).ok()?;
+            space.read_bytes(shifted(at, d), &mut bytes).ok()?;
             (u32::from_le_bytes(bytes) == registers).then_some(())?;
         }
         if self.in_images {
@@ -246,7 +246,7 @@ impl Layout {
                 continue;
             };
             let mut window = [0; (REACH + LINK_REACH) as usize];
-            if space.peek(shifted(at, -REACH), &mut window).is_err() {
+            if space.read_bytes(shifted(at, -REACH), &mut window).is_err() {
                 continue;
             }
             for offset in (0..window.len()).step_by(8) {
@@ -256,7 +256,10 @@ impl Layout {
                 }
                 // What lies there may be another record: its program's address is a little behind.
                 let mut there = [0; LINK_OFFSET as usize + 8];
-                if space.peek(shifted(to, self.name), &mut there).is_err() {
+                if space
+                    .read_bytes(shifted(to, self.name), &mut there)
+                    .is_err()
+                {
                     continue;
                 }
                 for by in (0..=LINK_OFFSET as usize).step_by(8) {

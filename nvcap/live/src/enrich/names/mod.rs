@@ -91,7 +91,7 @@ fn programs_of(records: &[Record]) -> BTreeMap<u32, Vec<(GpuVa, Option<u32>)>> {
         let pid = record.at().pid;
         let new = match record {
             Record::Submission(s) => known.entry(pid).or_default().of(s, class),
-            Record::Image(i) => {
+            Record::QmdCopy(i) => {
                 let new = known.entry(pid).or_default().of_image(&i.bytes, class);
                 new.into_iter().collect()
             }

@@ -139,7 +139,7 @@ impl Namer {
                     let new = self.programs.entry(at.pid).or_default().of(s, self.class);
                     asks.extend(new.into_iter().map(|n| ask(at, n)));
                 }
-                Record::Image(i) => {
+                Record::QmdCopy(i) => {
                     // It was there before the trace.
                     let at = At { time_ns: 0, ..at };
                     let programs = self.programs.entry(at.pid).or_default();

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies;
-use nvcap_decode::decode::image;
+use nvcap_decode::decode::qmd_copy;
 use nvcap_decode::record::Submission;
 
 /// The most words of an inline write that is looked at: code of one function, or a QMD.
@@ -49,7 +49,7 @@ impl Programs {
             for (address, bytes) in copies::copies(&segment.bytes) {
                 self.forget(address.0, bytes);
             }
-            for upload in image::uploads(&segment.bytes, MOST_WORDS) {
+            for upload in qmd_copy::uploads(&segment.bytes, MOST_WORDS) {
                 if let Some((address, registers)) = program(class, upload.data) {
                     if self.known.insert(address) {
                         new.push(New {
@@ -120,10 +120,10 @@ impl Programs {
 /// The program and registers of a QMD of a kernel.
 fn program(class: Option<u32>, bytes: &[u8]) -> Option<(u64, u32)> {
     let of = |class: u32| {
-        if bytes.len() != image::size(class) {
+        if bytes.len() != qmd_copy::size(class) {
             return None;
         }
-        let view = image::node(class, bytes)?;
+        let view = qmd_copy::node(class, bytes)?;
         (view.program.0 > 0xffff && !view.program_relative)
             .then_some((view.program.0, view.registers))
     };

@@ -1,7 +1,7 @@
 //! The names of one process's programs.
 //!
 //! A program that is new is looked for where it costs least first: in the records that are known already (each module's
-//! functions are linked, and a function that is loaded later has had its record all the time), then in memory ([`look`]). A record
+//! functions are linked, and a function that is loaded later has had its record all the time), then in memory ([`memory_search`]). A record
 //! leads to its image: the pointer to the name points into it.
 
 use std::{
@@ -15,7 +15,7 @@ mod by_code;
 mod in_files;
 mod known;
 mod learning;
-mod look;
+mod memory_search;
 mod noted;
 
 use super::{

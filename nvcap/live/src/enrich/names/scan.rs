@@ -19,7 +19,7 @@ use nvcap_decode::cubin::HEADS;
 use nvcap_decode::wire::words::u64s;
 pub(crate) use nvcap_process::procfs::{
     self,
-    mem::{Ordinary, Peek},
+    mem::{Ordinary, ReadMemory},
 };
 use nvcap_process::{clock, memory::maps};
 
@@ -62,7 +62,7 @@ impl Run {
 }
 
 /// The memory of a process, or what a test puts in its place.
-pub(crate) trait Space: Peek + Sync {
+pub(crate) trait Space: ReadMemory + Sync {
     /// Reads as many bytes from `at` on as can be read; returns their number.
     fn read_some(&self, at: u64, to: &mut [u8]) -> usize;
 
@@ -210,7 +210,7 @@ pub(crate) fn take(runs: &mut Vec<Run>, bytes: u64) -> Vec<Run> {
 
 /// Results of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ScanResults {
     /// Programs' addresses, each with a place that holds it; in order of the places.
     pub(crate) places: Vec<(u64, u64)>,
     /// Words that may be the addresses of other programs, each with its place; in order.
@@ -276,7 +276,7 @@ impl Needles {
 
     /// Searches bytes that lie at `at`.
     #[inline(always)]
-    fn search(&self, at: u64, bytes: &[u8], to: &mut Found) {
+    fn search(&self, at: u64, bytes: &[u8], to: &mut ScanResults) {
         const BLOCK: usize = 256;
         for (i, block) in bytes.chunks(BLOCK).enumerate() {
             let mut any = false;
@@ -306,11 +306,11 @@ impl Needles {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn search_wide(&self, at: u64, bytes: &[u8], to: &mut Found) {
+    fn search_wide(&self, at: u64, bytes: &[u8], to: &mut ScanResults) {
         self.search(at, bytes, to);
     }
 
-    fn run(&self, space: &dyn Space, run: Run, buffer: &mut [u8], to: &mut Found) {
+    fn run(&self, space: &dyn Space, run: Run, buffer: &mut [u8], to: &mut ScanResults) {
         #[cfg(target_arch = "x86_64")]
         let wide = std::arch::is_x86_feature_detected!("avx2");
         let mut at = run.start;
@@ -344,7 +344,7 @@ impl Needles {
 }
 
 /// Searches runs of memory for the addresses of `programs` and for images.
-pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found {
+pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> ScanResults {
     let needles = Needles::of(programs);
     let mut pieces = Vec::new();
     for run in runs {
@@ -363,11 +363,11 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> Found
         (cores * 3 / 4).clamp(1, MOST_THREADS)
     };
     let next = AtomicUsize::new(0);
-    let whole = Mutex::new(Found::default());
+    let whole = Mutex::new(ScanResults::default());
     let work = |helps: bool| {
         let began = thread_cpu();
         let mut buffer = vec![0; CHUNK];
-        let mut found = Found::default();
+        let mut found = ScanResults::default();
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             needles.run(space, *piece, &mut buffer, &mut found);
         }

@@ -16,7 +16,7 @@ use super::resolver::{Ask, Listing, Resolver};
 use super::scan::{Clocks, Run, Space};
 use nvcap_decode::record::{At, Kernel, NamedBy};
 use nvcap_decode::wire::GpuVa;
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 /// Memory.
 #[derive(Clone)]
@@ -52,8 +52,8 @@ impl Fake {
     }
 }
 
-impl Peek for Fake {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Fake {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         match self.read_some(at, to) == to.len() {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::EFAULT)),

@@ -182,7 +182,7 @@ impl Stamper {
 }
 
 /// A process whose semaphores are read.
-struct Process {
+struct StampedProcess {
     memory: Ordinary,
     regions: Regions,
     /// Memory that `process_vm_readv` does not read, for stamps that are written once.
@@ -196,7 +196,7 @@ struct Process {
     stamps: Vec<Stamp>,
 }
 
-impl Process {
+impl StampedProcess {
     fn of(memory: Ordinary) -> Self {
         Self {
             memory,
@@ -241,7 +241,7 @@ impl Pauses {
 /// The thread that reads.
 struct Reader {
     share: Option<f64>,
-    processes: HashMap<u32, Process>,
+    processes: HashMap<u32, StampedProcess>,
     pauses: Pauses,
     /// Time at which something changed last, and time at which records were handed on.
     changed: Instant,
@@ -334,14 +334,14 @@ impl Reader {
     }
 
     /// A process that something is to be read of; `None` where that may not be.
-    fn process(&mut self, pid: u32) -> Option<&mut Process> {
+    fn process(&mut self, pid: u32) -> Option<&mut StampedProcess> {
         self.changed = Instant::now();
         match self.processes.entry(pid) {
             Entry::Occupied(process) => Some(process.into_mut()),
             Entry::Vacant(place) => match Ordinary::open(pid) {
                 Ok(memory) => {
                     log::debug!("process {pid}: time stamps are read");
-                    Some(place.insert(Process::of(memory)))
+                    Some(place.insert(StampedProcess::of(memory)))
                 }
                 Err(e) => {
                     log::info!("process {pid}: time stamps are not read: {e}");

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use nvcap_decode::record::{CpuVa, Stamp};
 use nvcap_decode::wire::GpuVa;
-use nvcap_decode::wire::peek::Peek;
+use nvcap_decode::wire::read_memory::ReadMemory;
 use nvcap_decode::wire::words::{u32_at, u64_at};
 
 /// Bytes of a semaphore with a time stamp: number, nothing, time.
@@ -64,7 +64,12 @@ impl Once {
     /// Reads all once; stamps that have come go to `to`. What cannot be read is given up: it is unmapped, or the process is gone.
     ///
     /// The memory is that of `/proc/PID/mem`: the driver maps these pages so that `process_vm_readv` refuses them.
-    pub(super) fn read(&mut self, memory: &impl Peek, now: &impl Fn() -> u64, to: &mut Vec<Stamp>) {
+    pub(super) fn read(
+        &mut self,
+        memory: &impl ReadMemory,
+        now: &impl Fn() -> u64,
+        to: &mut Vec<Stamp>,
+    ) {
         let newest_ns = &mut self.newest_ns;
         self.awaited.retain_mut(|awaited| {
             let mut bytes = [0; STAMPED];
@@ -73,7 +78,7 @@ impl Once {
             if begun > first + AWAITED_NS {
                 return false;
             }
-            if memory.peek(awaited.cpu.0, &mut bytes).is_err() {
+            if memory.read_bytes(awaited.cpu.0, &mut bytes).is_err() {
                 return false;
             }
             let (payload, gpu_ns) = (u32_at(&bytes, 0), u64_at(&bytes, 8));
@@ -105,8 +110,8 @@ mod tests {
     /// Semaphores by their address in the process: number and time.
     struct Fake(Vec<(u64, u32, u64)>);
 
-    impl Peek for Fake {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+    impl ReadMemory for Fake {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
             let found = self.0.iter().find(|(a, ..)| *a == at);
             let (_, payload, ns) = found.ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))?;
             to[..4].copy_from_slice(&payload.to_le_bytes());

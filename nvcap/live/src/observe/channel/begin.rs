@@ -13,7 +13,7 @@ use crate::observe::{
 use nvcap_decode::record::Channel;
 use nvcap_decode::wire::release::{self, Release};
 use nvcap_process::memory::ring;
-pub(super) use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 /// Entries before the first one that is followed from which it is learnt whether they bear payloads.
 const LEARNT: u64 = 32;
@@ -26,7 +26,7 @@ impl Follower {
     pub(crate) fn new(
         announced: Channel,
         begin: Begin,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         now: u64,
     ) -> io::Result<Option<Self>> {
         let (Some(ring), Some(size), Some(userd)) =
@@ -76,7 +76,7 @@ impl Follower {
     /// Follows from `position` on, where GP_PUT is now: all entries before it are left out.
     pub(in crate::observe) fn stand_at(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         position: u64,
     ) -> io::Result<()> {
         self.done = position;
@@ -103,7 +103,7 @@ impl Follower {
 
     /// Learns whether each entry of this channel bears a payload, from entries that came before following begins: then payloads
     /// tell from the first followed entry on how many are missing, should some be.
-    fn learn_payloads(&mut self, memory: &impl Peek) -> io::Result<()> {
+    fn learn_payloads(&mut self, memory: &impl ReadMemory) -> io::Result<()> {
         let size = u64::from(self.size);
         let most = if self.went_round(memory)? {
             size / 4
@@ -135,7 +135,7 @@ impl Follower {
     }
 
     /// Tells whether a ring was ever filled: until then its last slot is zero, as it was made.
-    pub(in crate::observe) fn went_round(&self, memory: &impl Peek) -> io::Result<bool> {
+    pub(in crate::observe) fn went_round(&self, memory: &impl ReadMemory) -> io::Result<bool> {
         let last = u64::from(self.size) - 1;
         Ok(ring::entries(memory, self.ring(), last, last + 1)?[0] != 0)
     }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use crate::observe::{
-    channel::Begin, followed::Dropped, mm_identity::Image, process::Process, slots::Unresolved,
+    channel::Begin, followed::Dropped, mm_identity::MmIdentity, process::OpenedProcess,
+    slots::Unresolved,
 };
 use nvcap_decode::record::CpuVa;
 use nvcap_process::memory::maps::Area;
@@ -95,9 +96,9 @@ impl Life {
 #[derive(Debug)]
 pub(crate) struct Program {
     /// Memory and clock of the process; `None` while they cannot be read.
-    pub process: Option<Arc<Process>>,
+    pub process: Option<Arc<OpenedProcess>>,
     /// Program image; empty where that is not known yet.
-    pub image: Arc<Image>,
+    pub mm: Arc<MmIdentity>,
     /// Time at which it was seen to begin, ns.
     pub began_at: u64,
     /// True if it was the parent's program still at the last look.

@@ -5,7 +5,7 @@ use std::{cell::RefCell, io};
 use crate::observe::pace::FASTEST_NS;
 use nvcap_decode::record::{At, Channel, ChannelId, CpuVa, Origin};
 use nvcap_process::memory::scan::GP_GET;
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 const RING: u64 = 0x2_0060_0000;
 const USERD: u64 = 0x2_0060_2000;
@@ -184,8 +184,8 @@ impl Inner {
     }
 }
 
-impl Peek for Simulated {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Simulated {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let mut s = self.0.borrow_mut();
         s.reads += 1;
         if s.reads > s.fails_after {

@@ -26,7 +26,7 @@ pub(super) use nvcap_process::{
         snapshot::{self, RingToken},
     },
     procfs::{
-        mem::{Memory, Peek},
+        mem::{Memory, ReadMemory},
         unfit,
     },
 };
@@ -181,7 +181,7 @@ impl Session {
         &mut self,
         space: u32,
         at: At,
-        rings: &[scan::Found],
+        rings: &[scan::FoundRing],
         was_there: bool,
     ) -> Result<Vec<u32>> {
         let capture = &mut self.capture;
@@ -437,7 +437,7 @@ fn areas_of(pid: u32) -> Result<Vec<Area>> {
 }
 
 /// Finds rings and tokens, at the same time: both read memory of devices, for some ms.
-fn rings_and_tokens(memory: &Memory, areas: &[Area]) -> (Vec<scan::Found>, Vec<RingToken>) {
+fn rings_and_tokens(memory: &Memory, areas: &[Area]) -> (Vec<scan::FoundRing>, Vec<RingToken>) {
     thread::scope(|scope| {
         let tokens = || snapshot::tokens(memory, areas);
         let beside = thread::Builder::new().name("nvcap-tokens".into());

@@ -16,7 +16,7 @@ use nvcap_decode::{
 };
 pub(super) use nvcap_process::{
     memory::{reuse, ring},
-    procfs::mem::{Memory, Peek},
+    procfs::mem::{Memory, ReadMemory},
 };
 
 /// Ring entries behind the captured ones.
@@ -55,7 +55,7 @@ const AHEAD: u64 = 8;
 pub(super) fn fetch(
     channel: &ChannelState,
     state: &c::SharedChannel,
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     map: impl FnOnce() -> AddressMap,
 ) -> Fetch {
     let Ok((get, put)) = memory.get_put(channel.get_put) else {
@@ -111,7 +111,7 @@ pub(super) fn fetch(
 
 /// Removes entries whose slots were written again since they were read. Returns how many, from the first on.
 fn drop_overwritten(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     (on, at): (ring::Ring, u64),
     (from, target): (u64, u64),
     entries: &mut Vec<u64>,
@@ -136,7 +136,7 @@ fn drop_overwritten(
 }
 
 /// Returns the position of GP_PUT by now, at `target` or behind it.
-fn newest(memory: &impl Peek, (on, at): (ring::Ring, u64), target: u64) -> u64 {
+fn newest(memory: &impl ReadMemory, (on, at): (ring::Ring, u64), target: u64) -> u64 {
     match memory.get_put(at) {
         Ok((_, put)) if put < on.entries => ring::position(put, target, on.entries),
         // The process is gone, and submits nothing any more.
@@ -185,9 +185,9 @@ mod tests {
 
     struct Made(Vec<u8>);
 
-    impl Peek for Made {
-        fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-            self.0[..].peek(at, to)
+    impl ReadMemory for Made {
+        fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+            self.0[..].read_bytes(at, to)
         }
     }
 

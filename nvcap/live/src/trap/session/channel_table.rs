@@ -26,7 +26,7 @@ use nvcap_decode::record::{Channel, ChannelId, Lost, Origin, Record, Segment};
 use nvcap_process::error::{Error, Result};
 pub(super) use nvcap_process::{
     memory::scan,
-    procfs::mem::{Memory, Peek},
+    procfs::mem::{Memory, ReadMemory},
 };
 
 /// Stands in a channel's description until it is announced.
@@ -297,7 +297,7 @@ impl ChannelTable {
             patrolled: (start, start),
             counted: 0,
             unrung: 0,
-            passed: (0, 0),
+            skipped: (0, 0),
             ahead: None,
             beyond: 0,
             looked: false,

@@ -21,11 +21,11 @@ impl Session {
             Mode::Count => {
                 if now >= self.duty.next {
                     self.duty.next = now + LOOK_NS;
-                    self.pass_over_all();
+                    self.skip_all();
                 }
                 if now >= self.duty.tell {
                     self.duty.tell = now + TELL_NS;
-                    self.capture.tell_all_passed();
+                    self.capture.tell_all_skipped();
                 }
             }
             Mode::Duty { share } => {
@@ -36,7 +36,7 @@ impl Session {
                     }
                 } else if self.duty.open.is_none() {
                     // Often, so that no ring goes round unseen.
-                    self.pass_over_all();
+                    self.skip_all();
                 }
             }
         }
@@ -56,7 +56,7 @@ impl Session {
         }
     }
 
-    fn pass_over_all(&mut self) {
+    fn skip_all(&mut self) {
         for index in self.capture.table.indexes() {
             if self.capture.table[index].live {
                 self.capture.catch_up(index);
@@ -65,9 +65,9 @@ impl Session {
     }
 
     fn open_window(&mut self, now: u64, share: f64) {
-        // What is in the rings until now is passed over.
-        self.pass_over_all();
-        self.capture.tell_all_passed();
+        // What is in the rings until now is skipped.
+        self.skip_all();
+        self.capture.tell_all_skipped();
         self.breakpoints.wake_all(true);
         for space in self.stores.resting() {
             for pid in self.capture.spaces.pids(space) {
@@ -76,10 +76,10 @@ impl Session {
         }
         // So is what came before each doorbell trapped: the first trap would bring it as a part of its own submission, and a window would
         // have fewer and longer ones than there are.
-        self.pass_over_all();
-        self.capture.tell_all_passed();
+        self.skip_all();
+        self.capture.tell_all_skipped();
         let _ = self.drain();
-        self.capture.passes = None;
+        self.capture.skips = None;
         self.duty.open = Some((watchpoints::now(), self.capture.captured));
         self.duty.first = self.duty.first.or(Some(now));
         self.duty.next = now + Duty::lengths(share).0;
@@ -99,8 +99,8 @@ impl Session {
         self.breakpoints.wake_all(false);
         let until = watchpoints::now();
         let _ = self.drain();
-        // What was not captured at its own doorbell is passed over: fetched now, it would come in one piece with what was submitted since.
-        self.capture.passes = self.options.mode.passes();
+        // What was not captured at its own doorbell is skipped: fetched now, it would come in one piece with what was submitted since.
+        self.capture.skips = self.options.mode.skips();
         let captured = self.capture.captured - before;
         let ns = until.saturating_sub(since);
         self.duty.windows.add(ns, captured);

@@ -8,8 +8,9 @@ use super::{
     super::{kprobes::Change, program::BpfPrograms, watchpoints},
     Session,
     breakpoints::UNSET_NS,
+    capture::put_check::PutCheck,
     modules::{unseen, users_of_driver},
-    named_channels::Look,
+    named_channels::LookResult,
 };
 use nvcap_decode::record::{Lost, Origin};
 use nvcap_process::memory::maps;
@@ -25,11 +26,11 @@ impl Session {
         if self.options.watch {
             for index in self.capture.table.indexes() {
                 if self.capture.table[index].live {
-                    let look = self.look(index);
+                    let look = self.check_put(index);
                     let of_space = whole.entry(self.capture.table[index].space);
                     *of_space.or_insert(true) &= look.readable && !look.ahead;
                     let waits = self.capture.table.shared().get(index).waiting > 0;
-                    if look.still && !waits && self.capture.passes.is_none() {
+                    if look.still && !waits && self.capture.skips.is_none() {
                         self.moved_unseen(index);
                         moved.insert(self.capture.table[index].space);
                     }
@@ -70,12 +71,12 @@ impl Session {
                 if !live {
                     continue;
                 }
-                let look = self.look(index);
+                let look = self.check_put(index);
                 whole &= look.readable && !look.ahead;
                 // A trap may be on its way, of a thread that has the doorbell watched.
                 if look.still || look.count > room {
-                    let passes = self.capture.passes.is_some();
-                    if !passes && self.stores.may_have_lapped(look.count, 4 * room) {
+                    let skips = self.capture.skips.is_some();
+                    if !skips && self.stores.may_have_lapped(look.count, 4 * room) {
                         self.may_have_lapped(
                             index,
                             "its doorbell is not watched, for no debug register was left",
@@ -147,8 +148,8 @@ impl Session {
         }
     }
 
-    fn look(&mut self, index: u32) -> super::capture::look::Look {
-        let look = self.capture.look(index);
+    fn check_put(&mut self, index: u32) -> PutCheck {
+        let look = self.capture.check_put(index);
         let channel = &self.capture.table[index];
         if look.readable && channel.announced.origin == Origin::Given {
             self.named_is_there(channel.space, index);
@@ -183,7 +184,7 @@ impl Session {
             let idle = unwatched || self.capture.rung.has(space);
             let moved = !idle && self.look_at_named_of(space);
             let rung = self.capture.rung.has(space);
-            self.named.looked(space, now, Look { moved, rung });
+            self.named.looked(space, now, LookResult { moved, rung });
         }
     }
 
@@ -196,7 +197,7 @@ impl Session {
             if !channel.live || channel.announced.origin != Origin::Given {
                 continue;
             }
-            let look = self.look(index);
+            let look = self.check_put(index);
             if look.ahead && !self.is_resting() {
                 moved = true;
                 let first = self.capture.spaces.pids(space).next();

@@ -193,7 +193,7 @@ impl Session {
         }
         let model = driver::Model::new(driver::ModelOptions { driver_version });
         let mut capture = Capture::new(bpf, shared, model, options.watch, options.stacks.clone());
-        capture.passes = options.mode.passes();
+        capture.skips = options.mode.skips();
         log::trace!("processes can be attached to");
         Ok(Self {
             capture,
@@ -302,7 +302,7 @@ impl Session {
         // Who ended meanwhile was not read to the end.
         let _ = self.drain();
         self.tell_unread_of_gone();
-        self.capture.tell_all_passed();
+        self.capture.tell_all_skipped();
         let (entries, doubtful) = self.capture.entries_of_all();
         self.report_unrung(|_| true);
         self.report_never_there();

@@ -1,13 +1,13 @@
 //! Choice of the doorbells that are captured: each, or fewer where the user wants to pay less for the trap. Every record says so.
 //!
 //! Of `--batch`, the BPF programs leave a doorbell to a later one of its channel; what no later one reads is read here. Of `--count`
-//! they count alone. Of `--duty` breakpoints rest for most of the time; what is submitted then is passed over.
+//! they count alone. Of `--duty` breakpoints rest for most of the time; what is submitted then is skipped.
 
 use std::time::Duration;
 
 use nvcap_common as c;
 
-use nvcap_decode::{ledger, record::PassedWhy};
+use nvcap_decode::{ledger, record::SkippedWhy};
 
 /// Choice of the doorbells that are captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -47,12 +47,12 @@ impl Mode {
         }
     }
 
-    /// Returns the reason why entries that no doorbell captures are passed over, from the start of the trace.
-    pub(super) fn passes(self) -> Option<PassedWhy> {
+    /// Returns the reason why entries that no doorbell captures are skipped, from the start of the trace.
+    pub(super) fn skips(self) -> Option<SkippedWhy> {
         match self {
             Self::Each | Self::Batch { .. } => None,
-            Self::Count => Some(PassedWhy::Counted),
-            Self::Duty { .. } => Some(PassedWhy::Resting),
+            Self::Count => Some(SkippedWhy::Counted),
+            Self::Duty { .. } => Some(SkippedWhy::Resting),
         }
     }
 
@@ -120,7 +120,7 @@ impl Duty {
         (mean * (-chance.ln()).min(10.0)) as u64
     }
 
-    /// The estimate, of the time from the first window until now, and of all entries that were captured or passed over in it.
+    /// The estimate, of the time from the first window until now, and of all entries that were captured or skipped in it.
     pub(super) fn estimate(&self, now: u64, entries: u64, doubtful: u64) -> Option<ledger::Duty> {
         let first = self.first?;
         let all_ns = now.saturating_sub(first);

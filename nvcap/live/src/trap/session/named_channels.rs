@@ -33,7 +33,7 @@ struct Looks {
 
 /// Result of a look at an address space.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct LookResult {
     /// A ring has moved.
     pub(super) moved: bool,
     /// A doorbell was seen.
@@ -90,7 +90,7 @@ impl NamedChannels {
     }
 
     /// An address space was looked at.
-    pub(super) fn looked(&mut self, space: u32, now: u64, look: Look) {
+    pub(super) fn looked(&mut self, space: u32, now: u64, look: LookResult) {
         let Some(looks) = self.spaces.get_mut(&space) else {
             return;
         };
@@ -179,7 +179,7 @@ mod tests {
         })
     }
 
-    const QUIET: Look = Look {
+    const QUIET: LookResult = LookResult {
         moved: false,
         rung: false,
     };
@@ -204,7 +204,7 @@ mod tests {
         named.looked(
             1,
             1000,
-            Look {
+            LookResult {
                 rung: true,
                 ..QUIET
             },

@@ -114,12 +114,12 @@ impl Session {
         let changes = match record {
             Record::Submission(_)
             | Record::Gpu(_)
-            | Record::Image(_)
+            | Record::QmdCopy(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
-            | Record::Look(_)
+            | Record::Snapshot(_)
             | Record::Stack(_)
-            | Record::Passed(_)
+            | Record::Skipped(_)
             | Record::Loss(_) => Vec::new(),
             _ => self.capture.model.record(&record),
         };
@@ -253,7 +253,7 @@ impl Session {
             }
         }
         if r.header.flags & flag::CONTENDED != 0 {
-            // The channel that was rung may be the one that was passed over.
+            // The channel that was rung may be the one that was skipped.
             return Ok(());
         }
         let channel = capture.table.get(r.channel);

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nvcap_decode::record::Device;
-pub(super) use nvcap_process::memory::{maps::Area, scan::Found};
+pub(super) use nvcap_process::memory::{maps::Area, scan::FoundRing};
 
 /// The most doubtful rings that are remembered of an address space. With more of them, their number proves nothing.
 const DOUBTFUL_MOST: usize = 4096;
@@ -38,7 +38,7 @@ struct Searched {
 pub(super) struct Rings {
     pub(super) space: u32,
     /// The rings that are in use and not followed.
-    pub(super) new: Vec<Found>,
+    pub(super) new: Vec<FoundRing>,
     /// No memory was unmapped meanwhile: all rings were found.
     pub(super) whole: bool,
 }
@@ -47,10 +47,10 @@ pub(super) struct Rings {
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Rings that were first used, or moved, since nvcap attached.
-    pub(super) certain: Vec<Found>,
+    pub(super) certain: Vec<FoundRing>,
     /// Rings of which only their number speaks: as many tokens were rung as rings were left. One that never moves afterwards
     /// proves nothing of the token.
-    pub(super) by_number: Vec<Found>,
+    pub(super) by_number: Vec<FoundRing>,
 }
 
 /// Tokens that were rung and whose channel is unknown.
@@ -69,7 +69,7 @@ pub(super) struct RingSearch(HashMap<u32, Searched>);
 
 impl RingSearch {
     /// nvcap attached to an address space, and all its rings in use are followed.
-    pub(super) fn begin(&mut self, space: u32, areas: &[Area], found: &[Found]) {
+    pub(super) fn begin(&mut self, space: u32, areas: &[Area], found: &[FoundRing]) {
         let searched = Searched {
             complete: 0,
             next: 0,
@@ -144,11 +144,11 @@ impl RingSearch {
             return Taken::default();
         };
         // In use for the first time.
-        let is_first = |f: &Found| state.unused.iter().any(|(s, e)| (*s..*e).contains(&f.ring));
+        let is_first = |f: &FoundRing| state.unused.iter().any(|(s, e)| (*s..*e).contains(&f.ring));
         let (mut certain, rest): (Vec<_>, Vec<_>) = new.into_iter().partition(is_first);
         let doubtful = &mut state.doubtful;
         doubtful.retain(|ring, _| !tokens.is_followed(space, *ring));
-        let moved = |f: &Found| doubtful.get(&f.ring).is_some_and(|put| *put != f.put);
+        let moved = |f: &FoundRing| doubtful.get(&f.ring).is_some_and(|put| *put != f.put);
         let (moving, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(moved);
         certain.extend(moving);
         for f in &certain {
@@ -195,7 +195,7 @@ pub(super) fn is_all_there(before: &[Area], after: &[Area]) -> bool {
 }
 
 /// GPU memory in which none of the rings in `found` lies.
-fn unused_areas(areas: &[Area], found: &[Found]) -> Vec<(u64, u64)> {
+fn unused_areas(areas: &[Area], found: &[FoundRing]) -> Vec<(u64, u64)> {
     let is_used = |start: u64, end: u64| {
         let mut used = found.iter().filter(|f| f.used);
         used.any(|f| (start..end).contains(&f.ring))
@@ -229,8 +229,8 @@ mod tests {
 
     const NONE: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
 
-    fn found(ring: u64, put: u32) -> Found {
-        Found {
+    fn found(ring: u64, put: u32) -> FoundRing {
+        FoundRing {
             gpu: None,
             ring,
             entries: 8,
@@ -251,7 +251,7 @@ mod tests {
 
     fn taken(
         search: &mut RingSearch,
-        new: &[Found],
+        new: &[FoundRing],
         whole: bool,
         mut tokens: Tokens,
     ) -> [Vec<u64>; 2] {

@@ -8,7 +8,7 @@ use nvcap_common::{self as c, kind};
 use super::super::{assemble, load::Loaded};
 pub(super) use nvcap_process::procfs::{
     budget::Budget,
-    mem::{Ordinary, Peek as _},
+    mem::{Ordinary, ReadMemory as _},
 };
 use nvcap_process::stacks::{
     left_out,

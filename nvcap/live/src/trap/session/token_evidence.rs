@@ -66,7 +66,7 @@ impl Proof {
 
 /// Observations at the doorbells of a token.
 #[derive(Debug, Default)]
-struct Seen {
+struct TokenObservations {
     tracks: HashMap<u32, Track>,
     doorbells: u32,
     /// The doorbells before these were of another conclusion: nothing is compared with the start of the trace.
@@ -76,7 +76,7 @@ struct Seen {
 
 /// Observations at the doorbells of all tokens.
 #[derive(Debug, Default)]
-pub(super) struct TokenEvidence(HashMap<TokenKey, Seen>);
+pub(super) struct TokenEvidence(HashMap<TokenKey, TokenObservations>);
 
 impl TokenEvidence {
     /// Takes in the GP_PUT of each channel at a doorbell of a token, but of those that never moved. Returns the channel that the token rings, once that is
@@ -123,9 +123,9 @@ impl TokenEvidence {
 
     /// Begins again with a token: what was concluded of it is in doubt.
     pub(super) fn restart(&mut self, key: TokenKey) {
-        let seen = Seen {
+        let seen = TokenObservations {
             is_later: true,
-            ..Seen::default()
+            ..TokenObservations::default()
         };
         self.0.insert(key, seen);
     }
@@ -136,7 +136,7 @@ impl TokenEvidence {
     }
 }
 
-impl Seen {
+impl TokenObservations {
     fn note(&mut self, puts: &[Put], candidates: &[Candidate]) {
         if self.doorbells >= WINDOW {
             *self = Self {

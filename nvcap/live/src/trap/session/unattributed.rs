@@ -15,14 +15,14 @@ const MOST: usize = 512;
 
 /// A submission held back.
 #[derive(Debug)]
-struct Held {
+struct HeldSubmission {
     since: u64,
     submission: Gathered,
 }
 
 /// Submissions held back, by channel.
 #[derive(Debug, Default)]
-pub(super) struct HeldSubmissions(BTreeMap<u32, Vec<Held>>);
+pub(super) struct HeldSubmissions(BTreeMap<u32, Vec<HeldSubmission>>);
 
 impl HeldSubmissions {
     /// Holds a submission back from `now` on.
@@ -30,7 +30,7 @@ impl HeldSubmissions {
         let since = now;
         let channel = submission.head.channel;
         let all = self.0.entry(channel).or_default();
-        all.push(Held { since, submission });
+        all.push(HeldSubmission { since, submission });
     }
 
     /// Tells whether a submission of the channel is held.
@@ -45,7 +45,7 @@ impl HeldSubmissions {
 
     /// The channels with a submission that this thread's doorbells found, or any thread's.
     pub(super) fn channels(&self, of: Option<u32>) -> Vec<u32> {
-        let is_its = |h: &Held| of.is_none_or(|tid| h.submission.head.header.tid == tid);
+        let is_its = |h: &HeldSubmission| of.is_none_or(|tid| h.submission.head.header.tid == tid);
         let all = self.0.iter().filter(|(_, held)| held.iter().any(is_its));
         all.map(|(channel, _)| *channel).collect()
     }
@@ -58,7 +58,7 @@ impl HeldSubmissions {
 
     /// Takes out those of the channels whose first was held for too long.
     pub(super) fn take_old(&mut self, now: u64) -> Vec<Gathered> {
-        let is_old = |held: &Vec<Held>| {
+        let is_old = |held: &Vec<HeldSubmission>| {
             let first = held.first().map_or(0, |h| h.since);
             now.saturating_sub(first) > HOLD_NS
         };

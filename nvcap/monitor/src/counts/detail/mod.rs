@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::block;
 use super::channel::How;
 use super::decoding::{Decoding, Shared};
-use super::delay::{Delays, Looks, Seen};
+use super::delay::{Delays, Looks, SubmissionNumbers};
 use super::find::Readable;
 use super::followed::Followed;
 use super::process::Channels;
@@ -28,7 +28,7 @@ use nvcap_decode::decode::event::Operation;
 use nvcap_decode::record::Segment;
 use nvcap_decode::wire::{GpuVa, release};
 use nvcap_process::memory::maps::Area;
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 use submission::Decoded;
 #[cfg(all(test, feature = "serve"))]
 pub(crate) use submission::Mover;
@@ -147,12 +147,12 @@ impl Detail {
     }
 
     /// Its mappings were looked at.
-    pub(super) fn mapped(&mut self, memory: &impl Peek, areas: &[Area]) {
+    pub(super) fn mapped(&mut self, memory: &impl ReadMemory, areas: &[Area]) {
         self.decoding.mapped(memory, areas);
     }
 
     /// Samples the submissions that came to each channel since the last call.
-    pub(super) fn blocks(&mut self, memory: &impl Peek, channels: &Channels) {
+    pub(super) fn blocks(&mut self, memory: &impl ReadMemory, channels: &Channels) {
         for followed in channels.iter() {
             let submitted = followed.count.sums().submitted;
             let of = self.channels.entry(followed.ring).or_default();
@@ -184,7 +184,7 @@ impl Detail {
             if followed.count.how() != How::Semaphore || last.at_ns != began {
                 continue;
             }
-            let seen = Seen {
+            let seen = SubmissionNumbers {
                 done: last.done,
                 submitted: last.submitted,
             };
@@ -192,7 +192,7 @@ impl Detail {
         }
     }
 
-    fn seen(&mut self, followed: &Followed, at: (u64, u64), seen: Seen) {
+    fn seen(&mut self, followed: &Followed, at: (u64, u64), seen: SubmissionNumbers) {
         let Some(of) = self.channels.get_mut(&followed.ring) else {
             return;
         };
@@ -211,7 +211,7 @@ impl Detail {
     /// Reads and decodes blocks of the last `came` submissions of a channel before this GP_PUT.
     fn of_channel(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         readable: &Readable,
         (followed, put): (&Followed, u32),
         came: u64,
@@ -312,7 +312,7 @@ impl Detail {
     /// Takes a moment: finds out what each channel with work is doing now. Adds the GPUs and engines that have work to `busy`.
     pub(super) fn moment(
         &mut self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         channels: &Channels,
         clock: &mut impl FnMut() -> u64,
         busy: &mut BTreeSet<Unit>,

@@ -12,14 +12,14 @@ use std::io;
 
 use super::super::block::{self, Entries, Newest};
 use super::super::decoding::Decoding;
-use super::super::delay::Seen;
+use super::super::delay::SubmissionNumbers;
 use super::super::find::{self, Readable};
 use super::super::followed::Followed;
 use super::submission::{Decoded, Doing, Programs};
 use nvcap_decode::decode::event::Operation;
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::memory::scan;
-use nvcap_process::procfs::mem::Peek;
+use nvcap_process::procfs::mem::ReadMemory;
 
 const PAGE: u64 = 4096;
 /// Pages of words that are read at a moment.
@@ -34,10 +34,10 @@ pub(super) struct Words(BTreeMap<u64, Option<Box<[u8; PAGE as usize]>>>);
 
 impl Words {
     /// Reads all pages again. Forgets them if one cannot be read.
-    fn read(&mut self, memory: &impl Peek) {
+    fn read(&mut self, memory: &impl ReadMemory) {
         for (page, bytes) in &mut self.0 {
             let bytes = bytes.get_or_insert_with(|| Box::new([0; PAGE as usize]));
-            if memory.peek(*page, bytes.as_mut_slice()).is_err() {
+            if memory.read_bytes(*page, bytes.as_mut_slice()).is_err() {
                 self.0.clear();
                 return;
             }
@@ -61,8 +61,8 @@ struct Then<'a, P> {
     memory: &'a P,
 }
 
-impl<P: Peek> Peek for Then<'_, P> {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl<P: ReadMemory> ReadMemory for Then<'_, P> {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let page = self.words.0.get(&(at & !(PAGE - 1)));
         let offset = (at % PAGE) as usize;
         let bytes = page.and_then(|p| p.as_ref()?.get(offset..offset + to.len()));
@@ -71,7 +71,7 @@ impl<P: Peek> Peek for Then<'_, P> {
                 to.copy_from_slice(bytes);
                 Ok(())
             }
-            None => self.memory.peek(at, to),
+            None => self.memory.read_bytes(at, to),
         }
     }
 }
@@ -90,14 +90,14 @@ type Work = (Vec<Doing>, Programs);
 /// Findings about a channel at one moment.
 pub(super) struct Moment {
     /// Numbers of the newest submissions: done, and submitted; none unless both are certain.
-    pub seen: Option<Seen>,
+    pub seen: Option<SubmissionNumbers>,
     /// None if the channel has no work or no proven semaphore, or GP_PUT and the number cannot be read.
     pub at: Option<Work>,
 }
 
 /// Finds out what a channel is at.
 pub(super) fn now(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     readable: &Readable,
     followed: &Followed,
     kept: Kept<'_>,
@@ -108,11 +108,11 @@ pub(super) fn now(
 }
 
 fn look(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     readable: &Readable,
     followed: &Followed,
     kept: Kept<'_>,
-    seen: &mut Option<Seen>,
+    seen: &mut Option<SubmissionNumbers>,
 ) -> Option<Work> {
     let Kept {
         decoding,
@@ -128,7 +128,7 @@ fn look(
     if let Some((last_put, last_done, is_certain)) = *idle
         && (last_put, last_done) == (put, done)
     {
-        *seen = is_certain.then_some(Seen {
+        *seen = is_certain.then_some(SubmissionNumbers {
             done,
             submitted: done,
         });
@@ -170,7 +170,7 @@ fn look(
         memory,
     };
     let last = Last::of(last, &then, readable);
-    *seen = last.is_done().map(|is_done| Seen {
+    *seen = last.is_done().map(|is_done| SubmissionNumbers {
         done: done.wrapping_sub(u32::from(!is_done)),
         submitted: newest.number,
     });
@@ -197,7 +197,7 @@ struct Submissions<'a, P> {
     decoding: &'a mut Decoding,
 }
 
-impl<P: Peek> Submissions<'_, P> {
+impl<P: ReadMemory> Submissions<'_, P> {
     /// The content of a submission; none if it cannot be found, or its memory may have been used again.
     fn decoded(&mut self, number: u32) -> Option<Decoded> {
         let found = self.followed.found();
@@ -226,7 +226,7 @@ struct Last {
 }
 
 impl Last {
-    fn of(last: Option<Decoded>, then: &impl Peek, readable: &Readable) -> Self {
+    fn of(last: Option<Decoded>, then: &impl ReadMemory, readable: &Readable) -> Self {
         let is_read = last.is_some();
         let kernels = last.filter(|l| !l.programs.is_empty() || l.ends.replays());
         Self {
@@ -262,7 +262,7 @@ fn at_kernels(submission: Decoded) -> Work {
 }
 
 /// The work of a channel that is at the submission after the last one, unless it is still at the kernels of that.
-fn at_next(next: &Decoded, last: Last, then: &impl Peek, readable: &Readable) -> Work {
+fn at_next(next: &Decoded, last: Last, then: &impl ReadMemory, readable: &Readable) -> Work {
     let open = |(at, payload): &(GpuVa, u64)| {
         find::is_open(then, readable, *at, *payload as u32) == Some(true)
     };

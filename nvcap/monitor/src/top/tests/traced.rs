@@ -9,8 +9,8 @@ use nvcap_decode::decode::event::{
 };
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{At, ChannelId, How};
-use nvcap_recording::capture::{Item, Reader};
 use nvcap_recording::file::orc::Orc;
+use nvcap_recording::recording::{Item, Reader};
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 const TRAINING: &[u8] = include_bytes!("../../../../../tests/fixtures/training.pcapng");

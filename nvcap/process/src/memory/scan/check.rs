@@ -4,7 +4,7 @@
 
 use super::found::{GP_GET, Target};
 use crate::memory::places::Places;
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::wire::{
     entry::{self, EntryKind},
     stream::{Item, Stream},
@@ -16,7 +16,7 @@ const CHECKED: u64 = 8;
 const PARSED: usize = 512;
 
 /// GP_GET and GP_PUT of a USERD, in one read.
-pub fn get_put(memory: &impl Peek, userd: u64) -> std::io::Result<(u32, u32)> {
+pub fn get_put(memory: &impl ReadMemory, userd: u64) -> std::io::Result<(u32, u32)> {
     let both = memory.word(userd + GP_GET)?;
     Ok((both as u32, (both >> 32) as u32))
 }
@@ -35,7 +35,7 @@ pub(super) enum Fit {
 
 /// Asks `fit` about the positions in a USERD, and once more where they moved meanwhile. Gives the positions, and the last answer.
 pub(super) fn settled(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     userd: u64,
     mut fit: impl FnMut(u32, u32) -> Fit,
 ) -> Option<(u32, u32, Fit)> {
@@ -58,7 +58,7 @@ pub(super) fn settled(
 
 /// Tells whether a ring of `entries` at `ring` has, before GP_PUT, what a ring has there; and what it points to.
 pub(super) fn check(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     places: &Places<'_>,
     ring: u64,
     entries: u32,
@@ -74,7 +74,7 @@ pub(super) fn check(
     let Some(raw) = raw.get_mut(..count * 8) else {
         return Fit::No;
     };
-    if memory.peek(ring + 8 * first, raw).is_err() {
+    if memory.read_bytes(ring + 8 * first, raw).is_err() {
         return Fit::No;
     }
     let mut entries = entry::iter(raw);
@@ -126,12 +126,12 @@ pub(super) fn check(
 }
 
 /// Tells whether a ring may begin here: its first entry does not continue one that lies before it.
-pub(super) fn begins_here(memory: &impl Peek, places: &Places<'_>, ring: u64) -> bool {
+pub(super) fn begins_here(memory: &impl ReadMemory, places: &Places<'_>, ring: u64) -> bool {
     let Some(before) = ring.checked_sub(8).filter(|b| places.holds(*b, 16)) else {
         return true;
     };
     let mut b = [0; 16];
-    if memory.peek(before, &mut b).is_err() {
+    if memory.read_bytes(before, &mut b).is_err() {
         return false;
     }
     let mut both = entry::iter(&b).map(Extent::of);
@@ -168,9 +168,9 @@ impl Extent {
 }
 
 /// Tells whether the bytes at `address` parse as methods, as far as is looked.
-fn parses(memory: &impl Peek, address: u64, len: u32) -> bool {
+fn parses(memory: &impl ReadMemory, address: u64, len: u32) -> bool {
     let mut bytes = vec![0; (len as usize).min(PARSED)];
-    if memory.peek(address, &mut bytes).is_err() {
+    if memory.read_bytes(address, &mut bytes).is_err() {
         return false;
     }
     is_methods(&bytes, len as usize)

@@ -7,7 +7,7 @@ pub const GP_GET: u64 = 0x88;
 
 /// A ring that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundRing {
     /// GPU by device file minor number, where that is known.
     pub gpu: Option<u32>,
     /// Address of the ring.
@@ -26,7 +26,7 @@ pub struct Found {
     pub proof: Proof,
 }
 
-impl Found {
+impl FoundRing {
     /// Returns it as a channel: what is known of it.
     #[must_use]
     pub fn channel(&self, at: At, id: ChannelId) -> Channel {
@@ -119,7 +119,7 @@ pub enum Effort {
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     /// The rings, by address of USERD.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundRing>,
     /// Notes of what was left out or could not be resolved, in words.
     pub notes: Vec<String>,
 }

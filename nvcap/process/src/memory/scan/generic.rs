@@ -10,11 +10,11 @@
 
 use super::{
     check::{Extent, Fit, begins_here, check, get_put, settled},
-    found::{Effort, Found, Place, Proof, Search, Size, Target},
+    found::{Effort, FoundRing, Place, Proof, Search, Size, Target},
     libcuda::{SLOT, USERD},
 };
 use crate::memory::{maps::Area, places::Places};
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 use nvcap_decode::record::Device;
 use nvcap_decode::wire::entry;
 
@@ -78,7 +78,7 @@ impl Budget {
 
 /// Adds to `search` the rings in `areas`, each of which has its GPU with it.
 pub(super) fn add_rings(
-    memory: &impl Peek,
+    memory: &impl ReadMemory,
     places: &Places<'_>,
     areas: &[(&Area, u32)],
     effort: Effort,
@@ -170,13 +170,18 @@ fn cut_short(effort: Effort) -> &'static str {
 }
 
 /// Two possible ring positions, not both zero: nothing can be said of those.
-fn is_userd(memory: &impl Peek, at: u64) -> bool {
+fn is_userd(memory: &impl ReadMemory, at: u64) -> bool {
     get_put(memory, at)
         .is_ok_and(|(get, put)| get < MOST_ENTRIES && put < MOST_ENTRIES && (get, put) != (0, 0))
 }
 
 /// Looks before and behind each hit: USERDs come in rows.
-fn rows(memory: &impl Peek, places: &Places<'_>, hits: &mut Vec<(u64, u32)>, budget: &mut Budget) {
+fn rows(
+    memory: &impl ReadMemory,
+    places: &Places<'_>,
+    hits: &mut Vec<(u64, u32)>,
+    budget: &mut Budget,
+) {
     let first = hits.clone();
     for (start, gpu) in first {
         for forward in [true, false] {
@@ -217,11 +222,11 @@ struct Candidate {
 impl Candidate {
     fn ring(
         &self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         places: &Places<'_>,
-        known: &[Found],
+        known: &[FoundRing],
         budget: &mut Budget,
-    ) -> Option<Found> {
+    ) -> Option<FoundRing> {
         let mut tried = Vec::new();
         for f in known {
             let apart = f.ring.wrapping_sub(f.userd);
@@ -269,11 +274,11 @@ impl Candidate {
     /// The ring, if it begins at `ring`.
     fn at(
         &self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         places: &Places<'_>,
         ring: u64,
         place: Place,
-    ) -> Option<Found> {
+    ) -> Option<FoundRing> {
         let room = self.room(places, ring)?;
         let least = self.get.max(self.put) + 1;
         if room < least || room < LEAST_ENTRIES {
@@ -314,12 +319,12 @@ impl Candidate {
     /// GP_PUT is 0: the newest entry is the ring's last, and where that is must be tried.
     fn just_round(
         &self,
-        memory: &impl Peek,
+        memory: &impl ReadMemory,
         places: &Places<'_>,
         ring: u64,
         room: u32,
         place: Place,
-    ) -> Option<Found> {
+    ) -> Option<FoundRing> {
         let mut entries = (self.get + 1).next_power_of_two().max(LEAST_ENTRIES);
         while entries <= room {
             if word(memory, ring).is_some_and(|first| first != 0)
@@ -333,8 +338,15 @@ impl Candidate {
         None
     }
 
-    fn found(&self, ring: u64, entries: u32, place: Place, size: Size, target: Target) -> Found {
-        Found {
+    fn found(
+        &self,
+        ring: u64,
+        entries: u32,
+        place: Place,
+        size: Size,
+        target: Target,
+    ) -> FoundRing {
+        FoundRing {
             gpu: Some(self.gpu),
             ring,
             entries,
@@ -368,7 +380,7 @@ impl Candidate {
     }
 
     /// The ring's size: proven where it has gone round, by its last entry being followed by its first.
-    fn size(&self, memory: &impl Peek, ring: u64, room: u32, round: bool) -> (u32, Size) {
+    fn size(&self, memory: &impl ReadMemory, ring: u64, room: u32, round: bool) -> (u32, Size) {
         if !round {
             return (room, Size::Room);
         }
@@ -392,18 +404,18 @@ impl Candidate {
     }
 }
 
-fn word(memory: &impl Peek, at: u64) -> Option<u64> {
+fn word(memory: &impl ReadMemory, at: u64) -> Option<u64> {
     memory.word(at).ok()
 }
 
 /// The entry at `index` and the one behind it, where the ring has room for one.
-fn pair(memory: &impl Peek, ring: u64, index: u32, room: u32) -> Option<(u64, Option<u64>)> {
+fn pair(memory: &impl ReadMemory, ring: u64, index: u32, room: u32) -> Option<(u64, Option<u64>)> {
     let at = ring + 8 * u64::from(index);
     if index + 1 >= room {
         return Some((word(memory, at)?, None));
     }
     let mut b = [0; 16];
-    memory.peek(at, &mut b).ok()?;
+    memory.read_bytes(at, &mut b).ok()?;
     let mut both = entry::iter(&b);
     Some((both.next()?, both.next()))
 }

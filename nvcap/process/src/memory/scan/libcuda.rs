@@ -2,10 +2,10 @@
 
 use super::{
     check::{Fit, begins_here, check, settled},
-    found::{Found, Proof, Target},
+    found::{FoundRing, Proof, Target},
 };
 use crate::memory::{maps::Area, places::Places};
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 
 /// Size of a slot.
 pub const SLOT: u64 = 0x3000;
@@ -33,7 +33,7 @@ pub fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
     }
 }
 
-impl Found {
+impl FoundRing {
     /// A slot of which nothing but its positions is known.
     pub fn in_slot(gpu: u32, ring: u64, get: u32, put: u32) -> Self {
         Self {
@@ -50,7 +50,12 @@ impl Found {
 }
 
 /// The rings of one mapping that lie where libcuda puts them.
-pub(super) fn rings(memory: &impl Peek, places: &Places<'_>, area: &Area, gpu: u32) -> Vec<Found> {
+pub(super) fn rings(
+    memory: &impl ReadMemory,
+    places: &Places<'_>,
+    area: &Area,
+    gpu: u32,
+) -> Vec<FoundRing> {
     let mut found = Vec::new();
     walk(area, |at| {
         let mut is_used = false;
@@ -74,13 +79,13 @@ pub(super) fn rings(memory: &impl Peek, places: &Places<'_>, area: &Area, gpu: u
             };
             if used.is_some() || (get, put) == (0, 0) {
                 is_used = used.is_some();
-                found.push(Found {
+                found.push(FoundRing {
                     used: is_used,
                     proof: Proof {
                         target: used.unwrap_or_default(),
                         ..Proof::default()
                     },
-                    ..Found::in_slot(gpu, at, get, put)
+                    ..FoundRing::in_slot(gpu, at, get, put)
                 });
             }
         }

@@ -16,12 +16,12 @@ mod libcuda;
 mod tests;
 
 use super::maps::Area;
-use crate::procfs::mem::{Memory, Peek};
+use crate::procfs::mem::{Memory, ReadMemory};
 
 pub use super::places::Places;
 pub use check::{get_put, is_methods};
 pub use found::Effort;
-pub use found::{Found, GP_GET, Place, Proof, Search, Size, Target};
+pub use found::{FoundRing, GP_GET, Place, Proof, Search, Size, Target};
 pub use libcuda::walk as walk_slots;
 pub use libcuda::{ENTRIES, SLOT, USERD};
 
@@ -39,12 +39,12 @@ pub fn with_slots(areas: &[Area]) -> impl Iterator<Item = (&Area, u32)> {
 }
 
 /// Looks for rings in all GPU memory mappings of a process.
-pub fn rings(memory: &Memory, areas: &[Area]) -> Vec<Found> {
+pub fn rings(memory: &Memory, areas: &[Area]) -> Vec<FoundRing> {
     search(memory, areas, Effort::Usual).found
 }
 
 /// Looks for rings as [`rings`] does, on any memory, with as much effort as is asked for, and notes what was left out.
-pub fn search(memory: &impl Peek, areas: &[Area], effort: Effort) -> Search {
+pub fn search(memory: &impl ReadMemory, areas: &[Area], effort: Effort) -> Search {
     let mut search = Search::default();
     let places = Places::new(areas);
     let mut left = Vec::new();

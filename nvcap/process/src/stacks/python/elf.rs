@@ -2,7 +2,7 @@
 //! linker itself uses. No file is read, so that it matters neither in which container the process runs nor whether the file was
 //! replaced or removed.
 
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 
 /// Most program headers of an image.
 const MOST_HEADERS: u16 = 64;
@@ -21,7 +21,7 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const SYMBOL: u64 = 24;
 
 /// A mapped image.
-pub(super) struct Image<'a, M: ?Sized> {
+pub(super) struct MappedElf<'a, M: ?Sized> {
     memory: &'a M,
     /// Bias: number to add to the image's own addresses.
     bias: u64,
@@ -48,13 +48,13 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-fn read<M: Peek + ?Sized>(memory: &M, at: u64, len: usize) -> Option<Vec<u8>> {
+fn read<M: ReadMemory + ?Sized>(memory: &M, at: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; len];
-    memory.peek(at, &mut bytes).ok()?;
+    memory.read_bytes(at, &mut bytes).ok()?;
     Some(bytes)
 }
 
-impl<'a, M: Peek + ?Sized> Image<'a, M> {
+impl<'a, M: ReadMemory + ?Sized> MappedElf<'a, M> {
     /// The 64-bit image whose header is at `start`; `None` where there is none, or one that exports nothing.
     pub(super) fn at(memory: &'a M, start: u64) -> Option<Self> {
         let header = read(memory, start, 64)?;

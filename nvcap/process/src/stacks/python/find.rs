@@ -3,10 +3,10 @@
 use std::fmt;
 use std::fs;
 
-use super::elf::Image;
+use super::elf::MappedElf;
 use super::offsets::{self, DEBUG_BYTES};
 use super::{Python, Types, Version};
-use crate::procfs::{maps, mem::Peek, of_process, served::Served};
+use crate::procfs::{maps, mem::ReadMemory, of_process, served::Served};
 
 /// Reason why there are no Python frames to be had of a process.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Python {
     ///
     /// # Errors
     /// When the process's mappings cannot be read, or its CPython is one whose structures are not known.
-    pub fn find<M: Peek + ?Sized>(pid: u32, memory: &M) -> Result<Option<Self>, FindError> {
+    pub fn find<M: ReadMemory + ?Sized>(pid: u32, memory: &M) -> Result<Option<Self>, FindError> {
         for start in candidates(pid).map_err(FindError::Maps)? {
             if let Some(python) = Self::at(memory, start)? {
                 return Ok(Some(python));
@@ -78,8 +78,11 @@ impl Python {
     }
 
     /// The CPython in the image that is mapped at `start`.
-    pub(super) fn at<M: Peek + ?Sized>(memory: &M, start: u64) -> Result<Option<Self>, FindError> {
-        let Some(image) = Image::at(memory, start) else {
+    pub(super) fn at<M: ReadMemory + ?Sized>(
+        memory: &M,
+        start: u64,
+    ) -> Result<Option<Self>, FindError> {
+        let Some(image) = MappedElf::at(memory, start) else {
             return Ok(None);
         };
         let symbols = || {
@@ -94,7 +97,7 @@ impl Python {
             return Ok(None);
         };
         let mut head = vec![0; DEBUG_BYTES];
-        let debug = memory.peek(runtime, &mut head).ok();
+        let debug = memory.read_bytes(runtime, &mut head).ok();
         let debug = debug.and_then(|()| offsets::debug_head(&head));
         let (hex, free_threaded) = match debug {
             Some(debug) => (Some(debug.version), debug.free_threaded),

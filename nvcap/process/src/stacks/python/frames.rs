@@ -2,7 +2,7 @@
 
 use super::Python;
 use super::offsets::NONE;
-use crate::procfs::mem::Peek;
+use crate::procfs::mem::ReadMemory;
 
 /// Most frames of a thread that are read.
 pub(crate) const MOST_FRAMES: usize = 1024;
@@ -51,7 +51,7 @@ struct Walk {
 impl Python {
     /// The frames of a thread state. While the thread runs its frames change: they are walked several times, and what
     /// `AGREEING` walks in a row have is believed.
-    pub fn frames<M: Peek + ?Sized>(&self, memory: &M, state: u64) -> Frames {
+    pub fn frames<M: ReadMemory + ?Sized>(&self, memory: &M, state: u64) -> Frames {
         let mut walks: Vec<Walk> = Vec::new();
         while walks.len() < MOST_WALKS {
             walks.push(self.walk(memory, state));
@@ -66,7 +66,7 @@ impl Python {
         common(walks.get(from..).unwrap_or_default())
     }
 
-    fn walk<M: Peek + ?Sized>(&self, memory: &M, state: u64) -> Walk {
+    fn walk<M: ReadMemory + ?Sized>(&self, memory: &M, state: u64) -> Walk {
         let mut walk = Walk::default();
         let o = &self.offsets.walk;
         let word = |at: u64, offset: u32| memory.word(at.checked_add(offset.into())?).ok();
@@ -100,10 +100,10 @@ impl Python {
 
     /// The frame at an address and the address of its caller's: `None` where there is none any more; no frame for one of the
     /// interpreter's own.
-    fn frame<M: Peek + ?Sized>(&self, memory: &M, at: u64) -> Option<(Option<Frame>, u64)> {
+    fn frame<M: ReadMemory + ?Sized>(&self, memory: &M, at: u64) -> Option<(Option<Frame>, u64)> {
         let o = &self.offsets.walk;
         let mut bytes = [0; FRAME_BYTES];
-        memory.peek(at, &mut bytes).ok()?;
+        memory.read_bytes(at, &mut bytes).ok()?;
         let word = |offset: u32| {
             let (word, _) = bytes.get(offset as usize..)?.split_first_chunk::<8>()?;
             Some(u64::from_le_bytes(*word))

@@ -2,7 +2,7 @@
 
 use super::offsets::NONE;
 use super::{Python, lines};
-use crate::procfs::{budget::Budget, mem::Peek};
+use crate::procfs::{budget::Budget, mem::ReadMemory};
 
 /// Most characters of a name that is read.
 const MOST_CHARACTERS: u64 = 4096;
@@ -23,22 +23,22 @@ pub struct Location {
 }
 
 impl Python {
-    fn word<M: Peek + ?Sized>(&self, memory: &M, at: u64, offset: u32) -> Option<u64> {
+    fn word<M: ReadMemory + ?Sized>(&self, memory: &M, at: u64, offset: u32) -> Option<u64> {
         memory.word(at.checked_add(offset.into())?).ok()
     }
 
-    fn has_type<M: Peek + ?Sized>(&self, memory: &M, object: u64, of: u64) -> bool {
+    fn has_type<M: ReadMemory + ?Sized>(&self, memory: &M, object: u64, of: u64) -> bool {
         object != 0 && self.word(memory, object, self.offsets.walk.object_type) == Some(of)
     }
 
     /// Tells whether a code object is at an address.
-    pub(super) fn is_code<M: Peek + ?Sized>(&self, memory: &M, at: u64) -> bool {
+    pub(super) fn is_code<M: ReadMemory + ?Sized>(&self, memory: &M, at: u64) -> bool {
         self.has_type(memory, at, self.types.code)
     }
 
     /// Function, file and line of a frame's code and instruction; `None` where its memory is not a code object (any more), or the budget
     /// does not suffice for its names. Where it does not suffice for its table of lines, there is no line.
-    pub fn resolve<M: Peek + ?Sized>(
+    pub fn resolve<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
         code: u64,
@@ -60,7 +60,7 @@ impl Python {
         })
     }
 
-    fn line<M: Peek + ?Sized>(
+    fn line<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
         code: u64,
@@ -97,7 +97,12 @@ impl Python {
     }
 
     /// Addresses of the copies of a code's instructions that single threads have (`_PyCodeArray`: a count, then pointers).
-    fn copies<M: Peek + ?Sized>(&self, memory: &M, code: u64, budget: &Budget) -> Option<Vec<u64>> {
+    fn copies<M: ReadMemory + ?Sized>(
+        &self,
+        memory: &M,
+        code: u64,
+        budget: &Budget,
+    ) -> Option<Vec<u64>> {
         if self.offsets.thread_copies == NONE {
             return None;
         }
@@ -111,7 +116,7 @@ impl Python {
         }
         budget.take(8 * count).then_some(())?;
         let mut bytes = vec![0; 8 * count as usize];
-        memory.peek(array.checked_add(8)?, &mut bytes).ok()?;
+        memory.read_bytes(array.checked_add(8)?, &mut bytes).ok()?;
         let (words, _) = bytes.as_chunks::<8>();
         Some(
             words
@@ -122,7 +127,12 @@ impl Python {
         )
     }
 
-    fn bytes<M: Peek + ?Sized>(&self, memory: &M, object: u64, budget: &Budget) -> Option<Vec<u8>> {
+    fn bytes<M: ReadMemory + ?Sized>(
+        &self,
+        memory: &M,
+        object: u64,
+        budget: &Budget,
+    ) -> Option<Vec<u8>> {
         if !self.has_type(memory, object, self.types.bytes) {
             return None;
         }
@@ -134,12 +144,17 @@ impl Python {
         budget.take(len).then_some(())?;
         let mut bytes = vec![0; usize::try_from(len).ok()?];
         let at = object.checked_add(self.offsets.bytes_data.into())?;
-        memory.peek(at, &mut bytes).ok()?;
+        memory.read_bytes(at, &mut bytes).ok()?;
         Some(bytes)
     }
 
     /// A string's characters (PEP 393), with control characters as they are.
-    fn string<M: Peek + ?Sized>(&self, memory: &M, object: u64, budget: &Budget) -> Option<String> {
+    fn string<M: ReadMemory + ?Sized>(
+        &self,
+        memory: &M,
+        object: u64,
+        budget: &Budget,
+    ) -> Option<String> {
         if !self.has_type(memory, object, self.types.unicode) {
             return None;
         }
@@ -158,7 +173,7 @@ impl Python {
         let data = if ascii { o.ascii_data } else { o.compact_data };
         let mut bytes = vec![0; (len * kind) as usize];
         let at = object.checked_add(data.into())?;
-        memory.peek(at, &mut bytes).ok()?;
+        memory.read_bytes(at, &mut bytes).ok()?;
         let character = |bytes: &[u8]| {
             let mut word = [0; 4];
             word.get_mut(..bytes.len())?.copy_from_slice(bytes);

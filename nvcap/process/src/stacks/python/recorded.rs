@@ -18,7 +18,7 @@ use super::tests::{MINORS, interpreters, open, start};
 use super::threads::ids_inside;
 use crate::procfs::{
     budget::Budget,
-    mem::{Memory, Peek},
+    mem::{Memory, ReadMemory},
 };
 
 /// Two threads in `leaf`.
@@ -41,9 +41,9 @@ struct Recorder {
     read: RefCell<BTreeMap<u64, u8>>,
 }
 
-impl Peek for Recorder {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        self.memory.peek(at, to)?;
+impl ReadMemory for Recorder {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.memory.read_bytes(at, to)?;
         self.read
             .borrow_mut()
             .extend((at..).zip(to.iter().copied()));
@@ -54,8 +54,8 @@ impl Peek for Recorder {
 /// Recorded memory.
 struct Recorded(BTreeMap<u64, u8>);
 
-impl Peek for Recorded {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for Recorded {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         for (at, byte) in (at..).zip(to) {
             *byte = *self.0.get(&at).ok_or(io::ErrorKind::NotFound)?;
         }
@@ -68,7 +68,7 @@ fn fixtures() -> PathBuf {
 }
 
 /// With less than a frame needs there is no line, and with nothing no name; never is more taken.
-fn bounded<M: Peek>(python: &Python, memory: &M, f: &Frame, whole: &Location, needs: u64) {
+fn bounded<M: ReadMemory>(python: &Python, memory: &M, f: &Frame, whole: &Location, needs: u64) {
     let with = |bytes| {
         let budget = Budget::of(bytes);
         let found = python.resolve(memory, f.code, f.instruction, &budget);
@@ -85,7 +85,7 @@ fn bounded<M: Peek>(python: &Python, memory: &M, f: &Frame, whole: &Location, ne
 }
 
 /// Function and line of each frame, by thread.
-fn frames<M: Peek>(
+fn frames<M: ReadMemory>(
     python: &Python,
     memory: &M,
     ids: &BTreeMap<u32, u32>,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Python;
 use super::offsets::NONE;
-use crate::procfs::{self, mem::Peek};
+use crate::procfs::{self, mem::ReadMemory};
 
 /// Most interpreters of a process.
 const MOST_INTERPRETERS: usize = 256;
@@ -42,7 +42,7 @@ pub fn ids_inside(pid: u32) -> BTreeMap<u32, u32> {
 
 impl Python {
     /// The thread states of all interpreters. `ids` are the process's threads by their ids inside ([`ids_inside`]).
-    pub fn threads<M: Peek + ?Sized>(
+    pub fn threads<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
         ids: &BTreeMap<u32, u32>,
@@ -72,7 +72,7 @@ impl Python {
         all
     }
 
-    fn thread_of<M: Peek + ?Sized>(
+    fn thread_of<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
         state: u64,

@@ -12,7 +12,7 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Reads the lines that are known; others are passed over.
+    /// Reads the lines that are known; others are skipped.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut by_handle: HashMap<u64, Channel> = HashMap::new();

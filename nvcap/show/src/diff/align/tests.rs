@@ -8,12 +8,12 @@ use nvcap_decode::decode::event::Engine;
 /// One line: channel, text, addresses.
 type Spec<'s> = (u32, &'s str, &'s [u64]);
 
-fn capture(words: &mut Words, lines: &[Spec<'_>]) -> Capture {
-    let mut capture = Capture::default();
+fn recording(words: &mut Words, lines: &[Spec<'_>]) -> RecordingLines {
+    let mut recording = RecordingLines::default();
     let mut at: BTreeMap<u32, usize> = BTreeMap::new();
     for (place, (channel, text, addresses)) in lines.iter().enumerate() {
         let at = *at.entry(*channel).or_insert_with(|| {
-            capture.channels.push(ChannelLines {
+            recording.channels.push(ChannelLines {
                 id: ChannelId(*channel),
                 engine: if *channel < 8 {
                     Engine::Graphics
@@ -22,23 +22,25 @@ fn capture(words: &mut Words, lines: &[Spec<'_>]) -> Capture {
                 },
                 lines: Vec::new(),
             });
-            capture.channels.len() - 1
+            recording.channels.len() - 1
         });
-        capture.channels[at].lines.push(Line {
+        recording.channels[at].lines.push(Line {
             text: words.id(text),
             kernel: None,
             place: place as u32,
-            first: capture.addresses.len() as u32,
+            first: recording.addresses.len() as u32,
             addresses: addresses.len() as u8,
             doorbell: text.starts_with("doorbell"),
         });
-        capture.addresses.extend(addresses.iter().map(|at| Address {
-            kind: Kind::Data,
-            pid: 7,
-            at: *at,
-        }));
+        recording
+            .addresses
+            .extend(addresses.iter().map(|at| Address {
+                kind: Kind::Data,
+                pid: 7,
+                at: *at,
+            }));
     }
-    capture
+    recording
 }
 
 const OPTIONS: Options = Options {
@@ -48,7 +50,7 @@ const OPTIONS: Options = Options {
 
 fn compared(a: &[Spec<'_>], b: &[Spec<'_>], options: Options) -> Comparison {
     let mut words = Words::default();
-    let (a, b) = (capture(&mut words, a), capture(&mut words, b));
+    let (a, b) = (recording(&mut words, a), recording(&mut words, b));
     compare(&a, &b, options)
 }
 
@@ -168,8 +170,8 @@ fn channels_are_paired_by_engine_and_first_use() {
 #[test]
 fn doorbells_of_an_observed_recording_are_not_compared() {
     let mut words = Words::default();
-    let a = capture(&mut words, &[(0, "doorbell 1", &[]), (0, "op", &[])]);
-    let mut b = capture(&mut words, &[(0, "op", &[])]);
+    let a = recording(&mut words, &[(0, "doorbell 1", &[]), (0, "op", &[])]);
+    let mut b = recording(&mut words, &[(0, "op", &[])]);
     assert!(compare(&a, &b, OPTIONS).differs());
     b.observed = true;
     assert!(!compare(&a, &b, OPTIONS).differs());

@@ -23,13 +23,13 @@ struct Dump<'a> {
     time_ns: u64,
     took_ns: u64,
     trace_ns: Option<u64>,
-    processes: Vec<Process<'a>>,
+    processes: Vec<ProcessJson<'a>>,
     cycles: Vec<&'a [ChannelId]>,
     moved: Option<&'a Progress>,
 }
 
 #[derive(Serialize)]
-struct Process<'a> {
+struct ProcessJson<'a> {
     pid: u32,
     name: Option<&'a str>,
     rank: Option<u32>,
@@ -131,9 +131,13 @@ pub fn json(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
     out.push(b'\n');
 }
 
-fn process<'a>(shown: &Shown<'a>, p: &'a ProcessReport, options: &'a ReportOptions) -> Process<'a> {
+fn process<'a>(
+    shown: &Shown<'a>,
+    p: &'a ProcessReport,
+    options: &'a ReportOptions,
+) -> ProcessJson<'a> {
     let verdict = verdict(shown, p);
-    Process {
+    ProcessJson {
         pid: p.pid,
         name: known_name(&p.name),
         rank: p.rank,

@@ -11,7 +11,7 @@ use nvcap_decode::decode::event::{
 };
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{At, Channel, Gpu, Life, Loss, Lost, Passed, Record};
+use nvcap_decode::record::{At, Channel, Gpu, Life, Loss, Lost, Record, Skipped};
 use nvcap_decode::wire::{entry::EntryKind, stream::StopReason};
 
 use super::holes::{Holes, Part};
@@ -470,21 +470,21 @@ impl Json {
             Record::Process(p) => self.process(p.at, &p.life),
             Record::Channel(c) => self.channel(c),
             Record::Loss(l) => self.loss(l),
-            Record::Passed(p) => self.passed(p),
+            Record::Skipped(p) => self.skipped(p),
             Record::Gpu(g) => self.gpu(g),
             Record::Submission(_)
             | Record::Ioctl(_)
             | Record::Mapping(_)
             | Record::Unmapping(_)
-            | Record::Image(_)
+            | Record::QmdCopy(_)
             | Record::Kernel(_)
             | Record::Stamps(_)
-            | Record::Look(_)
+            | Record::Snapshot(_)
             | Record::Stack(_) => Ok(()),
         }
     }
 
-    fn passed(&mut self, p: &Passed) -> io::Result<()> {
+    fn skipped(&mut self, p: &Skipped) -> io::Result<()> {
         self.note("passed", p.at, None, |out| {
             member(out, "channel", u64::from(p.channel.0));
             text(out, "why", p.why.name());

@@ -75,7 +75,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
                 "merged": c.merged,
                 "repeated": c.repeated,
                 "contradictions": c.contradictions,
-                "passed": c.passed,
+                "passed": c.skipped,
                 "doorbells_counted": c.doorbells,
             })
         })
@@ -100,8 +100,8 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
     let stacks = match (ledger.stacks(), ledger.stack_sample()) {
         ((0, 0), None) if left_out.is_empty() => Value::Null,
         ((taken, lost), sample) => {
-            let (every, passed) = sample.unwrap_or((1, 0));
-            json!({"taken": taken, "lost": lost, "every": every, "passed": passed, "left_out": left_out})
+            let (every, skipped) = sample.unwrap_or((1, 0));
+            json!({"taken": taken, "lost": lost, "every": every, "passed": skipped, "left_out": left_out})
         }
     };
     vec![
@@ -127,7 +127,7 @@ fn understood_json(ledger: &Ledger) -> Value {
         "launches": u.launches,
         "graph_nodes": u.nodes,
         "graph_replays": u.graphs,
-        "qmds_from_memory": u.images,
+        "qmds_from_memory": u.qmds_from_memory,
         "qmds_not_seen": u.unresolved,
         "methods": u.methods,
         "methods_of_unknown_class": u.classless,

@@ -135,8 +135,8 @@ const COLUMNS: [Column; 14] = [
         name: "passed over",
         figures: true,
         shown: Shown::Unlike("0"),
-        of: |_, c| c.passed.to_string(),
-        total: |t| t.passed.to_string(),
+        of: |_, c| c.skipped.to_string(),
+        total: |t| t.skipped.to_string(),
     },
     Column {
         name: "seen from",

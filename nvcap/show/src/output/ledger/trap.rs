@@ -7,7 +7,7 @@ use nvcap_decode::ledger::{Duty, Estimate, Ledger, Trapped};
 /// Tells whether something was left out on purpose: then the trace is not said to be complete.
 pub(super) fn left_out(ledger: &Ledger) -> bool {
     let t = ledger.totals();
-    t.passed > 0 || t.doorbells > 0
+    t.skipped > 0 || t.doorbells > 0
 }
 
 /// Describes what was left out on purpose, in words.
@@ -24,7 +24,7 @@ pub(super) fn verdict(ledger: &Ledger) -> String {
         ),
         None => format!(
             "{} passed over on purpose, nothing else missing",
-            plural_of(t.passed, "entry", "entries")
+            plural_of(t.skipped, "entry", "entries")
         ),
     }
 }

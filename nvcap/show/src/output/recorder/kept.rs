@@ -38,8 +38,8 @@ impl Kept {
             Record::Submission(_)
             | Record::Stack(_)
             | Record::Stamps(_)
-            | Record::Look(_)
-            | Record::Passed(_)
+            | Record::Snapshot(_)
+            | Record::Skipped(_)
             | Record::Loss(_) => {
                 return;
             }

@@ -20,8 +20,8 @@ use nvcap_decode::decode::event::Event;
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Record, Submission};
-use nvcap_recording::capture::decoded::Decoded;
-use nvcap_recording::capture::{EndInfo, TraceInfo, Writer};
+use nvcap_recording::recording::decoded::Decoded;
+use nvcap_recording::recording::{EndInfo, TraceInfo, Writer};
 
 pub use files::{Files, Rotation};
 use kept::Kept;
@@ -266,12 +266,12 @@ impl Sink for Recorder {
                 Ok(())
             }
             // Memory of the program: users' data in it cannot be told from other data, so the record is left out.
-            (Record::Image(_), Some(_)) => Ok(()),
+            (Record::QmdCopy(_), Some(_)) => Ok(()),
             // The beginnings of rings are not decoded, so nothing tells users' data in them.
-            (Record::Look(look), Some(_)) => {
-                let mut look = look.clone();
-                look.channels.iter_mut().for_each(|c| c.first.clear());
-                self.write(&Record::Look(look))
+            (Record::Snapshot(snapshot), Some(_)) => {
+                let mut snapshot = snapshot.clone();
+                snapshot.channels.iter_mut().for_each(|c| c.first.clear());
+                self.write(&Record::Snapshot(snapshot))
             }
             _ => self.write(record),
         }

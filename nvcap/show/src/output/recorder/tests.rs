@@ -12,7 +12,7 @@ use crate::pipeline::{Finished, Pipeline, PipelineOptions};
 use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::record::{At, Channel, ChannelId, How, Life, Origin, Process, Segment};
 use nvcap_decode::wire::{GpuVa, header::Step};
-use nvcap_recording::capture::{Item, Reader};
+use nvcap_recording::recording::{Item, Reader};
 
 /// A folder of its own, removed at the end.
 struct Folder(PathBuf);

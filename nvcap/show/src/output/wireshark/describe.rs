@@ -1,4 +1,4 @@
-//! Events as the messages of `capture::decoded`.
+//! Events as the messages of `recording::decoded`.
 
 use crate::output::describe::describe;
 use crate::output::method::{Explainer, class_name};
@@ -10,7 +10,7 @@ use crate::output::text::{brief, is_mechanics};
 use nvcap_decode::decode::event::{self, Body, Context, Event, MethodWrite};
 use nvcap_decode::driver::{Call, Subject, Version, names};
 use nvcap_decode::record::Ioctl;
-use nvcap_recording::capture::decoded::{Class, Decoded, Method, Operation, Stop, Value};
+use nvcap_recording::recording::decoded::{Class, Decoded, Method, Operation, Stop, Value};
 
 use super::values;
 

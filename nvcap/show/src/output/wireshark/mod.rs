@@ -1,5 +1,5 @@
 //! A recording for programs that have no decoder, such as Wireshark. It has the same records in the same order as any recording; the
-//! messages of submissions and driver calls also have nvcap's words about them (`capture::decoded`).
+//! messages of submissions and driver calls also have nvcap's words about them (`recording::decoded`).
 //!
 //! A submission is written when the next one is decoded, or at a flush behind its decoding: then the decoder has said everything about it. Records that
 //! arrived after the submission wait until then. Each record comes to `arrived` when the source gives it; each submission comes once more,
@@ -17,7 +17,7 @@ use nvcap_decode::decode::event::Event;
 use nvcap_decode::driver::{Model, Version};
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{ChannelId, Record};
-use nvcap_recording::capture::decoded::Decoded;
+use nvcap_recording::recording::decoded::Decoded;
 
 use describe::Describer;
 
@@ -27,7 +27,7 @@ pub struct Packets {
     describer: Describer,
     driver: Option<Version>,
     /// Records in the order of their arrival.
-    held: VecDeque<Held>,
+    held: VecDeque<HeldRecord>,
     /// The number of the first held record, counted over the whole trace.
     first: u64,
     /// Numbers of the held submissions that the decoder was not given yet, by channel.
@@ -38,7 +38,8 @@ pub struct Packets {
     is_read: Box<dyn FnMut() -> bool + Send>,
 }
 
-struct Held {
+/// A record that waits to be written, and what the decoder says of it.
+struct HeldRecord {
     record: Record,
     decoded: State,
 }
@@ -82,7 +83,7 @@ impl Packets {
 
     /// Writes held records, oldest first: up to the first submission that is not decoded, or all of them.
     fn write(&mut self, all: bool) -> io::Result<()> {
-        let is_ready = |held: &Held| all || matches!(held.decoded, State::Ready(_));
+        let is_ready = |held: &HeldRecord| all || matches!(held.decoded, State::Ready(_));
         while self.held.front().is_some_and(is_ready)
             && let Some(held) = self.held.pop_front()
         {
@@ -124,7 +125,7 @@ impl Sink for Packets {
             Record::Ioctl(i) => State::Ready(Some(Box::new(describe::ioctl(i, self.driver)))),
             _ => State::Ready(None),
         };
-        self.held.push_back(Held {
+        self.held.push_back(HeldRecord {
             record: record.clone(),
             decoded,
         });

@@ -4,7 +4,7 @@ use serde_json::Value as Json;
 
 use crate::output::json::operation_members;
 use nvcap_decode::decode::event::{Context, Operation};
-use nvcap_recording::capture::decoded::Value;
+use nvcap_recording::recording::decoded::Value;
 
 /// An operation's values that are known, named as in JSON.
 pub(super) fn of(c: &Context, entry: u32, op: &Operation) -> Vec<Value> {

@@ -20,9 +20,9 @@ impl Shared {
     }
 }
 
-impl Peek for Shared {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
-        self.0.lock().unwrap().peek(at, to)
+impl ReadMemory for Shared {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.0.lock().unwrap().read_bytes(at, to)
     }
 }
 

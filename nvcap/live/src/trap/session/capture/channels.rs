@@ -136,7 +136,7 @@ impl Capture {
         &mut self,
         space: u32,
         pid: u32,
-        found: &scan::Found,
+        found: &scan::FoundRing,
         start: u32,
     ) -> Result<Option<u32>> {
         if self.table.is_followed(space, found.ring) {

@@ -1,11 +1,11 @@
-//! Fetching from the rings, from outside, of what no doorbell captured; or passing it over, where the user asked for that.
+//! Fetching from the rings, from outside, of what no doorbell captured; or skipping it, where the user asked for that.
 
 use super::{
     super::catch_up::{self, Fetch, Read},
     Capture,
 };
 use nvcap_decode::record::{How, Lost, Submission};
-pub(super) use nvcap_process::procfs::mem::Peek;
+pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 impl Capture {
     /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more.
@@ -55,12 +55,12 @@ impl Capture {
         loop {
             self.take_captured(index);
             self.flush(index);
-            let read = match self.passes {
+            let read = match self.skips {
                 None => self.fetch(index),
-                Some(why) => self.pass_over(index, why),
+                Some(why) => self.skip(index, why),
             };
             if !read {
-                self.table.shared().passed_unread(index, came);
+                self.table.shared().add_unread(index, came);
             }
             let requests = came.max(1);
             came = self.table.shared().served(index, requests);
@@ -69,7 +69,7 @@ impl Capture {
             }
             doorbells += came;
         }
-        if self.passes.is_none() {
+        if self.skips.is_none() {
             self.table.lapped(index, doorbells, &mut self.out);
         }
         Some(())
@@ -88,7 +88,7 @@ impl Capture {
         let map = || self.addresses(channel.model_id);
         let mut read = match catch_up::fetch(channel, &state, memory, map) {
             Fetch::Nothing => {
-                self.table.shared().passed_unread(index, waiting);
+                self.table.shared().add_unread(index, waiting);
                 return false;
             }
             Fetch::Unreadable { target } => {

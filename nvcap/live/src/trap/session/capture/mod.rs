@@ -7,8 +7,8 @@
 mod channels;
 pub(super) mod copied_out;
 mod fetching;
-pub(super) mod look;
-mod passing;
+pub(super) mod put_check;
+mod skipping;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -42,7 +42,7 @@ use super::{
 use nvcap_decode::{
     driver::{self, AddressMap},
     ledger::Captured,
-    record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, Origin, PassedWhy, Record, Submission},
+    record::{ChannelId, CpuVa, How, Ioctl, Loss, Lost, Origin, Record, SkippedWhy, Submission},
 };
 use nvcap_process::{memory::reuse, stacks::queue::StackQueue};
 
@@ -98,12 +98,12 @@ pub(super) struct Capture {
     unpeeked: Vec<u32>,
     /// Rings are read.
     watch: bool,
-    /// Reason why entries that no doorbell captured are passed over now; `None` where they are fetched.
-    pub(super) passes: Option<PassedWhy>,
+    /// Reason why entries that no doorbell captured are skipped now; `None` where they are fetched.
+    pub(super) skips: Option<SkippedWhy>,
     /// Counts of what was captured.
     pub(super) captured: Captured,
-    /// Entries that were passed over, and looks between which more of them may have come.
-    passed: u64,
+    /// Entries that were skipped, and looks between which more of them may have come.
+    skipped: u64,
     doubtful: u64,
 }
 
@@ -133,9 +133,9 @@ impl Capture {
             stopped: BTreeSet::new(),
             unpeeked: Vec::new(),
             watch,
-            passes: None,
+            skips: None,
             captured: Captured::default(),
-            passed: 0,
+            skipped: 0,
             doubtful: 0,
         }
     }
@@ -187,7 +187,7 @@ impl Capture {
         };
         self.gathered_all(done);
         if let Todo::Gap(r) = &todo {
-            self.tell_passed(r.channel);
+            self.tell_skipped(r.channel);
         }
         if let Todo::Gap(r) = &todo
             && let Some(channel) = self.table.get_mut(r.channel)
@@ -263,8 +263,8 @@ impl Capture {
     /// the ring's: whatever is held back of a channel goes before what comes later.
     fn gathered(&mut self, mut g: Gathered) {
         let index = g.head.channel;
-        // What was passed over before it comes before it.
-        self.tell_passed(index);
+        // What was skipped before it comes before it.
+        self.tell_skipped(index);
         if let Some(channel) = self.table.get_mut(index) {
             // What was fetched from outside, because this did not come to light in time, is not told again.
             let again = channel.taken.saturating_sub(g.head.position);
@@ -372,9 +372,9 @@ impl Capture {
         let id = self
             .table
             .announce(index, head.header.time_ns, &mut self.out);
-        // What was passed over before it certainly was a channel is no part of its stream.
+        // What was skipped before it certainly was a channel is no part of its stream.
         if let Some(channel) = self.table.get_mut(index) {
-            channel.passed = (0, 0);
+            channel.skipped = (0, 0);
         }
         if head.header.flags & flag::BEFORE != 0 {
             self.stopped.insert(space);

@@ -205,8 +205,8 @@ fn what_was_seen_and_not_fetched_is_lost_once_told() {
 fn doorbells_at_which_nothing_could_be_read_are_told() {
     let mut b = Bench::new();
     let index = b.add(0x1000, Some(0), None, Origin::Given);
-    b.table.shared().passed_unread(index, 3);
-    b.table.shared().passed_unread(index, 1);
+    b.table.shared().add_unread(index, 3);
+    b.table.shared().add_unread(index, 1);
     b.table.count_unfetched(index, &mut b.out);
     let told = b.told();
     let [Record::Channel(_), Record::Loss(loss)] = &told[..] else {

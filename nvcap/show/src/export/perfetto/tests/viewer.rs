@@ -15,8 +15,8 @@ use super::super::proto::{
 use super::{Trace, checked, exported, python};
 use crate::export::browser::Browser;
 use crate::export::perfetto::PerfettoOptions;
-use nvcap_recording::capture::{Item, Reader};
 use nvcap_recording::file::{orc, packed};
+use nvcap_recording::recording::{Item, Reader};
 
 /// The viewer with a trace in it.
 struct Viewer {

@@ -177,7 +177,7 @@ pub struct EndInfo {
     pub time_ns: u64,
     /// The account of observing.
     pub observed: Option<Observed>,
-    /// The stack of one in so many doorbells was taken, and how many doorbells were passed by.
+    /// The stack of one in so many doorbells was taken, and how many doorbells were skipped.
     pub stack_sample: Option<(u32, u64)>,
     /// Packets that could not be written (a full disk).
     pub unwritten: u64,
@@ -194,8 +194,10 @@ impl EndInfo {
         m::End {
             time_ns: self.time_ns,
             observed: self.observed.as_ref().map(Into::into),
-            stack_sample: { self.stack_sample }
-                .map(|(every, passed)| m::StackSample { every, passed }),
+            stack_sample: { self.stack_sample }.map(|(every, skipped)| m::StackSample {
+                every,
+                passed: skipped,
+            }),
             unwritten: self.unwritten,
             gpu_clocks: { self.gpu_clocks.iter() }
                 .map(|c| m::GpuClock {

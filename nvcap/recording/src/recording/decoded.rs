@@ -1,5 +1,5 @@
 //! Decoder's account of a record, for readers of packets that have no decoder (Wireshark's dissector): the field `FIELD` of the
-//! messages. Recordings have none; `nvcap export wireshark` adds it, and nvcap itself passes over it.
+//! messages. Recordings have none; `nvcap export wireshark` adds it, and nvcap itself skips it.
 
 use prost::Message;
 use prost::encoding::message;

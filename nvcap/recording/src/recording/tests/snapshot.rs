@@ -1,11 +1,11 @@
-//! A look with every field set.
+//! A snapshot with every field set.
 
 use super::{at, submission};
 use nvcap_decode::record::*;
 
 /// Each word of its enums is in it once.
-pub(super) fn look() -> Look {
-    let channel = |n: u32, place, size, target, token_from| LookChannel {
+pub(super) fn snapshot() -> ProcessSnapshot {
+    let channel = |n: u32, place, size, target, token_from| SnapshotChannel {
         facts: ChannelFacts {
             channel: ChannelId(n),
             ring: CpuVa(0x2_0460_0000),
@@ -68,7 +68,7 @@ pub(super) fn look() -> Look {
         Xid::parse("NVRM: Xid (PCI:0000:c1:00 GPU-I:01 GPU-CI:02): 31, pid=7, name=x, Ch 0100000a")
             .unwrap();
     xid.channels = vec![ChannelId(1), ChannelId(2)];
-    Look {
+    ProcessSnapshot {
         at: at(15),
         took_ns: 1,
         finding_ns: 2,

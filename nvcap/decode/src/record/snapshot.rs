@@ -1,14 +1,14 @@
-//! Look at a process (`nvcap dump`), beside the newest entries of its rings: how its channels were found and read, what its threads
+//! Snapshot of a process (`nvcap dump`), beside the newest entries of its rings: how its channels were found and read, what its threads
 //! do, and what the kernel's log says of it.
 
 use super::{At, ChannelId, CpuVa, NativeStack, PythonStack, Submission, named};
 
-/// A look at a process.
+/// Snapshot of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// Begin of the look, and the process.
+pub struct ProcessSnapshot {
+    /// Begin of the snapshot, and the process.
     pub at: At,
-    /// Duration of the look, with those at other processes, ns.
+    /// Duration of the snapshot, with those of other processes, ns.
     pub took_ns: u64,
     /// Time for the mappings and for finding the channels, ns.
     pub finding_ns: u64,
@@ -25,7 +25,7 @@ pub struct Look {
     /// Readable memory of the process that is no device file of the driver.
     pub memory: Vec<MemoryRange>,
     /// Its channels, in the order in which they were found.
-    pub channels: Vec<LookChannel>,
+    pub channels: Vec<SnapshotChannel>,
     /// Its threads.
     pub threads: Vec<Thread>,
     /// The driver's messages about it in the kernel log, oldest first.
@@ -41,9 +41,9 @@ pub struct MemoryRange {
     pub len: u64,
 }
 
-/// A channel at a look.
+/// A channel in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LookChannel {
+pub struct SnapshotChannel {
     /// Facts of finding it, and of the completeness of the read.
     pub facts: ChannelFacts,
     /// GP_GET when its ring was read.
@@ -148,7 +148,7 @@ pub struct ChannelFacts {
     pub size: RingSize,
     /// Memory that its entries point to.
     pub target: EntryTarget,
-    /// GP_GET or GP_PUT moved during the look.
+    /// GP_GET or GP_PUT moved during the snapshot.
     pub moved: bool,
     /// Way in which its token was learnt; `None` without one.
     pub token_from: Option<TokenFrom>,
@@ -188,7 +188,7 @@ pub struct Xid {
     pub gpu_instance: Option<u32>,
     /// The compute instance (MIG), where the message has one.
     pub compute_instance: Option<u32>,
-    /// The channels of the look that this may be: without the runlist, several of one GPU may have the number.
+    /// The channels of the snapshot that this may be: without the runlist, several of one GPU may have the number.
     pub channels: Vec<ChannelId>,
     /// The rest of the message.
     pub text: String,

@@ -1,4 +1,4 @@
-//! The message of entries that were passed over, made of the record.
+//! Message `Passed`: entries that were skipped, made of the record.
 
 use prost::Message;
 
@@ -21,8 +21,8 @@ pub(super) struct Passed {
     pub why: String,
 }
 
-impl From<&r::Passed> for Passed {
-    fn from(p: &r::Passed) -> Self {
+impl From<&r::Skipped> for Passed {
+    fn from(p: &r::Skipped) -> Self {
         Self {
             at: Some(p.at.into()),
             channel: p.channel.0,

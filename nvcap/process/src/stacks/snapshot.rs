@@ -1,4 +1,4 @@
-//! The native stacks of a process's threads at one look, without stopping them.
+//! Snapshot of the native stacks of a process's threads, without stopping them.
 //!
 //! - A thread that sits in the kernel: `/proc/PID/task/TID/syscall` has its instruction and stack pointers, `/proc/PID/mem` the
 //!   stack. The frame pointer is the caller's to give ([`Entries`]); without it the stack ends where a function needs it that
@@ -14,7 +14,7 @@ use super::resolve::Resolver;
 use super::sample;
 use crate::procfs::{
     self,
-    mem::{Ordinary, Peek},
+    mem::{Ordinary, ReadMemory},
     tasks::{self, Position},
 };
 use nvcap_decode::record::{At, Calls, Record};
@@ -39,7 +39,7 @@ fn switches(tid: u32) -> Option<(u64, u64)> {
 
 /// The bytes from an address up to the end of its mapping, [`STACK`] at most.
 fn bytes_at(memory: &Ordinary, at: u64) -> Vec<u8> {
-    let (mut bytes, holes) = memory.peek_lax(at, STACK);
+    let (mut bytes, holes) = memory.read_bytes_lax(at, STACK);
     if let Some(hole) = holes.first() {
         bytes.truncate(hole.offset as usize);
     }

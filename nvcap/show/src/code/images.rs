@@ -6,33 +6,33 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use nvcap_decode::cubin::fatbin::{self, Content, Entry, NotUnpacked, Room};
-use nvcap_decode::cubin::{Function, Image, beginnings};
-use nvcap_decode::wire::peek::Peek;
+use nvcap_decode::cubin::{Cubin, Function, beginnings};
+use nvcap_decode::wire::read_memory::ReadMemory;
 
 /// The most bytes of one image, compressed or not.
 const MOST_IMAGE: u64 = 1 << 30;
 
 /// Images, those of one architecture or of all.
-pub struct Held<'m, M: ?Sized> {
+pub struct CodeImages<'m, M: ?Sized> {
     memory: &'m M,
     /// Images that were asked for: of one architecture, or of all.
-    pub images: Vec<Image>,
+    pub images: Vec<Cubin>,
     /// Architectures of all images, also of those that were not asked for.
     pub architectures: BTreeSet<u32>,
     /// Images that could not be unpacked, and why the first of them.
     pub not_unpacked: Option<(usize, NotUnpacked)>,
     /// There is PTX, which the driver compiles.
     pub has_ptx: bool,
-    /// Compressed images, by the place of their bytes. [`Image::at`] is that place.
+    /// Compressed images, by the place of their bytes. [`Cubin::at`] is that place.
     packed: BTreeMap<u64, Entry>,
     /// Image that was unpacked last, with the place of its compressed bytes.
     last: RefCell<Option<(u64, Rc<Vec<u8>>)>>,
 }
 
-impl<'m> Held<'m, [u8]> {
+impl<'m> CodeImages<'m, [u8]> {
     /// Images of a file: those that lie in it at offsets divisible by 8, and compressed ones of the fat binaries in it.
     pub fn of_file(bytes: &'m [u8], sm: Option<u32>) -> Self {
-        let plain = beginnings(bytes).filter_map(|at| Image::read(bytes, at as u64));
+        let plain = beginnings(bytes).filter_map(|at| Cubin::read(bytes, at as u64));
         let mut held = Self::of_memory(bytes, plain.collect(), sm);
         let mut room = Room::default();
         for entry in fatbin::entries(bytes, 0..bytes.len() as u64) {
@@ -49,7 +49,7 @@ impl<'m> Held<'m, [u8]> {
                 false => Err(NotUnpacked::TooLarge),
             };
             let image = unpacked
-                .and_then(|image| Image::read(image.as_slice(), 0).ok_or(NotUnpacked::Damaged));
+                .and_then(|image| Cubin::read(image.as_slice(), 0).ok_or(NotUnpacked::Damaged));
             match image {
                 Ok(mut image) => {
                     image.at = entry.at;
@@ -64,11 +64,11 @@ impl<'m> Held<'m, [u8]> {
     }
 }
 
-impl<'m, M: Peek + ?Sized> Held<'m, M> {
+impl<'m, M: ReadMemory + ?Sized> CodeImages<'m, M> {
     /// Images that lie in memory as they are.
-    pub fn of_memory(memory: &'m M, images: Vec<Image>, sm: Option<u32>) -> Self {
+    pub fn of_memory(memory: &'m M, images: Vec<Cubin>, sm: Option<u32>) -> Self {
         let architectures = images.iter().map(|image| image.sm).collect();
-        let fits = |image: &Image| sm.is_none_or(|sm| image.sm == sm);
+        let fits = |image: &Cubin| sm.is_none_or(|sm| image.sm == sm);
         Self {
             memory,
             images: images.into_iter().filter(fits).collect(),
@@ -81,7 +81,7 @@ impl<'m, M: Peek + ?Sized> Held<'m, M> {
     }
 
     /// Bytes of an image; none if they cannot be read, or are more than `most`.
-    pub fn bytes(&self, image: &Image, range: Range<u64>, most: u64) -> Option<Vec<u8>> {
+    pub fn bytes(&self, image: &Cubin, range: Range<u64>, most: u64) -> Option<Vec<u8>> {
         let len = range.end.checked_sub(range.start)?;
         if len > most {
             return None;
@@ -95,14 +95,14 @@ impl<'m, M: Peek + ?Sized> Held<'m, M> {
         let at = image.at.checked_add(range.start)?;
         // The end first: a length that is made up takes no memory.
         let last = at.checked_add((len as u64).checked_sub(1)?)?;
-        self.memory.peek(last, &mut [0]).ok()?;
+        self.memory.read_bytes(last, &mut [0]).ok()?;
         let mut bytes = vec![0; len];
-        self.memory.peek(at, &mut bytes).ok()?;
+        self.memory.read_bytes(at, &mut bytes).ok()?;
         Some(bytes)
     }
 
     /// The code of a function, at most `most` bytes.
-    pub fn code(&self, image: &Image, function: &Function, most: u64) -> Option<Vec<u8>> {
+    pub fn code(&self, image: &Cubin, function: &Function, most: u64) -> Option<Vec<u8>> {
         self.bytes(image, function.code.clone(), most)
     }
 

@@ -55,7 +55,7 @@ kinds! {
     Channel = 5, "channel";
     Submission = 6, "submission";
     Gpu = 7, "gpu";
-    Image = 8, "image";
+    QmdCopy = 8, "image";
     Kernel = 9, "kernel";
     Stack = 10, "stack";
     Stamps = 11, "stamps";
@@ -68,10 +68,10 @@ kinds! {
     End = 15, "end";
     /// The trace goes on in another file.
     Continued = 16, "continued";
-    /// A look at a process.
-    Look = 17, "look";
+    /// Snapshot of a process.
+    Snapshot = 17, "look";
     /// Entries that nobody read because the user asked for it.
-    Passed = 18, "passed";
+    Skipped = 18, "passed";
 }
 
 impl Kind {
@@ -84,13 +84,13 @@ impl Kind {
             Record::Channel(_) => Self::Channel,
             Record::Submission(_) => Self::Submission,
             Record::Gpu(_) => Self::Gpu,
-            Record::Image(_) => Self::Image,
+            Record::QmdCopy(_) => Self::QmdCopy,
             Record::Kernel(_) => Self::Kernel,
             Record::Stack(_) => Self::Stack,
             Record::Stamps(_) => Self::Stamps,
             Record::Loss(_) => Self::Loss,
-            Record::Look(_) => Self::Look,
-            Record::Passed(_) => Self::Passed,
+            Record::Snapshot(_) => Self::Snapshot,
+            Record::Skipped(_) => Self::Skipped,
         }
     }
 }

@@ -14,7 +14,7 @@ const NUMBERED: u64 = 0x6e76_6361;
 
 /// A channel.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct TracedChannel {
     pub pid: u32,
     pub gpu: Option<u32>,
     pub token: Option<u32>,
@@ -28,17 +28,17 @@ pub struct Found {
 
 /// All of a recording.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct TracedScenes {
     /// By the kernel's number.
     pub kernels: BTreeMap<u32, ChannelId>,
     /// By the copies' size: how many in which channel.
     pub copies: BTreeMap<u64, BTreeMap<ChannelId, u64>>,
-    pub channels: BTreeMap<ChannelId, Found>,
+    pub channels: BTreeMap<ChannelId, TracedChannel>,
 }
 
-impl Seen {
+impl TracedScenes {
     fn look(&mut self, view: &ChannelView) {
-        let found = Found {
+        let found = TracedChannel {
             pid: view.pid,
             gpu: view.gpu,
             token: view.token,
@@ -64,7 +64,7 @@ fn number(args: &[u8]) -> Option<u32> {
     (first >> 32 == NUMBERED).then_some(first as u32)
 }
 
-impl Sink for Seen {
+impl Sink for TracedScenes {
     fn detail(&self) -> Option<Detail> {
         Some(Detail::Operations)
     }

@@ -52,12 +52,12 @@ pub struct Phase {
 
 /// All phases, by name.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct PhaseTotals {
     /// Phases by their names (`--phases`).
     pub phases: BTreeMap<String, Phase>,
 }
 
-impl Sink for Seen {
+impl Sink for PhaseTotals {
     fn detail(&self) -> Option<Detail> {
         Some(Detail::Operations)
     }

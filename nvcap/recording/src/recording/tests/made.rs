@@ -2,16 +2,16 @@
 
 use super::at;
 use nvcap_decode::ledger::{Captured, Trapped, Windows};
-use nvcap_decode::record::{ChannelId, Passed, PassedWhy};
+use nvcap_decode::record::{ChannelId, Skipped, SkippedWhy};
 
-pub(super) fn passed() -> Passed {
-    Passed {
+pub(super) fn skipped() -> Skipped {
+    Skipped {
         at: at(13),
         channel: ChannelId(3),
         position: 1 << 33,
         entries: 7,
         doorbells: Some(5),
-        why: PassedWhy::Counted,
+        why: SkippedWhy::Counted,
     }
 }
 

@@ -291,7 +291,7 @@ pub(super) fn body(record: &Record, calls: impl FnOnce(&r::Stack) -> u32) -> Vec
             pci_device: x.pci_device.into(),
         }
         .encode_to_vec(),
-        Record::Image(x) => m::Image {
+        Record::QmdCopy(x) => m::Image {
             at: Some(x.at.into()),
             address: x.address.0,
             bytes: x.bytes.clone(),
@@ -306,7 +306,7 @@ pub(super) fn body(record: &Record, calls: impl FnOnce(&r::Stack) -> u32) -> Vec
         .encode_to_vec(),
         Record::Stamps(x) => m::Stamps::from(&**x).encode_to_vec(),
         Record::Loss(x) => m::Loss::from(x).encode_to_vec(),
-        Record::Passed(x) => super::passed_messages::Passed::from(x).encode_to_vec(),
-        Record::Look(x) => super::look_messages::Look::from(&**x).encode_to_vec(),
+        Record::Skipped(x) => super::skipped_messages::Passed::from(x).encode_to_vec(),
+        Record::Snapshot(x) => super::snapshot_messages::Look::from(&**x).encode_to_vec(),
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::kind::Kind;
-use super::{messages as m, passed_messages as pm, trapped_messages as tm};
+use super::{messages as m, skipped_messages as pm, trapped_messages as tm};
 use nvcap_decode::ledger::{Duty, Estimate, Margin, Observed, Trapped};
 use nvcap_decode::record::{
-    self as r, ChannelId, CpuVa, Device, How, Life, Lost, NamedBy, Origin, PassedWhy, Record,
-    RecordKind, StackEnd,
+    self as r, ChannelId, CpuVa, Device, How, Life, Lost, NamedBy, Origin, Record, RecordKind,
+    SkippedWhy, StackEnd,
 };
 use nvcap_decode::wire::{GpuVa, Hole};
 use prost::{DecodeError, Message as _};
@@ -285,9 +285,9 @@ pub(super) fn record(
                 pci_device: pci_device.map_err(|_| NotUnderstood::Large("PCI device id"))?,
             })
         }
-        Kind::Image => {
+        Kind::QmdCopy => {
             let x = m::Image::decode(body)?;
-            Record::Image(Box::new(r::Image {
+            Record::QmdCopy(Box::new(r::QmdCopy {
                 at: at(x.at)?,
                 address: GpuVa(x.address),
                 bytes: x.bytes,
@@ -304,22 +304,22 @@ pub(super) fn record(
         }
         Kind::Stamps => stamps(m::Stamps::decode(body)?)?,
         Kind::Loss => loss(m::Loss::decode(body)?)?,
-        Kind::Passed => passed(pm::Passed::decode(body)?)?,
-        // A look's are read by [`super::look`].
-        Kind::Trace | Kind::Calls | Kind::Idle | Kind::End | Kind::Continued | Kind::Look => {
+        Kind::Skipped => skipped(pm::Passed::decode(body)?)?,
+        // A snapshot's are read by [`super::snapshot`].
+        Kind::Trace | Kind::Calls | Kind::Idle | Kind::End | Kind::Continued | Kind::Snapshot => {
             return Ok(None);
         }
     }))
 }
 
-fn passed(p: pm::Passed) -> Result<Record> {
-    Ok(Record::Passed(r::Passed {
+fn skipped(p: pm::Passed) -> Result<Record> {
+    Ok(Record::Skipped(r::Skipped {
         at: at(p.at)?,
         channel: ChannelId(p.channel),
         position: p.position,
         entries: p.entries,
         doorbells: p.doorbells,
-        why: word("reason to pass over", &p.why, PassedWhy::from_name(&p.why))?,
+        why: word("reason to pass over", &p.why, SkippedWhy::from_name(&p.why))?,
     }))
 }
 

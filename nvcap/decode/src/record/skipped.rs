@@ -3,8 +3,8 @@
 use super::{At, ChannelId, named};
 
 named! {
-    /// Reason why entries were passed over.
-    pub enum PassedWhy {
+    /// Reason why entries were skipped.
+    pub enum SkippedWhy {
         /// Doorbells are counted, and rings are not read (`--count`).
         Counted = "counted",
         /// Doorbells were not watched for a while (`--duty`).
@@ -14,7 +14,7 @@ named! {
 
 /// Ring entries that nobody read, because the user asked for it: no loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passed {
+pub struct Skipped {
     /// Time when GP_PUT was read, and the process.
     pub at: At,
     /// The channel.
@@ -25,6 +25,6 @@ pub struct Passed {
     pub entries: u64,
     /// Doorbells that were counted for them; `None` where none are.
     pub doorbells: Option<u64>,
-    /// Reason why they were passed over.
-    pub why: PassedWhy,
+    /// Reason why they were skipped.
+    pub why: SkippedWhy,
 }

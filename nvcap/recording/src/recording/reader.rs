@@ -9,8 +9,8 @@ use prost::Message as _;
 use super::decode::{self, NotUnderstood};
 use super::info::{EndInfo, TraceInfo};
 use super::kind::{AGAIN, Head, Kind, MOST_BODY};
-use super::look;
 use super::messages as m;
+use super::snapshot;
 use crate::pcapng::{Block, Blocks, Damage};
 use nvcap_decode::record::{Calls, Record};
 
@@ -133,7 +133,7 @@ struct Assembly {
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use nvcap_recording::capture::{Item, Reader};
+/// use nvcap_recording::recording::{Item, Reader};
 /// let file = std::fs::File::open("nvcap.pcapng")?;
 /// for item in Reader::new(file) {
 ///     match item {
@@ -285,7 +285,7 @@ impl<R: Read> Reader<R> {
             return None;
         }
         let record = match kind {
-            Kind::Look => look::record(body).map(Some),
+            Kind::Snapshot => snapshot::record(body).map(Some),
             _ => decode::record(kind, body, |n| self.calls.get(&n).cloned()),
         };
         match record {

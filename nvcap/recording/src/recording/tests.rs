@@ -1,16 +1,16 @@
 mod header;
 mod long;
-mod look;
 mod made;
 mod newer;
 mod published;
+mod snapshot;
 mod zeros;
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use self::made::{passed, trapped};
+use self::made::{skipped, trapped};
 use super::*;
 use nvcap_decode::ledger::{Ledger, Margin, Observed};
 use nvcap_decode::record::*;
@@ -200,7 +200,7 @@ fn all_records() -> Vec<Record> {
         minor: 1,
         pci_device: 0x2335,
     }));
-    all.push(Record::Image(Box::new(Image {
+    all.push(Record::QmdCopy(Box::new(QmdCopy {
         at: at(10),
         address: GpuVa(1),
         bytes: vec![3; 70_000],
@@ -230,7 +230,7 @@ fn all_records() -> Vec<Record> {
     for calls in [calls.clone(), Arc::default(), calls] {
         all.push(Record::Stack(Stack { at: at(12), calls }));
     }
-    all.push(Record::Passed(passed()));
+    all.push(Record::Skipped(skipped()));
     all.push(Record::Stamps(Box::new(Stamps {
         at: at(13),
         from_ns: 12,
@@ -272,7 +272,7 @@ fn all_records() -> Vec<Record> {
             what,
         }));
     }
-    all.push(Record::Look(Box::new(look::look())));
+    all.push(Record::Snapshot(Box::new(snapshot::snapshot())));
     all
 }
 
@@ -429,7 +429,7 @@ fn a_later_section_depends_on_none_before() {
     assert_eq!(errors, Vec::<String>::new());
     let (records, errors) = read(&to);
     assert_eq!((records.len(), errors.len()), (all.len(), 0));
-    // In the other order the first file's records cannot be shown, and are not passed over in silence.
+    // In the other order the first file's records cannot be shown, and are not skipped in silence.
     let reversed = [&later[..], &to[..]].concat();
     let (_, errors) = read(&reversed);
     let said = format!("{} records of earlier files came behind", all.len());

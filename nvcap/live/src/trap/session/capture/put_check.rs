@@ -1,11 +1,11 @@
 //! Looks at a channel from outside: whether its ring has moved on from what was captured. Fetches nothing.
 
 use super::Capture;
-pub(crate) use nvcap_process::procfs::mem::Peek;
+pub(crate) use nvcap_process::procfs::mem::ReadMemory;
 
 /// Result of a look at a channel's GP_PUT from outside.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Look {
+pub(in super::super) struct PutCheck {
     /// GP_PUT could be read.
     pub(in super::super) readable: bool,
     /// GP_PUT is ahead of what was captured.
@@ -20,7 +20,7 @@ pub(in super::super) struct Look {
 
 impl Capture {
     /// Looks at GP_PUT.
-    pub(in super::super) fn look(&mut self, index: u32) -> Look {
+    pub(in super::super) fn check_put(&mut self, index: u32) -> PutCheck {
         let state = self.table.shared().get(index);
         let channel = &self.table[index];
         let unmoved = channel.patrolled == (state.done, state.seen);
@@ -39,7 +39,7 @@ impl Capture {
             .filter(|p| *p != channel.index(state.done))
             .map(|p| channel.position(p, state.seen));
         let Some(channel) = self.table.get_mut(index) else {
-            return Look::default();
+            return PutCheck::default();
         };
         channel.looked |= readable;
         channel.beyond += u64::from(is_beyond);
@@ -48,7 +48,7 @@ impl Capture {
         if put.is_some() {
             channel.ahead = ahead;
         }
-        Look {
+        PutCheck {
             readable,
             ahead: ahead.is_some(),
             count: ahead.map_or(0, |ahead| ahead.saturating_sub(state.done)),

@@ -4,12 +4,12 @@ use std::io;
 
 use super::{Role, Text};
 use crate::output::plural::plural_of;
-use nvcap_decode::record::{Passed, PassedWhy};
+use nvcap_decode::record::{Skipped, SkippedWhy};
 
 impl Text {
-    /// Writes the line of counted doorbells. Those passed over between two windows have none: there are many windows, and the ledger sums them up.
-    pub(super) fn passed(&mut self, p: &Passed) -> io::Result<()> {
-        if p.why != PassedWhy::Counted {
+    /// Writes the line of counted doorbells. Those skipped between two windows have none: there are many windows, and the ledger sums them up.
+    pub(super) fn skipped(&mut self, p: &Skipped) -> io::Result<()> {
+        if p.why != SkippedWhy::Counted {
             return Ok(());
         }
         let doorbells = p.doorbells.unwrap_or(0);

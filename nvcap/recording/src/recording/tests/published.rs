@@ -36,10 +36,10 @@ fn published() -> Messages {
 fn used() -> Messages {
     let text = concat!(
         include_str!("../messages.rs"),
-        include_str!("../passed_messages.rs"),
+        include_str!("../skipped_messages.rs"),
         include_str!("../stack_messages.rs"),
         include_str!("../trapped_messages.rs"),
-        include_str!("../look_messages.rs")
+        include_str!("../snapshot_messages.rs")
     );
     let mut all = Messages::new();
     let mut oneofs = Messages::new();

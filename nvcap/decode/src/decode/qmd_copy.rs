@@ -1,4 +1,4 @@
-//! QMDs in the process's own memory: the driver keeps an image of every graph node's QMD, and the commands that once
+//! QMDs in the process's own memory: the driver keeps a copy of every graph node's QMD, and the commands that once
 //! uploaded them. This module finds both in bytes; it reads no memory itself. docs/decoding.md, "QMD images", has the
 //! evidence.
 
@@ -51,7 +51,7 @@ pub fn uploads(bytes: &[u8], most: u16) -> impl Iterator<Item = Upload<'_>> {
 }
 
 /// The offsets of the words in `bytes` (little-endian, at multiples of 4) whose bits of `mask` are those of `value`. There are few of them:
-/// blocks without any are passed over by several words at once.
+/// blocks without any are skipped by several words at once.
 fn words(bytes: &[u8], mask: u32, value: u32) -> impl Iterator<Item = usize> + '_ {
     /// 16 words.
     const BLOCK: usize = 64;

@@ -1,9 +1,9 @@
-//! Look at a process: the record, read from its message.
+//! Snapshot of a process: the record, read from its message.
 
 use prost::Message as _;
 
 use super::decode::{NotUnderstood, at, submission, word};
-use super::look_messages::{Look, LookChannel, LookThread, NativeStack, PythonStack, Xid};
+use super::snapshot_messages::{Look, LookChannel, LookThread, NativeStack, PythonStack, Xid};
 use nvcap_decode::record::{
     self as r, ChannelId, CpuVa, EntryTarget, Record, RingPlace, RingSize, StackEnd, TokenFrom,
 };
@@ -12,19 +12,19 @@ type Result<T> = std::result::Result<T, NotUnderstood>;
 
 /// The record with this body.
 pub(super) fn record(body: &[u8]) -> Result<Record> {
-    let look = Look::decode(body)?;
-    let channels = look.channels.into_iter().map(channel);
-    let threads = look.threads.into_iter().map(thread);
-    Ok(Record::Look(Box::new(r::Look {
-        at: at(look.at)?,
-        took_ns: look.took_ns,
-        finding_ns: look.finding_ns,
-        reading_ns: look.reading_ns,
-        rank: look.rank,
-        python: look.python,
-        unused: look.unused,
-        notes: look.notes,
-        memory: { look.memory.iter() }
+    let snapshot = Look::decode(body)?;
+    let channels = snapshot.channels.into_iter().map(channel);
+    let threads = snapshot.threads.into_iter().map(thread);
+    Ok(Record::Snapshot(Box::new(r::ProcessSnapshot {
+        at: at(snapshot.at)?,
+        took_ns: snapshot.took_ns,
+        finding_ns: snapshot.finding_ns,
+        reading_ns: snapshot.reading_ns,
+        rank: snapshot.rank,
+        python: snapshot.python,
+        unused: snapshot.unused,
+        notes: snapshot.notes,
+        memory: { snapshot.memory.iter() }
             .map(|m| r::MemoryRange {
                 start: CpuVa(m.start),
                 len: m.len,
@@ -32,14 +32,14 @@ pub(super) fn record(body: &[u8]) -> Result<Record> {
             .collect(),
         channels: channels.collect::<Result<_>>()?,
         threads: threads.collect::<Result<_>>()?,
-        xids: look.xids.into_iter().map(xid).collect(),
+        xids: snapshot.xids.into_iter().map(xid).collect(),
     })))
 }
 
-fn channel(c: LookChannel) -> Result<r::LookChannel> {
+fn channel(c: LookChannel) -> Result<r::SnapshotChannel> {
     let token_from = |text: String| word("origin of the token", &text, TokenFrom::from_name(&text));
     let first = c.first.into_iter().map(submission);
-    Ok(r::LookChannel {
+    Ok(r::SnapshotChannel {
         facts: r::ChannelFacts {
             channel: ChannelId(c.channel),
             ring: CpuVa(c.ring),

@@ -84,7 +84,7 @@ fn packets_of_an_unknown_kind_hide_no_record() {
 
 /// Every message with fields that this nvcap does not know says what it says without them.
 #[test]
-fn unknown_fields_are_passed_over() {
+fn unknown_fields_are_skipped() {
     let all = all_records();
     let mut plain = Vec::new();
     let mut writer = Writer::new(info(), 7);

@@ -9,44 +9,44 @@ const PAGE: u64 = 4096;
 
 /// Memory of a process, read at its own addresses. Channels are found through this trait, so that tests can use made-up
 /// memory and count reads.
-pub trait Peek {
+pub trait ReadMemory {
     /// Reads exactly `to.len()` bytes.
     ///
     /// # Errors
     /// When not all of them can be read: unmapped, or the process is gone.
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
 
     /// The aligned 8 bytes at `at`.
     ///
     /// # Errors
-    /// As [`Peek::peek`].
+    /// As [`ReadMemory::read_bytes`].
     fn word(&self, at: u64) -> io::Result<u64> {
         let mut b = [0; 8];
-        self.peek(at, &mut b)?;
+        self.read_bytes(at, &mut b)?;
         Ok(u64::from_le_bytes(b))
     }
 
     /// GP_GET and GP_PUT: the aligned 8 bytes at USERD + 0x88.
     ///
     /// # Errors
-    /// As [`Peek::peek`].
+    /// As [`ReadMemory::read_bytes`].
     fn get_put(&self, at: u64) -> io::Result<(u32, u32)> {
         let both = self.word(at)?;
         Ok((both as u32, (both >> 32) as u32))
     }
 
     /// Reads `len` bytes; pages that cannot be read become zero and are listed.
-    fn peek_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
+    fn read_bytes_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
         let mut bytes = vec![0; len];
-        let holes = self.peek_lax_to(at, &mut bytes);
+        let holes = self.read_bytes_lax_to(at, &mut bytes);
         (bytes, holes)
     }
 
     /// The same, into memory that is there.
-    fn peek_lax_to(&self, at: u64, bytes: &mut [u8]) -> Vec<Hole> {
+    fn read_bytes_lax_to(&self, at: u64, bytes: &mut [u8]) -> Vec<Hole> {
         let len = bytes.len();
         let mut holes = Vec::new();
-        if self.peek(at, bytes).is_ok() {
+        if self.read_bytes(at, bytes).is_ok() {
             return holes;
         }
         let mut offset = 0;
@@ -56,7 +56,7 @@ pub trait Peek {
             let Some(piece) = bytes.get_mut(offset..offset + n) else {
                 break;
             };
-            if self.peek(at + offset as u64, piece).is_err() {
+            if self.read_bytes(at + offset as u64, piece).is_err() {
                 piece.fill(0);
                 holes.push(Hole {
                     offset: offset as u32,
@@ -70,8 +70,8 @@ pub trait Peek {
 }
 
 /// Bytes as memory: their addresses begin at 0.
-impl Peek for [u8] {
-    fn peek(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+impl ReadMemory for [u8] {
+    fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let from = usize::try_from(at).ok().and_then(|at| self.get(at..));
         match from.and_then(|from| from.get(..to.len())) {
             Some(from) => to.copy_from_slice(from),
@@ -89,9 +89,9 @@ mod tests {
     fn bytes_as_memory() {
         let bytes = [1u8, 2, 3, 4];
         let mut to = [0; 2];
-        bytes.as_slice().peek(2, &mut to).unwrap();
+        bytes.as_slice().read_bytes(2, &mut to).unwrap();
         assert_eq!(to, [3, 4]);
-        assert!(bytes.as_slice().peek(3, &mut to).is_err());
-        assert!(bytes.as_slice().peek(u64::MAX, &mut to).is_err());
+        assert!(bytes.as_slice().read_bytes(3, &mut to).is_err());
+        assert!(bytes.as_slice().read_bytes(u64::MAX, &mut to).is_err());
     }
 }

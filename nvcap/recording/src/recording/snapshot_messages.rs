@@ -1,4 +1,4 @@
-//! The messages of a look at a process, made of the record.
+//! The messages `Look` and what is in it: a snapshot of a process, made of the record.
 
 use prost::Message;
 
@@ -155,32 +155,32 @@ pub(super) struct Xid {
     pub compute_instance: Option<u32>,
 }
 
-impl From<&r::Look> for Look {
-    fn from(look: &r::Look) -> Self {
+impl From<&r::ProcessSnapshot> for Look {
+    fn from(snapshot: &r::ProcessSnapshot) -> Self {
         Self {
-            at: Some(look.at.into()),
-            took_ns: look.took_ns,
-            finding_ns: look.finding_ns,
-            reading_ns: look.reading_ns,
-            rank: look.rank,
-            python: look.python.clone(),
-            unused: look.unused,
-            notes: look.notes.clone(),
-            memory: { look.memory.iter() }
+            at: Some(snapshot.at.into()),
+            took_ns: snapshot.took_ns,
+            finding_ns: snapshot.finding_ns,
+            reading_ns: snapshot.reading_ns,
+            rank: snapshot.rank,
+            python: snapshot.python.clone(),
+            unused: snapshot.unused,
+            notes: snapshot.notes.clone(),
+            memory: { snapshot.memory.iter() }
                 .map(|m| MemoryRange {
                     start: m.start.0,
                     len: m.len,
                 })
                 .collect(),
-            channels: look.channels.iter().map(Into::into).collect(),
-            threads: look.threads.iter().map(Into::into).collect(),
-            xids: look.xids.iter().map(Into::into).collect(),
+            channels: snapshot.channels.iter().map(Into::into).collect(),
+            threads: snapshot.threads.iter().map(Into::into).collect(),
+            xids: snapshot.xids.iter().map(Into::into).collect(),
         }
     }
 }
 
-impl From<&r::LookChannel> for LookChannel {
-    fn from(c: &r::LookChannel) -> Self {
+impl From<&r::SnapshotChannel> for LookChannel {
+    fn from(c: &r::SnapshotChannel) -> Self {
         let f = &c.facts;
         Self {
             channel: f.channel.0,

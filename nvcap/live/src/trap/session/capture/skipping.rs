@@ -1,13 +1,13 @@
-//! Entries that are passed over because the user asked for it: where a channel stands is followed, and nothing of it is read.
+//! Entries that are skipped because the user asked for it: where a channel stands is followed, and nothing of it is read.
 
 use super::{super::outbox::seen_now, Capture};
 use nvcap_decode::{
-    record::{Passed, PassedWhy, Record, Submission},
+    record::{Record, Skipped, SkippedWhy, Submission},
     wire::entry,
 };
 pub(super) use nvcap_process::{
     memory::ring::{self, Ring},
-    procfs::mem::Peek,
+    procfs::mem::ReadMemory,
 };
 
 impl Capture {
@@ -22,7 +22,7 @@ impl Capture {
     }
 
     /// Follows a channel to where GP_PUT is. False where that cannot be read. Only while the channel is claimed.
-    pub(super) fn pass_over(&mut self, index: u32, why: PassedWhy) -> bool {
+    pub(super) fn skip(&mut self, index: u32, why: SkippedWhy) -> bool {
         let state = self.table.shared().get(index);
         let channel = &self.table[index];
         let put = self
@@ -37,7 +37,7 @@ impl Capture {
         };
         let from = state.done.min(channel.taken);
         let doorbells =
-            (why == PassedWhy::Counted).then(|| state.counted.saturating_sub(channel.counted));
+            (why == SkippedWhy::Counted).then(|| state.counted.saturating_sub(channel.counted));
         // Counted since `state` was read: GP_PUT may have their entries.
         let now = self.table.shared().get(index).counted;
         let meanwhile = now.saturating_sub(state.counted);
@@ -54,8 +54,8 @@ impl Capture {
             channel.taken = target;
             channel.counted = state.counted;
             channel.unrung = unrung(channel.unrung, entries, doorbells.unwrap_or(0), meanwhile);
-            channel.passed.0 += entries;
-            channel.passed.1 += doorbells.unwrap_or(0);
+            channel.skipped.0 += entries;
+            channel.skipped.1 += doorbells.unwrap_or(0);
             channel.ahead = None;
             channel.looked = true;
         }
@@ -66,18 +66,18 @@ impl Capture {
         true
     }
 
-    /// Says what was passed over, channel by channel.
-    pub(in super::super) fn tell_all_passed(&mut self) {
+    /// Says what was skipped, channel by channel.
+    pub(in super::super) fn tell_all_skipped(&mut self) {
         for index in self.table.indexes() {
-            self.tell_passed(index);
+            self.tell_skipped(index);
         }
     }
 
-    pub(super) fn tell_passed(&mut self, index: u32) {
-        let (Some(why), Some(channel)) = (self.passes, self.table.get(index)) else {
+    pub(super) fn tell_skipped(&mut self, index: u32) {
+        let (Some(why), Some(channel)) = (self.skips, self.table.get(index)) else {
             return;
         };
-        if channel.passed == (0, 0) {
+        if channel.skipped == (0, 0) {
             return;
         }
         // What only looks like a channel is told when it certainly is one.
@@ -87,26 +87,26 @@ impl Capture {
         let Some(channel) = self.table.get_mut(index) else {
             return;
         };
-        let (entries, doorbells) = std::mem::take(&mut channel.passed);
-        self.passed += entries;
-        self.out.push(Record::Passed(Passed {
+        let (entries, doorbells) = std::mem::take(&mut channel.skipped);
+        self.skipped += entries;
+        self.out.push(Record::Skipped(Skipped {
             at: seen_now(channel.announced.at.pid),
             channel: id,
             position: channel.taken.saturating_sub(entries),
             entries,
-            doorbells: (why == PassedWhy::Counted).then_some(doorbells),
+            doorbells: (why == SkippedWhy::Counted).then_some(doorbells),
             why,
         }));
     }
 
-    /// Entries that were captured or passed over, and looks between which more may have come.
+    /// Entries that were captured or skipped, and looks between which more may have come.
     pub(in super::super) fn entries_of_all(&self) -> (u64, u64) {
-        (self.captured.entries + self.passed, self.doubtful)
+        (self.captured.entries + self.skipped, self.doubtful)
     }
 
-    /// A channel is gone. What was seen in its ring and not fetched is lost, or was passed over.
+    /// A channel is gone. What was seen in its ring and not fetched is lost, or was skipped.
     pub(in super::super) fn count_unfetched(&mut self, index: u32) {
-        if self.passes.is_none() {
+        if self.skips.is_none() {
             return self.table.count_unfetched(index, &mut self.out);
         }
         let state = self.table.shared().get(index);
@@ -121,14 +121,14 @@ impl Capture {
         let entries = seen.saturating_sub(state.done).max(brought);
         channel.unrung = 0;
         channel.taken = channel.taken.max(state.done + entries);
-        channel.passed.0 += entries;
-        channel.passed.1 += counted;
+        channel.skipped.0 += entries;
+        channel.skipped.1 += counted;
         let was_looked_at = channel.looked;
         channel.counted = state.counted;
-        if self.passes == Some(PassedWhy::Resting) && !was_looked_at {
+        if self.skips == Some(SkippedWhy::Resting) && !was_looked_at {
             self.doubtful += 1;
         }
-        self.tell_passed(index);
+        self.tell_skipped(index);
         self.table.tell_unreadable(index, &mut self.out);
     }
 
