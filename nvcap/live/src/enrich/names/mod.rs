@@ -91,15 +91,10 @@ fn programs_of(records: &[Record]) -> BTreeMap<u32, Vec<(GpuVa, Option<u32>)>> {
         let pid = record.at().pid;
         let new = match record {
             Record::Submission(s) => known.entry(pid).or_default().of(s, class),
-            Record::QmdCopy(i) => {
-                let new = known.entry(pid).or_default().of_image(&i.bytes, class);
-                new.into_iter().collect()
-            }
+            Record::QmdCopy(i) => known.entry(pid).or_default().of_image(&i.bytes, class),
             _ => continue,
         };
-        let new = new
-            .into_iter()
-            .map(|n| (GpuVa(n.address), Some(n.registers)));
+        let new = new.into_iter().map(|n| (GpuVa(n.address), n.registers));
         asked.entry(pid).or_default().extend(new);
     }
     asked

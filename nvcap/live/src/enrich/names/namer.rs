@@ -144,7 +144,7 @@ impl Namer {
                     let at = At { time_ns: 0, ..at };
                     let programs = self.programs.entry(at.pid).or_default();
                     let new = programs.of_image(&i.bytes, self.class);
-                    asks.extend(new.map(|n| ask(at, n)));
+                    asks.extend(new.into_iter().map(|n| ask(at, n)));
                 }
                 Record::Process(p)
                     if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true })
@@ -226,7 +226,7 @@ fn ask(at: At, new: New) -> Ask {
     Ask {
         at,
         program: GpuVa(new.address),
-        registers: Some(new.registers),
+        registers: new.registers,
         code: new.code,
     }
 }

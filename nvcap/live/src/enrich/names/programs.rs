@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies;
-use nvcap_decode::decode::qmd_copy;
+use nvcap_decode::decode::{qmd_copy, view::View};
 use nvcap_decode::record::Submission;
 
 /// The most words of an inline write that is looked at: code of one function, or a QMD.
@@ -26,7 +26,8 @@ const CLASSES: [u32; 4] = [0xcbc0, 0xcdc0, 0xc6c0, 0xc3c0];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct New {
     pub(super) address: u64,
-    pub(super) registers: u32,
+    /// Registers of its launch; not known of a program that another stands in for.
+    pub(super) registers: Option<u32>,
     pub(super) code: Option<Vec<u8>>,
 }
 
@@ -50,14 +51,8 @@ impl Programs {
                 self.forget(address.0, bytes);
             }
             for upload in qmd_copy::uploads(&segment.bytes, MOST_WORDS) {
-                if let Some((address, registers)) = program(class, upload.data) {
-                    if self.known.insert(address) {
-                        new.push(New {
-                            address,
-                            registers,
-                            code: None,
-                        });
-                    }
+                if let Some(view) = kernel(class, upload.data) {
+                    new.extend(self.of_kernel(&view));
                 } else if upload.data.len() >= LEAST_CODE
                     && upload.address.0.is_multiple_of(CODE_ALIGNED)
                 {
@@ -71,14 +66,28 @@ impl Programs {
         new
     }
 
-    /// A program named by a QMD that was found in the process's memory.
-    pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Option<New> {
-        let (address, registers) = program(class, bytes)?;
-        self.known.insert(address).then_some(New {
-            address,
-            registers,
-            code: None,
-        })
+    /// The new programs named by a QMD that was found in the process's memory.
+    pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Vec<New> {
+        kernel(class, bytes).map_or_else(Vec::new, |view| self.of_kernel(&view).collect())
+    }
+
+    /// The new programs of a kernel: the one that its QMD names, and the one that it fetches beforehand where that is another. Under
+    /// CUPTI a program of CUPTI's own stands in for each kernel's (docs/decoding.md), and has registers of its own.
+    fn of_kernel(&mut self, view: &View) -> impl Iterator<Item = New> {
+        let program = view.program.0;
+        let fetched = Some(view.prefetch.0).filter(|at| *at > 0xffff && *at != program & !0xff);
+        let named = (program, Some(view.registers));
+        let programs = [Some(named), fetched.map(|at| (at, None))];
+        programs
+            .into_iter()
+            .flatten()
+            .filter_map(|(address, registers)| {
+                self.known.insert(address).then_some(New {
+                    address,
+                    registers,
+                    code: None,
+                })
+            })
     }
 
     /// Memory that is written with what is not seen: modules are uploaded by the copy engine.
@@ -117,15 +126,14 @@ impl Programs {
     }
 }
 
-/// The program and registers of a QMD of a kernel.
-fn program(class: Option<u32>, bytes: &[u8]) -> Option<(u64, u32)> {
+/// The launch that the QMD of a kernel describes.
+fn kernel(class: Option<u32>, bytes: &[u8]) -> Option<View> {
     let of = |class: u32| {
         if bytes.len() != qmd_copy::size(class) {
             return None;
         }
         let view = qmd_copy::node(class, bytes)?;
-        (view.program.0 > 0xffff && !view.program_relative)
-            .then_some((view.program.0, view.registers))
+        (view.program.0 > 0xffff && !view.program_relative).then_some(view)
     };
     match class {
         Some(class) => of(class),
@@ -137,22 +145,24 @@ fn program(class: Option<u32>, bytes: &[u8]) -> Option<(u64, u32)> {
 mod tests {
     use super::*;
     use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
-    use nvcap_decode::decode::view::View;
     use nvcap_decode::record::{At, ChannelId, How};
     use nvcap_decode::wire::GpuVa;
 
     const CLASS: u32 = 0xcbc0;
 
-    fn qmd(program: u64) -> Vec<u8> {
-        let view = View {
+    fn view(program: u64) -> View {
+        View {
             version: (4, 0),
             grid: [1, 1, 1],
             block: [64, 1, 1],
             registers: 24,
             program: GpuVa(program),
             ..View::default()
-        };
-        Qmd::of(&view).expect("a layout").bytes().to_vec()
+        }
+    }
+
+    fn qmd(program: u64) -> Vec<u8> {
+        Qmd::of(&view(program)).expect("a layout").bytes().to_vec()
     }
 
     fn submission(writes: &[(u64, &[u8])]) -> Submission {
@@ -190,7 +200,7 @@ mod tests {
                 new,
                 [New {
                     address: at,
-                    registers: 24,
+                    registers: Some(24),
                     code: Some(code.clone())
                 }],
                 "its code was written again"
@@ -198,9 +208,38 @@ mod tests {
         }
         let again = submission(&[(0x2_04c0_0200, &qmd(at))]);
         assert_eq!(programs.of(&again, None), []);
-        assert_eq!(programs.of_image(&qmd(at), Some(CLASS)), None);
-        let other = programs.of_image(&qmd(at + 0x400), None).expect("new");
-        assert_eq!((other.address, other.code), (at + 0x400, None));
+        assert_eq!(programs.of_image(&qmd(at), Some(CLASS)), []);
+        let other = programs.of_image(&qmd(at + 0x400), None);
+        assert_eq!(other.len(), 1);
+        assert_eq!((other[0].address, &other[0].code), (at + 0x400, &None));
+    }
+
+    #[test]
+    fn the_program_that_another_stands_in_for_is_asked_for() {
+        let (stand_in, own) = (0x7f00_0000_0200, 0x7f00_0100_0b00);
+        let mut qmd = Qmd::of(&view(stand_in)).expect("a layout");
+        let mut fetch = |at: u64| {
+            for (name, value) in [
+                ("PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED", at >> 8 & 0xffff_ffff),
+                ("PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED", at >> 40),
+            ] {
+                qmd.set(name, 0, value).expect("a field");
+            }
+            qmd.bytes().to_vec()
+        };
+        let mut programs = Programs::default();
+        let mut named = |bytes: &[u8]| -> Vec<(u64, Option<u32>)> {
+            let new = programs.of(&submission(&[(0x2_04c0_0000, bytes)]), Some(CLASS));
+            new.iter().map(|n| (n.address, n.registers)).collect()
+        };
+        assert_eq!(named(&fetch(stand_in)), [(stand_in, Some(24))]);
+        assert_eq!(
+            named(&fetch(own)),
+            [(own, None)],
+            "its registers are not known"
+        );
+        assert_eq!(named(&fetch(own)), []);
+        assert_eq!(named(&fetch(0)), []);
     }
 
     #[test]
