@@ -18,7 +18,10 @@ pub(super) mod scan;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 use nvcap_decode::record::{At, Kernel, Record};
 use nvcap_decode::wire::GpuVa;
@@ -91,11 +94,19 @@ fn programs_of(records: &[Record]) -> BTreeMap<u32, Vec<(GpuVa, Option<u32>)>> {
         let pid = record.at().pid;
         let new = match record {
             Record::Submission(s) => known.entry(pid).or_default().of(s, class),
-            Record::QmdCopy(i) => known.entry(pid).or_default().of_image(&i.bytes, class),
+            Record::QmdCopy(i) => {
+                let new = known.entry(pid).or_default().of_image(&i.bytes, class);
+                new.into_iter().collect()
+            }
             _ => continue,
         };
         let new = new.into_iter().map(|n| (GpuVa(n.address), n.registers));
         asked.entry(pid).or_default().extend(new);
+    }
+    for programs in asked.values_mut() {
+        let named = programs.iter().filter(|(_, registers)| registers.is_some());
+        let named: BTreeSet<GpuVa> = named.map(|(program, _)| *program).collect();
+        programs.retain(|(program, registers)| registers.is_some() || !named.contains(program));
     }
     asked
 }

@@ -5,7 +5,7 @@
 //! when a graph is made or uploaded. So a program's address is known here at its first doorbell, and its name can be looked
 //! for while the submission waits for its turn.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::copies;
 use nvcap_decode::decode::{qmd_copy, view::View};
@@ -31,10 +31,30 @@ pub(super) struct New {
     pub(super) code: Option<Vec<u8>>,
 }
 
+impl New {
+    /// The program that a kernel's QMD names.
+    fn named(view: &View) -> Self {
+        Self {
+            address: view.program.0,
+            registers: Some(view.registers),
+            code: None,
+        }
+    }
+}
+
+/// Evidence for a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// A QMD names it.
+    Name,
+    /// A QMD that names another has it fetched beforehand.
+    Prefetch,
+}
+
 /// Known programs of one process.
 #[derive(Debug, Default)]
 pub(super) struct Programs {
-    known: BTreeSet<u64>,
+    known: BTreeMap<u64, By>,
     /// Code by address, with its number.
     code: BTreeMap<u64, (u64, Vec<u8>)>,
     code_bytes: usize,
@@ -52,7 +72,7 @@ impl Programs {
             }
             for upload in qmd_copy::uploads(&segment.bytes, MOST_WORDS) {
                 if let Some(view) = kernel(class, upload.data) {
-                    new.extend(self.of_kernel(&view));
+                    self.of_kernel(&view, &mut new);
                 } else if upload.data.len() >= LEAST_CODE
                     && upload.address.0.is_multiple_of(CODE_ALIGNED)
                 {
@@ -66,34 +86,41 @@ impl Programs {
         new
     }
 
-    /// The new programs named by a QMD that was found in the process's memory.
-    pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Vec<New> {
-        kernel(class, bytes).map_or_else(Vec::new, |view| self.of_kernel(&view).collect())
+    /// The program named by a QMD that was found in the process's memory, if it is new.
+    pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Option<New> {
+        let view = kernel(class, bytes)?;
+        self.name(&view).then(|| New::named(&view))
     }
 
-    /// The new programs of a kernel: the one that its QMD names, and the one that it fetches beforehand where that is another. Under
-    /// CUPTI a program of CUPTI's own stands in for each kernel's (docs/decoding.md), and has registers of its own.
-    fn of_kernel(&mut self, view: &View) -> impl Iterator<Item = New> {
+    /// Takes in that a kernel's QMD names its program; true if that is new.
+    fn name(&mut self, view: &View) -> bool {
+        self.known.insert(view.program.0, By::Name) != Some(By::Name)
+    }
+
+    /// Adds the new programs of a kernel: the one that its QMD names, and the one that it fetches beforehand where that is another. Under
+    /// CUPTI a program of CUPTI's own stands in for each kernel's, and has registers of its own (docs/names.md); in a graph the program
+    /// of another kernel may be fetched, which is named later.
+    fn of_kernel(&mut self, view: &View, new: &mut Vec<New>) {
         let program = view.program.0;
-        let fetched = Some(view.prefetch.0).filter(|at| *at > 0xffff && *at != program & !0xff);
-        let named = (program, Some(view.registers));
-        let programs = [Some(named), fetched.map(|at| (at, None))];
-        programs
-            .into_iter()
-            .flatten()
-            .filter_map(|(address, registers)| {
-                self.known.insert(address).then_some(New {
-                    address,
-                    registers,
-                    code: None,
-                })
-            })
+        if self.name(view) {
+            new.retain(|n| n.address != program);
+            new.push(New::named(view));
+        }
+        let fetched = view.prefetch.0;
+        if fetched > 0xffff && fetched != program & !0xff && !self.known.contains_key(&fetched) {
+            self.known.insert(fetched, By::Prefetch);
+            new.push(New {
+                address: fetched,
+                registers: None,
+                code: None,
+            });
+        }
     }
 
     /// Memory that is written with what is not seen: modules are uploaded by the copy engine.
     fn forget(&mut self, at: u64, bytes: u64) {
         let end = at.saturating_add(bytes);
-        let gone: Vec<u64> = self.known.range(at..end).copied().collect();
+        let gone: Vec<u64> = self.known.range(at..end).map(|(at, _)| *at).collect();
         for program in gone {
             self.known.remove(&program);
         }
@@ -208,10 +235,9 @@ mod tests {
         }
         let again = submission(&[(0x2_04c0_0200, &qmd(at))]);
         assert_eq!(programs.of(&again, None), []);
-        assert_eq!(programs.of_image(&qmd(at), Some(CLASS)), []);
-        let other = programs.of_image(&qmd(at + 0x400), None);
-        assert_eq!(other.len(), 1);
-        assert_eq!((other[0].address, &other[0].code), (at + 0x400, &None));
+        assert_eq!(programs.of_image(&qmd(at), Some(CLASS)), None);
+        let other = programs.of_image(&qmd(at + 0x400), None).expect("new");
+        assert_eq!((other.address, other.code), (at + 0x400, None));
     }
 
     #[test]
@@ -240,6 +266,11 @@ mod tests {
         );
         assert_eq!(named(&fetch(own)), []);
         assert_eq!(named(&fetch(0)), []);
+        // A graph's kernel has the next one's program fetched: that is asked for again where it is named, with its registers.
+        let named_too = self::qmd(own);
+        assert_eq!(named(&named_too), [(own, Some(24))]);
+        assert_eq!(named(&named_too), []);
+        assert_eq!(named(&fetch(own)), []);
     }
 
     #[test]
