@@ -13,7 +13,7 @@ const OFTEN: Duration = Duration::from_millis(20);
 /// Time without a record after which nothing that waits for more is held back (`pipeline::loads` says how long loads pause).
 const IDLE: Duration = Duration::from_millis(60);
 
-/// See the module.
+/// Silence of a source since its newest record.
 #[derive(Debug)]
 pub(super) struct Quiet {
     /// Steps in a row that gave no record.

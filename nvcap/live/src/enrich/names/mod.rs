@@ -18,10 +18,7 @@ pub(super) mod scan;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-};
+use std::{collections::BTreeMap, io};
 
 use nvcap_decode::record::{At, Kernel, Record};
 use nvcap_decode::wire::GpuVa;
@@ -102,11 +99,6 @@ fn programs_of(records: &[Record]) -> BTreeMap<u32, Vec<(GpuVa, Option<u32>)>> {
         };
         let new = new.into_iter().map(|n| (GpuVa(n.address), n.registers));
         asked.entry(pid).or_default().extend(new);
-    }
-    for programs in asked.values_mut() {
-        let named = programs.iter().filter(|(_, registers)| registers.is_some());
-        let named: BTreeSet<GpuVa> = named.map(|(program, _)| *program).collect();
-        programs.retain(|(program, registers)| registers.is_some() || !named.contains(program));
     }
     asked
 }

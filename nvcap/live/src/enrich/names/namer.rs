@@ -4,7 +4,7 @@
 //! are looked for by a thread of their own; the kernels that it finds become records, which the pipeline takes at once.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -155,7 +155,6 @@ impl Namer {
                 _ => {}
             }
         }
-        leave_named(&mut asks);
         if !asks.is_empty() {
             let count = asks.len();
             self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -230,16 +229,6 @@ fn ask(at: At, new: New) -> Ask {
         registers: new.registers,
         code: new.code,
     }
-}
-
-/// Leaves out asks for programs that are only fetched where another ask has the registers of their launches.
-fn leave_named(asks: &mut Vec<Ask>) {
-    if asks.iter().all(|a| a.registers.is_some()) {
-        return;
-    }
-    let named = asks.iter().filter(|a| a.registers.is_some());
-    let named: HashSet<_> = named.map(|a| (a.at.pid, a.program)).collect();
-    asks.retain(|a| a.registers.is_some() || !named.contains(&(a.at.pid, a.program)));
 }
 
 /// Answers requests until nobody asks any more.

@@ -243,14 +243,10 @@ impl Resolver {
         let mut found = Vec::new();
         let mut all = std::mem::take(&mut self.left);
         all.retain(|a| asks.iter().all(|b| a.program != b.program));
-        // The driver's companion launches have no program: zeros are everywhere.
-        all.extend(
-            asks.iter()
-                .filter(|a| a.program.0 >= LEAST_PROGRAM)
-                .cloned(),
-        );
+        let new = sought(asks);
+        all.extend(new.iter().copied().cloned());
         let mut wanted: Vec<&Ask> = all.iter().collect();
-        for ask in asks.iter().filter(|a| a.program.0 >= LEAST_PROGRAM) {
+        for ask in new {
             let program = Program {
                 address: ask.program.0,
                 registers: ask.registers,
@@ -521,6 +517,16 @@ impl Resolver {
             ..of_function(ask, self.text(name)?, function)
         })
     }
+}
+
+/// Returns the asks for programs that are looked for: not the driver's companion launches, which have none (zeros are everywhere), and not
+/// those without registers where another has those of the program's launches.
+fn sought(asks: &[Ask]) -> Vec<&Ask> {
+    let named = asks.iter().filter(|a| a.registers.is_some());
+    let named: HashSet<GpuVa> = named.map(|a| a.program).collect();
+    let is_best = |a: &&Ask| a.registers.is_some() || !named.contains(&a.program);
+    let programs = asks.iter().filter(|a| a.program.0 >= LEAST_PROGRAM);
+    programs.filter(is_best).collect()
 }
 
 /// A kernel that is this function.

@@ -314,6 +314,25 @@ fn one_program_alone_has_its_name() {
 }
 
 #[test]
+fn a_program_that_is_fetched_and_named_is_one() {
+    let functions = many(3);
+    let fake = process(&functions, HOPPER, 3);
+    let named: Vec<Ask> = (0..3).map(|i| ask(i, &functions[i])).collect();
+    let fetched = named.iter().cloned().map(|a| Ask {
+        registers: None,
+        ..a
+    });
+    let fetched: Vec<Ask> = fetched.collect();
+    let certain: Vec<_> = { functions.iter().enumerate() }
+        .map(|(i, f)| (PROGRAM + i as u64 * 0x1000, f.name.as_str(), true))
+        .collect();
+    for asks in [[&fetched[..], &named], [&named[..], &fetched]] {
+        let found = resolver(&fake).resolve(&asks.concat());
+        assert_eq!(names(&found), certain);
+    }
+}
+
+#[test]
 fn a_launch_without_a_program_is_not_looked_for() {
     let functions = many(4);
     let fake = process(&functions, HOPPER, 4);
