@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use super::progress::Reading;
+use super::values::Force;
 use super::{overwrite, recording, target};
 use nvcap_decode::cubin::{Cubin, compare};
 use nvcap_decode::record::{Kernel, Record};
@@ -80,9 +81,9 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
     pub output: Option<PathBuf>,
 
-    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
-    #[arg(long)]
-    pub force: bool,
+    /// Option that has FILE replaced.
+    #[command(flatten)]
+    pub force: Force,
 
     /// With -o: write the whole image (a cubin) instead of the kernel's code
     #[arg(long, requires = "output")]
@@ -97,7 +98,7 @@ impl Args {
     /// Returns the reason why the command must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
         let inputs: Vec<&Path> = self.file.iter().map(PathBuf::as_path).collect();
-        overwrite::refusal(self.output.as_deref(), self.force, &inputs)
+        overwrite::refusal(self.output.as_deref(), self.force.force, &inputs)
     }
 }
 

@@ -27,7 +27,7 @@ use table::Table;
 use super::overwrite;
 use super::process_filter::cannot_look;
 use super::target::{self, usage};
-use super::values::{parse_core, parse_pid, parse_time};
+use super::values::{Force, parse_core, parse_pid, parse_time};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -89,9 +89,9 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
-    #[arg(long)]
-    force: bool,
+    /// Option that has FILE replaced.
+    #[command(flatten)]
+    force: Force,
 
     /// Only processes of USER, a name, a number or a pattern; may be given several times
     #[arg(long, value_name = "USER", requires = "all", help_heading = super::values::WHOM)]
@@ -105,7 +105,7 @@ pub(super) struct Args {
 impl Args {
     /// Returns the reason why counting must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
-        overwrite::refusal(self.output.as_deref(), self.force, &[])
+        overwrite::refusal(self.output.as_deref(), self.force.force, &[])
     }
 }
 

@@ -13,10 +13,9 @@ use nvcap_show::output::{json, ledger};
 use nvcap_show::pipeline::Pipeline;
 
 use super::output_args::{OutputArgs, When, parse_filter};
-use super::overwrite::{self, Force};
 use super::recording::{Format, INTERRUPTED, Played, RecordingArgs};
-use super::target;
-use super::values::{OUTPUT, SHOWN};
+use super::values::{Force, OUTPUT, SHOWN};
+use super::{overwrite, target};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,7 +82,7 @@ pub(super) struct Args {
     pub output: Option<PathBuf>,
 
     /// Option that has FILE replaced.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = OUTPUT)]
     pub force: Force,
 
     /// When text is coloured

@@ -233,7 +233,7 @@ impl Cli {
             output.refusal(&of.inputs())
         };
         let shown = |target: &target::Target, show: &target::Show| {
-            overwrite::refusal(show.output.as_deref(), show.force, &target.inputs())
+            overwrite::refusal(show.output.as_deref(), show.force.force, &target.inputs())
         };
         match self.command.as_ref() {
             None => self.trace.refusal(None),

@@ -10,15 +10,6 @@ use nvcap_show::output::plural::plural_of;
 
 use super::target::is_input;
 
-/// Option that has an output replace what is in a file.
-#[derive(clap::Args, Debug, Clone, Copy, Default)]
-#[group(skip)]
-pub(super) struct Force {
-    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
-    #[arg(long, help_heading = super::values::OUTPUT)]
-    pub force: bool,
-}
-
 /// Returns the reason why a command that would write to a file must not begin. `-` is standard output. `inputs` are files that the
 /// command reads: it refuses these itself.
 pub(super) fn refusal(path: Option<&Path>, force: bool, inputs: &[&Path]) -> Option<String> {
@@ -53,12 +44,7 @@ pub(super) fn of_folder(
     }
     let is_taken = |path: &PathBuf| !is_input(path, inputs) && would_be_replaced(path);
     let taken: Vec<PathBuf> = files.into_iter().filter(is_taken).collect();
-    of_taken(&taken)
-}
-
-/// Returns the reason why these files of a folder are not replaced, if there are any.
-pub(super) fn of_taken(taken: &[PathBuf]) -> Option<String> {
-    (!taken.is_empty()).then(|| of_files(taken, "another folder with -o"))
+    (!taken.is_empty()).then(|| of_files(&taken, "another folder with -o"))
 }
 
 /// Words of a refusal. `another`: what to name instead.

@@ -19,7 +19,7 @@ use nvcap_show::output::writer::Output;
 
 use super::progress::Reading;
 use super::recording;
-use super::values::{self, CAPTURE, Discover};
+use super::values::{self, CAPTURE, Discover, Force};
 
 /// Target to look at.
 #[derive(clap::Args, Debug)]
@@ -109,9 +109,9 @@ pub(super) struct Show {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
-    #[arg(long)]
-    pub force: bool,
+    /// Option that has FILE replaced.
+    #[command(flatten)]
+    pub force: Force,
 }
 
 impl Show {

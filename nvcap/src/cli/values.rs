@@ -14,6 +14,15 @@ pub(super) const OUTPUT: &str = "Output";
 /// Heading of the filters of `-a`.
 pub(super) const WHOM: &str = "Which processes (-a)";
 
+/// Option that has an output replace what is in a file.
+#[derive(clap::Args, Debug, Clone, Copy, Default)]
+#[group(skip)]
+pub(super) struct Force {
+    /// Write over FILE where there is something in it; without this option nvcap leaves it as it is, and ends
+    #[arg(long)]
+    pub force: bool,
+}
+
 /// A command without the options of others that have no meaning for it: they are hidden, not refused.
 pub(super) fn without(command: clap::Command, useless: &[&'static str]) -> clap::Command {
     { useless.iter() }.fold(command, |command, id| {

@@ -145,7 +145,9 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
     )?;
     let partition = Partition::of(&args.output, host, info.realtime_ns, info.file);
     // The file may have been no regular one, or exported meanwhile.
-    if let (Some(ledger), false) = (partition.published(), args.force) {
+    if !args.force
+        && let Some(ledger) = partition.published()
+    {
         anyhow::bail!(there_already(file, &ledger));
     }
     let say = || format!("cannot write tables into {}", args.output.display());

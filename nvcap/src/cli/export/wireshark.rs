@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::cli::overwrite::{self, Force};
 use crate::cli::recording::RecordingArgs;
-use crate::cli::{recorder, target};
+use crate::cli::values::{Force, OUTPUT};
+use crate::cli::{overwrite, recorder, target};
 use nvcap_show::output::wireshark::Packets;
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
@@ -30,7 +30,7 @@ pub(in crate::cli) struct Args {
     pub output: PathBuf,
 
     /// Option that has FILE replaced.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = OUTPUT)]
     pub force: Force,
 }
 
