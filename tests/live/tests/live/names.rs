@@ -10,7 +10,7 @@ use live::programs::{Folder, Running, Until, nvcap, so_far, softgpu};
 use serde_json::Value;
 
 use crate::attach::attach_to;
-use crate::setup::{LIMIT, need_tracing};
+use crate::setup::{LIMIT, REPEATS, need_tracing};
 
 /// Functions of the software GPU: their programs, and their names as the compiler wrote them.
 fn functions() -> BTreeMap<u64, String> {
@@ -25,9 +25,6 @@ fn launches(trace: &Path) -> Result<Vec<Value>> {
     let launches = objects.into_iter().filter(|o| o["op"] == "launch");
     Ok(launches.collect())
 }
-
-/// Longest time for which runs are repeated whose names were not all found in time: a guard.
-const REPEATS: Duration = Duration::from_secs(180);
 
 /// Repeats a run until every launch in its trace has a name. nvcap searches for a limited time: on a busy machine the search may get no processor
 /// in it. A name that is wrong ends it at once.

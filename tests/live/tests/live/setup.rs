@@ -15,6 +15,9 @@ use softgpu::stream::Shape;
 /// The longest time that any one run may take: a guard against hanging, not a verdict.
 pub const LIMIT: Duration = GUARD;
 
+/// Longest time for which runs are repeated whose names were not all found in time: a guard.
+pub const REPEATS: Duration = Duration::from_secs(180);
+
 /// GPUs of the traced program: both of the software GPU's, or NVCAP_LIVE_GPUS. Under QEMU it must be one: when several
 /// watchpoints are hit in turn, QEMU sometimes reports a hit of one for another as well.
 pub fn gpus() -> usize {

@@ -15,7 +15,7 @@ use live::json_lines;
 use live::programs::{Folder, Running, Until, nvcap, so_far, softgpu};
 use serde_json::Value;
 
-use crate::setup::{LIMIT, need_tracing};
+use crate::setup::{LIMIT, REPEATS, need_tracing};
 
 /// The objects of a trace by nvcap with `options` of `command`, which is in step.
 fn trace(
@@ -348,9 +348,6 @@ pub fn filtered() -> Result<()> {
     }
     Ok(())
 }
-
-/// Longest time for which runs are repeated whose names were not found in time: a guard.
-const REPEATS: Duration = Duration::from_secs(180);
 
 /// Launches on top of folded stacks have their kernels' names, but for the first ones where the search for them took long: all of a run, where it
 /// got no processor.
