@@ -16,7 +16,7 @@ mod trapped;
 mod understanding;
 
 pub use channel::ChannelLedger;
-pub use observed::{Margin, Observed};
+pub use observed::{Margin, Observed, ReaderCost};
 pub use trapped::{Captured, Windows};
 pub use trapped::{Duty, Estimate, Trapped};
 pub use understanding::Understanding;

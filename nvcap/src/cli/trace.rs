@@ -144,6 +144,19 @@ pub(super) struct Args {
     )]
     pub observe_cpu: Option<f64>,
 
+    /// Most threads that look at channels with --how observe [default: as many as are needed, up to half the processors]
+    ///
+    /// One is enough for some ten thousand submissions a second. Where looking takes it more than a third of a core, the busiest
+    /// channels go to further threads. With --observe-cpu there is one.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=64),
+        conflicts_with = "observe_cpu",
+        help_heading = CAPTURE
+    )]
+    pub observe_threads: Option<u16>,
+
     /// Processes that are held for a moment at their end, so that their last submissions and kernel names can be read
     ///
     /// With --how trap only the command is held, for up to 0.25 s.

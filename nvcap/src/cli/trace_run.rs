@@ -157,6 +157,7 @@ fn options(args: &Args, given: ChannelsFile, stacks: Option<StackQueue>) -> Live
             follow: !args.no_follow,
             named: given,
             cpu: args.observe_cpu,
+            readers: args.observe_threads.map(|n| usize::from(n) - 1),
             stop_at_exit: match args.stop_at_exit {
                 StopArg::Command => StopAtExit::Command,
                 StopArg::Always => StopAtExit::Always,

@@ -24,12 +24,13 @@ pub(super) struct WayOption {
 }
 
 /// All of them.
-pub(super) const WAY_OPTIONS: [WayOption; 9] = {
+pub(super) const WAY_OPTIONS: [WayOption; 10] = {
     const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {
         WayOption { id, name, of }
     }
     [
         option("observe_cpu", "--observe-cpu", HowArg::Observe),
+        option("observe_threads", "--observe-threads", HowArg::Observe),
         option("discover", "--discover", HowArg::Trap),
         option("buffer", "--buffer", HowArg::Trap),
         option("stacks", "--stacks", HowArg::Trap),

@@ -17,6 +17,15 @@ pub struct Margin {
     pub largest_part: f64,
 }
 
+/// Work of a thread that looks at channels beside the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReaderCost {
+    /// Channels that it was given, each as often as it was given.
+    pub channels: u64,
+    /// CPU time that it used, ns.
+    pub cpu_ns: u64,
+}
+
 /// The account of observing: what a source without a trap reports of its own work. None of it is a loss by itself; losses
 /// are reported as such, and these numbers explain them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,8 +52,10 @@ pub struct Observed {
     pub wall_ns: u64,
     /// CPU time of the whole program, ns.
     pub cpu_ns: u64,
-    /// The part of it that looking used, ns.
+    /// The part of it that looking used, by all threads, ns.
     pub reader_ns: u64,
+    /// Threads that looked at busy channels beside the first.
+    pub readers: Vec<ReaderCost>,
     /// Share of one core that observing may use, if limited.
     pub budget: Option<f64>,
     /// Time without looks because that share was used up, ns.

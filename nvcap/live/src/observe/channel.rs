@@ -4,7 +4,7 @@
 mod begin;
 
 use nvcap_decode::wire::release::{self, Release};
-use std::io;
+use std::{io, ops::AddAssign};
 
 use super::{
     pace::{LONGEST_NS, Pace},
@@ -32,6 +32,17 @@ pub(crate) struct Faults {
     pub jumps: u64,
     /// Times that a ring may have gone round more often than was counted.
     pub rounds_unseen: u64,
+}
+
+impl AddAssign for Faults {
+    fn add_assign(&mut self, more: Self) {
+        self.laps += more.laps;
+        self.overwritten += more.overwritten;
+        self.reused += more.reused;
+        self.unparsable += more.unparsable;
+        self.jumps += more.jumps;
+        self.rounds_unseen += more.rounds_unseen;
+    }
 }
 
 /// Result of a look.

@@ -183,6 +183,7 @@ impl Session {
         self.find_kin();
         for i in 0..self.followed.len() {
             if self.followed[i].live && self.followed[i].holders.contains(&pid) {
+                self.take_back(i);
                 self.look(i, ReadRing::Always);
                 let f = &mut self.followed[i];
                 f.holders.retain(|h| *h != pid);

@@ -1,38 +1,75 @@
 //! A channel among others: which processes have it, when something came in it, and how near it came to a loss.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::AtomicU64,
+};
 
 use super::{
-    channel::{Follower, Looked},
+    channel::{Faults, Follower, Looked},
     mm_identity::MmIdentity,
     process::Identity,
 };
 use nvcap_decode::ledger::Margin;
-use nvcap_decode::record::ChannelId;
+use nvcap_decode::record::{Channel, ChannelId};
 
 /// A channel, and which processes have it.
 #[derive(Debug)]
 pub(crate) struct Followed {
+    /// The channel as it was announced last.
+    pub channel: Channel,
     /// Its ring.
-    pub follower: Follower,
+    pub ring: Arc<SharedRing>,
+    /// Number of the reader that has it; none where the session's own thread looks at it.
+    pub reader: Option<usize>,
+    /// Time at which a reader last got it, ns.
+    pub lent_at: u64,
     /// The processes that have it; the first is the one that it is read from.
     pub holders: Vec<u32>,
     /// The program image that it was found in: forked children that have the same have this ring.
     pub mm: Arc<MmIdentity>,
     /// Identity of its ring's memory, if that is not device memory.
     pub identity: Option<Identity>,
-    /// Time at which something was last found in it, ns.
-    pub moved: u64,
-    /// Time at which its ring was last read, ns.
-    pub read: u64,
     /// Time from which it is followed, ns.
     pub since: u64,
+    /// Somebody has it.
+    pub live: bool,
+}
+
+/// A channel's ring, which one thread at a time looks at: the session's, or a reader that has it for a while.
+#[derive(Debug)]
+pub(crate) struct SharedRing {
+    ring: Mutex<Ring>,
+    /// Time that the looks in its turns have taken, ns.
+    pub looking_ns: AtomicU64,
+    /// Time at which a reader last found something, ns.
+    pub came_at: AtomicU64,
+}
+
+/// The ring of a channel, and the results of the looks at it.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    /// The ring as far as it was followed.
+    pub follower: Follower,
+    /// Number of the reader that has it, as in [`Followed`]: a reader that is not named here leaves it alone.
+    pub reader: Option<usize>,
+    /// Time at which something was last found in it, ns.
+    pub moved: u64,
+    /// Time at which it was last read, ns.
+    pub read: u64,
     /// The longest pause between two looks that found something, ns; what was long ago counts for less and less.
     pub pause: u64,
     /// Distance that it kept from a loss.
     pub margin: Margin,
-    /// Somebody has it.
-    pub live: bool,
+    /// Faults that looks at it met.
+    pub faults: Faults,
+}
+
+impl SharedRing {
+    /// Waits for a look that is under way, and keeps others from looking while the result lives.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Followed {
@@ -43,21 +80,60 @@ impl Followed {
         mm: Arc<MmIdentity>,
         identity: Option<Identity>,
     ) -> Self {
+        let channel = follower.announced.clone();
+        Self {
+            ring: Arc::new(SharedRing {
+                ring: Mutex::new(Ring::new(follower)),
+                looking_ns: AtomicU64::new(0),
+                came_at: AtomicU64::new(0),
+            }),
+            channel,
+            reader: None,
+            lent_at: 0,
+            holders: vec![holder],
+            mm,
+            identity,
+            since: super::process::now(),
+            live: true,
+        }
+    }
+
+    /// Waits for a look at its ring that is under way, and keeps others from looking while the result lives.
+    pub(crate) fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock()
+    }
+
+    /// Summarizes the channel when no process has it any more.
+    pub(crate) fn dropped(&self, now: u64) -> Dropped {
+        let ring = self.ring();
+        let (phase, looked) = (ring.follower.phase(), ring.follower.looked);
+        Dropped {
+            hot: phase.came(),
+            channel: self.channel.id,
+            now,
+            looked,
+            long_ago: now.saturating_sub(ring.follower.peeked) > quiet(ring.pause),
+            moved: ring.moved,
+            busy: phase.may_have_unread()
+                || looked.saturating_sub(ring.moved) < quiet(ring.pause),
+        }
+    }
+}
+
+impl Ring {
+    fn new(follower: Follower) -> Self {
         let margin = Margin {
             channel: follower.announced.id,
             ..Margin::default()
         };
         Self {
             follower,
-            holders: vec![holder],
-            mm,
-            identity,
+            reader: None,
             moved: 0,
             read: 0,
-            since: super::process::now(),
             pause: 0,
             margin,
-            live: true,
+            faults: Faults::default(),
         }
     }
 
@@ -79,20 +155,6 @@ impl Followed {
             self.pause = (begun - self.moved).max(self.pause - self.pause / 16);
         }
         self.moved = begun;
-    }
-
-    /// Summarizes the channel when no process has it any more.
-    pub(crate) fn dropped(&self, now: u64) -> Dropped {
-        let (phase, looked) = (self.follower.phase(), self.follower.looked);
-        Dropped {
-            hot: phase.came(),
-            channel: self.follower.announced.id,
-            now,
-            looked,
-            long_ago: now.saturating_sub(self.follower.peeked) > quiet(self.pause),
-            moved: self.moved,
-            busy: phase.may_have_unread() || looked.saturating_sub(self.moved) < quiet(self.pause),
-        }
     }
 }
 

@@ -181,7 +181,7 @@ impl Session {
         let had = self.followed.iter().find(|f| f.live && *f.mm == mm);
         let parent = made_by
             .or(like.map(|(pid, _)| *pid))
-            .or(had.map(|f| f.follower.announced.at.pid));
+            .or(had.map(|f| f.channel.at.pid));
         match parent {
             // Threads have numbers too.
             Some(parent) if process::is_process(pid) => Born::Kin { parent },
@@ -215,17 +215,17 @@ impl Session {
     pub(super) fn hold(&mut self, i: usize, pid: u32) {
         let f = &mut self.followed[i];
         f.holders.push(pid);
-        self.scheduler.at_once(f.follower.announced.id);
-        if let (Some(w), Some(ring)) = (self.watched.get_mut(&pid), f.follower.announced.ring) {
+        self.scheduler.at_once(f.channel.id);
+        if let (Some(w), Some(ring)) = (self.watched.get_mut(&pid), f.channel.ring) {
             w.has_ring(ring);
         }
     }
 
     /// Tells whether a process turns out to have a channel that is followed, of which it is no holder yet.
     pub(super) fn shares(&self, i: usize, pid: u32) -> bool {
-        let ring = self.followed[i].follower.announced.ring;
+        let ring = self.followed[i].channel.ring;
         let has =
-            |f: &Followed| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid);
+            |f: &Followed| f.live && f.channel.ring == ring && f.holders.contains(&pid);
         self.followed[i].live
             && !self.followed.iter().any(has)
             && self.is_same(i, pid) == Some(true)
@@ -237,7 +237,7 @@ impl Session {
         let f = &self.followed[i];
         let w = self.watched.get(&pid)?;
         if let Some(identity) = &f.identity {
-            let ring = f.follower.announced.ring?;
+            let ring = f.channel.ring?;
             return process::shared_identity(pid, ring.0).map(|own| own == *identity);
         }
         // Memory of another program at the same addresses may well look the same: unused rings are all alike.
@@ -250,13 +250,13 @@ impl Session {
         for holder in holders {
             let holder = self.watched.get(holder);
             let holder = holder.and_then(|w| w.program.process.as_ref());
-            let same = holder.and_then(|h| same_contents(&h.memory, own, &f.follower.announced));
+            let same = holder.and_then(|h| same_contents(&h.memory, own, &f.channel));
             if same.is_some() {
                 return same;
             }
         }
         // All others have ended. It was forked with this ring, and what it has there can be read.
-        f.follower.get_put(own).ok().map(|_| true)
+        f.ring().follower.get_put(own).ok().map(|_| true)
     }
 
     /// A forked child may have given its parent's rings up and mapped others at their addresses.
@@ -268,14 +268,16 @@ impl Session {
         // One that is not used looks like any other.
         let most_used = (0..self.followed.len())
             .filter(shared)
-            .max_by_key(|i| self.followed[*i].moved);
+            .max_by_key(|i| self.followed[*i].ring().moved);
         let Some(i) = most_used.filter(|i| self.is_same(*i, pid) == Some(false)) else {
             return;
         };
         log::debug!("process {pid} has other memory at the ring of channel {i}");
-        for f in &mut self.followed {
-            if f.holders.len() > 1 {
-                f.holders.retain(|h| *h != pid);
+        for i in 0..self.followed.len() {
+            let f = &self.followed[i];
+            if f.holders.len() > 1 && f.holders.contains(&pid) {
+                self.take_back(i);
+                self.followed[i].holders.retain(|h| *h != pid);
             }
         }
         if let Some(w) = self.watched.get_mut(&pid) {

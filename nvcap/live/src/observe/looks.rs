@@ -1,6 +1,6 @@
 //! Looks at channels: each when the scheduler says that it is its turn, in the first of its holders whose memory can be read.
 
-use std::io;
+use std::{io, sync::atomic::Ordering};
 
 use super::{
     channel::{Context, ReadRing, is_cleared},
@@ -20,7 +20,7 @@ impl Session {
             let Some(turn) = self.scheduler.choose(begun, round) else {
                 return;
             };
-            let its = |f: &super::followed::Followed| f.follower.announced.id == turn.channel;
+            let its = |f: &super::followed::Followed| f.channel.id == turn.channel;
             let Some(i) = self.followed.iter().position(its) else {
                 self.scheduler.forget(turn.channel);
                 continue;
@@ -29,35 +29,39 @@ impl Session {
                 self.scheduler.rest(turn.channel, begun + SAFETY_NS);
                 continue;
             }
-            let moved = self.followed[i].moved;
+            let moved = self.followed[i].ring().moved;
             self.look_in_turn(i, turn, begun);
-            self.set_due(i, begun, self.followed[i].moved != moved);
+            let moved = self.followed[i].ring().moved != moved;
+            self.set_due(i, begun, moved);
         }
     }
 
     /// All processes that have this channel sleep, and GP_PUT is where it was. The kernel would have told of a process that ran long
     /// enough to fill the ring.
     fn still_rests(&mut self, i: usize, now: u64) -> bool {
-        if !self.is_at_rest(i) || now.saturating_sub(self.followed[i].read) > WHOLE_NS {
+        if !self.is_at_rest(i) || now.saturating_sub(self.followed[i].ring().read) > WHOLE_NS {
             return false;
         }
-        let f = &mut self.followed[i];
+        let f = &self.followed[i];
         let first = f.holders.first().and_then(|pid| self.watched.get(pid));
         first
             .and_then(|w| w.program.process.as_ref())
-            .is_some_and(|p| matches!(f.follower.stands(&p.memory, now), Ok(true)))
+            .is_some_and(|p| matches!(f.ring().follower.stands(&p.memory, now), Ok(true)))
     }
 
     /// Looks at a channel, and takes down how late that was and how long it took.
     fn look_in_turn(&mut self, i: usize, turn: Turn, begun: u64) {
         let late_ns = turn.late_ns.unwrap_or(0);
-        if self.followed[i].follower.phase().is_used() && late_ns > self.sums.latest_ns {
+        let is_used = self.followed[i].ring().follower.phase().is_used();
+        if is_used && late_ns > self.sums.latest_ns {
             self.sums.latest_ns = late_ns;
             log::debug!("the latest look so far: {} us", late_ns / 1000);
         }
         let before = log::log_enabled!(log::Level::Debug).then(process::disturbances);
         self.look(i, ReadRing::IfNeeded);
         let took = now() - begun;
+        let looking_ns = &self.followed[i].ring.looking_ns;
+        looking_ns.fetch_add(took, Ordering::Relaxed);
         if let Some(before) = before
             && took > self.sums.longest_look_ns
         {
@@ -74,7 +78,7 @@ impl Session {
 
     /// Sets when a channel is looked at next, after a look at `begun` that found that it had moved, or not.
     fn set_due(&mut self, i: usize, begun: u64, moved: bool) {
-        let channel = self.followed[i].follower.announced.id;
+        let channel = self.followed[i].channel.id;
         if self.is_at_rest(i) {
             if !moved {
                 self.scheduler.rest(channel, begun + SAFETY_NS);
@@ -84,7 +88,7 @@ impl Session {
                 self.wake_up(pid);
             }
         }
-        let again = self.followed[i].follower.again();
+        let again = self.followed[i].ring().follower.again();
         self.scheduler.looked(channel, begun, again);
     }
 
@@ -103,7 +107,7 @@ impl Session {
         while more {
             self.look(i, ReadRing::Always);
             let f = &self.followed[i];
-            more = f.live && f.follower.phase().is_behind();
+            more = f.live && f.ring().follower.phase().is_behind();
         }
     }
 
@@ -111,7 +115,7 @@ impl Session {
     pub(super) fn look(&mut self, i: usize, read: ReadRing) {
         let begun = now();
         let mut no_ring = None;
-        let was = self.followed[i].follower.looked;
+        let was = self.followed[i].ring().follower.looked;
         let first = self.followed[i].holders.first().copied();
         while let Some(pid) = self.followed[i].holders.first().copied() {
             // A child that goes on where its parent has ended may have mapped another ring there.
@@ -137,7 +141,7 @@ impl Session {
         self.end_channel(i, begun);
         self.sums.tail_ns = self.sums.tail_ns.max(begun.saturating_sub(was));
         if let Some(e) = no_ring {
-            let channel = self.followed[i].follower.announced.clone();
+            let channel = self.followed[i].channel.clone();
             self.report_named(&channel, Some(&e));
         }
     }
@@ -153,15 +157,21 @@ impl Session {
             }
         };
         let memory = &process.ok_or(io::ErrorKind::UnexpectedEof)?.memory;
-        let f = &mut self.followed[i];
+        let f = &self.followed[i];
+        let mut ring = f.ring();
+        // What its reader found comes before what is found now.
+        if let Some(reader) = f.reader {
+            self.readers.empty(reader, &mut self.out);
+        }
+        let ring = &mut *ring;
         let mut context = Context {
             memory,
             clock: &now,
             to: &mut self.out,
-            faults: &mut self.faults,
+            faults: &mut ring.faults,
         };
-        let looked = f.follower.look_with(&mut context, read)?;
-        f.take(looked, begun);
+        let looked = ring.follower.look_with(&mut context, read)?;
+        ring.take(looked, begun);
         Ok(())
     }
 
@@ -172,12 +182,14 @@ impl Session {
             // Another process may have it still.
             self.find_kin();
         }
+        // Its reader read it there.
+        self.take_back(i);
         let f = &mut self.followed[i];
         f.holders.remove(0);
         if let Some(w) = self.watched.get_mut(&pid) {
             // What the user names is not looked for again where it is no ring.
-            let given = f.follower.announced.origin == Origin::Given && no_ring;
-            let ring = f.follower.announced.ring.filter(|_| !given);
+            let given = f.channel.origin == Origin::Given && no_ring;
+            let ring = f.channel.ring.filter(|_| !given);
             w.forget(ring, why);
             if f.holders.is_empty() && !given {
                 w.drop_channel(f.dropped(begun));
@@ -187,10 +199,11 @@ impl Session {
 
     /// Nobody has a channel any more.
     pub(super) fn end_channel(&mut self, i: usize, now: u64) {
+        self.take_back(i);
         let f = &mut self.followed[i];
         f.live = false;
-        f.follower.end(now, &mut self.out);
-        self.scheduler.forget(f.follower.announced.id);
+        f.ring().follower.end(now, &mut self.out);
+        self.scheduler.forget(f.channel.id);
     }
 
     /// Returns the time at which something last came on a channel of a process, ns; `None` where nothing ever came.
@@ -198,7 +211,7 @@ impl Session {
         let its = self
             .followed
             .iter()
-            .filter(|f| f.follower.announced.at.pid == pid);
-        its.map(|f| f.moved).max().filter(|moved| *moved > 0)
+            .filter(|f| f.channel.at.pid == pid);
+        its.map(|f| f.ring().moved).max().filter(|moved| *moved > 0)
     }
 }

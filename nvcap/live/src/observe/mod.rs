@@ -15,8 +15,10 @@
 //! - `mm_identity`, `births`, `forks`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
 //! - `ends`: the last look at a process, and what is said where there was none. `held_ends`: who stands at its end longer.
 //! - `wakeups`, `sleepers`: processes that sleep need not be polled.
+//! - `readers`, `balance`, `lending`: threads that look at busy channels beside the session's own.
 //! - [`session`]: all of them, as a source that `source::run` drives; `looks`: its looks at channels.
 
+mod balance;
 mod births;
 pub(crate) mod changes;
 pub(crate) mod channel;
@@ -27,6 +29,7 @@ mod ends;
 pub(crate) mod followed;
 mod forks;
 mod held_ends;
+mod lending;
 mod looks;
 mod mm_identity;
 mod orphans;
@@ -34,6 +37,7 @@ pub(crate) mod pace;
 pub(crate) mod phase;
 pub(crate) mod process;
 pub(crate) mod proof;
+mod readers;
 mod resync;
 pub(crate) mod reuse;
 mod scheduler;

@@ -72,10 +72,9 @@ struct Scheduling {
 /// Lets this thread's sleeps end when they should instead of up to 50 us later and, where that is allowed, lets it
 /// run before others that want the processor: by its niceness, and, from Linux 6.12 on, by asking for short turns, which
 /// come sooner.
-pub(crate) fn raise_priority() {
+pub(crate) fn run_before_others() {
     // SAFETY: sets this thread's timer slack, 1 us.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000, 0, 0, 0) };
-    make_memory_ready();
     // SAFETY: reads this thread's own policy. Another one than usual was asked for (`chrt`).
     if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
         return;
@@ -98,6 +97,12 @@ pub(crate) fn raise_priority() {
             break;
         }
     }
+}
+
+/// Prepares the thread that observes: see [`run_before_others`].
+pub(crate) fn raise_priority() {
+    run_before_others();
+    make_memory_ready();
 }
 
 /// Keeps another thread of this program's from taking the processor from this one: when this thread wakes it up, the

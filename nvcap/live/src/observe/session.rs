@@ -6,14 +6,17 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub(crate) use super::process::check;
 use super::{
+    balance::Balance,
     births::Births,
     changes::NewChannel,
     channel::{Begin, Faults, Follower, ReadRing},
     discover::Watched,
     followed::Followed,
     held_ends::HeldEnds,
+    lending,
     pace::Budget,
     process::{self, Identity, OpenedProcess, now},
+    readers::Readers,
     scheduler::Scheduler,
     wakeups::{Sleepers, WHOLE_NS},
 };
@@ -40,8 +43,10 @@ pub struct ObserveOptions {
     pub follow: bool,
     /// Channels that the user names; their doorbells are not needed.
     pub named: ChannelsFile,
-    /// Share of one core that this program may use; no limit where there is none.
+    /// Share of one core that this program may use; no limit where there is none. With a limit there are no readers.
     pub cpu: Option<f64>,
+    /// The most threads that look at channels beside the first; none: as the processors allow.
+    pub readers: Option<usize>,
     /// Processes that are stopped at their end for a last look.
     pub stop_at_exit: StopAtExit,
     /// Processes that are stopped at their end wait there for [`Source::let_end`], or for a quarter of a second.
@@ -66,6 +71,11 @@ pub struct Session {
     pub(super) options: ObserveOptions,
     pub(super) watched: BTreeMap<u32, Watched>,
     pub(super) followed: Vec<Followed>,
+    /// Threads that look at busy channels.
+    pub(super) readers: Readers,
+    pub(super) balance: Balance,
+    /// The most readers that there may be.
+    pub(super) most_readers: usize,
     /// Stops processes at their end.
     pub(super) stops: Option<ExitStops>,
     /// Processes that stand at their end.
@@ -144,6 +154,9 @@ impl Session {
         process::raise_priority();
         Self {
             budget: options.cpu.map(Budget::new),
+            most_readers: lending::most_readers(&options),
+            readers: Readers::default(),
+            balance: lending::balance(),
             options,
             watched: BTreeMap::new(),
             followed: Vec::new(),
@@ -295,13 +308,13 @@ impl Session {
     fn is_followed(&self, pid: u32, ring: Option<CpuVa>) -> bool {
         self.followed
             .iter()
-            .any(|f| f.live && f.follower.announced.ring == ring && f.holders.contains(&pid))
+            .any(|f| f.live && f.channel.ring == ring && f.holders.contains(&pid))
     }
 
     /// Finds the channel with this ring that is followed and turns out to be the process's too.
     fn shared_with(&self, pid: u32, ring: Option<CpuVa>) -> Option<usize> {
         (0..self.followed.len())
-            .find(|i| self.followed[*i].follower.announced.ring == ring && self.shares(*i, pid))
+            .find(|i| self.followed[*i].channel.ring == ring && self.shares(*i, pid))
     }
 
     /// Leaves a ring until it is found again: it is a forebear's, or it is not certain to which program it belongs.
@@ -393,22 +406,22 @@ impl Session {
     /// A channel's token became known.
     fn token(&mut self, pid: u32, ring: CpuVa, token: u32) {
         let its = |f: &&mut Followed| {
-            f.live && f.follower.announced.ring == Some(ring) && f.holders.contains(&pid)
+            f.live && f.channel.ring == Some(ring) && f.holders.contains(&pid)
         };
         let Some(f) = self.followed.iter_mut().find(its) else {
             return;
         };
-        let announced = &mut f.follower.announced;
-        if announced.token != Some(token) {
-            announced.token = Some(token);
-            announced.origin = Origin::Notified;
-            let at = at(announced.at.pid, 0);
-            let again = Channel {
-                at,
-                ..announced.clone()
-            };
-            self.out.push(Record::Channel(Box::new(again)));
+        if f.channel.token == Some(token) {
+            return;
         }
+        f.channel.token = Some(token);
+        f.channel.origin = Origin::Notified;
+        f.ring().follower.announced = f.channel.clone();
+        let again = Channel {
+            at: at(f.channel.at.pid, 0),
+            ..f.channel.clone()
+        };
+        self.out.push(Record::Channel(Box::new(again)));
     }
 
     /// Forgets channels that are followed no longer; their margins are kept.
@@ -416,8 +429,11 @@ impl Session {
         if self.followed.iter().all(|f| f.live) {
             return;
         }
-        let dead = self.followed.iter().filter(|f| !f.live);
-        self.margins.extend(dead.map(|f| f.margin));
+        for f in self.followed.iter().filter(|f| !f.live) {
+            let ring = f.ring();
+            self.margins.push(ring.margin);
+            self.faults += ring.faults;
+        }
         self.followed.retain(|f| f.live);
     }
 }
@@ -483,11 +499,13 @@ impl Source for Session {
         self.look_at_due();
         let begun = now();
         self.look_after_processes();
+        self.collect();
         self.reap();
+        self.spread();
         let done = now();
         self.sums.longest_search_ns = self.sums.longest_search_ns.max(done - begun);
         if self.out.is_empty() {
-            self.sleep(self.scheduler.next(), wait);
+            self.sleep(self.until_next(), wait);
         }
         to.append(&mut self.out);
         Ok(())
@@ -538,6 +556,7 @@ impl Source for Session {
         if let Some(mut stops) = self.stops.take() {
             stops.release();
         }
+        let readers = self.end_readers();
         self.look_after_all();
         for i in 0..self.followed.len() {
             self.look_at_all_of(i);
@@ -555,7 +574,11 @@ impl Source for Session {
         self.report_named_unseen();
         to.append(&mut self.out);
         let mut margins = std::mem::take(&mut self.margins);
-        margins.extend(self.followed.iter().map(|f| f.margin));
+        for f in &self.followed {
+            let ring = f.ring();
+            margins.push(ring.margin);
+            self.faults += ring.faults;
+        }
         margins.sort_by_key(|m| m.channel);
         for m in &margins {
             self.sums.looks += m.looks;
@@ -567,7 +590,8 @@ impl Source for Session {
         Observed {
             wall_ns: ended.wall - began.wall,
             cpu_ns: ended.program - began.program,
-            reader_ns: ended.thread - began.thread,
+            reader_ns: ended.thread - began.thread + readers.iter().map(|r| r.cpu_ns).sum::<u64>(),
+            readers,
             budget: self.options.cpu,
             laps: self.faults.laps,
             overwritten: self.faults.overwritten,

@@ -84,19 +84,19 @@ impl Session {
         let memory = watched.and_then(|w| w.program.process.clone());
         let mut came = false;
         for i in 0..self.followed.len() {
-            let f = &mut self.followed[i];
+            let f = &self.followed[i];
             if !f.live || !f.holders.contains(&pid) {
                 continue;
             }
             // One read of a ring's memory instead of four: there was no time for it to go round.
             let memory = memory.as_ref().filter(|_| has_slept);
-            let stands = memory.map(|p| f.follower.stands(&p.memory, now()));
+            let stands = memory.map(|p| f.ring().follower.stands(&p.memory, now()));
             if !matches!(stands, Some(Ok(true))) {
-                let moved = f.moved;
+                let moved = f.ring().moved;
                 self.look_at_all_of(i);
-                came |= self.followed[i].moved != moved;
+                came |= self.followed[i].ring().moved != moved;
             }
-            let channel = self.followed[i].follower.announced.id;
+            let channel = self.followed[i].channel.id;
             self.scheduler.rest(channel, now() + SAFETY_NS);
         }
         came
@@ -109,7 +109,7 @@ impl Session {
         }
         self.sleepers.judged.remove(&pid);
         for f in self.followed.iter().filter(|f| f.holders.contains(&pid)) {
-            self.scheduler.at_once(f.follower.announced.id);
+            self.scheduler.at_once(f.channel.id);
         }
         if self.watched.contains_key(&pid) {
             self.scheduler.look_after(pid);
@@ -156,7 +156,10 @@ impl Session {
             .filter(|f| f.live && f.holders.contains(&pid));
         uses_little
             && !is_new(w.program.began_at)
-            && its.all(|f| !is_new(f.moved.max(f.since)) && !f.follower.phase().is_behind())
+            && its.all(|f| {
+                let ring = f.ring();
+                !is_new(ring.moved.max(f.since)) && !ring.follower.phase().is_behind()
+            })
     }
 
     fn put_to_sleep(&mut self, pid: u32) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::kind::Kind;
 use super::{messages as m, skipped_messages as pm, trapped_messages as tm};
-use nvcap_decode::ledger::{Duty, Estimate, Margin, Observed, Trapped};
+use nvcap_decode::ledger::{Duty, Estimate, Margin, Observed, ReaderCost, Trapped};
 use nvcap_decode::record::{
     self as r, ChannelId, CpuVa, Device, How, Life, Lost, NamedBy, Origin, Record, RecordKind,
     SkippedWhy, StackEnd,
@@ -356,6 +356,10 @@ pub(super) fn observed(o: m::Observed) -> Observed {
         longest_ns: x.longest_ns,
         largest_part: x.largest_part,
     };
+    let reader = |x: &m::ReaderCost| ReaderCost {
+        channels: x.channels,
+        cpu_ns: x.cpu_ns,
+    };
     Observed {
         looks: o.looks,
         peeks: o.peeks,
@@ -369,6 +373,7 @@ pub(super) fn observed(o: m::Observed) -> Observed {
         wall_ns: o.wall_ns,
         cpu_ns: o.cpu_ns,
         reader_ns: o.reader_ns,
+        readers: o.readers.iter().map(reader).collect(),
         budget: o.budget,
         throttled_ns: o.throttled_ns,
         laps: o.laps,

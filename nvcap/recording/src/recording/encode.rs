@@ -244,6 +244,10 @@ impl From<&Observed> for m::Observed {
             longest_ns: x.longest_ns,
             largest_part: x.largest_part,
         });
+        let readers = o.readers.iter().map(|x| m::ReaderCost {
+            channels: x.channels,
+            cpu_ns: x.cpu_ns,
+        });
         Self {
             looks: o.looks,
             peeks: o.peeks,
@@ -265,6 +269,7 @@ impl From<&Observed> for m::Observed {
             reused: o.reused,
             unparsable: o.unparsable,
             jumps: o.jumps,
+            readers: readers.collect(),
         }
     }
 }

@@ -507,6 +507,14 @@ pub(super) struct Margin {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct ReaderCost {
+    #[prost(uint64, tag = "1")]
+    pub channels: u64,
+    #[prost(uint64, tag = "2")]
+    pub cpu_ns: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct Observed {
     #[prost(uint64, tag = "1")]
     pub looks: u64,
@@ -548,6 +556,8 @@ pub(super) struct Observed {
     pub unparsable: u64,
     #[prost(uint64, tag = "20")]
     pub jumps: u64,
+    #[prost(message, repeated, tag = "21")]
+    pub readers: Vec<ReaderCost>,
 }
 
 /// Reading of a GPU's clock at some moment.

@@ -412,6 +412,18 @@ fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
         share(o.cpu_ns),
         share(o.reader_ns)
     ));
+    if !o.readers.is_empty() {
+        let each = o
+            .readers
+            .iter()
+            .map(|r| format!("{:.1}", share(r.cpu_ns)))
+            .collect::<Vec<_>>();
+        f.text(format_args!(
+            " ({} beside the first: {} %)",
+            plural_of(o.readers.len() as u64, "thread", "threads"),
+            each.join(", ")
+        ));
+    }
     if let Some(budget) = o.budget {
         f.text(format_args!(" (budget {} %", 100.0 * budget));
         if o.throttled_ns > 0 {

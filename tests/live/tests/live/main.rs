@@ -19,6 +19,7 @@ mod modes;
 mod names;
 mod observe;
 mod observe_ends;
+mod observe_readers;
 mod observe_rights;
 mod observe_sleep;
 mod perfetto;
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
             laps_are_counted children_without_gpu memory_is_bounded;
         observe_ends: short_commands short_commands_that_unmap never_stopped used_late killed_commands signals_pass children nvcap_killed attached ended_as_it_is_killed
             ended_as_a_thread_without_registers_is_killed ended_before_it_looked channels_that_are_none;
+        observe_readers: rates ring_wrap many_threads fork_shared fork_and_exec exec;
         observe_sleep: wakes_up naps killed_in_its_sleep;
         names: short_command short_children attached modules_that_keep_coming code_by_address mapped_file none_unasked;
         stacks: known_functions deleted_program without_bpf_loop cut none_unasked folded sampled filtered leaf_kernels python;

@@ -71,6 +71,10 @@ impl Observed {
 /// Stays mapped to its end, as a CUDA program does that does not destroy its context: nvcap looks at it once more while it stands there.
 pub const LEAVE: &str = "--leave-mapped";
 
+/// Has up to four threads look, between which every channel goes to and fro all the time.
+pub const THREADS: &str = "--observe-threads=4";
+const ROTATE: (&str, &str) = ("NVCAP_OBSERVE_ROTATE", "1");
+
 /// Runs the plan under `nvcap --how observe`, in step.
 fn observe(plan: &Plan, args: &[&str], flags: &[&str]) -> Result<Observed> {
     observe_program(&softgpu()?, plan, args, flags)
@@ -84,13 +88,25 @@ fn observe_program(program: &Path, plan: &Plan, args: &[&str], flags: &[&str]) -
     command.extend(["--".into(), program.into()]);
     command.extend(plan_args(plan).into_iter().map(OsString::from));
     command.extend(step.with(args).into_iter().map(OsString::from));
+    if flags.contains(&THREADS) {
+        let (name, value) = ROTATE;
+        command.splice(0..0, [nvcap()?.into()]);
+        command.insert(0, format!("{name}={value}").into());
+        let ended = step.start(Path::new("env"), command, None)?.end(LIMIT)?;
+        return Ok(Observed::new(ended, trace, folder));
+    }
     let ended = step.nvcap(command)?.end(LIMIT)?;
     Ok(Observed::new(ended, trace, folder))
 }
 
 /// The whole plan, with nothing missing.
 fn whole(plan: Plan, args: &[&str]) -> Result<Report> {
-    let observed = observe(&plan, &[args, &[LEAVE]].concat(), &[])?;
+    whole_with(plan, args, &[])
+}
+
+/// As [`whole`], with these of nvcap's options.
+pub fn whole_with(plan: Plan, args: &[&str], flags: &[&str]) -> Result<Report> {
+    let observed = observe(&plan, &[args, &[LEAVE]].concat(), flags)?;
     expect_result(&observed.ended.stdout, &plan).with_context(|| observed.ended.stderr.clone())?;
     observed.ended.expect_code(0)?;
     let report = verify(&observed.trace, &Expected::whole(plan))?;
@@ -242,12 +258,13 @@ fn image(plan: &Plan, image: u32) -> Plan {
 
 /// Children with memory, channels and plans of their own at the same addresses.
 fn own_children(kind: &str) -> Result<()> {
-    own_children_of(&[kind])
+    own_children_of(&[kind], &[])
 }
 
-fn own_children_of(kind: &[&str]) -> Result<()> {
+/// Children with memory of their own, under nvcap with these options.
+pub fn own_children_of(kind: &[&str], flags: &[&str]) -> Result<()> {
     let plan = plan(12, 1200);
-    let observed = observe(&plan, &[&["--threads=2", LEAVE], kind].concat(), &[])?;
+    let observed = observe(&plan, &[&["--threads=2", LEAVE], kind].concat(), flags)?;
     let stdout = &observed.ended.stdout;
     let first = stdout
         .lines()
@@ -314,16 +331,16 @@ pub fn fork_and_exec() -> Result<()> {
 pub fn exec() -> Result<()> {
     let plan = plan(13, 1500);
     for end in [&["--threads=2", "--exec=2"][..], &["--exec=2", LEAVE]] {
-        whole_programs(&plan, 3, end)?;
+        whole_programs(&plan, 3, end, &[])?;
     }
     Ok(())
 }
 
 /// The plan as each of so many programs submits it, one after the other.
-fn whole_programs(plan: &Plan, programs: u32, args: &[&str]) -> Result<()> {
+pub fn whole_programs(plan: &Plan, programs: u32, args: &[&str], flags: &[&str]) -> Result<()> {
     let images = 0..programs;
     let plans: Vec<Plan> = images.map(|n| image(plan, n * EXEC_STRIDE)).collect();
-    let observed = observe(plan, args, &[])?;
+    let observed = observe(plan, args, flags)?;
     for plan in &plans {
         expect_result(&observed.ended.stdout, plan)?;
     }
@@ -393,8 +410,8 @@ pub fn found_channels() -> Result<()> {
     );
     let plan = plan(92, 3000);
     let args = ["--threads=2", "--exec=1", FILES];
-    whole_programs(&plan, 2, &args)?;
-    own_children_of(&["--spawn=2", FILES])
+    whole_programs(&plan, 2, &args, &[])?;
+    own_children_of(&["--spawn=2", FILES], &[])
 }
 
 /// Looks are peeks at the semaphore, not at the ring, while nothing comes, where every entry releases the channel's semaphore and the

@@ -180,6 +180,10 @@ fn observed_json(ledger: &Ledger) -> Value {
         "wall_ns": o.wall_ns,
         "cpu_ns": o.cpu_ns,
         "reader_ns": o.reader_ns,
+        "readers": o.readers.iter().map(|r| json!({
+            "channels": r.channels,
+            "cpu_ns": r.cpu_ns,
+        })).collect::<Vec<_>>(),
         "budget": o.budget,
         "throttled_ns": o.throttled_ns,
         "laps": o.laps,

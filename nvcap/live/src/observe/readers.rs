@@ -1,0 +1,289 @@
+//! Readers: threads that look at channels beside the session's own thread, which is too slow for all where many are busy.
+//!
+//! The session gives a channel to a reader and takes it back; which one goes where is decided by [`super::balance`]. A
+//! reader looks at each of its channels when the channel's pace says so, and leaves the records in its outbox. It never
+//! judges why a ring cannot be read any more: it gives the channel back.
+//!
+//! The records of one channel stay in their order whoever looks: a reader puts them into its outbox before it unlocks the
+//! ring, and whoever looks at the ring after it empties that outbox first.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    thread,
+    time::Duration,
+};
+
+use super::{
+    channel::{Context, ReadRing},
+    followed::SharedRing,
+    process::{self, OpenedProcess, now},
+    scheduler::{Scheduler, Turn},
+};
+use nvcap_decode::ledger::ReaderCost;
+use nvcap_decode::record::{ChannelId, Record};
+
+/// Longest time for which a reader without work waits before it looks for some.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// Bytes of records that may wait in an outbox: while there are more, its reader does not look.
+const MOST_WAITING: usize = 64 << 20;
+/// Time after which a reader with a full outbox tries again.
+const FULL: Duration = Duration::from_millis(1);
+
+/// A channel that a reader is to look at.
+#[derive(Debug)]
+pub(super) struct Task {
+    /// Number of the channel.
+    pub channel: ChannelId,
+    /// Its ring.
+    pub ring: Arc<SharedRing>,
+    /// A process that has the ring.
+    pub process: Arc<OpenedProcess>,
+}
+
+/// Results of a reader that the session has not taken yet.
+#[derive(Debug, Default)]
+struct Outbox {
+    records: Vec<Record>,
+    bytes: usize,
+    /// Channels whose rings could not be read.
+    failed: Vec<ChannelId>,
+    latest_ns: u64,
+    longest_look_ns: u64,
+}
+
+/// Results of all readers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Collected {
+    /// Channels whose rings could not be read; their readers look at them no more.
+    pub failed: Vec<ChannelId>,
+    /// Longest delay of a look at a used channel, ns.
+    pub latest_ns: u64,
+    /// Longest time that one look took, ns.
+    pub longest_look_ns: u64,
+}
+
+/// Tasks that a reader has not taken yet.
+#[derive(Debug, Default)]
+struct Inbox {
+    tasks: Vec<Task>,
+    ends: bool,
+}
+
+/// The two boxes between the session and one reader.
+#[derive(Debug, Default)]
+struct Boxes {
+    inbox: Mutex<Inbox>,
+    /// Rung when something was put into the inbox.
+    bell: Condvar,
+    outbox: Mutex<Outbox>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread that reads.
+#[derive(Debug)]
+struct Reader {
+    boxes: Arc<Boxes>,
+    /// Ends with the CPU time that it used, ns.
+    thread: thread::JoinHandle<u64>,
+    /// Count of channels that it was given, each as often as it was given.
+    given: u64,
+}
+
+/// All readers of a session.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    all: Vec<Reader>,
+}
+
+impl Readers {
+    /// Returns the number of readers.
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Starts one more; false where the system has no thread for it.
+    pub(super) fn start(&mut self) -> bool {
+        let boxes = Arc::new(Boxes::default());
+        let number = self.all.len();
+        let desk = Desk {
+            number,
+            boxes: boxes.clone(),
+            tasks: BTreeMap::new(),
+            scheduler: Scheduler::default(),
+            records: Vec::new(),
+        };
+        let thread = thread::Builder::new()
+            .name(format!("nvcap-reader-{}", number + 1))
+            .spawn(move || desk.run());
+        match thread {
+            Ok(thread) => {
+                self.all.push(Reader {
+                    boxes,
+                    thread,
+                    given: 0,
+                });
+                true
+            }
+            Err(e) => {
+                log::debug!("no further thread to read with: {e}");
+                false
+            }
+        }
+    }
+
+    /// Gives a reader a channel. The ring must say that it is this reader's.
+    pub(super) fn give(&mut self, reader: usize, task: Task) {
+        let reader = &mut self.all[reader];
+        reader.given += 1;
+        lock(&reader.boxes.inbox).tasks.push(task);
+        reader.boxes.bell.notify_one();
+    }
+
+    /// Takes the records that one reader has found so far.
+    pub(super) fn empty(&self, reader: usize, to: &mut Vec<Record>) {
+        let mut outbox = lock(&self.all[reader].boxes.outbox);
+        outbox.bytes = 0;
+        to.append(&mut outbox.records);
+    }
+
+    /// Takes what all readers have found so far.
+    pub(super) fn collect(&self, to: &mut Vec<Record>) -> Collected {
+        let mut all = Collected::default();
+        for reader in &self.all {
+            let mut outbox = lock(&reader.boxes.outbox);
+            outbox.bytes = 0;
+            to.append(&mut outbox.records);
+            all.failed.append(&mut outbox.failed);
+            all.latest_ns = all.latest_ns.max(outbox.latest_ns);
+            all.longest_look_ns = all.longest_look_ns.max(outbox.longest_look_ns);
+        }
+        all
+    }
+
+    /// Ends all readers, and returns what each was given and used. They have no channels any more, and their outboxes are empty.
+    pub(super) fn end(&mut self) -> Vec<ReaderCost> {
+        let all = mem::take(&mut self.all);
+        for reader in &all {
+            lock(&reader.boxes.inbox).ends = true;
+            reader.boxes.bell.notify_one();
+        }
+        let cost = |reader: Reader| ReaderCost {
+            channels: reader.given,
+            cpu_ns: reader.thread.join().unwrap_or_default(),
+        };
+        all.into_iter().map(cost).collect()
+    }
+}
+
+/// A reader's own side.
+struct Desk {
+    number: usize,
+    boxes: Arc<Boxes>,
+    tasks: BTreeMap<ChannelId, Task>,
+    scheduler: Scheduler,
+    /// Room for the records of a look.
+    records: Vec<Record>,
+}
+
+impl Desk {
+    /// Looks at channels until the reader is ended; returns the CPU time that this took, ns.
+    fn run(mut self) -> u64 {
+        process::run_before_others();
+        while self.take_tasks() {
+            let round = Scheduler::round(now());
+            while let Some(turn) = self.scheduler.choose(now(), round) {
+                if lock(&self.boxes.outbox).bytes > MOST_WAITING {
+                    thread::sleep(FULL);
+                    break;
+                }
+                self.look(turn);
+            }
+            self.wait();
+        }
+        process::thread_cpu()
+    }
+
+    /// Takes new tasks; false where the reader is to end.
+    fn take_tasks(&mut self) -> bool {
+        let mut inbox = lock(&self.boxes.inbox);
+        for task in inbox.tasks.drain(..) {
+            self.scheduler.follow(task.channel);
+            self.tasks.insert(task.channel, task);
+        }
+        !inbox.ends
+    }
+
+    /// Waits until a channel is due, or something is put into the inbox.
+    fn wait(&self) {
+        let inbox = lock(&self.boxes.inbox);
+        if !inbox.tasks.is_empty() || inbox.ends {
+            return;
+        }
+        let ns = self.scheduler.next().saturating_sub(now());
+        if ns > 0 {
+            let wait = Duration::from_nanos(ns).min(LONGEST_WAIT);
+            let _ = self.boxes.bell.wait_timeout(inbox, wait);
+        }
+    }
+
+    /// Looks at a channel, unless the session has taken it back.
+    fn look(&mut self, turn: Turn) {
+        let Some(task) = self.tasks.get(&turn.channel) else {
+            self.scheduler.forget(turn.channel);
+            return;
+        };
+        let mut guard = task.ring.lock();
+        let begun = now();
+        let ring = &mut *guard;
+        let failed = if ring.reader == Some(self.number) {
+            let moved = ring.moved;
+            let mut context = Context {
+                memory: &task.process.memory,
+                clock: &now,
+                to: &mut self.records,
+                faults: &mut ring.faults,
+            };
+            let looked = ring.follower.look_with(&mut context, ReadRing::IfNeeded);
+            let failed = looked.is_err();
+            if let Ok(looked) = looked {
+                ring.take(looked, begun);
+                self.scheduler
+                    .looked(turn.channel, begun, ring.follower.again());
+            }
+            if ring.moved != moved {
+                task.ring.came_at.store(begun, Ordering::Relaxed);
+            }
+            failed
+        } else {
+            drop(guard);
+            self.leave(turn.channel);
+            return;
+        };
+        let took = now() - begun;
+        task.ring.looking_ns.fetch_add(took, Ordering::Relaxed);
+        let mut outbox = lock(&self.boxes.outbox);
+        outbox.bytes += self.records.iter().map(Record::size).sum::<usize>();
+        outbox.records.append(&mut self.records);
+        outbox.longest_look_ns = outbox.longest_look_ns.max(took);
+        if ring.follower.phase().is_used() {
+            outbox.latest_ns = outbox.latest_ns.max(turn.late_ns.unwrap_or(0));
+        }
+        if failed {
+            outbox.failed.push(turn.channel);
+            drop(outbox);
+            drop(guard);
+            self.leave(turn.channel);
+        }
+    }
+
+    /// Looks at a channel no more.
+    fn leave(&mut self, channel: ChannelId) {
+        self.tasks.remove(&channel);
+        self.scheduler.forget(channel);
+    }
+}
