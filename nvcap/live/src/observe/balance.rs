@@ -227,7 +227,8 @@ impl Places {
     /// Returns the reader with the least to do that has room for so much, a new one where none has, and there may be one more.
     fn room_for(&mut self, share: f64) -> Option<usize> {
         let least = self.least();
-        let has_room = |n: &usize| self.readers[*n] + share <= READER_FULL || self.readers[*n] == 0.0;
+        let has_room =
+            |n: &usize| self.readers[*n] + share <= READER_FULL || self.readers[*n] == 0.0;
         if let Some(n) = least.filter(has_room) {
             return Some(n);
         }
@@ -328,7 +329,9 @@ mod tests {
     #[test]
     fn each_busy_channel_finds_a_reader_with_time_for_it() {
         // Eight ranks, each with a busy channel and others.
-        let shares: Vec<f64> = (0..32).map(|i| if i % 4 == 0 { 0.3 } else { 0.01 }).collect();
+        let shares: Vec<f64> = (0..32)
+            .map(|i| if i % 4 == 0 { 0.3 } else { 0.01 })
+            .collect();
         let mut machine = Machine::of(&shares, 16);
         machine.run(500);
         assert!(machine.share(None) <= OWN_MOST, "{}", machine.share(None));

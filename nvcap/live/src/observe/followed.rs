@@ -1,9 +1,6 @@
 //! A channel among others: which processes have it, when something came in it, and how near it came to a loss.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::AtomicU64,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64};
 
 use super::{
     channel::{Faults, Follower, Looked},
@@ -114,8 +111,7 @@ impl Followed {
             looked,
             long_ago: now.saturating_sub(ring.follower.peeked) > quiet(ring.pause),
             moved: ring.moved,
-            busy: phase.may_have_unread()
-                || looked.saturating_sub(ring.moved) < quiet(ring.pause),
+            busy: phase.may_have_unread() || looked.saturating_sub(ring.moved) < quiet(ring.pause),
         }
     }
 }

@@ -224,8 +224,7 @@ impl Session {
     /// Tells whether a process turns out to have a channel that is followed, of which it is no holder yet.
     pub(super) fn shares(&self, i: usize, pid: u32) -> bool {
         let ring = self.followed[i].channel.ring;
-        let has =
-            |f: &Followed| f.live && f.channel.ring == ring && f.holders.contains(&pid);
+        let has = |f: &Followed| f.live && f.channel.ring == ring && f.holders.contains(&pid);
         self.followed[i].live
             && !self.followed.iter().any(has)
             && self.is_same(i, pid) == Some(true)

@@ -208,10 +208,7 @@ impl Session {
 
     /// Returns the time at which something last came on a channel of a process, ns; `None` where nothing ever came.
     pub(super) fn active_at(&self, pid: u32) -> Option<u64> {
-        let its = self
-            .followed
-            .iter()
-            .filter(|f| f.channel.at.pid == pid);
+        let its = self.followed.iter().filter(|f| f.channel.at.pid == pid);
         its.map(|f| f.ring().moved).max().filter(|moved| *moved > 0)
     }
 }

@@ -405,9 +405,8 @@ impl Session {
 
     /// A channel's token became known.
     fn token(&mut self, pid: u32, ring: CpuVa, token: u32) {
-        let its = |f: &&mut Followed| {
-            f.live && f.channel.ring == Some(ring) && f.holders.contains(&pid)
-        };
+        let its =
+            |f: &&mut Followed| f.live && f.channel.ring == Some(ring) && f.holders.contains(&pid);
         let Some(f) = self.followed.iter_mut().find(its) else {
             return;
         };
