@@ -202,10 +202,7 @@ impl Named {
 
     /// Locks a file that is written; false where another program has locked it.
     fn lock(&self) -> bool {
-        // SAFETY: an open descriptor; the lock ends with it.
-        let locked = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-        // Some file systems have no locks.
-        locked == 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
+        lock(&self.file)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -301,6 +298,13 @@ impl Named {
             state: self.state.clone(),
         })
     }
+}
+
+/// Locks a file or a folder until it is closed; false where another program has locked it. Some file systems have no locks: true there.
+pub(crate) fn lock(file: &File) -> bool {
+    // SAFETY: an open descriptor; the lock ends with it.
+    let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    locked == 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
 }
 
 fn has_names(names: u64) -> String {

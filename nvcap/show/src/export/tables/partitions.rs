@@ -5,13 +5,13 @@
 //! ledger's last: no table is ever there in part, and of a recording whose ledger is there all tables are.
 
 use std::cell::RefCell;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::files::make_folder;
 use super::layout::Format;
-use crate::output::file::rename_to_new;
+use crate::output::file::{lock, rename_to_new};
 
 /// Makes the folder of all tables, for its owner alone.
 ///
@@ -76,16 +76,11 @@ impl Partition {
         let folder = self.path_of_folder();
         make_folder(&folder)?;
         let opened = File::open(&folder)?;
-        match opened.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::WouldBlock,
-                    "another nvcap exports this recording; wait until it has ended",
-                ));
-            }
-            // Some file systems have no locks.
-            Err(TryLockError::Error(_)) => {}
+        if !lock(&opened) {
+            return Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                "another nvcap exports this recording; wait until it has ended",
+            ));
         }
         self.lock.replace(Some(opened));
         self.empty();
