@@ -77,15 +77,14 @@ pub(super) struct Args {
 impl Args {
     /// Returns the reason why measuring must not begin: an output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
-        let files = [
-            ("-o", &self.output),
-            ("--plots", &self.plots),
-            ("--submissions", &self.submissions),
-        ];
-        let mut refusals = { files.into_iter() }.filter_map(|(option, path)| {
-            overwrite::of_option(option, path.as_deref(), self.force, &[])
-        });
-        refusals.next()
+        let files = overwrite::Files::new(self.force)
+            .writes("-o", self.output.as_deref())
+            .writes("--plots", self.plots.as_deref())
+            .writes("--submissions", self.submissions.as_deref());
+        match self.output {
+            Some(_) => files.refusal(),
+            None => files.shows().refusal(),
+        }
     }
 }
 
@@ -120,7 +119,7 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// Runs `nvcap bench`.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut out = target::open(args.output.as_deref(), false, &[])?;
+    let mut out = target::open(args.output.as_deref(), args.force, false, &[])?;
     let others = others(args.gpu);
     if !others.is_empty() && !args.force {
         bail!(
@@ -148,8 +147,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ),
     }
     // Before anything is measured: a file that cannot be written would lose it.
-    let mut plots = opened(args.plots.as_deref())?;
-    let mut submissions = opened(args.submissions.as_deref())?;
+    let mut plots = opened(args.plots.as_deref(), args.force)?;
+    let mut submissions = opened(args.submissions.as_deref(), args.force)?;
     let options = bench::Options {
         minor: args.gpu,
         driver,
@@ -190,8 +189,8 @@ pub(super) fn tell_of_newcomers(minor: u32, before: &[String]) {
 }
 
 /// A file that is written later.
-fn opened(path: Option<&Path>) -> anyhow::Result<Option<Output>> {
-    path.map(|path| target::open(Some(path), false, &[]))
+fn opened(path: Option<&Path>, force: bool) -> anyhow::Result<Option<Output>> {
+    path.map(|path| target::open(Some(path), force, false, &[]))
         .transpose()
 }
 

@@ -30,6 +30,7 @@ use nvcap_show::code::nvdisasm;
 use nvcap_show::output::kernel_name::demangled;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural;
+use nvcap_show::output::shell::quoted;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -142,7 +143,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if matches!(kind, Kind::Orc) {
         let Some(address) = address else {
             bail!(
-                "{name} is a capture, which has no names: give a program's address, as `nvcap decode {name} -e op=launch` shows it"
+                "{name} is a capture, which has no names: give a program's address, as `nvcap decode {} -e op=launch` shows it",
+                quoted(file)
             );
         };
         return of_capture(args, Orc::new(reader), GpuVa(address), (&name, reading));
@@ -415,7 +417,7 @@ fn disassembled(
 
 /// The kernels that a pattern means, one a line.
 fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
-    let mut out = target::open(None, false, &[])?;
+    let mut out = target::open(None, false, false, &[])?;
     if args.json {
         let objects = choices.iter().map(|c| {
             json!({
@@ -470,7 +472,7 @@ fn plain(text: &str) -> String {
 }
 
 fn show(args: &Args, listing: &Listing<'_>) -> anyhow::Result<ExitCode> {
-    let mut out = target::open(None, false, &[])?;
+    let mut out = target::open(None, false, false, &[])?;
     let to = out.object();
     if args.json {
         nvcap_show::output::json::write(to, &listing.json());
@@ -485,7 +487,7 @@ fn show(args: &Args, listing: &Listing<'_>) -> anyhow::Result<ExitCode> {
 /// Writes bytes as they are.
 fn write(args: &Args, path: &Path, bytes: &[u8]) -> anyhow::Result<ExitCode> {
     let inputs: Vec<&Path> = args.file.iter().map(PathBuf::as_path).collect();
-    let mut out = target::open(Some(path), false, &inputs)?;
+    let mut out = target::open(Some(path), args.force.force, false, &inputs)?;
     out.object().extend_from_slice(bytes);
     target::written(&mut out)?;
     Ok(ExitCode::SUCCESS)

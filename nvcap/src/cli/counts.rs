@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(usage());
     };
     let named = matches!(whom, Whom::Named(_));
-    let mut out = target::open(args.output.as_deref(), false, &[])?;
+    let mut out = target::open(args.output.as_deref(), args.force.force, false, &[])?;
     let mut host = Host::new(
         Machine::new(whom),
         HostOptions {

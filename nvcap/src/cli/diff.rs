@@ -129,7 +129,7 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
         words: &words,
         brief: args.brief,
     };
-    let mut out = target::open(args.output.as_deref(), false, &inputs)?;
+    let mut out = target::open(args.output.as_deref(), args.force.force, false, &inputs)?;
     let verdicts = [&ledger_a, &ledger_b].map(ledger::verdict);
     if args.json {
         let object = diff::object(&found, shown, [&verdicts[0], &verdicts[1]]);

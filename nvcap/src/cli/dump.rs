@@ -16,10 +16,12 @@ use nvcap_show::output::dump::{self, Shown, Status};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::recorder::Recorder;
 use nvcap_show::output::redact::Redactor;
+use nvcap_show::output::shell::quoted;
 use nvcap_show::output::writer::Output;
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 use super::output_args::OutputArgs;
+use super::overwrite::Files;
 use super::recorder::{self, RecordingOptions, Traced};
 use super::target::{self, usage};
 use super::values::{CAPTURE, SHOWN, parse_pid, parse_seconds, parse_time};
@@ -169,7 +171,16 @@ impl Args {
         let files = [self.file.as_deref(), self.channels.as_deref()].into_iter();
         let merged = self.merge.iter().map(PathBuf::as_path);
         let inputs: Vec<&Path> = files.flatten().chain(merged).collect();
-        self.output.refusal(&inputs)
+        let (output, record) = (&self.output, self.record.as_deref());
+        let files = Files::new(output.force)
+            .reads(inputs)
+            .reads(output.phases.as_deref())
+            .writes("-o", output.output.as_deref())
+            .records("--record", record);
+        match (&output.output, record) {
+            (None, Some(_)) => files.shows().refusal(),
+            _ => files.refusal(),
+        }
     }
 
     /// Returns the options of the report of a look, without colour.
@@ -243,6 +254,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Not before there is something to write: a wrong process id is no reason to lose a file.
     let mut out = target::open(
         output.output.as_deref(),
+        output.force,
         false,
         &Vec::from_iter(args.channels.as_deref()),
     )?;
@@ -293,7 +305,7 @@ pub(super) fn is_of_a_stream(args: &Args) -> bool {
         tell(format_args!(
             "-e, -s, -q, --phases and --explain-streams show a stream of events: {}",
             match &args.file {
-                Some(file) => format!("nvcap decode {} has them", file.display()),
+                Some(file) => format!("nvcap decode {} has them", quoted(file)),
                 None => "add --stream".to_owned(),
             }
         ));
@@ -330,7 +342,12 @@ fn merge(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let merged = dump::merge(&looks);
     let inputs: Vec<&Path> = args.merge.iter().map(PathBuf::as_path).collect();
-    let mut out = target::open(args.output.output.as_deref(), false, &inputs)?;
+    let mut out = target::open(
+        args.output.output.as_deref(),
+        args.output.force,
+        false,
+        &inputs,
+    )?;
     if args.output.json {
         dump::merged_json(out.object(), &merged);
     } else {

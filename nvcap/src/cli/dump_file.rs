@@ -13,6 +13,7 @@ use nvcap_decode::ledger::{Ledger, STATUS_LOST};
 use nvcap_decode::record::Record;
 use nvcap_monitor::dump::recorded::Recorded;
 use nvcap_show::output::dump::{self, LastEntries, ReportOptions, Shown, Status};
+use nvcap_show::output::shell::quoted;
 use nvcap_show::output::{Detail, Sink};
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
@@ -30,7 +31,7 @@ pub(super) fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     }
     let (report, recording) = report(args, file)?;
     let output = &args.output;
-    let mut out = target::open(output.output.as_deref(), false, &[file])?;
+    let mut out = target::open(output.output.as_deref(), output.force, false, &[file])?;
     let shown = Shown {
         report: &report,
         moved: None,
@@ -81,7 +82,8 @@ fn report(args: &Args, file: &Path) -> anyhow::Result<(Report, Ledger)> {
         let Some(mut report) = report else {
             bail!(
                 "{name} has entries of rings, and not what nvcap dump saw beside them: it was made by nvcap dump --stream, by an older nvcap, or cut; \
-                 nvcap decode {name} shows the entries"
+                 nvcap decode {} shows the entries",
+                quoted(file)
             );
         };
         if ledger.exit_status() == STATUS_LOST
@@ -99,7 +101,8 @@ fn report(args: &Args, file: &Path) -> anyhow::Result<(Report, Ledger)> {
     let report = last.report();
     if report.processes.is_empty() {
         bail!(
-            "{name} has no submission: there is no state to show; nvcap decode {name} says what it has"
+            "{name} has no submission: there is no state to show; nvcap decode {} says what it has",
+            quoted(file)
         );
     }
     Ok((report, ledger))

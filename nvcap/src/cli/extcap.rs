@@ -155,7 +155,7 @@ fn capture(args: &Args) -> anyhow::Result<ExitCode> {
     trace.pid = target::processes(&[pid]);
     trace.how = args.how;
     trace.gpu_time = args.gpu_time;
-    let out = target::open(Some(fifo), false, &[])?;
+    let out = target::open(Some(fifo), false, false, &[])?;
     let fifo = fifo.to_owned();
     let driver = target::running_driver();
     trace_run::run_into(

@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use nvcap_recording::file::{kind, packed};
+use nvcap_show::output::shell;
 
 /// Returns a hint of what to type instead. `args` are the arguments of the program, whose command line is `cli`.
 pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -> Option<String> {
@@ -50,13 +51,19 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     let path = Path::new(word);
     // Regular files only: what is read from a pipe here would be missing for the command.
     let file = path.is_file().then(|| packed::open(path).ok()).flatten();
+    let typed = shell::quoted(path);
     match file.map(|file| kind::of(file).0) {
-        Some(kind::Kind::Recording) => Some(format!("to show a recording: nvcap decode {word}")),
-        Some(kind::Kind::Orc) => Some(format!("to read a capture: nvcap decode {word}")),
-        Some(kind::Kind::IoctlLog) => Some(format!("to read a log of ioctls: nvcap ioctls {word}")),
+        Some(kind::Kind::Recording) => Some(format!("to show a recording: nvcap decode {typed}")),
+        Some(kind::Kind::Orc) => Some(format!("to read a capture: nvcap decode {typed}")),
+        Some(kind::Kind::IoctlLog) => {
+            Some(format!("to read a log of ioctls: nvcap ioctls {typed}"))
+        }
         _ => {
             let options = args.iter().take_while(|a| *a != word);
-            let options: String = options.map(|option| format!("{option} ")).collect();
+            let options: String = { options.map(|option| shell::word(option)) }
+                .map(|option| option + " ")
+                .collect();
+            let word = shell::word(word);
             Some(format!(
                 "to trace a command, give it after --: nvcap {options}-- {word} ..."
             ))

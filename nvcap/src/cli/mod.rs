@@ -251,8 +251,7 @@ impl Cli {
             Some(Command::Bench(args)) => args.refusal(),
             Some(Command::Study(args)) => args.refusal(),
             Some(Command::Export(args)) => args.refusal(),
-            // A recording gets a name that is free.
-            Some(Command::Record(_)) => None,
+            Some(Command::Record(args)) => args.refusal(),
             #[cfg(feature = "serve")]
             Some(Command::Serve(_)) => None,
             Some(
@@ -448,7 +447,10 @@ pub fn main() -> ExitCode {
         Err(e) if reader_went_away(&e) => ExitCode::SUCCESS,
         Err(e) => {
             tell(said(&e, &|option| typed.has(option)));
-            ExitCode::from(failed)
+            match e.is::<overwrite::Refused>() {
+                true => ExitCode::from(STATUS_USAGE),
+                false => ExitCode::from(failed),
+            }
         }
     }
 }

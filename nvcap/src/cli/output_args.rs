@@ -308,7 +308,7 @@ impl OutputArgs {
             .chain(self.phases.as_deref())
             .collect();
         let options = self.pipeline_options(strict, driver_version)?;
-        let out = target::open(self.output.as_deref(), command, &inputs)?;
+        let out = target::open(self.output.as_deref(), self.force, command, &inputs)?;
         let behind = self.explain_streams.then(|| out.again()).transpose()?;
         let mut sinks = vec![self.sink(out)];
         sinks.extend(behind.map(|out| self.streams(out)));

@@ -1,5 +1,6 @@
 //! `nvcap record`: a trace into a file, to be read later.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -55,7 +56,7 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
         &[
             (
                 "output",
-                "Write to FILE, readable by its owner alone; by default nvcap.pcapng; where there is a recording, the new one gets a number (nvcap.2.pcapng) unless --force says to write over it",
+                "Write to FILE, readable by its owner alone; by default nvcap.pcapng; - is standard output: what COMMAND writes there goes to standard error then; where there is a recording, the new one gets a number (nvcap.2.pcapng) unless --force says to write over it",
             ),
             (
                 "force",
@@ -64,6 +65,20 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
         ],
     );
     values::without(command, &USELESS)
+}
+
+impl Args {
+    /// Returns the reason why the recording must not begin: the file is read or written otherwise, or has a second name. Where there is a
+    /// recording, the new one gets a name that is free.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let path = self.trace.output.output.as_deref();
+        let path = path.unwrap_or(Path::new(DEFAULT));
+        let rotates = self.trace.recording.rotate.is_some();
+        let files = self.trace.files_beside(None);
+        files
+            .records("-o", Some(path).filter(|_| !rotates))
+            .refusal()
+    }
 }
 
 /// Records.

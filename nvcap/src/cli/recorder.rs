@@ -14,9 +14,11 @@ use nvcap_show::output::file::Place;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::recorder::KernelLines;
 use nvcap_show::output::recorder::{Files, Recorder, Rotation};
+use nvcap_show::output::shell::quoted;
 use nvcap_show::output::units;
 use nvcap_show::output::writer::Output;
 
+use super::overwrite::is_standard_output;
 use super::values;
 
 /// Options of keeping a recording.
@@ -30,7 +32,7 @@ pub(super) struct RecordingOptions {
     #[arg(long, value_name = "SIZE|TIME", value_parser = parse_rotation)]
     pub rotate: Option<Limit>,
 
-    /// With --rotate: keep the newest N files, and remove older ones
+    /// With --rotate: keep the newest N files of this recording, and remove older ones; files that it did not write stay
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "rotate")]
     pub keep: Option<u32>,
 
@@ -165,7 +167,7 @@ pub(super) fn open(
 ) -> anyhow::Result<(Files, Option<Place>)> {
     let compressed = options.compresses(path);
     if let Some(rotation) = options.rotation() {
-        if path.as_os_str() == "-" {
+        if is_standard_output(path) {
             anyhow::bail!(
                 "--rotate makes several files: name the first with -o, such as -o run.pcapng"
             );
@@ -227,7 +229,7 @@ fn tell_of(path: &Path) {
             "recorded into {} ({}); nvcap decode {} shows it",
             path.display(),
             units::Bytes(file.len() as f64),
-            path.display()
+            quoted(path)
         ));
     }
 }

@@ -16,6 +16,7 @@ use nvcap_recording::file::packed;
 use nvcap_recording::recording::{self, Item, Reader, TraceInfo};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::{plural, plural_of};
+use nvcap_show::output::shell::quoted;
 use nvcap_show::pipeline::Pipeline;
 
 /// Recording that is read, and options of reading it.
@@ -188,8 +189,9 @@ impl RecordingArgs {
                 Kind::IoctlLog.seems().replace("FILE", &name.to_string())
             ),
             (None, Kind::Program | Kind::Text | Kind::Other(_)) => bail!(
-                "{name} is no capture: it is {}; nvcap decode --from orc {name} reads it as one all the same",
-                kind.seems()
+                "{name} is no capture: it is {}; nvcap decode --from orc {} reads it as one all the same",
+                kind.seems(),
+                quoted(&self.file)
             ),
         }
     }

@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if shown.json || shown.stats || shown.quiet || shown.explain_streams {
         bail!(
             "nvcap report writes a page for a browser; for sums as text or JSON use nvcap stats {}",
-            args.recording.file.display()
+            nvcap_show::output::shell::quoted(&args.recording.file)
         );
     }
     let mut recording = args.recording.open()?;
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut inputs = args.recording.inputs();
     inputs.extend(shown.phases.as_deref());
     let out = target::open_for_a_program(
-        shown.output.as_deref(),
+        (shown.output.as_deref(), shown.force),
         false,
         &inputs,
         "the report is a page for a browser",

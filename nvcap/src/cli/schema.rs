@@ -37,7 +37,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let is_chosen = |t: &&Table| args.tables.is_empty() || args.tables.iter().any(|n| n == t.name);
     let chosen = TABLES.iter().filter(is_chosen);
-    let mut out = target::open(None, false, &[])?;
+    let mut out = target::open(None, false, false, &[])?;
     let to = out.object();
     if args.json {
         let all: Vec<Value> = chosen.map(as_json).collect();

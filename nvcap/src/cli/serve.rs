@@ -28,6 +28,7 @@ use nvcap_show::output::dump::{self, ReportOptions, Shown};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::style::Plain;
 
+use super::overwrite;
 use super::values::{parse_core, parse_share, parse_time};
 #[cfg(feature = "otlp")]
 use nvcap_monitor::serve::otlp::{push::push, request::request};
@@ -281,7 +282,7 @@ fn token(path: &Path) -> anyhow::Result<Token> {
         bail!(
             "{}: others may read it; type: chmod 600 {}",
             say(),
-            path.display()
+            nvcap_show::output::shell::quoted(path)
         );
     }
     Token::from_text(&text).map_err(|why| anyhow::anyhow!("{}: {why}", say()))
@@ -354,8 +355,14 @@ fn host(args: &Args) -> anyhow::Result<(Host<Machine>, Option<LastAlive>)> {
         return Ok((host, None));
     };
     let since_boot = clock::read(libc::CLOCK_BOOTTIME).unwrap_or(0);
-    let (file, gap) = LastAlive::open(path, unix_ns(), unix_ns().saturating_sub(since_boot))
-        .with_context(|| format!("cannot write the file of --state, {}", path.display()))?;
+    let opened = LastAlive::open(path, unix_ns(), unix_ns().saturating_sub(since_boot));
+    let say = || format!("cannot write the file of --state, {}", path.display());
+    let (file, gap) = match opened {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(overwrite::Refused(format!("{}: {e}", say())).into());
+        }
+        opened => opened.with_context(say)?,
+    };
     host.was_blind("not_running", gap.unwrap_or(0));
     Ok((host, Some(file)))
 }

@@ -135,7 +135,7 @@ fn of_recording(
         );
     }
     let output = args.trace.output.of_recording(recording.trace());
-    let mut out = target::open(output.output.as_deref(), false, &[file])?;
+    let mut out = target::open(output.output.as_deref(), output.force, false, &[file])?;
     let options = output.pipeline_options(false, None)?;
     let sink = Folded::new(&mut folder);
     let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]);
@@ -197,7 +197,7 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
         )),
     }
     let whole = whole && other == 0 && folder.ledger().is_some_and(|(complete, _)| complete);
-    let mut out = target::open(output, false, &[file])?;
+    let mut out = target::open(output, args.trace.output.force, false, &[file])?;
     write_out(&folder, &mut out)?;
     Ok(ExitCode::from(if whole { 0 } else { STATUS_LOST }))
 }
@@ -240,11 +240,12 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     }
     let mut output = trace.output.clone();
     output.has_stacks = true;
-    let command = !trace.command.is_empty();
+    let command = trace.leaves_standard_output();
     let inputs = trace.channels.clone();
     // Opened before the command is started: a place that cannot be written to is told at once.
     let mut out = target::open(
         output.output.as_deref(),
+        output.force,
         command,
         &Vec::from_iter(inputs.as_deref()),
     )?;

@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if shown.quiet || shown.explain_streams {
         bail!(
             "nvcap stats shows sums alone: for events, the ledger alone or shared channels use nvcap decode ({})",
-            args.recording.file.display()
+            nvcap_show::output::shell::quoted(&args.recording.file)
         );
     }
     if args.by == Some(Rows::Phase) && shown.phases.is_none() {
@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .into_iter()
         .chain(shown.phases.as_deref())
         .collect();
-    let out = target::open(shown.output.as_deref(), false, &inputs)?;
+    let out = target::open(shown.output.as_deref(), shown.force, false, &inputs)?;
     let form = match shown.json {
         true => Form::Json,
         false => Form::Text {

@@ -16,7 +16,12 @@ use nvcap_lab::study::{
     dma, graph, page, sharing,
     work::{self, Said, What, Work},
 };
-use nvcap_show::output::{Sink, file::would_be_replaced, ledger::verdict, message::tell};
+use nvcap_show::output::{
+    Sink,
+    file::{Obstacle, obstacle},
+    ledger::verdict,
+    message::tell,
+};
 use nvcap_show::pipeline::Pipeline;
 
 pub(super) const EXAMPLES: &str = "\
@@ -158,7 +163,9 @@ impl Args {
             path.is_file() && std::fs::read(path).is_ok_and(|there| there != text.as_bytes())
         });
         let files = results.into_iter().chain(others.map(|(path, _)| path));
-        overwrite::of_folder(files, shared.force, &[])
+        overwrite::Files::new(shared.force)
+            .members("-o", files)
+            .refusal()
     }
 }
 
@@ -247,7 +254,10 @@ fn begin(shared: &Shared, what: What, runs: u32, numbers: Vec<u64>) -> anyhow::R
         )
     })?;
     for (name, program) in work::PROGRAMS {
-        write(&folder.join(name), program)?;
+        let path = folder.join(name);
+        if !std::fs::read(&path).is_ok_and(|there| there == program.as_bytes()) {
+            write(&path, program, shared.force)?;
+        }
     }
     let work = Work {
         what,
@@ -259,7 +269,7 @@ fn begin(shared: &Shared, what: What, runs: u32, numbers: Vec<u64>) -> anyhow::R
     };
     // The new recording would get another name, and the study would read the old one.
     let recording = work.file("pcapng");
-    if shared.force && would_be_replaced(&recording) {
+    if shared.force && obstacle(&recording, false) == Some(Obstacle::Content) {
         std::fs::remove_file(&recording)
             .with_context(|| format!("cannot remove {}", recording.display()))?;
     }
@@ -314,9 +324,9 @@ fn end(
     (html, json, text): (&str, &str, &str),
 ) -> anyhow::Result<ExitCode> {
     let page = work.file("html");
-    write(&page, html)?;
-    write(&work.file("json"), json)?;
-    let mut out = target::open(None, false, &[])?;
+    write(&page, html, shared.force)?;
+    write(&work.file("json"), json, shared.force)?;
+    let mut out = target::open(None, false, false, &[])?;
     match shared.json {
         true => {
             out.object().extend_from_slice(json.as_bytes());
@@ -332,8 +342,8 @@ fn end(
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let mut out = target::open(Some(path), false, &[])?;
+fn write(path: &Path, text: &str, force: bool) -> anyhow::Result<()> {
+    let mut out = target::open(Some(path), force, false, &[])?;
     out.object().extend_from_slice(text.as_bytes());
     target::written(&mut out)
 }

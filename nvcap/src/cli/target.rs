@@ -12,11 +12,12 @@ use nvcap_decode::driver::{Version, newer_release};
 use nvcap_decode::record::{At, Loss, Lost, Record};
 use nvcap_recording::file::ioctl_log;
 use nvcap_recording::recording::Reader;
-use nvcap_show::output::file::is_same;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::style::plain_lines;
+use nvcap_show::output::which::is_same;
 use nvcap_show::output::writer::Output;
 
+use super::overwrite::{Refused, another_writes, is_input, is_standard_output, read_too};
 use super::progress::Reading;
 use super::recording;
 use super::values::{self, CAPTURE, Discover, Force};
@@ -121,7 +122,12 @@ impl Show {
     /// When the file cannot be made.
     pub(super) fn open(&self, target: &Target) -> anyhow::Result<Output> {
         let command = !target.command.is_empty();
-        open(self.output.as_deref(), command, &target.inputs())
+        open(
+            self.output.as_deref(),
+            self.force.force,
+            command,
+            &target.inputs(),
+        )
     }
 
     /// Writes an answer that is there at once: `text`, or the objects as one array with an object a line.
@@ -159,49 +165,81 @@ pub(super) fn written(out: &mut Output) -> anyhow::Result<()> {
 
 /// Opens the place that the user named, `-` standard output. Where none was named it is standard output, but for a
 /// `command` that is started: that is the command's, and what nvcap shows goes to standard error, as strace's does.
-/// `inputs` are the files that are read meanwhile, `-` standard input.
+/// `inputs` are the files that are read meanwhile, `-` standard input. What is in the file is written over with `force` alone; else, if
+/// there is something by now, the output gets a name with a number.
 ///
 /// # Errors
 /// When the file cannot be made, or is one of those.
-pub(super) fn open(path: Option<&Path>, command: bool, inputs: &[&Path]) -> anyhow::Result<Output> {
+pub(super) fn open(
+    path: Option<&Path>,
+    force: bool,
+    command: bool,
+    inputs: &[&Path],
+) -> anyhow::Result<Output> {
     let path = match path {
         None if command => return Ok(Output::stderr()),
         None => return Ok(Output::stdout()),
-        Some(path) if path.as_os_str() == "-" => return Ok(Output::stdout()),
+        Some(path) if is_standard_output(path) => return Ok(Output::stdout()),
         Some(path) => path,
     };
     is_no_input(path, inputs)?;
-    Output::file(path).with_context(|| cannot_write(path))
+    let out = opened(
+        path,
+        if force {
+            Output::over(path)
+        } else {
+            Output::file(path)
+        },
+    )?;
+    if let Some(place) = elsewhere(&out, path) {
+        tell(format_args!(
+            "another program has written to {} meanwhile: what nvcap writes goes into {}",
+            path.display(),
+            place.display()
+        ));
+    }
+    Ok(out)
 }
 
 /// Opens as [`open`] does, for a recording: where there is one, the new one gets a name with a number, which is said, unless `force`
 /// says to write over it.
 ///
 /// # Errors
-/// As there; where another program writes a recording into the file that is to be written over.
+/// As there.
 pub(super) fn open_recording(path: &Path, force: bool, inputs: &[&Path]) -> anyhow::Result<Output> {
-    if path.as_os_str() == "-" {
+    if is_standard_output(path) {
         return Ok(Output::stdout());
     }
     is_no_input(path, inputs)?;
-    let out = match Output::recording(path, force) {
-        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => bail!(
-            "cannot write to {}: another program records into it; end that, or name another file with -o",
-            path.display()
-        ),
-        out => out.with_context(|| cannot_write(path))?,
-    };
-    if let Some(place) = out.place()
-        && place.path.file_name() != path.file_name()
-        && is_used(path)
-    {
+    let out = opened(path, Output::recording(path, force))?;
+    if let Some(place) = elsewhere(&out, path) {
         tell(format_args!(
             "{} is there already: recording into {} (--force writes over it)",
             path.display(),
-            place.path.display()
+            place.display()
         ));
     }
     Ok(out)
+}
+
+fn opened(path: &Path, out: io::Result<Output>) -> anyhow::Result<Output> {
+    match out {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+            Err(Refused(another_writes(path, "-o")).into())
+        }
+        // Its own words say what to do.
+        Err(e) if e.raw_os_error().is_none() => {
+            Err(e).with_context(|| format!("cannot write to {}", path.display()))
+        }
+        out => out.with_context(|| cannot_write(path)),
+    }
+}
+
+/// The place of an output that goes to another file than the one that was named.
+fn elsewhere(out: &Output, path: &Path) -> Option<PathBuf> {
+    let place = out.place()?.path;
+    (place.file_name() != path.file_name() && is_used(path) && !is_same(&place, path))
+        .then_some(place)
 }
 
 /// Something is in the file.
@@ -218,26 +256,14 @@ fn cannot_write(path: &Path) -> String {
 
 /// The file is none of those that are read.
 fn is_no_input(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
-    if is_input(path, inputs) {
-        bail!(
-            "cannot write to {}: it is read, too, and would be lost; name another file with -o",
-            path.display()
-        );
+    match is_input(path, inputs) {
+        true => Err(Refused(read_too(path, "-o")).into()),
+        false => Ok(()),
     }
-    Ok(())
-}
-
-/// Tells whether a file is one of those that are read, `-` standard input.
-pub(super) fn is_input(path: &Path, inputs: &[&Path]) -> bool {
-    inputs.iter().any(|input| match input.as_os_str() == "-" {
-        true => is_same(Path::new("/dev/stdin"), path),
-        false => is_same(input, path),
-    })
 }
 
 /// Help of `-o` where [`open_for_a_program`] opens it.
-pub(super) const FILE_FOR_A_PROGRAM: &str =
-    "Write to FILE, readable by its owner alone; - is standard output, which must be no terminal";
+pub(super) const FILE_FOR_A_PROGRAM: &str = "Write to FILE, readable by its owner alone; - is standard output, which must be no terminal; what a COMMAND writes there goes to standard error then";
 
 /// Opens as [`open`] does, for what is of no use on a terminal nor among a command's messages: `is` says why, and `what_to_do` what to
 /// type.
@@ -245,7 +271,7 @@ pub(super) const FILE_FOR_A_PROGRAM: &str =
 /// # Errors
 /// As there; where it would go to a terminal, or has no place to go.
 pub(super) fn open_for_a_program(
-    path: Option<&Path>,
+    (path, force): (Option<&Path>, bool),
     command: bool,
     inputs: &[&Path],
     is: &str,
@@ -254,7 +280,7 @@ pub(super) fn open_for_a_program(
     if command && path.is_none() {
         bail!("{is}, and has no place to go, for standard output is the command's; {what_to_do}");
     }
-    let out = open(path, command, inputs)?;
+    let out = open(path, force, command, inputs)?;
     if out.is_terminal() {
         bail!("{is}, and standard output is a terminal; {what_to_do}");
     }

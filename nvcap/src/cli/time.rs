@@ -82,7 +82,7 @@ fn report(
     driver: Option<Version>,
 ) -> anyhow::Result<Pipeline<'static>> {
     let options = output.pipeline_options(false, driver)?;
-    let out = target::open(output.output.as_deref(), command, inputs)?;
+    let out = target::open(output.output.as_deref(), output.force, command, inputs)?;
     let color = output.color().enabled(out.is_terminal());
     let sink = TimeReport::new(out, output.json, color);
     Ok(Pipeline::new(options, vec![Box::new(sink)]))
@@ -111,7 +111,7 @@ fn live(mut trace: trace::Args) -> anyhow::Result<ExitCode> {
     trace.gpu_time = true;
     let mut output = trace.output.clone();
     output.has_gpu_time = true;
-    let command = !trace.command.is_empty();
+    let command = trace.leaves_standard_output();
     trace_run::run_into(
         trace,
         |args| {

@@ -40,6 +40,10 @@ pub(super) struct Args {
     #[arg(skip = "nvcap")]
     pub typed: String,
 
+    /// True if `-o` is for another program: a command that is traced must not write there.
+    #[arg(skip)]
+    pub exports: bool,
+
     /// True if output does not wait long for names.
     #[arg(skip)]
     pub is_soon: bool,
@@ -233,7 +237,8 @@ pub(super) struct Args {
 
     /// Also record the trace into FILE, for `nvcap decode` and others (docs/recordings.md)
     ///
-    /// FILE has all records, whatever a filter says, and is readable by its owner alone.
+    /// FILE has all records, whatever a filter says, and is readable by its owner alone. - is standard output: what is shown, and what
+    /// COMMAND writes there, goes to standard error then.
     #[arg(long, value_name = "FILE", help_heading = super::values::OUTPUT)]
     pub record: Option<PathBuf>,
 

@@ -31,7 +31,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     output.has_stacks = args.stacks.is_some() && args.how != HowArg::Observe;
     let make = |args: &Args| {
         let inputs = Vec::from_iter(args.channels.as_deref());
-        output.pipeline(!args.command.is_empty(), &inputs)
+        output.pipeline(args.leaves_standard_output(), &inputs)
     };
     let args = Args {
         is_soon: !output.waits_for_names(),
@@ -54,6 +54,7 @@ pub(super) fn run_into<'a>(
         ));
         return Ok(ExitCode::from(STATUS_USAGE));
     }
+    args.keep_standard_output()?;
     if let Some(useless) = useless(args.how, &args.given) {
         tell(useless);
     }

@@ -1,14 +1,17 @@
 //! `nvcap wireshark`: puts what Wireshark needs of nvcap into the user's own folders, and takes it out again.
 
 use std::fs;
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 
+use nvcap_decode::ledger::STATUS_USAGE;
+use nvcap_show::output::file;
 use nvcap_show::output::message::tell;
+use nvcap_show::output::shell::quoted;
 use nvcap_show::output::writer::Output;
 
 const EXAMPLES: &str = "\
@@ -19,7 +22,8 @@ Examples:
   tshark -r run.ws.pcapng -Y 'nvcap.copy.bytes > 1000000'
   nvcap wireshark uninstall
 
-docs/wireshark.md has the fields for filters. Exit status: 0 done, 1 error.";
+docs/wireshark.md has the fields for filters. Exit status: 0 done, 1 error, 2 a
+file in the place of the dissector or the program is not nvcap's, and stays.";
 
 /// A text near the beginning of each file that nvcap writes. Files without it are left alone.
 const MARK: &str = "written by `nvcap wireshark install`";
@@ -138,7 +142,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut out = Output::stdout();
     match &args.to {
-        To::Install(_) => install(&folders, &mut out, place.dir.is_none())?,
+        To::Install(_) => return install(&folders, &mut out, place.dir.is_none()),
         To::Uninstall(_) => uninstall(&folders, &mut out)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -146,61 +150,52 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Tells whether a file is nvcap's own; `None` if there is none.
 fn is_own(path: &Path) -> anyhow::Result<Option<bool>> {
-    match fs::read(path) {
-        Ok(bytes) => {
-            let head = String::from_utf8_lossy(&bytes[..bytes.len().min(400)]).into_owned();
-            Ok(Some(head.contains(MARK)))
+    match fs::metadata(path) {
+        // What is no file cannot be read to its end.
+        Ok(about) if !about.is_file() => Ok(Some(false)),
+        Ok(_) => {
+            let file = fs::File::open(path);
+            let file = file.with_context(|| format!("cannot read {}", path.display()))?;
+            Ok(Some(has_mark(file)))
         }
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
+/// Tells whether a file has the mark in its first line, or behind that in which it names its interpreter.
+fn has_mark(file: fs::File) -> bool {
+    let mut head = Vec::new();
+    let read = file.take(400).read_to_end(&mut head);
+    let head = String::from_utf8_lossy(&head);
+    let mut lines = head.lines().filter(|line| !line.starts_with("#!"));
+    read.is_ok() && lines.next().is_some_and(|line| line.contains(MARK))
+}
+
 /// Writes a file anew, unless there is one that is not nvcap's.
 fn put(path: &Path, text: &str, mode: u32) -> anyhow::Result<bool> {
-    if is_own(path)? == Some(false) {
+    let stays = || {
         tell(format_args!(
             "{} is not nvcap's, or was changed by Wireshark: it stays as it is (move it away and type nvcap wireshark install again)",
             path.display()
         ));
-        return Ok(false);
+        Ok(false)
+    };
+    if is_own(path)? == Some(false) {
+        return stays();
     }
     let cannot = || format!("cannot write {}", path.display());
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(cannot)?;
     }
     // A new file beside it takes its place: a program that runs from it is not disturbed.
-    let new = path.with_extension("new");
-    let written = (|| {
-        let mut file = fs::File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        set_mode(&new, mode)?;
-        fs::rename(&new, path)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
+    match file::replace(path, text.as_bytes(), mode, &has_mark) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => stays(),
+        written => written.with_context(cannot).map(|()| true),
     }
-    written.with_context(cannot)?;
-    Ok(true)
 }
 
-#[cfg(unix)]
-fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-}
-
-#[cfg(not(unix))]
-fn set_mode(_: &Path, _: u32) -> std::io::Result<()> {
-    Ok(())
-}
-
-/// A word of a shell's command line.
-fn quoted(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
-}
-
-fn install(folders: &Folders, out: &mut Output, is_of_user: bool) -> anyhow::Result<()> {
+fn install(folders: &Folders, out: &mut Output, is_of_user: bool) -> anyhow::Result<ExitCode> {
     if is_of_user && std::env::var_os("SUDO_USER").is_some() {
         tell("these are root's folders: type nvcap wireshark install without sudo for your own");
     }
@@ -210,26 +205,37 @@ fn install(folders: &Folders, out: &mut Output, is_of_user: bool) -> anyhow::Res
         quoted(&this)
     );
     let mut text = String::new();
-    for (path, content) in folders.files() {
-        if put(&path, content, 0o644)? {
-            text += &format!("wrote {}\n", path.display());
-        }
-    }
     let program = folders.program();
-    if put(&program, &script, 0o755)? {
-        text += &format!("wrote {}\n", program.display());
+    let files = folders
+        .files()
+        .map(|(path, content)| (path, content, 0o644));
+    let mut is_refused = false;
+    for (path, content, mode) in files
+        .into_iter()
+        .chain([(program.clone(), &*script, 0o755)])
+    {
+        match put(&path, content, mode)? {
+            true => text += &format!("wrote {}\n", path.display()),
+            // Wireshark itself writes the files of the profile anew when they are changed.
+            false => is_refused |= path.parent() != Some(&folders.profile),
+        }
     }
     if let Some(only) = &folders.only_extcap {
         text += &format!(
             "This Wireshark looks for programs that capture in {only} alone. To capture live, type once:\n  \
-             sudo ln -s {program} {only}/nvcap\n",
+             sudo ln -s {program} {typed}/nvcap\n",
             only = only.display(),
-            program = program.display(),
+            program = quoted(&program),
+            typed = quoted(only),
         );
     }
     text += "Open a file of nvcap export wireshark with: wireshark -C nvcap FILE\n";
     out.object().extend_from_slice(text.as_bytes());
-    Ok(out.answer()?)
+    out.answer()?;
+    Ok(match is_refused {
+        true => ExitCode::from(STATUS_USAGE),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 fn uninstall(folders: &Folders, out: &mut Output) -> anyhow::Result<()> {
@@ -289,10 +295,5 @@ mod tests {
             let head: String = text.chars().take(400).collect();
             assert!(head.contains(MARK), "{}", path.display());
         }
-    }
-
-    #[test]
-    fn paths_are_one_word_for_the_shell() {
-        assert_eq!(quoted(Path::new("/a b/it's")), r"'/a b/it'\''s'");
     }
 }

@@ -49,7 +49,7 @@ fn what_makes_no_sense_is_refused() {
     let capture = capture();
     let lines = [
         (vec![&*capture, "--json"], 1, "for another program"),
-        (vec![&*capture, "-o", &*capture], 1, "it is read, too"),
+        (vec![&*capture, "-o", &*capture], 2, "it is read, too"),
         (vec!["--", "true"], 1, "name a file with -o"),
         (vec![], 2, "nothing to trace"),
         (vec![&*capture, "-p", "1"], 2, "cannot be used with"),

@@ -226,7 +226,7 @@ fn partitions_that_are_there_stay() {
         .stdin(fs::File::open(&recording).unwrap())
         .output()
         .unwrap();
-    assert_eq!(piped.status.code(), Some(1));
+    assert_eq!(piped.status.code(), Some(2));
     assert!(text(&piped.stderr).contains("are there already"));
     assert_eq!(fs::read_to_string(&kernels).unwrap(), OLD);
     // Another host's are others.

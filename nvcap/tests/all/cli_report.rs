@@ -98,7 +98,7 @@ fn what_makes_no_sense_is_refused() {
     let capture = cut();
     let lines = [
         (vec![&*capture, "--json"], 1, "nvcap stats"),
-        (vec![&*capture, "-o", &*capture], 1, "it is read, too"),
+        (vec![&*capture, "-o", &*capture], 2, "it is read, too"),
         (vec![&*capture, "--limit", "0"], 2, "--limit"),
         (vec!["/nowhere"], 1, "cannot read the capture"),
         (vec![], 2, "FILE"),

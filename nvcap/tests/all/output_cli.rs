@@ -831,7 +831,7 @@ fn an_output_file_is_not_lost_by_a_mistake() {
     ] {
         let out = nvcap(args);
         let said = text(&out.stderr);
-        assert_eq!(out.status.code(), Some(1), "{args:?}: {said}");
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains("it is read, too"), "{args:?}: {said}");
         assert_eq!(fs::read(&capture).unwrap(), bytes, "{args:?}");
         assert!(!fs::read(&phases).unwrap().is_empty(), "{args:?}");
@@ -842,7 +842,7 @@ fn an_output_file_is_not_lost_by_a_mistake() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(child.wait().unwrap().code(), Some(2));
     assert_eq!(fs::read(&capture).unwrap(), bytes);
     // And what is written at the end is written behind the rest, once.
     let args = [

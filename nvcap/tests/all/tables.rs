@@ -291,14 +291,17 @@ fn parts_are_divided_by_value_and_by_rows() {
     }
     assert_eq!(found, table(&file, "kernels", &[], 0).len());
     assert_eq!(rows_of(Path::new(&to).join("ledger/part-0.csv")).len(), 1);
-    // They would be mixed, which no option asks for.
-    for force in [&[][..], &["--force"]] {
-        let (said, _) = export(&[&args[..], force].concat(), 2);
-        assert!(
-            said.contains("is not empty, and its files would be taken"),
-            "{said}"
-        );
-    }
+    // They would be mixed: they stay, or go.
+    let (said, _) = export(&args, 2);
+    assert!(
+        said.contains("is not empty, and its files would be taken"),
+        "{said}"
+    );
+    let old = Path::new(&to).join("kernels/channel=4711");
+    fs::create_dir(&old).unwrap();
+    fs::write(old.join("part-0.csv"), "of yesterday").unwrap();
+    export(&[&args[..], &["--force"]].concat(), 0);
+    assert!(!old.exists());
 }
 
 #[test]

@@ -2,7 +2,9 @@
 //!
 //! - An existing file is emptied at the first write, not before: a wrong process id on the command line destroys nothing.
 //!   A new file to which nothing was written is removed.
-//! - A recording is not written over another one (`Named::unused`): it gets a name with a number instead.
+//! - Nothing is written over what is there (`Named::unused`), unless the user says so (`Named::over`): the output gets a name with a number
+//!   instead. A file that nvcap writes is locked, so that two of them never write into one; and what another program has put into it, or in
+//!   its place, before the first write stays as it is.
 //! - The file must be the user's own. Refused are another user's files, files behind another user's symbolic link, and files
 //!   with a second name. Otherwise, if root writes into a folder in which another user may write (/tmp, that user's home), that
 //!   user could make nvcap overwrite any file by a link, or could read the trace in a file prepared for it. For links above the file
@@ -14,7 +16,8 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use super::folder;
 use super::message::tell;
@@ -36,6 +39,17 @@ enum Start {
     Going,
 }
 
+/// Claim of an output to the file at its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    /// What is there by the first write is written over: the user has said so.
+    Over,
+    /// What is there by the first write stays: the output goes elsewhere.
+    Unused,
+    /// The same; but where the file has gone by then, the output is lost.
+    Recording,
+}
+
 /// An opened file.
 #[derive(Debug)]
 pub(crate) struct Named {
@@ -43,7 +57,9 @@ pub(crate) struct Named {
     pub file: File,
     /// True if the file can be cut back to an earlier length: not if it is no regular file, was inherited, or has another handle.
     pub regular: bool,
-    state: Arc<State>,
+    /// True once `file` is the one that the output has moved to.
+    has_moved: bool,
+    state: Arc<Mutex<State>>,
 }
 
 /// Place of a file that is written.
@@ -52,35 +68,53 @@ pub struct Place {
     /// The path that it was opened by, behind links.
     pub path: PathBuf,
     inode: (u64, u64),
+    /// Time at which it was made: a later file may get the number of its inode.
+    born: Option<SystemTime>,
 }
 
 impl Place {
+    fn of(path: PathBuf, about: &Metadata) -> Self {
+        Self {
+            path,
+            inode: (about.dev(), about.ino()),
+            born: about.created().ok(),
+        }
+    }
+
     /// Tells whether the file is still there: not where it was removed, renamed or replaced meanwhile.
     pub fn is_there(&self) -> bool {
-        let is_ours = |m: std::fs::Metadata| (m.dev(), m.ino()) == self.inode;
+        let is_ours =
+            |m: Metadata| (m.dev(), m.ino()) == self.inode && m.created().ok() == self.born;
         self.path.symlink_metadata().is_ok_and(is_ours)
     }
 }
 
 #[derive(Debug)]
 struct State {
-    start: Mutex<Start>,
-    path: PathBuf,
-    inode: (u64, u64),
+    start: Start,
+    claim: Claim,
+    /// The path that was asked for.
+    asked: PathBuf,
+    place: Place,
+    /// The file that the output has moved to.
+    moved: Option<File>,
 }
 
 impl State {
-    fn take(&self) -> Start {
-        let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut start, Start::Going)
+    /// Tells whether another program has put something into the file, or in its place.
+    fn is_taken(&self, file: &File) -> bool {
+        let has_content = file.metadata().is_ok_and(|m| m.len() > 0);
+        has_content || self.claim == Claim::Unused && !self.place.is_there()
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        let is_ours = |m: std::fs::Metadata| (m.dev(), m.ino()) == self.inode;
-        if self.take() == Start::New && self.path.symlink_metadata().is_ok_and(is_ours) {
-            let _ = std::fs::remove_file(&self.path);
+        if self.start == Start::New
+            && self.place.is_there()
+            && self.place.path.metadata().is_ok_and(|m| m.len() == 0)
+        {
+            let _ = std::fs::remove_file(&self.place.path);
         }
     }
 }
@@ -90,17 +124,18 @@ impl Named {
     ///
     /// # Errors
     /// When it cannot be opened, is a directory, or is not the user's own.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    fn open(path: &Path, claim: Claim) -> io::Result<Self> {
+        let asked = path;
         let mut path = path.to_owned();
         for _ in 0..folder::LINKS {
             if let Some(own) = descriptor(&path) {
                 // A stream that this program inherited, named by its path (/dev/stdout): writing continues at its position. By the
                 // kernel's own path: a link on the way may lead elsewhere by now.
                 let file = open_inherited(&own)?;
-                return Self::new(file, path, Start::Going);
+                return Self::new(file, (asked, path), Start::Going, claim);
             }
             match open(&path) {
-                Ok((file, start)) => return Self::new(file, path, start),
+                Ok((file, start)) => return Self::new(file, (asked, path), start, claim),
                 Err(e) if e.raw_os_error() == Some(libc::ELOOP) => path = follow(&path)?,
                 Err(e) => return Err(e),
             }
@@ -108,55 +143,88 @@ impl Named {
         Err(io::Error::from_raw_os_error(libc::ELOOP))
     }
 
-    /// Opens the file as [`Named::open`] does, unless there is something in it, or another program writes a recording there: then a
-    /// new one beside it, NAME.2.EXTENSION or the first number behind it that is free.
+    /// Opens the file, whose content is emptied at the first write.
     ///
     /// # Errors
-    /// As [`Named::open`].
-    pub(crate) fn unused(path: &Path) -> io::Result<Self> {
+    /// When it cannot be opened, is a directory, or is not the user's own; `WouldBlock` where another program writes there.
+    pub(crate) fn over(path: &Path) -> io::Result<Self> {
+        let named = Self::open(path, Claim::Over)?;
+        match named.regular && !named.lock() {
+            true => Err(io::ErrorKind::WouldBlock.into()),
+            false => Ok(named),
+        }
+    }
+
+    /// Opens the file, unless there is something in it, or another program writes there: then a new one beside it, NAME.2.EXTENSION or the
+    /// first number behind it that is free. `recording`: a file that has gone before the first write is not made again.
+    ///
+    /// # Errors
+    /// When none can be opened, or it is not the user's own.
+    pub(crate) fn unused(path: &Path, recording: bool) -> io::Result<Self> {
+        let claim = match recording {
+            true => Claim::Recording,
+            false => Claim::Unused,
+        };
         let is_used = |named: &Self| {
             let empty = named.file.metadata().map(|m| m.len() == 0);
             named.regular && !(empty.unwrap_or(false) && named.lock())
         };
-        let named = Self::open(path)?;
+        let named = Self::open(path, claim)?;
         if !is_used(&named) {
             return Ok(named);
         }
+        // Whoever has it, has it also where it was made here.
+        named.state().start = Start::Going;
+        drop(named);
         for number in 2..=NUMBERS {
-            let path = numbered(path, number);
-            match folder::open(&path, NEW) {
-                Ok(file) => {
-                    let named = Self::new(file, path, Start::New)?;
-                    named.lock();
-                    return Ok(named);
-                }
+            match Self::created(&numbered(path, number), claim) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(e),
+                created => return created,
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Locks a file into which a recording is written; false where another program has locked it.
-    pub(crate) fn lock(&self) -> bool {
-        // SAFETY: an open descriptor; the lock ends with it.
-        unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    /// Makes a new file for a recording.
+    ///
+    /// # Errors
+    /// `AlreadyExists` where there is something at the path; when it cannot be made.
+    pub(crate) fn first(path: &Path) -> io::Result<Self> {
+        Self::created(path, Claim::Recording)
+    }
+
+    fn created(path: &Path, claim: Claim) -> io::Result<Self> {
+        let file = folder::open(path, NEW)?;
+        let named = Self::new(file, (path, path.to_owned()), Start::New, claim)?;
+        named.lock();
+        Ok(named)
+    }
+
+    /// Locks a file that is written; false where another program has locked it.
+    fn lock(&self) -> bool {
+        lock(&self.file)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The path that it was opened by, behind links.
-    pub(crate) fn path(&self) -> &Path {
-        &self.state.path
+    pub(crate) fn path(&self) -> PathBuf {
+        self.state().place.path.clone()
     }
 
     /// Returns the place of the file.
     pub(crate) fn place(&self) -> Place {
-        Place {
-            path: self.state.path.clone(),
-            inode: self.state.inode,
-        }
+        self.state().place.clone()
     }
 
-    fn new(file: File, path: PathBuf, start: Start) -> io::Result<Self> {
+    fn new(
+        file: File,
+        (asked, path): (&Path, PathBuf),
+        start: Start,
+        claim: Claim,
+    ) -> io::Result<Self> {
         let meta = file.metadata()?;
         let kind = meta.file_type();
         if start == Start::Old {
@@ -164,34 +232,57 @@ impl Named {
                 is_own(&meta)?;
             }
             if kind.is_file() && meta.nlink() > 1 {
-                return Err(refused(format!(
-                    "it is one of {} names of the same file; name a new file, or remove it first",
-                    meta.nlink()
-                )));
+                return Err(refused(has_names(meta.nlink())));
             }
         }
         let start = if kind.is_file() { start } else { Start::Going };
         Ok(Self {
             file,
             regular: kind.is_file() && start != Start::Going,
-            state: Arc::new(State {
-                start: Mutex::new(start),
-                path,
-                inode: (meta.dev(), meta.ino()),
-            }),
+            has_moved: false,
+            state: Arc::new(Mutex::new(State {
+                start,
+                claim,
+                asked: asked.to_owned(),
+                place: Place::of(path, &meta),
+                moved: None,
+            })),
         })
     }
 
-    /// To be called before something is written: empties what was there.
+    /// To be called before something is written: empties what was there, if that was asked for; else leaves it as it is, and goes to another
+    /// file, which is told.
     ///
     /// # Errors
     /// When that cannot be done.
-    pub(crate) fn begin(&self) -> io::Result<()> {
-        if self.state.take() == Start::Old {
+    pub(crate) fn begin(&mut self) -> io::Result<()> {
+        let shared = Arc::clone(&self.state);
+        let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = std::mem::replace(&mut state.start, Start::Going);
+        if start != Start::Going && state.claim != Claim::Over && state.is_taken(&self.file) {
+            let mut other = Self::unused(&state.asked, state.claim == Claim::Recording)?;
+            other.begin()?;
+            tell(format_args!(
+                "another program has written to {} meanwhile: what nvcap writes goes into {}",
+                state.place.path.display(),
+                other.path().display()
+            ));
+            state.place = other.place();
+            state.moved = Some(other.file.try_clone()?);
+        } else if start == Start::Old {
             self.file.set_permissions(Permissions::from_mode(0o600))?;
             self.file.set_len(0)?;
         }
+        if let (Some(moved), false) = (&state.moved, self.has_moved) {
+            self.file = moved.try_clone()?;
+            self.has_moved = true;
+        }
         Ok(())
+    }
+
+    /// Tells whether another program has written behind the first `written` bytes of the file.
+    pub(crate) fn is_longer_than(&self, written: u64) -> bool {
+        self.file.metadata().is_ok_and(|m| m.len() > written)
     }
 
     /// A second handle of the same file: both write at one common position.
@@ -203,9 +294,23 @@ impl Named {
             file: self.file.try_clone()?,
             // The second handle does not know what the first one wrote, so it must not cut the file back.
             regular: false,
+            has_moved: self.has_moved,
             state: self.state.clone(),
         })
     }
+}
+
+/// Locks a file or a folder until it is closed; false where another program has locked it. Some file systems have no locks: true there.
+pub(crate) fn lock(file: &File) -> bool {
+    // SAFETY: an open descriptor; the lock ends with it.
+    let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    locked == 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
+}
+
+fn has_names(names: u64) -> String {
+    format!(
+        "it is one of {names} names of the same file, whose content all of them would lose; name another file, or remove this name first"
+    )
 }
 
 /// The path of a file with a number before its extension.
@@ -320,7 +425,7 @@ fn follow(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// The kernel's path of one of this process's own open files, where a path leads there.
-fn descriptor(path: &Path) -> Option<PathBuf> {
+pub(super) fn descriptor(path: &Path) -> Option<PathBuf> {
     let folder = path.parent()?.canonicalize().ok()?;
     let own = Path::new("/proc/self/fd");
     (folder == own.canonicalize().ok()?).then_some(own.join(path.file_name()?))
@@ -346,12 +451,26 @@ pub fn new(path: &Path) -> io::Result<File> {
     folder::open(path, NEW)
 }
 
-/// Puts a new file in the place of the one at a path, whole or not at all; see `folder::replace`.
+/// Puts a new file in the place of the one at a path, whole or not at all; see `folder::replace`. `is_own` tells of the file that is there
+/// whether it may be replaced.
 ///
 /// # Errors
-/// When it cannot be made there, or something other than a file is there.
-pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    folder::replace(path, bytes, mode)
+/// When it cannot be made there, or something other than a file is there; `AlreadyExists` where a file is there that may not be replaced.
+pub fn replace(
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+    is_own: &dyn Fn(File) -> bool,
+) -> io::Result<()> {
+    folder::replace(path, bytes, mode, is_own)
+}
+
+/// Renames a file, unless there is one of the new name.
+///
+/// # Errors
+/// `AlreadyExists` where there is one; when it cannot be renamed.
+pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    folder::rename_to_new(from, to)
 }
 
 /// Opens a regular file for reading; no link, and nothing that a reader would wait for.
@@ -367,199 +486,34 @@ pub fn plain(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Tells whether two paths name the same file.
-pub fn is_same(one: &Path, other: &Path) -> bool {
-    let inode = |path: &Path| path.metadata().map(|m| (m.is_file(), m.dev(), m.ino()));
-    matches!((inode(one), inode(other)), (Ok(a), Ok(b)) if a.0 && a == b)
+/// Obstacle to writing an output into a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// There is something in it.
+    Content,
+    /// It has so many names.
+    Names(u64),
+    /// Another program writes there.
+    Writer,
 }
 
-/// Tells whether an output at this path would replace what is in a file. False for an empty file, for what is no regular file, for one that
-/// this program inherited (/dev/stdout), and for one that cannot be written to.
-pub fn would_be_replaced(path: &Path) -> bool {
-    let has_content = |about: Metadata| about.is_file() && about.len() > 0;
+/// Returns the obstacle to writing an output to this path. None for an empty file, for what is no regular file, for one that this program
+/// inherited (/dev/stdout), and for one that cannot be written to. `force`: content is none.
+pub fn obstacle(path: &Path, force: bool) -> Option<Obstacle> {
     // Looked at first, for a FIFO that nobody reads would be waited for.
-    path.metadata().is_ok_and(has_content)
-        && Named::open(path)
-            .is_ok_and(|named| named.regular && named.file.metadata().is_ok_and(has_content))
+    let about = path.metadata().ok().filter(Metadata::is_file)?;
+    let named = match Named::open(path, Claim::Over) {
+        Err(_) if about.nlink() > 1 && is_own(&about).is_ok() => {
+            return Some(Obstacle::Names(about.nlink()));
+        }
+        named => named.ok().filter(|named| named.regular)?,
+    };
+    let has_content = named.file.metadata().is_ok_and(|m| m.len() > 0);
+    if has_content && !force {
+        return Some(Obstacle::Content);
+    }
+    (!named.lock()).then_some(Obstacle::Writer)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::io::Write;
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let own = format!("nvcap-file-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(own);
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    #[test]
-    fn what_was_there_stays_until_there_is_something_to_write() {
-        let folder = Folder::new("old");
-        let (old, new) = (folder.0.join("old"), folder.0.join("new"));
-        fs::write(&old, "of yesterday").unwrap();
-        fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
-        drop((Named::open(&old).unwrap(), Named::open(&new).unwrap()));
-        assert_eq!(fs::read(&old).unwrap(), b"of yesterday");
-        assert_eq!(old.metadata().unwrap().mode() & 0o777, 0o644);
-        assert!(!new.exists(), "nothing came of it");
-        for path in [&old, &new] {
-            let named = Named::open(path).unwrap();
-            let mut again = named.again().unwrap();
-            named.begin().unwrap();
-            (&named.file).write_all(b"of to").unwrap();
-            again.begin().unwrap();
-            again.file.write_all(b"day").unwrap();
-            drop((named, again));
-            assert_eq!(fs::read(path).unwrap(), b"of today");
-            assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
-        }
-    }
-
-    #[test]
-    fn a_recording_is_not_written_over_another() {
-        let folder = Folder::new("unused");
-        let at = |name: &str| folder.0.join(name);
-        let first = Named::unused(&at("run.pcapng")).unwrap();
-        // Nothing is in it yet, but somebody writes there.
-        let second = Named::unused(&at("run.pcapng")).unwrap();
-        let third = Named::unused(&at("run.pcapng")).unwrap();
-        for (named, name) in [
-            (&first, "run.pcapng"),
-            (&second, "run.2.pcapng"),
-            (&third, "run.3.pcapng"),
-        ] {
-            assert_eq!(named.path(), at(name));
-        }
-        for named in [&first, &second] {
-            named.begin().unwrap();
-            (&named.file).write_all(b"x").unwrap();
-        }
-        drop((first, second, third));
-        assert!(!at("run.3.pcapng").exists(), "nothing came of it");
-        let third = Named::unused(&at("run.pcapng")).unwrap();
-        assert_eq!(third.path(), at("run.3.pcapng"));
-        fs::write(at("empty"), "").unwrap();
-        assert_eq!(Named::unused(&at("empty")).unwrap().path(), at("empty"));
-        third.begin().unwrap();
-        let place = third.place();
-        assert!(place.is_there());
-        fs::remove_file(&place.path).unwrap();
-        assert!(!place.is_there());
-        fs::write(&place.path, "another's").unwrap();
-        assert!(!place.is_there());
-    }
-
-    #[test]
-    fn a_link_is_followed_where_its_maker_may_be_trusted() {
-        let folder = Folder::new("link");
-        let (to, first, second) = (
-            folder.0.join("to"),
-            folder.0.join("first"),
-            folder.0.join("second"),
-        );
-        symlink("to", &second).unwrap();
-        symlink(&second, &first).unwrap();
-        let named = Named::open(&first).unwrap();
-        named.begin().unwrap();
-        (&named.file).write_all(b"x").unwrap();
-        assert_eq!(fs::read(&to).unwrap(), b"x");
-        let around = folder.0.join("around");
-        symlink("around", &around).unwrap();
-        assert!(Named::open(&around).is_err());
-    }
-
-    #[test]
-    #[ignore = "needs root, who may give files away: cargo xtask test runs it as root"]
-    fn links_and_files_of_other_users_are_refused() {
-        // SAFETY: reads an id.
-        if unsafe { libc::geteuid() } != 0 {
-            println!("NOT RUN links_and_files_of_other_users_are_refused: it needs root");
-            return;
-        }
-        let folder = Folder::new("others");
-        let victim = folder.0.join("victim");
-        fs::write(&victim, "precious").unwrap();
-        fs::set_permissions(&victim, Permissions::from_mode(0o644)).unwrap();
-        let planted = folder.0.join("planted");
-        symlink("victim", &planted).unwrap();
-        std::os::unix::fs::lchown(&planted, Some(65534), None).unwrap();
-        let refused = Named::open(&planted).unwrap_err().to_string();
-        assert!(
-            refused.contains("symbolic link of another user"),
-            "{refused}"
-        );
-        // One that all may write to, and that user's own.
-        for (name, mode) in [("open", 0o1777), ("home", 0o755)] {
-            let home = folder.0.join(name);
-            fs::create_dir(&home).unwrap();
-            fs::set_permissions(&home, Permissions::from_mode(mode)).unwrap();
-            std::os::unix::fs::chown(&home, Some(65534), None).unwrap();
-            let above = home.join("above");
-            symlink(&folder.0, &above).unwrap();
-            std::os::unix::fs::lchown(&above, Some(65534), None).unwrap();
-            let real = folder.0.canonicalize().unwrap().join("output");
-            let real = format!("the path that it leads to: {}", real.display());
-            let output = above.join("output");
-            let refused = [
-                Named::open(&output).map(|_| ()),
-                Named::unused(&output).map(|_| ()),
-                new(&output).map(|_| ()),
-                replace(&output, b"x", 0o644),
-            ];
-            for refused in refused.map(|r| r.unwrap_err().to_string()) {
-                assert!(refused.ends_with(&real), "{refused}");
-            }
-            assert!(check_folder(&above.join("new")).is_err());
-        }
-        assert!(!folder.0.join("output").exists());
-        let theirs = folder.0.join("theirs");
-        fs::write(&theirs, "mine").unwrap();
-        std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
-        let refused = Named::open(&theirs).unwrap_err().to_string();
-        assert!(refused.contains("belongs to another user"), "{refused}");
-        assert_eq!(fs::read(&victim).unwrap(), b"precious");
-        assert_eq!(victim.metadata().unwrap().mode() & 0o777, 0o644);
-        assert_eq!(fs::read(&theirs).unwrap(), b"mine");
-    }
-
-    #[test]
-    fn a_file_with_a_second_name_is_refused() {
-        let folder = Folder::new("names");
-        let (one, two) = (folder.0.join("one"), folder.0.join("two"));
-        fs::write(&one, "precious").unwrap();
-        fs::hard_link(&one, &two).unwrap();
-        assert!(Named::open(&two).is_err());
-        assert_eq!(fs::read(&one).unwrap(), b"precious");
-        assert!(is_same(&one, &two) && !is_same(&one, &folder.0));
-    }
-
-    #[test]
-    fn devices_and_given_streams_are_written_to_as_they_are() {
-        for path in ["/dev/null", "/dev/stderr", "/proc/self/fd/2", "/dev/fd/2"] {
-            match Named::open(Path::new(path)) {
-                Ok(named) => {
-                    assert!(!named.regular, "{path}");
-                    named.begin().unwrap();
-                }
-                // A socket cannot be opened by name.
-                Err(e) => assert_eq!(e.raw_os_error(), Some(libc::ENXIO), "{path}: {e}"),
-            }
-        }
-    }
-}
+mod tests;

@@ -33,8 +33,27 @@ impl Named {
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::create(path)?;
+    pub fn over(path: &Path) -> io::Result<Self> {
+        Self::of(File::create(path)?, path)
+    }
+
+    /// Opens the file, which must not be there.
+    ///
+    /// # Errors
+    /// When it is there, or cannot be made.
+    pub fn unused(path: &Path, _recording: bool) -> io::Result<Self> {
+        Self::first(path)
+    }
+
+    /// Makes a new file.
+    ///
+    /// # Errors
+    /// When it is there, or cannot be made.
+    pub fn first(path: &Path) -> io::Result<Self> {
+        Self::of(File::create_new(path)?, path)
+    }
+
+    fn of(file: File, path: &Path) -> io::Result<Self> {
         let regular = file.metadata()?.is_file();
         let path = path.to_owned();
         Ok(Self {
@@ -44,22 +63,9 @@ impl Named {
         })
     }
 
-    /// The same: no live trace is recorded here.
-    ///
-    /// # Errors
-    /// As [`Named::open`].
-    pub fn unused(path: &Path) -> io::Result<Self> {
-        Self::open(path)
-    }
-
-    /// Locks nothing.
-    pub fn lock(&self) -> bool {
-        true
-    }
-
     /// The path that it was opened by.
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn path(&self) -> PathBuf {
+        self.path.clone()
     }
 
     /// Returns the place of the file.
@@ -73,8 +79,13 @@ impl Named {
     ///
     /// # Errors
     /// None here.
-    pub fn begin(&self) -> io::Result<()> {
+    pub fn begin(&mut self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Tells whether another program has written behind the first `written` bytes of the file.
+    pub fn is_longer_than(&self, written: u64) -> bool {
+        self.file.metadata().is_ok_and(|m| m.len() > written)
     }
 
     /// A second handle of the same file: both write at one common position.
@@ -90,6 +101,11 @@ impl Named {
     }
 }
 
+/// Locks nothing.
+pub fn lock(_: &File) -> bool {
+    true
+}
+
 /// Checks nothing.
 ///
 /// # Errors
@@ -98,7 +114,13 @@ pub fn check_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells whether two paths name the same file.
-pub fn is_same(one: &Path, other: &Path) -> bool {
-    matches!((one.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b)
+/// Renames a file; two names are looked at one after the other.
+///
+/// # Errors
+/// `AlreadyExists` where there is one of the new name; when it cannot be renamed.
+pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    match to.symlink_metadata() {
+        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => std::fs::rename(from, to),
+    }
 }

@@ -16,6 +16,8 @@ use super::style::Plain;
 pub(super) const LINKS: u32 = 40;
 /// Flags with which a folder is opened on the way: to go on from, no more.
 const ON_THE_WAY: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
+/// Names of a new file that are tried.
+const TRIES: u32 = 100;
 /// Mode of a new file: its owner's alone.
 const OWNERS: libc::c_uint = 0o600;
 
@@ -33,12 +35,17 @@ pub(super) fn open(path: &Path, flags: libc::c_int) -> io::Result<File> {
     }
 }
 
-/// Puts a new file in the place of the one at a path, whole or not at all: it is written beside it, under the path with the extension
-/// `new`. Links at either of both are not followed. `mode` as the user's umask limits it.
+/// Puts a new file in the place of the one at a path, whole or not at all: it is written beside it, under a name that no file has. Links
+/// at the path are not followed. `mode` as the user's umask limits it. `is_own` tells of the file that is there whether it may be replaced.
 ///
 /// # Errors
-/// Those of [`open`]; where something other than a regular file or a link is at the path.
-pub(super) fn replace(path: &Path, bytes: &[u8], mode: libc::c_uint) -> io::Result<()> {
+/// Those of [`open`]; where something other than a regular file or a link is at the path; where a file is there that may not be replaced.
+pub(super) fn replace(
+    path: &Path,
+    bytes: &[u8],
+    mode: libc::c_uint,
+    is_own: &dyn Fn(File) -> bool,
+) -> io::Result<()> {
     let no_name = || io::Error::from_raw_os_error(libc::EISDIR);
     let name = path.file_name().ok_or_else(no_name)?;
     let folder = match path.parent() {
@@ -49,32 +56,95 @@ pub(super) fn replace(path: &Path, bytes: &[u8], mode: libc::c_uint) -> io::Resu
         _ => open_at(None, OsStr::new("."), ON_THE_WAY, OWNERS)?,
     };
     let there = libc::O_PATH | libc::O_NOFOLLOW;
-    match open_at(Some(&folder), name, there, OWNERS).and_then(|f| f.metadata()) {
-        Ok(about) if !about.is_file() && !about.is_symlink() => return Err(no_file()),
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
+    let is_there = match open_at(Some(&folder), name, there, OWNERS).and_then(|f| f.metadata()) {
+        Ok(about) if about.is_file() => {
+            let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+            if !is_own(open_at(Some(&folder), name, flags, OWNERS)?) {
+                return Err(not_own());
+            }
+            true
+        }
+        Ok(about) if about.is_symlink() => true,
+        Ok(_) => return Err(no_file()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+        Err(e) => return Err(e),
+    };
+    let (new, mut file) = beside(&folder, name, mode)?;
+    let name = CString::new(name.as_bytes())?;
+    let written = io::Write::write_all(&mut file, bytes)
+        .and_then(|()| rename_at(folder.as_raw_fd(), (&new, &name), !is_there));
+    if written.is_err() {
+        // SAFETY: an open folder and a name that ends with 0: that of the file that was made here.
+        unsafe { libc::unlinkat(folder.as_raw_fd(), new.as_ptr(), 0) };
     }
-    let new = Path::new(name).with_extension("new");
-    let (new_name, name) = (
-        CString::new(new.as_os_str().as_bytes())?,
-        CString::new(name.as_bytes())?,
-    );
-    let at = folder.as_raw_fd();
-    // SAFETY: an open folder and a name that ends with 0.
-    if unsafe { libc::unlinkat(at, new_name.as_ptr(), 0) } != 0 {
-        let e = io::Error::last_os_error();
-        if e.kind() != io::ErrorKind::NotFound {
-            return Err(e);
+    written
+}
+
+/// Makes a new file in a folder whose name is made of another one's.
+fn beside(folder: &File, name: &OsStr, mode: libc::c_uint) -> io::Result<(CString, File)> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+    for number in 0..TRIES {
+        let mut new = OsString::from(".");
+        new.push(name);
+        new.push(format!(".{}-{number}.new", std::process::id()));
+        match open_at(Some(folder), &new, flags, mode) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            file => return Ok((CString::new(new.as_bytes())?, file?)),
         }
     }
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
-    let mut file = open_at(Some(&folder), new.as_os_str(), flags, mode)?;
-    io::Write::write_all(&mut file, bytes)?;
-    // SAFETY: an open folder and two names that end with 0.
-    match unsafe { libc::renameat(at, new_name.as_ptr(), at, name.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Renames a file; `is_new`: unless there is one of the new name. `at`: an open folder, or the current one.
+fn rename_at(at: libc::c_int, (from, to): (&CString, &CString), is_new: bool) -> io::Result<()> {
+    let flags = match is_new {
+        true => libc::RENAME_NOREPLACE,
+        false => 0,
+    };
+    // The call itself: not every library has a function for it.
+    // SAFETY: an open folder or the current one, and two names that end with 0.
+    let renamed = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            at,
+            from.as_ptr(),
+            at,
+            to.as_ptr(),
+            flags,
+        )
+    };
+    if renamed == 0 {
+        return Ok(());
     }
+    let e = io::Error::last_os_error();
+    // Some file systems cannot: a second name then, which takes the place of none.
+    if !is_new || !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) {
+        return Err(e);
+    }
+    // SAFETY: as above.
+    let linked = unsafe { libc::linkat(at, from.as_ptr(), at, to.as_ptr(), 0) };
+    // SAFETY: as above.
+    if linked != 0 || unsafe { libc::unlinkat(at, from.as_ptr(), 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Renames a file, unless there is one of the new name.
+///
+/// # Errors
+/// `AlreadyExists` where there is one; those of `rename`.
+pub(super) fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    let name = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    rename_at(libc::AT_FDCWD, (&name(from)?, &name(to)?), true)
+}
+
+/// An error: a file that is not nvcap's to be replaced.
+fn not_own() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        "there is something in it that nvcap has not written, which would be lost; name another file",
+    )
 }
 
 /// An error: something that is not replaced by a file.

@@ -34,13 +34,16 @@ pub mod plural;
 pub mod recorder;
 pub mod redact;
 pub(crate) mod releases;
+pub mod shell;
 pub(crate) mod stack;
+pub mod standard;
 pub mod stats;
 pub mod streams;
 pub mod style;
 mod terminal;
 pub mod text;
 pub mod units;
+pub mod which;
 pub mod wireshark;
 pub mod writer;
 

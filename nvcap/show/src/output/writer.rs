@@ -6,12 +6,13 @@
 //! away is an error of kind `BrokenPipe`, for the caller to end quietly. One that takes nothing is waited for until the
 //! user asks for the end (`blocked_write`); then what is left counts as unshown, too. Knows no format.
 
-use std::io::{self, IsTerminal, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::file::{Named, Place};
 use super::message::tell;
+use super::standard::{PIECE, Standard};
 use super::terminal;
 use nvcap_recording::blocked_write;
 
@@ -20,40 +21,6 @@ const BUFFER: usize = 256 * 1024;
 
 /// Time for which an object for a pipe is buffered while others come: whoever reads the pipe sees it soon.
 const SOON: Duration = Duration::from_millis(20);
-
-/// Most bytes of one write: as many as a pipe holds, so that progress is noticed with a slow reader.
-const PIECE: usize = 64 * 1024;
-
-/// Bytes that a pipe takes in one piece (PIPE_BUF).
-const UNTORN: usize = 4096;
-
-/// A stream that this program was started with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standard {
-    Output,
-    Error,
-}
-
-impl Standard {
-    fn is_terminal(self) -> bool {
-        match self {
-            Self::Output => io::stdout().is_terminal(),
-            Self::Error => io::stderr().is_terminal(),
-        }
-    }
-
-    /// Returns the number of `bytes` that are written at once. A traced command writes to standard error, too, so nvcap writes whole
-    /// lines there, as many as a pipe takes in one piece: then lines of one do not land within lines of the other.
-    fn piece(self, bytes: &[u8]) -> usize {
-        if self == Self::Output {
-            return bytes.len().min(PIECE);
-        }
-        let most = &bytes[..bytes.len().min(UNTORN)];
-        most.iter()
-            .rposition(|b| *b == b'\n')
-            .map_or(most.len(), |end| end + 1)
-    }
-}
 
 enum Target {
     Standard(Standard),
@@ -104,33 +71,45 @@ impl Output {
         output
     }
 
-    /// A file, made readable by its owner alone (what a program sends to its GPU is its user's secret). What was in it
-    /// stays until there is something to write; `output::file` has what is refused.
+    /// A file, made readable by its owner alone (what a program sends to its GPU is its user's secret). It is not written over what is
+    /// there: see `Named::unused`; `output::file` has what is refused.
     ///
     /// # Errors
     /// When it cannot be opened, is a directory, or is not the user's own.
     pub fn file(path: &Path) -> io::Result<Self> {
-        Named::open(path).map(Self::named)
+        Named::unused(path, false).map(Self::named)
+    }
+
+    /// A file as [`Output::file`] makes it. What was in it stays until there is something to write, and is then written over.
+    ///
+    /// # Errors
+    /// As [`Output::file`]; `WouldBlock` where another program writes there.
+    pub fn over(path: &Path) -> io::Result<Self> {
+        Named::over(path).map(Self::named)
     }
 
     /// A file for a recording, which is not written over what is there: see `Named::unused`. `force`: it is, unless another program
-    /// writes a recording there.
+    /// writes there.
     ///
     /// # Errors
     /// As [`Output::file`]; `WouldBlock` where another program writes there.
     pub fn recording(path: &Path, force: bool) -> io::Result<Self> {
-        if !force {
-            return Named::unused(path).map(Self::named);
+        match force {
+            true => Self::over(path),
+            false => Named::unused(path, true).map(Self::named),
         }
-        let named = Named::open(path)?;
-        if named.regular && !named.lock() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        Ok(Self::named(named))
+    }
+
+    /// A file for a recording, where there is none.
+    ///
+    /// # Errors
+    /// `AlreadyExists` where there is something at the path; when it cannot be made.
+    pub(crate) fn first(path: &Path) -> io::Result<Self> {
+        Named::first(path).map(Self::named)
     }
 
     fn named(named: Named) -> Self {
-        let (path, whole) = (named.path().to_owned(), named.regular.then_some(0));
+        let (path, whole) = (named.path(), named.regular.then_some(0));
         Self::new(Target::File { named, path }, whole)
     }
 
@@ -270,10 +249,19 @@ impl Output {
     }
 
     fn write_buffer(&mut self) -> io::Result<()> {
-        if let Target::File { named, .. } = &self.target
-            && let Err(e) = named.begin()
-        {
-            return self.give_up(0, e);
+        if let Target::File { named, path } = &mut self.target {
+            if let Err(e) = named.begin() {
+                return self.give_up(0, e);
+            }
+            *path = named.path();
+            // What another program puts behind it would be written over.
+            if self.whole.is_some_and(|whole| named.is_longer_than(whole)) {
+                self.unshown += self.ends.len() as u64;
+                self.whole = None;
+                self.torn = true;
+                let e = io::Error::other("another program writes to it, too; name another file");
+                return Err(self.describe(e));
+            }
         }
         if self.torn {
             match self.write_some(b"\n") {
@@ -310,7 +298,7 @@ impl Output {
                 _ => &rest[..rest.len().min(PIECE)],
             };
             let result = blocked_write::write(|| match target {
-                Target::Standard(stream) => write_once(*stream, piece),
+                Target::Standard(stream) => stream.write(piece),
                 Target::File { named, .. } => named.file.write(piece),
                 Target::Other(w) => w.write(piece),
             });
@@ -397,28 +385,6 @@ impl Drop for Output {
     fn drop(&mut self) {
         // A caller that wants the error flushes before.
         let _ = self.flush();
-    }
-}
-
-/// One write. Not through the library's standard output, which retries interrupted writes by itself.
-#[cfg(target_os = "linux")]
-fn write_once(stream: Standard, bytes: &[u8]) -> io::Result<usize> {
-    use std::os::fd::FromRawFd;
-
-    let fd = match stream {
-        Standard::Output => libc::STDOUT_FILENO,
-        Standard::Error => libc::STDERR_FILENO,
-    };
-    // SAFETY: a standard stream is open as long as the program runs, and is not closed here.
-    let mut file = std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
-    file.write(bytes)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn write_once(stream: Standard, bytes: &[u8]) -> io::Result<usize> {
-    match stream {
-        Standard::Output => io::stdout().write(bytes),
-        Standard::Error => io::stderr().write(bytes),
     }
 }
 
@@ -536,17 +502,6 @@ mod tests {
         put(&mut o, "12345\n");
         assert_eq!(o.flush().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert!(o.flush().is_ok(), "and is told once");
-    }
-
-    #[test]
-    fn what_shares_a_stream_with_a_command_is_written_in_whole_lines() {
-        let line = |n: usize| "x".repeat(n - 1) + "\n";
-        let lines = line(3000) + &line(1000) + &line(200);
-        assert_eq!(Standard::Error.piece(lines.as_bytes()), 4000);
-        assert_eq!(Standard::Output.piece(lines.as_bytes()), 4200);
-        // One that is longer cannot be kept whole.
-        assert_eq!(Standard::Error.piece(line(5000).as_bytes()), UNTORN);
-        assert_eq!(Standard::Error.piece(b"no end"), 6);
     }
 
     #[test]

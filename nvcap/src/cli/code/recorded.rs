@@ -16,6 +16,7 @@ use nvcap_recording::file::packed;
 use nvcap_recording::recording::Reader;
 use nvcap_show::code::choose::is_meant;
 use nvcap_show::output::message::tell;
+use nvcap_show::output::shell::{quoted, word};
 
 /// The most bytes of a function's code.
 pub(super) const MOST_CODE: u64 = 64 << 20;
@@ -78,7 +79,8 @@ pub(super) fn program_named(pattern: &str, file: &Path) -> anyhow::Result<GpuVa>
     match &found[..] {
         [one] => Ok(one.program),
         [] => bail!(
-            "{name} has no kernel named {pattern}: `nvcap decode {name} -e op=launch` shows the names"
+            "{name} has no kernel named {pattern}: `nvcap decode {} -e op=launch` shows the names",
+            quoted(file)
         ),
         several => {
             let all = several
@@ -121,7 +123,8 @@ pub(super) fn uploaded(
             "{name} has launches of {program}, but not the upload of its code: that was before, or by a copy"
         ),
         None => bail!(
-            "{name} has no launch of {program}: `nvcap decode {name} -e op=launch` shows the programs"
+            "{name} has no launch of {program}: `nvcap decode {} -e op=launch` shows the programs",
+            word(name)
         ),
     }
 }

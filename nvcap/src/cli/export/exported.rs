@@ -187,6 +187,7 @@ fn of_file(
 fn live(export: &impl Export, mut trace: trace::Args) -> anyhow::Result<ExitCode> {
     trace.typed = format!("nvcap export {}", export.names().0);
     trace.gpu_time = true;
+    trace.exports = true;
     trace.output.has_gpu_time = true;
     trace.output.has_stacks = trace.stacks.is_some() && trace.how != HowArg::Observe;
     let given = trace.clone();

@@ -8,12 +8,13 @@ use std::rc::Rc;
 
 use anyhow::Context as _;
 
+use crate::cli::overwrite::Refused;
 use crate::cli::recording::{INTERRUPTED, Played, RecordingArgs};
 use crate::cli::target;
 use crate::cli::values::OUTPUT;
 use nvcap_decode::decode::event::Event;
 use nvcap_decode::driver::Model;
-use nvcap_decode::ledger::Ledger;
+use nvcap_decode::ledger::{Ledger, STATUS_ERROR, STATUS_USAGE};
 use nvcap_decode::record::Record;
 use nvcap_show::export::tables::all::Table;
 use nvcap_show::export::tables::layout::{Format, Layout};
@@ -106,7 +107,7 @@ fn there_already(file: &Path, ledger: &Path) -> String {
 /// Exports each, and goes on behind one that cannot be.
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let host = args.traced_host();
-    let mut failed = 0;
+    let (mut failed, mut refused) = (0, 0);
     for (at, file) in args.files.iter().enumerate() {
         match export(args, file, &host) {
             Ok(Some(place)) if !args.quiet => {
@@ -125,11 +126,18 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) => {
                 tell(format_args!("{}: {error:#}", file.display()));
-                failed += 1;
+                match error.is::<Refused>() {
+                    true => refused += 1,
+                    false => failed += 1,
+                }
             }
         }
     }
-    Ok(ExitCode::from(u8::from(failed > 0)))
+    Ok(ExitCode::from(match (failed, refused) {
+        (0, 0) => 0,
+        (0, _) => STATUS_USAGE,
+        _ => STATUS_ERROR,
+    }))
 }
 
 /// Exports one recording, and says where its ledger is; none, and nothing written, where the user ended the reading.
@@ -148,7 +156,7 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
     if !args.force
         && let Some(ledger) = partition.published()
     {
-        anyhow::bail!(there_already(file, &ledger));
+        return Err(Refused(there_already(file, &ledger)).into());
     }
     let say = || format!("cannot write tables into {}", args.output.display());
     let redact = args.redact || info.redacted;
@@ -181,7 +189,12 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
         );
         let first = times.first().unwrap_or(info.monotonic_ns);
         let time = (info.realtime_ns).saturating_add_signed(since(first, info.monotonic_ns));
-        partition.publish(time).with_context(say)?;
+        match partition.publish(time, args.force) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Refused(e.to_string()).into());
+            }
+            published => published.with_context(say)?,
+        }
         Ok(Some(partition.place("ledger", time)))
     })();
     if !matches!(written, Ok(Some(_))) {
@@ -203,7 +216,7 @@ fn tables(partition: &Partition, options: TablesOptions) -> io::Result<Tables> {
         .filter_map(|name| Table::index(name))
         .collect();
     let opener = |path: &Path| {
-        target::open(Some(path), false, &[]).map_err(|e| io::Error::other(format!("{e:#}")))
+        target::open(Some(path), false, false, &[]).map_err(|e| io::Error::other(format!("{e:#}")))
     };
     Tables::several(Format::Parquet, &chosen, &layout, Box::new(opener), options)
 }

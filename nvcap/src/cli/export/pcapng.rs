@@ -51,7 +51,12 @@ impl Args {
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut recording = args.recording.open_with_logs()?;
     let format = recording.format();
-    let out = target::open(Some(&args.output), false, &args.recording.inputs())?;
+    let out = target::open(
+        Some(&args.output),
+        args.force.force,
+        false,
+        &args.recording.inputs(),
+    )?;
     let options = PipelineOptions {
         strict: args.recording.strict,
         ..PipelineOptions::default()

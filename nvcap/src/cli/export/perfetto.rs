@@ -40,7 +40,7 @@ pub(in crate::cli) struct Args {
 impl Args {
     /// Returns the reason why the export must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
-        self.trace.refusal(self.file.file.as_deref())
+        self.trace.refusal_of_program(self.file.file.as_deref())
     }
 }
 
@@ -80,7 +80,7 @@ impl Export for Trace {
     fn sink(&self, order: Order<'_>) -> anyhow::Result<Box<dyn Sink>> {
         let shown = &order.args.output;
         let out = target::open_for_a_program(
-            shown.output.as_deref(),
+            (shown.output.as_deref(), shown.force),
             order.command,
             order.inputs,
             "the trace is no text",

@@ -9,8 +9,9 @@ use clap::ValueEnum;
 use clap::builder::PossibleValuesParser;
 
 use super::exported::{self, Export, FileArgs, Order};
+use crate::cli::overwrite::is_standard_output;
 use crate::cli::values::{self, OUTPUT};
-use crate::cli::{overwrite, target, trace};
+use crate::cli::{target, trace};
 use nvcap_decode::ledger::Ledger;
 use nvcap_show::export::tables::all::{TABLES, Table};
 use nvcap_show::export::tables::layout::{Format, Key, Layout};
@@ -76,26 +77,22 @@ impl Args {
     /// Returns the reason why the export must not begin: its tables would replace files, or be mixed with others.
     pub(super) fn refusal(&self, format: Format) -> Option<String> {
         let place = Place::of(self, format);
-        let output = &self.trace.output;
-        let standard = output
-            .output
-            .as_deref()
-            .is_none_or(|path| path == Path::new("-"));
-        if place.is_one() || standard {
-            return self.trace.refusal(self.file.file.as_deref());
+        let file = self.file.file.as_deref();
+        let output = self.trace.output.output.as_deref();
+        if place.is_one() || place.layout.device.is_some() || output.is_none_or(is_standard_output)
+        {
+            return self.trace.refusal_of_program(file);
         }
-        let inputs = [
-            self.file.file.as_deref(),
-            self.trace.channels.as_deref(),
-            output.phases.as_deref(),
-        ];
-        let inputs: Vec<&Path> = inputs.into_iter().flatten().collect();
-        let mut tables = place.chosen.iter().map(|table| TABLES[*table].name);
-        if place.layout.has_folders() {
-            return tables.find_map(|table| place.layout.refusal(table));
+        let layout = &place.layout;
+        let tables = || place.chosen.iter().map(|table| TABLES[*table].name);
+        let files = self.trace.files_beside(file);
+        if layout.has_folders() {
+            let folders = tables().map(|table| layout.folder_of(table));
+            let refusal = files.folders("-o", folders).refusal();
+            return refusal.or_else(|| tables().find_map(|table| layout.refusal(table)));
         }
-        let files = tables.map(|table| place.layout.file(table, format));
-        overwrite::of_folder(files, output.force, &inputs)
+        let members = tables().map(|table| layout.file(table, format));
+        files.members("-o", members).refusal()
     }
 }
 
@@ -129,7 +126,7 @@ pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
         command,
         &[(
             "output",
-            "Write to this folder, a file a table; with one --table a name that ends in .csv or .parquet is a file, and - is standard output",
+            "Write to this folder, a file a table; with one --table a name that ends in .csv or .parquet is a file, and - is standard output (then a command's own goes to standard error)",
         )],
     )
 }
@@ -166,6 +163,8 @@ impl Place {
                 folder: output.clone().unwrap_or_default(),
                 partition: args.partition.map(Key::from),
                 part_rows: args.part_rows,
+                force: args.trace.output.force,
+                device: output.clone().filter(|path| is_device(path)),
             },
             output,
         }
@@ -175,7 +174,8 @@ impl Place {
     fn is_one(&self) -> bool {
         let is_file = |path: &PathBuf| {
             let ending = path.extension().and_then(|e| e.to_str());
-            *path == Path::new("-") || ending == Some(self.format.ending()) && !path.is_dir()
+            let is_named = matches!(ending, Some("csv" | "parquet"));
+            is_standard_output(path) || !path.is_dir() && (is_named || path.exists())
         };
         self.chosen.len() == 1 && self.output.as_ref().is_none_or(is_file)
     }
@@ -189,7 +189,7 @@ impl Place {
     ) -> anyhow::Result<Tables> {
         let ending = self.format.ending();
         let output = self.output.as_deref();
-        let standard = output.is_none_or(|path| path == Path::new("-"));
+        let force = self.layout.force;
         if self.is_one() {
             if self.layout.partition.is_some() || self.layout.part_rows.is_some() {
                 bail!(
@@ -202,7 +202,7 @@ impl Place {
                     TABLES[self.chosen[0]].name
                 );
             }
-            let out = target::open(output, false, inputs)?;
+            let out = target::open(output, force, false, inputs)?;
             if ending != "csv" && out.is_terminal() {
                 bail!(
                     "the table is no text, and standard output is a terminal; name a file with -o, such as -o {}.{ending}",
@@ -211,7 +211,7 @@ impl Place {
             }
             return Ok(Tables::one(self.format, self.chosen[0], out, options)?);
         }
-        if standard {
+        if output.is_none_or(is_standard_output) {
             bail!(
                 "{} tables have no place to go: name a folder with -o, such as -o run.tables, or one table with --table, such as --table kernels",
                 self.chosen.len()
@@ -220,7 +220,8 @@ impl Place {
         let inputs: Vec<PathBuf> = inputs.iter().map(|p| p.to_path_buf()).collect();
         let opener = move |path: &Path| {
             let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
-            target::open(Some(path), false, &inputs).map_err(|e| io::Error::other(format!("{e:#}")))
+            target::open(Some(path), force, false, &inputs)
+                .map_err(|e| io::Error::other(format!("{e:#}")))
         };
         let layout = &self.layout;
         Ok(Tables::several(
@@ -274,6 +275,14 @@ impl Export for Place {
         }
         Ok(ledger)
     }
+}
+
+/// Tells whether a path is of a device, such as /dev/null: all tables can go there.
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+
+    path.metadata()
+        .is_ok_and(|m| m.file_type().is_char_device())
 }
 
 fn options(args: &trace::Args, trace: Trace) -> TablesOptions {

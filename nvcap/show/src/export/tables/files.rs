@@ -23,6 +23,10 @@ const MOST_OPEN: usize = 32;
 pub(super) struct Files {
     format: Format,
     columns: Vec<&'static Column>,
+    /// The table's name.
+    name: &'static str,
+    /// What an earlier trace has left in the folder is gone.
+    is_cleared: bool,
     /// The column by whose value rows go to files.
     key: Option<&'static Column>,
     /// `None` where there is one file alone.
@@ -77,7 +81,9 @@ impl Files {
         if let Some(why) = layout.refusal(table.name) {
             return Err(io::Error::other(why));
         }
-        make_folder(&layout.folder)?;
+        if layout.device.is_none() {
+            make_folder(&layout.folder)?;
+        }
         Ok(Self::new(format, table, Some(layout)))
     }
 
@@ -87,6 +93,8 @@ impl Files {
         let key = key.and_then(|key| table.columns().find(|c| c.name == key.column()));
         Self {
             format,
+            name: table.name,
+            is_cleared: false,
             // The folder's name says it.
             columns: { table.columns() }
                 .filter(|c| key.is_none_or(|key| key.name != c.name))
@@ -123,6 +131,9 @@ impl Files {
     /// The name of the next file with this value.
     fn path(&mut self, value: Option<u64>) -> io::Result<PathBuf> {
         let ending = self.format.ending();
+        if let Some(device) = self.layout.as_ref().and_then(|l| l.device.as_ref()) {
+            return Ok(device.clone());
+        }
         if !self.has_folder() {
             return Ok(self.folder.with_extension(ending));
         }
@@ -181,10 +192,21 @@ impl Files {
                 self.close(oldest)?;
             }
         }
+        self.clear()?;
         let path = self.path(value)?;
         let file = self.file(opener(&path)?)?;
         self.open.insert(value, file);
         Ok(())
+    }
+
+    /// Removes what an earlier trace has left in the table's folder, when there is something to write or the trace has ended.
+    fn clear(&mut self) -> io::Result<()> {
+        match &self.layout {
+            Some(layout) if !std::mem::replace(&mut self.is_cleared, true) => {
+                layout.clear(self.name)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn close(&mut self, value: Option<u64>) -> io::Result<()> {
@@ -225,6 +247,7 @@ impl Files {
 
     /// Ends all files. A table without rows has one, too.
     pub(super) fn finish(&mut self, opener: &Opener) -> io::Result<()> {
+        self.clear()?;
         if self.now == 0 && self.key.is_none() {
             self.ready(None, opener)?;
         }

@@ -60,6 +60,10 @@ pub struct Layout {
     pub partition: Option<Key>,
     /// The most rows of a file.
     pub part_rows: Option<u64>,
+    /// Parts of an earlier trace are removed.
+    pub force: bool,
+    /// The device that everything goes to, in the place of files in the folder.
+    pub device: Option<PathBuf>,
 }
 
 impl Layout {
@@ -73,15 +77,89 @@ impl Layout {
         self.folder.join(table).with_extension(format.ending())
     }
 
-    /// Returns the reason why a table cannot have several files: its folder has some already, which would be mixed with these.
+    /// Returns the folder of a table that is several files.
+    pub fn folder_of(&self, table: &str) -> PathBuf {
+        self.folder.join(table)
+    }
+
+    /// Returns the reason why a table cannot have several files: its folder has some already, which would be mixed with these; or, with
+    /// `force`, files that are no parts of a table.
     pub fn refusal(&self, table: &str) -> Option<String> {
-        let folder = self.folder.join(table);
-        let has_files = |folder: &Path| folder.read_dir().is_ok_and(|mut d| d.next().is_some());
-        (self.has_folders() && has_files(&folder)).then(|| {
+        if !self.has_folders() || self.device.is_some() {
+            return None;
+        }
+        let folder = self.folder_of(table);
+        let parts = match parts(&folder) {
+            Ok(parts) => parts,
+            Err(other) if self.force => {
+                return Some(format!(
+                    "{} is no part of a table, and would be lost or taken for one: name another folder with -o, or move it away",
+                    other.display()
+                ));
+            }
+            Err(other) => vec![other],
+        };
+        (!self.force && !parts.is_empty()).then(|| {
             format!(
-                "{} is not empty, and its files would be taken for parts of this trace: name another folder, or remove it",
+                "{} is not empty, and its files would be taken for parts of this trace, or would be lost: name another folder with -o, or \
+                 add --force to remove them",
                 folder.display()
             )
         })
+    }
+
+    /// Removes the parts of an earlier trace that a table's folder has, where that was asked for.
+    ///
+    /// # Errors
+    /// When one cannot be removed, or is no part.
+    pub(super) fn clear(&self, table: &str) -> io::Result<()> {
+        if let Some(why) = self.refusal(table) {
+            return Err(io::Error::other(why));
+        }
+        let folder = self.folder_of(table);
+        let parts = match self.has_folders() && self.device.is_none() {
+            true => parts(&folder).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        for part in parts {
+            std::fs::remove_file(&part)?;
+            if let Some(of_value) = part.parent().filter(|parent| *parent != folder) {
+                // Only once it is empty.
+                let _ = std::fs::remove_dir(of_value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the parts that are in a table's folder and in those of a column's values; the path of something else, if there is such.
+fn parts(folder: &Path) -> Result<Vec<PathBuf>, PathBuf> {
+    let mut parts = Vec::new();
+    for entry in folder.read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if !is_folder || !name.to_string_lossy().contains('=') {
+            parts.push(part(&entry)?);
+            continue;
+        }
+        for entry in entry.path().read_dir().into_iter().flatten().flatten() {
+            parts.push(part(&entry)?);
+        }
+    }
+    Ok(parts)
+}
+
+/// The path of a part of a table; what is none is the error.
+fn part(entry: &std::fs::DirEntry) -> Result<PathBuf, PathBuf> {
+    let name = entry.file_name();
+    let number = name.to_str().and_then(|name| {
+        let rest = name.strip_prefix("part-")?;
+        rest.strip_suffix(".csv").or(rest.strip_suffix(".parquet"))
+    });
+    let is_number = number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    let is_part = is_number && entry.file_type().is_ok_and(|kind| kind.is_file());
+    match is_part {
+        true => Ok(entry.path()),
+        false => Err(entry.path()),
     }
 }

@@ -4,12 +4,14 @@
 //! A recording's tables are written into a folder of their own, whose name begins with a point, and are then renamed to their places, the
 //! ledger's last: no table is ever there in part, and of a recording whose ledger is there all tables are.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::files::make_folder;
 use super::layout::Format;
+use crate::output::file::{lock, rename_to_new};
 
 /// Makes the folder of all tables, for its owner alone.
 ///
@@ -38,6 +40,8 @@ pub struct Partition {
     root: PathBuf,
     host: String,
     name: String,
+    /// The folder in which the tables are written first, locked.
+    lock: RefCell<Option<File>>,
 }
 
 /// A host's name as a folder's: only characters that no program reads as others.
@@ -59,21 +63,43 @@ impl Partition {
             root: root.to_owned(),
             host: host_name(host),
             name: format!("{began}-{file:05}"),
+            lock: RefCell::default(),
         }
     }
 
-    /// The folder in which the tables are written first; empty, whatever an interrupted export has left there.
+    /// The folder in which the tables are written first; empty, whatever an interrupted export has left there. It is this export's alone
+    /// while the partition is there.
     ///
     /// # Errors
-    /// When it cannot be made or emptied.
+    /// When it cannot be made or emptied; `WouldBlock` where another export of the same recording works in it; where it has other files.
     pub fn folder(&self) -> io::Result<PathBuf> {
         let folder = self.path_of_folder();
-        match std::fs::remove_dir_all(&folder) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
         make_folder(&folder)?;
-        Ok(folder)
+        let opened = File::open(&folder)?;
+        if !lock(&opened) {
+            return Err(io::Error::new(
+                io::ErrorKind::WouldBlock,
+                "another nvcap exports this recording; wait until it has ended",
+            ));
+        }
+        self.lock.replace(Some(opened));
+        self.empty();
+        match folder.read_dir()?.next() {
+            None => Ok(folder),
+            Some(_) => Err(io::Error::other(format!(
+                "{} has files that are no tables; move it away",
+                folder.display()
+            ))),
+        }
+    }
+
+    /// Removes the tables from the folder in which they are written first.
+    fn empty(&self) {
+        let folder = self.path_of_folder();
+        for table in PARTITIONED {
+            let path = folder.join(table).with_extension(Format::Parquet.ending());
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     fn path_of_folder(&self) -> PathBuf {
@@ -107,28 +133,69 @@ impl Partition {
             .with_extension(Format::Parquet.ending())
     }
 
-    /// Brings the tables to their places.
+    /// Brings the tables to their places. A file that is there already, and is another, stays unless `force` is given.
     ///
     /// # Errors
-    /// When one cannot be written to the disk or renamed; the ledger's is then not there.
-    pub fn publish(&self, time: u64) -> io::Result<()> {
+    /// `AlreadyExists`, before anything is done, where there is such a file; when one cannot be written to the disk or renamed. The ledger
+    /// is then not there.
+    pub fn publish(&self, time: u64, force: bool) -> io::Result<()> {
         let folder = self.path_of_folder();
-        for table in PARTITIONED {
+        let places = PARTITIONED.map(|table| {
             let from = folder.join(table).with_extension(Format::Parquet.ending());
-            let to = self.place(table, time);
+            (from, self.place(table, time))
+        });
+        let is_taken = |(from, to): &(PathBuf, PathBuf)| !force && !is_same_content(from, to);
+        if let Some((_, to)) = places.iter().find(|place| is_taken(place)) {
+            return Err(in_the_way(to));
+        }
+        for (from, to) in places {
             if let Some(parent) = to.parent() {
                 make_folder(parent)?;
             }
             File::open(&from)?.sync_all()?;
-            std::fs::rename(&from, &to)?;
+            match rename_to_new(&from, &to) {
+                // An export was interrupted after this table, or it is to be replaced.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    if !force && !is_same_content(&from, &to) {
+                        return Err(in_the_way(&to));
+                    }
+                    std::fs::rename(&from, &to)?;
+                }
+                renamed => renamed?,
+            }
         }
         std::fs::remove_dir(&folder)
     }
 
     /// Removes what was written, of an export that failed.
     pub fn discard(&self) {
-        let _ = std::fs::remove_dir_all(self.path_of_folder());
+        if self.lock.borrow().is_some() {
+            self.empty();
+            let _ = std::fs::remove_dir(self.path_of_folder());
+        }
     }
+}
+
+/// Tells whether a file has the content of another one, or is not there.
+fn is_same_content(new: &Path, there: &Path) -> bool {
+    let Ok(about) = there.symlink_metadata() else {
+        return true;
+    };
+    let is_as_long = new.metadata().is_ok_and(|m| m.len() == about.len());
+    about.is_file()
+        && is_as_long
+        && matches!((std::fs::read(new), std::fs::read(there)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// An error: a file that is not this export's is where a table is to go.
+fn in_the_way(place: &Path) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::AlreadyExists,
+        format!(
+            "{} is there already, and would be lost: move it away, name another folder with -o, or add --force to write over it",
+            place.display()
+        ),
+    )
 }
 
 /// Year, month, day and hour of seconds since 1970, UTC.
@@ -193,18 +260,29 @@ mod tests {
         let end = "ledger/date=2026-11-23/hour=13/host=a/1795436929000000000-00003.parquet";
         assert_eq!(ledger, root.join(end));
         write(&PARTITIONED[..4]);
-        assert!(partition.publish(time).is_err() && !ledger.exists());
+        assert!(partition.publish(time, false).is_err() && !ledger.exists());
         assert_eq!(partition.published(), None);
         // Once more, and again over what is there.
         for _ in 0..2 {
             write(&PARTITIONED);
-            partition.publish(time).unwrap();
+            partition.publish(time, false).unwrap();
             assert_eq!(partition.published().as_ref(), Some(&ledger));
             for table in PARTITIONED {
                 let there = std::fs::read_to_string(partition.place(table, time)).unwrap();
                 assert_eq!(there, table);
             }
         }
+        // Another's file stays, and nothing else is touched.
+        let kernels = partition.place("kernels", time);
+        std::fs::write(&kernels, "precious").unwrap();
+        std::fs::remove_file(&ledger).unwrap();
+        write(&PARTITIONED);
+        let refused = partition.publish(time, false).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert!(!ledger.exists());
+        assert_eq!(std::fs::read_to_string(&kernels).unwrap(), "precious");
+        partition.publish(time, true).unwrap();
+        assert_eq!(std::fs::read_to_string(&kernels).unwrap(), "kernels");
         write(&["operations"]);
         partition.discard();
         let hidden = { std::fs::read_dir(&root).unwrap().flatten() }

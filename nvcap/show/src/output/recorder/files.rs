@@ -1,11 +1,13 @@
 //! Files of a recording: one file, or numbered files, of which the oldest are removed (`--rotate`).
 
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::disk::{Disk, Request};
+use crate::output::file::{self, Place};
 use crate::output::message::tell;
 use crate::output::writer::Output;
 
@@ -15,8 +17,11 @@ const FRAME: usize = 1 << 20;
 const MOST_KEPT: u64 = 64 << 20;
 /// Time after which a next file that could not be created for lack of room is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Digits of a file's number.
+/// Digits of a file's number: at least, and at most.
 const DIGITS: usize = 5;
+const MOST_DIGITS: usize = 18;
+/// Names of a file that are tried while other programs take them.
+const TRIES: u32 = 1000;
 
 /// Condition on which the next numbered file is begun, and number of files that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +30,7 @@ pub struct Rotation {
     pub bytes: Option<u64>,
     /// Once the current file was begun this long ago.
     pub time: Option<Duration>,
-    /// So many files are kept, the one that is written included.
+    /// So many files of this recording are kept, the one that is written included. Files that others wrote stay.
     pub keep: Option<usize>,
 }
 
@@ -63,6 +68,12 @@ struct Numbered {
     names: Names,
     rotation: Rotation,
     number: u64,
+    /// Number of the file that was created to be the next.
+    created: u64,
+    /// The file that is written.
+    place: Option<Place>,
+    /// Files that this recording has written before, from the oldest on. No other is removed or renamed.
+    written: VecDeque<(u64, Place)>,
 }
 
 impl Files {
@@ -91,13 +102,20 @@ impl Files {
     /// When the first file cannot be created.
     pub fn numbered(path: &Path, rotation: Rotation, compressed: bool) -> io::Result<Self> {
         let names = Names::of(path);
-        let number = names.there().last().map_or(1, |last| last + 1);
-        let out = Output::file(&names.path(number))?;
+        let (number, out) = names.create(1)?;
+        if let (Some(keep), 2..) = (rotation.keep, number) {
+            tell(format_args!(
+                "there are files of an earlier recording: they stay, and {keep} files of this one are kept"
+            ));
+        }
         Ok(Self {
             numbered: Some(Numbered {
                 names,
                 rotation,
                 number,
+                created: number,
+                place: out.place(),
+                written: VecDeque::new(),
             }),
             ..Self::one(out, compressed)
         })
@@ -218,12 +236,16 @@ impl Files {
     /// # Errors
     /// When it cannot be created for another reason.
     pub(super) fn create_next(&mut self) -> io::Result<Option<Output>> {
-        let Some(numbered) = &self.numbered else {
+        let Some(numbered) = &mut self.numbered else {
             return Ok(None);
         };
-        let path = numbered.names.path(numbered.number + 1);
-        match Output::file(&path) {
-            Ok(next) => Ok(Some(next)),
+        let next = numbered.number + 1;
+        let path = numbered.names.path(next);
+        match numbered.names.create(next) {
+            Ok((number, next)) => {
+                numbered.created = number;
+                Ok(Some(next))
+            }
             Err(e) if is_full(&e) => {
                 if !self.told_of_next {
                     self.told_of_next = true;
@@ -252,12 +274,15 @@ impl Files {
         let Some(numbered) = &mut self.numbered else {
             return Ok(());
         };
-        let number = numbered.number + 1;
         self.told_of_next = false;
         self.unwritten += self.out.unshown();
-        self.out = next;
         let whole = numbered.names.path(numbered.number);
-        numbered.number = number;
+        let place = std::mem::replace(&mut numbered.place, next.place());
+        numbered
+            .written
+            .extend(place.map(|place| (numbered.number, place)));
+        numbered.number = numbered.created;
+        self.out = next;
         if let Some(told) = &self.told {
             told(&whole);
         }
@@ -286,52 +311,61 @@ impl Files {
     }
 
     /// Removes the oldest numbered files if there are more than [`Rotation::keep`].
-    pub(super) fn remove_old(&self) {
-        if let Some(numbered) = &self.numbered {
+    pub(super) fn remove_old(&mut self) {
+        if let Some(numbered) = &mut self.numbered {
             numbered.remove_old();
         }
     }
 
-    /// Renames all files but the one that is written, so that they are not removed.
+    /// Renames all files of this recording but the one that is written, so that they are not removed.
     pub(super) fn seal(&mut self) {
-        let Some(numbered) = &self.numbered else {
+        let Some(numbered) = &mut self.numbered else {
             return;
         };
         let mut sealed = 0;
-        for number in numbered.names.there() {
-            if number == numbered.number {
+        let mut last = None;
+        for (number, place) in std::mem::take(&mut numbered.written) {
+            if !place.is_there() {
                 continue;
             }
-            let (from, to) = (numbered.names.path(number), numbered.names.sealed(number));
-            match std::fs::rename(&from, &to) {
-                Ok(()) => sealed += 1,
-                Err(e) => tell(format_args!("cannot seal {}: {e}", from.display())),
+            let to = numbered.names.sealed(number);
+            match file::rename_to_new(&place.path, &to) {
+                Ok(()) => {
+                    sealed += 1;
+                    last = Some(to);
+                }
+                Err(e) => {
+                    tell(format_args!("cannot seal {}: {e}", place.path.display()));
+                    numbered.written.push_back((number, place));
+                }
             }
         }
         if let Some(disk) = &self.disk {
             disk.bring_names(&numbered.names.folder);
         }
-        let last = numbered.names.sealed(numbered.number.saturating_sub(1));
-        tell(format_args!(
-            "sealed: {sealed} files are kept, the last is {}",
-            last.display()
-        ));
+        match last {
+            Some(last) => tell(format_args!(
+                "sealed: {sealed} files are kept, the last is {}",
+                last.display()
+            )),
+            None => tell("sealed: 0 files, for none but the one that is written is there"),
+        }
     }
 }
 
 impl Numbered {
-    fn remove_old(&self) {
+    fn remove_old(&mut self) {
         let Some(keep) = self.rotation.keep else {
             return;
         };
+        // What was removed, renamed or replaced meanwhile is no longer this recording's.
+        self.written.retain(|(_, place)| place.is_there());
         // The current file counts as one that is kept, whether or not it exists yet.
-        let mut there = self.names.there();
-        there.retain(|n| *n != self.number);
         let most = keep.saturating_sub(1);
-        for number in &there[..there.len().saturating_sub(most)] {
-            let path = self.names.path(*number);
-            if let Err(e) = std::fs::remove_file(&path) {
-                tell(format_args!("cannot remove {}: {e}", path.display()));
+        let old = self.written.len().saturating_sub(most);
+        for (_, place) in self.written.drain(..old) {
+            if let Err(e) = std::fs::remove_file(&place.path) {
+                tell(format_args!("cannot remove {}: {e}", place.path.display()));
             }
         }
     }
@@ -391,6 +425,19 @@ impl Names {
         self.name(&format!(".{number:0DIGITS$}"))
     }
 
+    /// Creates a file of the first number from this one on that no file has, nor one that is there is before. The name is taken before
+    /// anything is written: another recording of this name takes others.
+    fn create(&self, from: u64) -> io::Result<(u64, Output)> {
+        for _ in 0..TRIES {
+            let number = self.there().last().map_or(from, |last| from.max(last + 1));
+            match Output::first(&self.path(number)) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                created => return Ok((number, created?)),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
     fn sealed(&self, number: u64) -> PathBuf {
         self.name(&format!(".{number:0DIGITS$}.sealed"))
     }
@@ -405,7 +452,8 @@ impl Names {
             let rest = name.strip_prefix(self.stem.as_encoded_bytes())?;
             let middle = rest.strip_suffix(self.ending.as_encoded_bytes())?;
             let digits = std::str::from_utf8(middle).ok()?.strip_prefix('.')?;
-            let all = digits.len() >= DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+            let all = (DIGITS..=MOST_DIGITS).contains(&digits.len())
+                && digits.bytes().all(|b| b.is_ascii_digit());
             all.then(|| digits.parse().ok())?
         };
         let mut all: Vec<u64> = { entries.flatten() }

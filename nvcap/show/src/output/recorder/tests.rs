@@ -177,6 +177,78 @@ fn files_follow_one_another_and_each_stands_alone() {
     assert!(folder.names().contains(&"run.00007.pcapng".to_owned()));
 }
 
+/// Two recordings of one name take names in turn, and neither removes, renames or writes over what it has not written.
+#[test]
+fn files_of_others_stay() {
+    static SEAL: AtomicBool = AtomicBool::new(false);
+    let folder = Folder::new("others");
+    let rotation = Rotation {
+        bytes: Some(20_000),
+        time: None,
+        keep: Some(2),
+    };
+    let at = |name: &str| folder.0.join(name);
+    let theirs = [
+        "run.00001.pcapng",
+        "run.00004.sealed.pcapng",
+        "run.99999999999999999999.pcapng",
+    ];
+    for name in theirs {
+        std::fs::write(at(name), "precious").unwrap();
+    }
+    let mut both = [0, 1].map(|_| {
+        let files = Files::numbered(&at("run.pcapng"), rotation, false).unwrap();
+        let recorder = recorder(files, false).sealing(&SEAL);
+        Pipeline::new(PipelineOptions::default(), vec![Box::new(recorder) as _])
+    });
+    for n in 0..60 {
+        for pipeline in &mut both {
+            pipeline.record(bytes(n, 1_000)).unwrap();
+        }
+    }
+    // One that is kept is replaced: what has its name now stays.
+    let last = folder
+        .names()
+        .into_iter()
+        .rev()
+        .find(|n| n.len() == 16)
+        .unwrap();
+    std::fs::remove_file(at(&last)).unwrap();
+    std::fs::write(at(&last), "precious").unwrap();
+    SEAL.store(true, Ordering::Relaxed);
+    for n in 60..200 {
+        for pipeline in &mut both {
+            pipeline.record(bytes(n, 1_000)).unwrap();
+        }
+    }
+    for pipeline in both {
+        let _ = pipeline.finish();
+    }
+    for name in theirs.into_iter().chain([&*last]) {
+        assert_eq!(std::fs::read(at(name)).unwrap(), b"precious", "{name}");
+    }
+    let mut seen = 0;
+    for name in folder.names() {
+        if theirs.contains(&&*name) || name == last {
+            continue;
+        }
+        let (records, errors) = read(std::fs::File::open(at(&name)).unwrap());
+        assert_eq!(errors, Vec::<String>::new(), "{name}");
+        let positions: Vec<u64> = { records.iter() }
+            .filter_map(|record| match record {
+                Record::Submission(s) => Some(s.position),
+                _ => None,
+            })
+            .collect();
+        let first = positions.first().copied().unwrap_or(0);
+        let is_whole = { positions.iter().zip(first..) }.all(|(a, b)| *a == b);
+        assert!(is_whole, "{name}: {positions:?}");
+        seen += 1;
+    }
+    // Two of each, and those that were sealed.
+    assert!(seen >= 4, "{:?}", folder.names());
+}
+
 /// Each complete file is reported once, before it is removed, and can be opened then; the last one is reported at the end.
 #[test]
 fn files_that_are_whole_are_told() {
