@@ -136,7 +136,7 @@ impl Recorded {
         }
         for look in looks() {
             let of = OfLook::new(&self.records, look.at.pid);
-            let places = ByMaps(scan::Places::new(&of.areas));
+            let places = ByMaps::new(&of.areas);
             let seen: Vec<UndecodedChannel<'_>> = { look.channels.iter() }
                 .filter_map(|c| of.seen(c))
                 .collect();
