@@ -15,7 +15,7 @@ use nvcap_decode::record::{
     Submission,
 };
 use nvcap_decode::wire::GpuVa;
-use nvcap_process::memory::{chip, maps::Area, scan};
+use nvcap_process::memory::{chip, maps::Area};
 use nvcap_process::procfs::tasks;
 
 impl Look {

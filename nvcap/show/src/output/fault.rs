@@ -97,7 +97,7 @@ pub(super) fn verdict(ledger: &Ledger) -> String {
 }
 
 /// The line of a fault.
-pub(super) fn line(f: &Fault) -> String {
+pub(crate) fn line(f: &Fault) -> String {
     let mut text = format!("FAULT Xid {}", f.code);
     if let Some(channel) = f.channel {
         let _ = write!(text, " on channel {}", channel.0);
@@ -127,7 +127,7 @@ fn suspect_json(s: &Suspect) -> Value {
         "channel": s.channel.0,
         "index": s.index,
         "kind": s.kind,
-        "program": s.program.map(|p| p.to_string()),
+        "program": s.program.map(|p| p.0),
         "kernel": kernel.map(|k| kernels::name(k).full.clone()),
         "kernel_mangled": kernel.map(|k| k.name.as_str()),
         "kernel_certain": kernel.map(|k| k.certain),
