@@ -174,6 +174,12 @@ impl Watched {
             userd: c.userd.or(before.and_then(|b| b.userd)),
             submits: before.is_some_and(|b| b.submits),
         };
+        // A channel that was at its place before is gone.
+        let is_at_its_place = |k: &Known| {
+            k.userd.is_some() && k.userd == known.userd || k.ring.is_some() && k.ring == known.ring
+        };
+        self.channels
+            .retain(|id, k| *id == c.id || !is_at_its_place(k));
         self.channels.insert(c.id, known);
         self.changed = Some(Instant::now());
         self.searched = 0;

@@ -124,11 +124,15 @@ fn a_recording_with_a_fault_says_it() {
             let events: Vec<&Value> = objects.iter().filter(|o| o["type"] == "fault").collect();
             assert_eq!(events.len(), usize::from(command == "decode"));
             for event in events {
-                assert_eq!(event["suspects"].as_array().map(Vec::len), Some(suspects.len()));
+                assert_eq!(
+                    event["suspects"].as_array().map(Vec::len),
+                    Some(suspects.len())
+                );
             }
         }
         let line = text(&nvcap(&["decode", &file]).stdout);
-        let wanted = "FAULT Xid 31 on channel 0 (token 0x0000b): a fault of the memory management unit";
+        let wanted =
+            "FAULT Xid 31 on channel 0 (token 0x0000b): a fault of the memory management unit";
         assert!(line.contains(wanted), "{line}");
     }
 }

@@ -7,7 +7,8 @@ use nvcap_decode::decode::event::{
 use nvcap_decode::decode::pcas::PcasAction;
 use nvcap_decode::hang::WaitMode;
 use nvcap_decode::hang::{
-    Analysis, ChannelState, RingState, Root, State, Step, Values, WorkKind, analyse, compare, unended,
+    Analysis, ChannelState, RingState, Root, State, Step, Values, WorkKind, analyse, compare,
+    unended,
 };
 use nvcap_decode::record::ChannelId;
 use nvcap_decode::wire::GpuVa;
@@ -425,7 +426,10 @@ fn suspects(of: ChannelState, pairs: &[(u64, u64)]) -> (Vec<u32>, bool) {
         Operation::Launch(l) => l.grid.map(|g| g[0]),
         _ => None,
     };
-    (found.works.iter().filter_map(grid).collect(), found.is_whole)
+    (
+        found.works.iter().filter_map(grid).collect(),
+        found.is_whole,
+    )
 }
 
 #[test]

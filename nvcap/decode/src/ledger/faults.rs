@@ -155,10 +155,7 @@ mod tests {
         // The same kernel twice, and the other channels of the group, which had no work.
         let again = fault(7, 31, 0, vec![suspect(0, 0x100), suspect(0, 0x100)]);
         let idle = fault(7, 31, 1, vec![]);
-        assert_eq!(
-            blamed(&[again, idle.clone()]),
-            [(7, 31, vec![0x100], true)]
-        );
+        assert_eq!(blamed(&[again, idle.clone()]), [(7, 31, vec![0x100], true)]);
         // Two kernels, none, and one where something could not be read.
         let two = fault(7, 31, 1, vec![suspect(1, 0x200)]);
         assert_eq!(
@@ -190,6 +187,9 @@ mod tests {
         for _ in 0..KEPT + 5 {
             faults.add(&fault(7, 31, 0, vec![]));
         }
-        assert_eq!((faults.kept().len(), faults.count()), (KEPT, KEPT as u64 + 5));
+        assert_eq!(
+            (faults.kept().len(), faults.count()),
+            (KEPT, KEPT as u64 + 5)
+        );
     }
 }

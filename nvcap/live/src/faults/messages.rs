@@ -122,9 +122,9 @@ impl Messages {
                 fault.message = Some(Box::new(p.xid.clone()));
                 return false;
             }
-            !told.iter().any(|t| {
-                (t.pid, t.code) == (p.pid, p.xid.code) && is_same(t.channel, p.channel)
-            })
+            !told
+                .iter()
+                .any(|t| (t.pid, t.code) == (p.pid, p.xid.code) && is_same(t.channel, p.channel))
         });
     }
 
@@ -186,11 +186,7 @@ impl Messages {
 }
 
 /// For a message about the process that has these channels: the channel, where it can only be one. `None` for other messages.
-fn about(
-    xid: &Xid,
-    pid: u32,
-    channels: &BTreeMap<ChannelId, Known>,
-) -> Option<Option<ChannelId>> {
+fn about(xid: &Xid, pid: u32, channels: &BTreeMap<ChannelId, Known>) -> Option<Option<ChannelId>> {
     let is_named = xid.process() == Some(pid);
     if xid.process().is_some() && !is_named {
         return None;

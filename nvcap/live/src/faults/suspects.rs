@@ -99,8 +99,8 @@ impl Rings {
                 continue;
             }
             any = true;
-            let is_read = seen.unreadable == 0 && seen.elsewhere == 0 && !seen.ring_gone;
-            let Some(judged) = self.analysis.of(state.id).filter(|_| is_read) else {
+            let judged = self.analysis.of(state.id);
+            let Some(judged) = judged.filter(|_| !seen.ring_gone) else {
                 only_these = false;
                 continue;
             };

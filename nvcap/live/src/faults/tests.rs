@@ -93,7 +93,9 @@ fn the_same_fault_of_both_sources_is_one() {
     assert!(messages.alone(&processes, now, |_| false).is_empty());
     let mut told = faults(NOBODY, &known, &all, &all[1..], None);
     messages.join(&mut told, now);
-    let [fault] = &told[..] else { panic!("{told:?}") };
+    let [fault] = &told[..] else {
+        panic!("{told:?}")
+    };
     assert_eq!(
         (fault.source, fault.channel),
         (FaultSource::Both, Some(ChannelId(1)))
@@ -108,7 +110,9 @@ fn the_same_fault_of_both_sources_is_one() {
     messages.take(&processes, later);
     messages.join(&mut Vec::new(), later);
     let alone = messages.alone(&processes, later, |pid| pid == NOBODY);
-    let [fault] = &alone[..] else { panic!("{alone:?}") };
+    let [fault] = &alone[..] else {
+        panic!("{alone:?}")
+    };
     assert_eq!(
         (fault.source, fault.code, fault.channel, fault.only_these),
         (FaultSource::KernelLog, 13, Some(ChannelId(0)), false)

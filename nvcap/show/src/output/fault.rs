@@ -21,9 +21,7 @@ const BLAMES: usize = 3;
 fn suspect(s: &Suspect) -> String {
     match (s.kind, &s.kernel, s.program) {
         (SuspectKind::Copy, ..) => "a copy".to_owned(),
-        (_, Some(kernel), _) if kernel.certain => {
-            Plain(&kernels::name(kernel).full).to_string()
-        }
+        (_, Some(kernel), _) if kernel.certain => Plain(&kernels::name(kernel).full).to_string(),
         (_, _, Some(program)) => format!("the kernel at {program:#x}"),
         (_, _, None) => "a kernel that is not known".to_owned(),
     }
@@ -104,7 +102,10 @@ pub(crate) fn line(f: &Fault) -> String {
     }
     match (f.token, f.assumed) {
         (Some(token), true) => {
-            let _ = write!(text, " (token {token:#07x}, by the order of error notifiers)");
+            let _ = write!(
+                text,
+                " (token {token:#07x}, by the order of error notifiers)"
+            );
         }
         (Some(token), false) => {
             let _ = write!(text, " (token {token:#07x})");
