@@ -159,6 +159,16 @@ local schema = {
         { 7, "hardware_channel", "n" }, { 8, "channels", "n" }, { 9, "text", "t" }, { 10, "gpu_instance", "n" },
         { 11, "compute_instance", "n" },
     },
+    Fault = {
+        { 1, "at", "At" }, { 2, "source", "t" }, { 3, "code", "n" }, { 4, ".channel", "n" }, { 5, "assumed", "b" },
+        { 6, ".token", "w" }, { 7, "notification", "Notification" }, { 8, "message", "Xid" }, { 9, "suspects", "Suspect" },
+        { 10, "only_these", "b" },
+    },
+    Notification = { { 1, "time", "n" }, { 2, "info32", "n" }, { 3, "info16", "n" }, { 4, "status", "n" } },
+    Suspect = {
+        { 1, "channel", "n" }, { 2, "index", "n" }, { 3, "kind", "t" }, { 4, "program", "x" }, { 5, "grid", "n" },
+        { 6, "block", "n" },
+    },
     Look = {
         { 1, "at", "At" }, { 2, "took_ns", "n" }, { 3, "finding_ns", "n" }, { 4, "reading_ns", "n" }, { 5, "rank", "n" },
         { 6, "python", "t" }, { 7, "unused", "n" }, { 8, "notes", "t" }, { 9, "memory", "MemoryRange" },
@@ -177,7 +187,7 @@ local DECODED = 100
 local kinds = {
     [0] = "Trace", "Ioctl", "Mapping", "Unmapping", "Process", "Channel", "Submission", "Gpu", "Image", "Kernel", "Stack",
     "Stamps", "Loss", "Calls", "Idle", "End", "Continued",
-    "Look", "Passed",
+    "Look", "Passed", "Fault",
 }
 
 local function key_of(message, key)
@@ -747,6 +757,10 @@ local infos = {
     Continued = function() return "goes on in another file" end,
     Look = function(t) return "a look at a process, " .. t("look.took_ns") .. " ns" end,
     Ioctl = function(t) return "ioctl " .. t("ioctl.request") end,
+    Fault = function(t, seen)
+        local of = seen["channel"] and " on channel " .. t("channel") or ""
+        return "FAULT Xid " .. t("fault.code") .. of
+    end,
     Passed = function(t)
         return "passed over " .. t("passed.entries") .. " entries of channel " .. t("channel") .. " (" .. t("passed.why") .. ")"
     end,

@@ -8,14 +8,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::decode::{Counts, event::Engine};
-use crate::record::{ChannelId, Life, Loss, Lost, Record, RecordKind};
+use crate::record::{ChannelId, Fault, Life, Loss, Lost, Record, RecordKind};
 
 mod channel;
+mod faults;
 mod observed;
 mod trapped;
 mod understanding;
 
 pub use channel::ChannelLedger;
+pub use faults::Blame;
+use faults::Faults;
 pub use observed::{Margin, Observed, ReaderCost};
 pub use trapped::{Captured, Windows};
 pub use trapped::{Duty, Estimate, Trapped};
@@ -33,6 +36,8 @@ pub const STATUS_LOST: u8 = 3;
 pub const STATUS_NO_GPU: u8 = 4;
 /// Exit status of a complete trace with something that could not be understood.
 pub const STATUS_NOT_UNDERSTOOD: u8 = 5;
+/// Exit status of a complete trace of a process for which the GPU faulted.
+pub const STATUS_FAULTED: u8 = 6;
 
 /// The most reasons for untraced things that are kept in words; the others are counted.
 const REASONS_KEPT: usize = 64;
@@ -109,6 +114,7 @@ pub struct Ledger {
     stacks_lost: u64,
     stack_sample: Option<(u32, u64)>,
     left_out_of_stacks: BTreeMap<String, u64>,
+    faults: Faults,
 }
 
 impl Ledger {
@@ -128,6 +134,7 @@ impl Ledger {
                 | Record::Channel(_)
                 | Record::Submission(_)
                 | Record::Skipped(_)
+                | Record::Fault(_)
         );
         match record {
             Record::Submission(s) => {
@@ -153,6 +160,7 @@ impl Ledger {
                 }
             }
             Record::Stack(_) => self.stacks += 1,
+            Record::Fault(f) => self.faults.add(f),
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name } => {
                     self.names.insert(p.at.pid, name.clone());
@@ -253,6 +261,29 @@ impl Ledger {
                 }),
             }
         }
+    }
+
+    /// Faults of the GPU, in the order in which they came: as many as are kept.
+    #[must_use]
+    pub fn faults(&self) -> &[Fault] {
+        self.faults.kept()
+    }
+
+    /// Number of all faults.
+    #[must_use]
+    pub fn fault_count(&self) -> u64 {
+        self.faults.count()
+    }
+
+    /// What the faults are blamed on: one for each process and kind of fault.
+    #[must_use]
+    pub fn blames(&self) -> Vec<Blame<'_>> {
+        self.faults.blames()
+    }
+
+    /// Completes each fault that is kept: `complete` gives the kernels of its suspects.
+    pub fn name_suspects(&mut self, complete: impl FnMut(&mut Fault)) {
+        self.faults.each(complete);
     }
 
     /// Adds the engine that a channel feeds, found in the stream where the channel's record did not give it.
@@ -435,12 +466,14 @@ impl Ledger {
         Some(all)
     }
 
-    /// The exit status of this verdict: [`STATUS_COMPLETE`], [`STATUS_LOST`], [`STATUS_NO_GPU`] or [`STATUS_NOT_UNDERSTOOD`].
+    /// The exit status of this verdict: [`STATUS_COMPLETE`], [`STATUS_LOST`], [`STATUS_NO_GPU`], [`STATUS_FAULTED`] or
+    /// [`STATUS_NOT_UNDERSTOOD`].
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match &self.understood {
             _ if !self.is_complete() => STATUS_LOST,
             _ if self.without_gpu().is_some() => STATUS_NO_GPU,
+            _ if self.fault_count() > 0 => STATUS_FAULTED,
             Some(u) if !u.is_whole() => STATUS_NOT_UNDERSTOOD,
             _ => STATUS_COMPLETE,
         }

@@ -31,6 +31,7 @@
 //! assert_eq!(record.at().time(), Some(1_000));
 //! ```
 
+mod fault;
 mod identity;
 mod loss;
 mod skipped;
@@ -38,6 +39,7 @@ mod snapshot;
 mod stack;
 mod thread_stack;
 
+pub use fault::{Fault, FaultSource, Notification, Suspect, SuspectKind};
 pub use identity::{Container, Identity, Pod, UsedGpu};
 pub use loss::{Loss, Lost, RecordKind};
 pub use skipped::{Skipped, SkippedWhy};
@@ -536,6 +538,8 @@ pub enum Record {
     Skipped(Skipped),
     /// Snapshot of a process, beside its rings' newest entries.
     Snapshot(Box<ProcessSnapshot>),
+    /// A fault of the GPU.
+    Fault(Box<Fault>),
 }
 
 impl Record {
@@ -557,6 +561,7 @@ impl Record {
             Self::Loss(r) => r.at,
             Self::Skipped(r) => r.at,
             Self::Snapshot(r) => r.at,
+            Self::Fault(r) => r.at,
         }
     }
     /// The approximate bytes that it takes while it waits to be decoded.

@@ -5,6 +5,7 @@
 
 pub mod arrivals;
 pub mod enrich;
+mod faults;
 pub mod how;
 pub mod observe;
 pub mod run;

@@ -15,18 +15,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvcap_decode::decode::{
-    self, Decoder, Places, Wants,
-    defaults::Chip,
-    event::{ChipBy, Engine, Place},
-};
+use nvcap_decode::decode::{Decoder, Places, defaults::Chip, event::ChipBy};
 use nvcap_decode::hang::{self, ChannelFacts, ChannelState, ProcessReport, Report, Root, Values};
-use nvcap_decode::record::{Channel, ChannelId, Device, Kernel, QmdCopy, Record, Submission};
+use nvcap_decode::record::{ChannelId, Kernel, QmdCopy, Record};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::clock;
 use nvcap_process::memory::{
     captured::{ChannelSnapshot, KnownRing, SnapshotOptions},
-    chip, feeds, maps, scan,
+    chip,
+    decoded::{ByMaps, UndecodedChannel, decoded, decoder, read_values},
+    maps, scan,
     snapshot::{self, Snapshot},
 };
 use nvcap_process::procfs::{
@@ -34,9 +32,6 @@ use nvcap_process::procfs::{
     mem::Memory,
     tasks::{self, Task},
 };
-
-/// The most semaphores whose values are read: bounds the time of a look.
-const MOST_SEMAPHORES: usize = 65_536;
 
 /// For how long the channels of a process are read again while something of them is missing: the time in which a PyTorch
 /// training on an H200 fills a ring (60 entries a ms), for its pushbuffer memory starts over about as often.
@@ -66,32 +61,6 @@ pub struct DumpOptions {
     pub qmd_copies: fn(u32) -> Vec<QmdCopy>,
     /// Gives the kernels of a process's programs, each with the registers of its launch.
     pub kernels: FindKernels,
-}
-
-/// A channel of a look, to be decoded.
-struct UndecodedChannel<'a> {
-    channel: &'a Channel,
-    get: u32,
-    put: u32,
-    /// Entries of its ring.
-    entries: u32,
-    /// The ring's first entries, where they are not among the newest.
-    first: &'a [Submission],
-    /// Its newest entries.
-    newest: &'a [Submission],
-}
-
-impl<'a> From<&'a ChannelSnapshot> for UndecodedChannel<'a> {
-    fn from(seen: &'a ChannelSnapshot) -> Self {
-        Self {
-            channel: &seen.channel,
-            get: seen.get,
-            put: seen.put,
-            entries: seen.found.entries,
-            first: &seen.first,
-            newest: &seen.submissions,
-        }
-    }
 }
 
 impl DumpOptions {
@@ -223,7 +192,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
         match take(*pid, next, options.of_process(before)) {
             Ok((memory, snapshot)) => {
                 next += snapshot.channels.len() as u32;
-                let places = ByMaps(scan::Places::new(&snapshot.areas));
+                let places = ByMaps::new(&snapshot.areas);
                 let seen: Vec<UndecodedChannel<'_>> =
                     snapshot.channels.iter().map(Into::into).collect();
                 let qmd_copies = || (options.qmd_copies)(*pid);
@@ -241,7 +210,12 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
         }
     }
     taken.kernels = name_kernels(&mut look.rings.channels, options);
-    taken.semaphores = values(&look.rings, &taken.processes);
+    let semaphores = hang::addresses(&look.rings);
+    for of in &taken.processes {
+        let places = scan::Places::new(&of.snapshot.areas);
+        let pid = of.snapshot.pid;
+        read_values(&of.memory, &places, pid, &semaphores, &mut taken.semaphores);
+    }
     taken.read_ns = clock::now();
     look.analysis = hang::analyse(&look.rings, &taken.semaphores);
     Look {
@@ -249,18 +223,6 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
         refused,
         taken,
     }
-}
-
-fn decoder(chip: Option<&'static Chip>) -> Decoder {
-    Decoder::new(decode::DecodeOptions {
-        wants: Wants {
-            entries: false,
-            methods: false,
-            operations: true,
-        },
-        chip,
-        ..decode::DecodeOptions::default()
-    })
 }
 
 /// The same look as records, for the pipeline that all sources feed.
@@ -317,50 +279,6 @@ fn set_kernels(channels: &mut [ChannelState], kernels: &HashMap<(u32, GpuVa), Ar
     }
 }
 
-/// Address lookup by the mappings alone.
-struct ByMaps<'a>(scan::Places<'a>);
-
-impl Places for ByMaps<'_> {
-    fn place(&self, _: u32, va: GpuVa) -> Option<Place> {
-        match self.0.at(va.0)?.device() {
-            Some(Device::Control) | None => Some(Place::Host),
-            Some(Device::Gpu(_)) => Some(Place::Device),
-            // Managed memory migrates.
-            Some(_) => None,
-        }
-    }
-}
-
-fn decoded(
-    decoder: &mut Decoder,
-    pid: u32,
-    channels: &[UndecodedChannel<'_>],
-    places: &dyn Places,
-) -> Vec<ChannelState> {
-    // The beginnings of rings first: a class bound by one channel tells the chip of all of them.
-    for seen in channels {
-        decoder.channel(seen.channel);
-        decoder.engine(seen.channel.id, engine(seen));
-        for s in seen.first {
-            let context = decoder.context(s, 0);
-            decoder.submission(s, &context, places, &mut |_| {});
-        }
-    }
-    let mut scenes = Vec::new();
-    for seen in channels {
-        let mut scene = ChannelState::new(seen.channel.id, pid, seen.get, seen.put, seen.entries);
-        scene.gpu = seen.channel.gpu;
-        scene.token = seen.channel.token;
-        scene.engine = engine(seen);
-        for s in seen.newest {
-            let context = decoder.context(s, 0);
-            scene.decode(decoder, &context, places, s);
-        }
-        scenes.push(scene);
-    }
-    scenes
-}
-
 /// Decodes as [`decoded`] does, then looks for graphs whose QMDs were written before the rings' oldest entries in memory images.
 /// Returns those too, where they were looked for.
 fn decoded_with_qmd_copies(
@@ -383,10 +301,6 @@ fn decoded_with_qmd_copies(
         decoder.qmd_copy(pid, copy.address, &copy.bytes);
     }
     (decoded(decoder, pid, channels, places), Some(qmd_copies))
-}
-
-fn engine(seen: &UndecodedChannel<'_>) -> Engine {
-    feeds::engine(seen.first.iter().chain(seen.newest))
 }
 
 fn thread(task: Task) -> hang::Thread {
@@ -495,26 +409,6 @@ fn facts(seen: &ChannelSnapshot) -> ChannelFacts {
         elsewhere: seen.elsewhere,
         ring_gone: seen.ring_gone,
     }
-}
-
-/// The values of the semaphores that the analysis asks for.
-fn values(scene: &hang::RingState, processes: &[OfProcess]) -> Values {
-    let mut values = Values::default();
-    let addresses = hang::addresses(scene);
-    for OfProcess {
-        memory, snapshot, ..
-    } in processes
-    {
-        let places = scan::Places::new(&snapshot.areas);
-        let pid = snapshot.pid;
-        let of = addresses.iter().filter(|(p, _)| *p == pid);
-        for (_, address) in of.take(MOST_SEMAPHORES) {
-            if let Some(value) = snapshot::read_semaphore(memory, &places, address.0) {
-                values.set(pid, *address, value);
-            }
-        }
-    }
-    values
 }
 
 /// Tells whether two channels of different looks are the same one.

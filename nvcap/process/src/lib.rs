@@ -22,3 +22,4 @@ pub mod rights;
 pub mod signals;
 pub mod stacks;
 pub mod user;
+pub mod xids;

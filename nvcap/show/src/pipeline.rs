@@ -291,7 +291,7 @@ impl<'a> Pipeline<'a> {
     /// Decodes and shows a record whose turn it is.
     fn take(&mut self, taken: Taken) -> io::Result<()> {
         let Taken {
-            record,
+            mut record,
             parts,
             load,
         } = taken;
@@ -303,6 +303,9 @@ impl<'a> Pipeline<'a> {
             sink.before(&record, &self.model)?;
         }
         let _ = self.model.record(&record);
+        if let Record::Fault(f) = &mut record {
+            self.decoder.name_suspects(f);
+        }
         match &record {
             Record::Process(p) => self.lives.note(p),
             Record::Channel(c) => self.channel(c),
@@ -317,6 +320,7 @@ impl<'a> Pipeline<'a> {
             | Record::Stamps(_)
             | Record::Snapshot(_)
             | Record::Skipped(_)
+            | Record::Fault(_)
             | Record::Loss(_) => {}
         }
         // Waiting replays of a process come before its end.
@@ -324,6 +328,7 @@ impl<'a> Pipeline<'a> {
             && matches!(p.life, Life::Exit { process: true } | Life::Exec { .. })
         {
             self.emit_replays(Some(Some(p.at.pid)))?;
+            self.ledger.name_suspects(|f| self.decoder.name_suspects(f));
             self.decoder.forget_process_before(p.at.pid, p.at.time_ns);
             // What runs after an exec has been noted already: only an end is behind everything.
             if let (Some(times), Life::Exit { .. }) = (&mut self.times, &p.life) {
@@ -520,6 +525,7 @@ impl<'a> Pipeline<'a> {
         self.emit_replays(Some(None))?;
         // Writing the buffers may fail (a full disk), and the ledger must know before it is shown.
         self.flush()?;
+        self.ledger.name_suspects(|f| self.decoder.name_suspects(f));
         if !self.deaf && self.decoder.wants().operations {
             self.ledger.understand(self.decoder.counts());
         }

@@ -16,7 +16,7 @@ Examples:
   xz -dc run.orc.xz | nvcap decode -             from standard input
 
 Exit status: 0 complete, 1 error, 2 usage, 3 the capture lacks something, 5 complete, but not all
-was understood (the ledger says what).";
+was understood (the ledger says what), 6 complete, and the GPU faulted (the verdict says where).";
 
 /// A capture and how to show it.
 #[derive(clap::Args, Debug)]

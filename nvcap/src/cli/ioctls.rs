@@ -120,6 +120,7 @@ fn concerns_calls(record: &Record) -> bool {
         | Record::QmdCopy(_)
         | Record::Kernel(_)
         | Record::Stamps(_)
+        | Record::Fault(_)
         | Record::Snapshot(_) => false,
         Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Untraced { .. }),
         _ => true,

@@ -93,9 +93,10 @@ Exit status:
   3  something was lost: the ledger says what and how much
   4  no traced process used a GPU
   5  complete, but not all was understood: the ledger says what
+  6  complete, and the GPU faulted: the verdict says which error, and in which kernel
 nvcap dump and nvcap diff have statuses of their own beside these (nvcap dump --help).
 With --exit-with-child the traced command's own status is passed on where the trace is complete
-or no GPU was used.
+or no GPU was used, and where the GPU faulted and the command failed.
 
 Where output goes:
   Of a command that nvcap starts, standard output is its own: events go to standard error, or

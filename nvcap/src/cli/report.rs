@@ -29,7 +29,8 @@ has names, sizes and times, and no users' data (no arguments, no patterns, no by
 docs/report.md says what is on it.
 
 Exit status: 0 complete, 1 error, 2 usage, 3 the recording lacks something or reading was
-interrupted, 5 complete, but not all was understood (the page says what).";
+interrupted, 5 complete, but not all was understood (the page says what),
+6 complete, and the GPU faulted (the verdict says where).";
 
 /// A recording and its page.
 #[derive(clap::Args, Debug)]

@@ -25,7 +25,8 @@ Examples:
 docs/stats.md says how each number is made. Of a live trace, -s shows a part (nvcap -s -p PID).
 
 Exit status: 0 complete, 1 error, 2 usage, 3 the recording lacks something or reading was
-interrupted, 5 complete, but not all was understood (the ledger says what).";
+interrupted, 5 complete, but not all was understood (the ledger says what),
+6 complete, and the GPU faulted (the verdict says where).";
 
 /// A recording and how it is summed up.
 #[derive(clap::Args, Debug)]

@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 
-use nvcap_decode::ledger::{STATUS_COMPLETE, STATUS_NO_GPU, Trapped};
+use nvcap_decode::ledger::{STATUS_COMPLETE, STATUS_FAULTED, STATUS_NO_GPU, Trapped};
 use nvcap_decode::record::{At, Loss, Lost, Record};
 use nvcap_live::trap::live::End;
 use nvcap_show::output::message::tell;
@@ -51,7 +51,14 @@ pub(super) fn end(passes_on: bool, child: Option<ExitStatus>, status: u8) -> Exi
     if !child.success() {
         tell(format_args!("the command ended with {child}"));
     }
-    if passes_on && (status == STATUS_COMPLETE || status == STATUS_NO_GPU) {
+    let passes_on = passes_on
+        && match status {
+            STATUS_COMPLETE | STATUS_NO_GPU => true,
+            // A command that went well has not noticed.
+            STATUS_FAULTED => !child.success(),
+            _ => false,
+        };
+    if passes_on {
         // As a shell tells it: 128 and the signal's number.
         let code = child
             .code()

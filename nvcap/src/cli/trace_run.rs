@@ -164,7 +164,7 @@ fn options(args: &Args, given: ChannelsFile, stacks: Option<StackQueue>) -> Live
                 StopArg::Always => StopAtExit::Always,
                 StopArg::Never => StopAtExit::Never,
             },
-            hold_ends: !args.no_names,
+            hold_ends: true,
         },
     }
 }

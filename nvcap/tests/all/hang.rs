@@ -8,6 +8,7 @@ use nvcap_decode::decode::pcas::PcasAction;
 use nvcap_decode::hang::WaitMode;
 use nvcap_decode::hang::{
     Analysis, ChannelState, RingState, Root, State, Step, Values, WorkKind, analyse, compare,
+    unended,
 };
 use nvcap_decode::record::ChannelId;
 use nvcap_decode::wire::GpuVa;
@@ -413,6 +414,108 @@ fn without_values_nothing_is_claimed() {
     assert!(!a.channels[0].running.as_ref().unwrap().certain);
     let wait = a.channels[1].wait.as_ref().unwrap();
     assert_eq!((wait.value, root(&a, 1)), (None, Some(Root::Unknown)));
+}
+
+/// Kernels of a channel that may have faulted, by their grids, and whether they are all.
+fn suspects(of: ChannelState, pairs: &[(u64, u64)]) -> (Vec<u32>, bool) {
+    let values = values(pairs);
+    let scene = RingState { channels: vec![of] };
+    let analysis = analyse(&scene, &values);
+    let found = unended(&scene.channels[0], &analysis.channels[0], &values);
+    let grid = |(_, op): &(&Step, &Operation)| match op {
+        Operation::Launch(l) => l.grid.map(|g| g[0]),
+        _ => None,
+    };
+    (
+        found.works.iter().filter_map(grid).collect(),
+        found.is_whole,
+    )
+}
+
+#[test]
+fn suspects_are_kernels_whose_end_is_not_proven() {
+    const END: u64 = 0x2_0463_7000;
+    let end = |n: u64, payload| {
+        vec![QmdRelease {
+            address: GpuVa(END + 4 * n),
+            payload,
+        }]
+    };
+    // The front end is past all; the second kernel has not released.
+    let steps = || {
+        vec![
+            vec![kernel(1, end(0, 6))],
+            vec![kernel(2, end(1, 6))],
+            vec![kernel(3, end(2, 6))],
+        ]
+    };
+    let ends = |a, b, c| [(line(0), 3), (END, a), (END + 4, b), (END + 8, c)];
+    assert_eq!(
+        suspects(channel(0, 3, steps()), &ends(6, 5, 6)),
+        (vec![2], true)
+    );
+    assert_eq!(
+        suspects(channel(0, 3, steps()), &ends(6, 5, 5)),
+        (vec![2, 3], true)
+    );
+    assert_eq!(
+        suspects(channel(0, 3, steps()), &ends(6, 6, 6)),
+        (vec![], true)
+    );
+    // Without releases of their own all but the newest have ended: the works of a channel run one after the other.
+    let plain = vec![vec![kernel(1, vec![])], vec![kernel(2, vec![])]];
+    assert_eq!(
+        suspects(channel(0, 2, plain.clone()), &[(line(0), 2)]),
+        (vec![2], true)
+    );
+    // The first is not passed; the second is fetched too.
+    assert_eq!(
+        suspects(channel(0, 2, plain), &[(line(0), 0)]),
+        (vec![1, 2], true)
+    );
+}
+
+#[test]
+fn what_waits_has_not_begun_and_what_is_not_read_is_said() {
+    const END: u64 = 0x2_0463_7000;
+    let release = vec![QmdRelease {
+        address: GpuVa(END),
+        payload: 6,
+    }];
+    let steps = vec![
+        vec![],
+        vec![kernel(1, release)],
+        vec![acquire(END, 6), kernel(2, vec![])],
+        vec![kernel(3, vec![])],
+    ];
+    let pairs = [(line(0), 2), (END, 5)];
+    // Fetched and not, what stands behind the wait is none.
+    for get in [3, 4] {
+        let found = suspects(channel(0, get, steps.clone()), &pairs);
+        assert_eq!(found, (vec![1], true), "{get}");
+    }
+    // The step at GP_GET may have begun where nothing is waited for.
+    let plain = vec![vec![], vec![kernel(1, vec![])], vec![kernel(2, vec![])]];
+    let found = suspects(channel(0, 1, plain.clone()), &[(line(0), 1)]);
+    assert_eq!(found, (vec![1], true));
+    // Something that could not be read, or where decoding stopped; and a gap.
+    let mut holed = channel(0, 3, plain.clone());
+    holed.steps[2].missing = 4;
+    let all = [(line(0), 2)];
+    assert_eq!(suspects(holed, &all), (vec![1, 2], false));
+    let mut gap = channel(0, 3, plain.clone());
+    gap.steps.remove(1);
+    assert!(!suspects(gap, &[(line(0), 1)]).1);
+    // A ring whose beginning is not known, and no semaphore that was read.
+    let mut later = channel(0, 3, plain);
+    later.steps.remove(0);
+    assert!(!suspects(later, &[]).1);
+    // A launch whose QMD was not seen.
+    let mut unresolved = kernel(1, vec![]);
+    if let Operation::Launch(l) = &mut unresolved {
+        (l.kind, l.program) = (LaunchKind::Unresolved, None);
+    }
+    assert!(!suspects(channel(0, 1, vec![vec![unresolved]]), &[(line(0), 1)]).1);
 }
 
 #[test]

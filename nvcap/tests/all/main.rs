@@ -9,6 +9,7 @@ mod driver_common;
 mod cli_code;
 mod cli_driver;
 mod cli_export;
+mod cli_faults;
 mod cli_files;
 mod cli_formats;
 mod cli_loads;

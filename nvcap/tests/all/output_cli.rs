@@ -327,7 +327,8 @@ fn the_version_says_what_was_built() {
 #[test]
 fn help_and_documents_have_every_status() {
     use nvcap_decode::ledger::{
-        STATUS_COMPLETE, STATUS_ERROR, STATUS_LOST, STATUS_NOT_UNDERSTOOD, STATUS_USAGE,
+        STATUS_COMPLETE, STATUS_ERROR, STATUS_FAULTED, STATUS_LOST, STATUS_NOT_UNDERSTOOD,
+        STATUS_USAGE,
     };
 
     let help = text(&nvcap(&["--help"]).stdout);
@@ -339,6 +340,7 @@ fn help_and_documents_have_every_status() {
         STATUS_USAGE,
         STATUS_LOST,
         STATUS_NOT_UNDERSTOOD,
+        STATUS_FAULTED,
     ] {
         assert!(statuses.contains(&format!("\n  {status}  ")), "{status}");
         for document in ["README.md", "docs/output.md"] {

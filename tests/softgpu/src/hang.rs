@@ -13,6 +13,7 @@ use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::decode::view::View;
 
 use crate::form::{self, acquire};
+use crate::kernels;
 use crate::layout::{Channel, EVENTS, Unit};
 use crate::memory::Memory;
 use crate::plan::Plan;
@@ -32,6 +33,14 @@ pub enum Hang {
     Wait,
     /// Two channels that wait for each other.
     Cycle,
+    /// A fault: a kernel each on so many channels of compute that does not end, and the driver has stopped these channels with an error
+    /// of this number.
+    Fault {
+        /// The number of the Xid.
+        code: u32,
+        /// Channels.
+        channels: usize,
+    },
     /// No hang: kernels of 50 ms one after the other, until the process is ended.
     Slow,
 }
@@ -42,6 +51,8 @@ pub const QUEUED: u64 = 5;
 pub const GRID: [u32; 3] = [7, 5, 3];
 /// Its block.
 pub const BLOCK: [u32; 3] = [32, 4, 2];
+/// Number of the function whose kernel faults first, of those that have names.
+pub const FAULTING: u64 = 3;
 /// Its program's address.
 pub const PROGRAM: u64 = 0x7f4f_4f7a_0a00;
 /// The semaphore that nobody releases.
@@ -57,16 +68,21 @@ pub const fn end_of(n: u64) -> (u64, u32) {
 
 /// A kernel's launch, its constant bank and QMD written inline before it. It releases `end` at its end.
 fn launch(pb: &mut Pushbuffer, number: u64, end: Option<(u64, u32)>) {
+    launch_of(pb, number, (PROGRAM + 0x100 * number, 24), end);
+}
+
+/// The launch of a program with so many registers.
+fn launch_of(pb: &mut Pushbuffer, number: u64, program: (u64, u32), end: Option<(u64, u32)>) {
     let qmd = 0x2_04f0_0000 + 0x800 * (number % 64);
     let constants = 0x7f4f_4e30_0000 + 0x1000 * (number % 64);
     let fields = View {
         version: (4, 0),
         grid: GRID,
         block: BLOCK,
-        registers: 24,
+        registers: program.1,
         shared_bytes: 1024,
         barriers: 1,
-        program: GpuVa(PROGRAM + 0x100 * number),
+        program: GpuVa(program.0),
         constant_banks: vec![ConstantBank {
             index: 0,
             address: GpuVa(constants),
@@ -117,6 +133,33 @@ fn submit(
     (payload, position)
 }
 
+/// Launches on `channels` channels of compute a kernel that does not end, and stops these channels as the driver does. With functions that
+/// have names the kernels are those from [`FAULTING`] on.
+fn fault(plan: &Plan, memory: &Memory, code: u32, channels: usize) -> Result<String> {
+    let all = plan.channels.iter();
+    let compute = all.filter(|c| c.gpu == 0 && c.unit() == Unit::Compute);
+    let all: Vec<Channel> = compute.take(channels).copied().collect();
+    anyhow::ensure!(all.len() == channels, "--fault needs more channels");
+    let mut text = format!("faulted code={code} channels=");
+    for (n, channel) in (0..).zip(&all) {
+        let (end, ended) = end_of(n);
+        memory.release(end, ended - 1);
+        let number = FAULTING + n;
+        let program = match plan.shape.kernels {
+            true => (kernels::program(number), kernels::registers(number)),
+            false => (PROGRAM + 0x100 * n, 24),
+        };
+        let words = |pb: &mut Pushbuffer, _| launch_of(pb, n, program, Some(end_of(n)));
+        let (payload, _) = submit(memory, *channel, true, words);
+        memory.release(semaphore(*channel), payload);
+        text.push_str(&format!("{:#x},", channel.token()));
+    }
+    for channel in all {
+        memory.fault(channel, code);
+    }
+    Ok(text)
+}
+
 /// Hangs; returns a description.
 pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
     let of = |unit, n| {
@@ -130,6 +173,7 @@ pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
     };
     let (a, b) = (of(Unit::Compute, 0)?, of(Unit::Compute, 1)?);
     let text = match kind {
+        Hang::Fault { code, channels } => fault(plan, memory, code, channels)?,
         Hang::Spin | Hang::Lost => {
             let (end, ended) = end_of(0);
             for n in 0..=QUEUED {

@@ -42,6 +42,13 @@ struct Args {
     /// With --files: after the last submission, hang this way and say "hung" and what hangs
     #[arg(long, value_enum, requires = "files")]
     hang: Option<HangArg>,
+    /// With --files: after the last submission, launch a kernel that does not end, stop its channel with an error of this Xid, and say
+    /// "faulted"
+    #[arg(long, value_name = "XID", requires = "files", conflicts_with = "hang")]
+    fault: Option<u32>,
+    /// With --fault: channels that do so
+    #[arg(long, value_name = "N", requires = "fault", default_value_t = 1)]
+    fault_channels: usize,
     /// With --device: how long making a context takes beside its calls, and ending it, milliseconds (making CUDA's
     /// takes 200 and more)
     #[arg(long, value_name = "MS", default_value_t = 400)]
@@ -224,7 +231,7 @@ struct Args {
 struct TimedArgs {
     /// Run each submission as a GPU does, one launch or copy each: a stamp in the tracking semaphore when a launch begins or a
     /// copy ends, a release at a kernel's end, nothing before the submissions ahead of it have ended
-    #[arg(long, conflicts_with_all = ["device", "hang", "burst", "big", "churn", "fork", "fork_own", "spawn", "exec", "lag",
+    #[arg(long, conflicts_with_all = ["device", "hang", "fault", "burst", "big", "churn", "fork", "fork_own", "spawn", "exec", "lag",
         "late_doorbell", "remains", "claim", "bench"])]
     timed: bool,
     /// With --timed: how long a kernel or a copy runs, microseconds
@@ -403,7 +410,13 @@ impl Args {
         How {
             device: self.device || std::env::var_os("SOFTGPU_DEVICE").is_some(),
             files: self.files,
-            hang: self.hang.map(HangArg::kind),
+            hang: match self.fault {
+                Some(code) => Some(Hang::Fault {
+                    code,
+                    channels: self.fault_channels,
+                }),
+                None => self.hang.map(HangArg::kind),
+            },
             context: Duration::from_millis(self.context_ms),
             gpus: self.gpus,
             threads: self.threads,

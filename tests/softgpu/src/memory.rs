@@ -185,6 +185,16 @@ impl Memory {
         }
     }
 
+    /// Stops a channel as the driver does: notification 0 of its error notifier holds the number of the Xid, and the status of an error.
+    pub fn fault(&self, channel: Channel, code: u32) {
+        let at = notifier(channel);
+        // SAFETY: the notifier's page is mapped while `self` lives, and nothing else refers to it.
+        unsafe {
+            (*((at + 8) as *const AtomicU32)).store(code, Ordering::Relaxed);
+            (*((at + 12) as *const AtomicU32)).store(0xffff_0000, Ordering::Release);
+        }
+    }
+
     /// Advances GP_GET to `to`, as a GPU does when it has fetched the entries before it.
     pub fn fetch(&self, channel: Channel, to: u64) {
         let get = (to % u64::from(ENTRIES)) as u32;

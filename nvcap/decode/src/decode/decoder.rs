@@ -13,7 +13,7 @@ use super::{
     submission::SubmissionDecoder,
     wants::{Counts, Places, Wants},
 };
-use crate::record::{self, ChannelId, Kernel, Submission};
+use crate::record::{self, ChannelId, Fault, Kernel, Submission};
 use crate::wire::{
     GpuVa, entry,
     hash::{NumberMap, NumberSet},
@@ -146,6 +146,16 @@ impl Decoder {
     /// Adds the name of a program: its launches have it from the record's time on, until other code is written there.
     pub fn kernel(&mut self, kernel: Kernel) {
         self.kernels.add(kernel);
+    }
+
+    /// Gives the kernels of a fault's suspects their names, as far as they are known.
+    pub fn name_suspects(&self, fault: &mut Fault) {
+        let Fault { at, suspects, .. } = fault;
+        for suspect in suspects.iter_mut().filter(|s| s.kernel.is_none()) {
+            let program = suspect.program;
+            let kernel = program.and_then(|p| self.kernels.at(at.pid, p, at.time_ns));
+            suspect.kernel = kernel.cloned();
+        }
     }
 
     /// Emits graph replays that might have had further submissions, for a live trace that is idle for a while. Replays that

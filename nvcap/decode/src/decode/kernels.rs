@@ -95,12 +95,17 @@ impl Kernels {
         if launch.kernel.is_some() {
             return;
         }
-        let program = launch.program.map(|p| p.0);
-        let here = program.and_then(|p| self.spaces.get(&space)?.get(&p));
-        let held = here.and_then(|h| h.iter().rev().find(|h| h.kernel.at.time_ns <= time_ns));
-        if let Some(held) = held {
-            launch.set_kernel(&held.kernel);
+        if let Some(kernel) = launch.program.and_then(|p| self.at(space, p, time_ns)) {
+            launch.set_kernel(kernel);
         }
+    }
+
+    /// The kernel that lay at a program's address at a time.
+    pub(super) fn at(&self, space: Space, program: GpuVa, time_ns: u64) -> Option<&Arc<Kernel>> {
+        let here = self.spaces.get(&space)?.get(&program.0)?;
+        let held = here.iter().rev();
+        let mut held = held.filter(|h| h.kernel.at.time_ns <= time_ns);
+        Some(&held.next()?.kernel)
     }
 }
 

@@ -184,6 +184,7 @@ impl Model {
             | Record::Kernel(_)
             | Record::Stamps(_)
             | Record::Snapshot(_)
+            | Record::Fault(_)
             | Record::Stack(_)
             | Record::Skipped(_)
             | Record::Loss(_) => {}

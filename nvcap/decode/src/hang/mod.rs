@@ -15,6 +15,8 @@
 //!   fetched and not done.
 //! - *Waiting*: the first acquire in the steps that are not done, up to the one at GP_GET, whose condition the value in
 //!   memory does not meet. An acquire in a step behind GP_GET is not reached yet.
+//! - *Not ended*: what may have been running when the GPU faulted ([`unended()`]); unlike what is *running* it is each kernel and
+//!   copy whose end is not proven.
 //! - *Releaser*: any release of that address in any channel of the process, by host, compute or copy class or by a
 //!   launch's own structure, whose payload meets the condition. A release that is not done yet is waited for; one that is
 //!   done was overwritten; where there is none, the release must come from the CPU, another process or memory outside the
@@ -26,6 +28,7 @@ mod graph;
 mod progress;
 mod report;
 mod ring_state;
+mod unended;
 pub mod xid;
 
 pub use crate::record::{
@@ -40,3 +43,4 @@ pub use analysis::{
 pub use progress::{ChannelProgress, Progress, compare};
 pub use report::{ProcessReport, Report};
 pub use ring_state::{ChannelState, RingState, Step, Values, addresses};
+pub use unended::{Unended, unended};

@@ -19,7 +19,7 @@ use super::{
     names::namer::{LONG_PATIENCE, Namer, SOON},
     stamps::{self, Stamper},
 };
-use crate::run::Source;
+use crate::{faults::FaultWatch, run::Source};
 use nvcap_decode::record::{ChannelId, CpuVa, Gpu, QmdCopy, Record};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::{error::Result, exit_hold::ExitHold, memory::chip};
@@ -57,6 +57,7 @@ pub struct Enriched<S> {
     search: Option<Search>,
     gpus: Vec<Gpu>,
     stamper: Option<Stamper>,
+    faults: Option<FaultWatch>,
     holds_end: bool,
     hold: Option<ExitHold>,
     /// The records of the GPUs were given.
@@ -81,12 +82,13 @@ struct HeldRecords {
 
 impl<S: Source> Enriched<S> {
     /// Wraps a source. `search`: search the memory of attached processes. `names`: look for the names of kernels. `hold`: hold the
-    /// command's end until they are found.
+    /// command's end until they are found, and its channels' errors read.
     pub fn new(inner: S, search: bool, names: bool, hold: bool) -> Self {
         let search: Option<Search> = search.then(|| Box::new(begin_search) as Search);
         let class = chip::only().map(|c| c.compute);
         Self {
-            holds_end: names && hold,
+            holds_end: hold,
+            faults: Some(FaultWatch::new()),
             held: HeldRecords::new(
                 if names { Namer::start(class) } else { None },
                 Clock::MACHINE,
@@ -116,6 +118,7 @@ impl<S: Source> Enriched<S> {
             search,
             gpus,
             stamper: None,
+            faults: None,
             holds_end: false,
             hold: None,
             told: false,
@@ -138,6 +141,7 @@ impl<S: Source> Enriched<S> {
 
     /// Returns the time for which the source may wait for the next record.
     fn until_next(&self, wait: Duration) -> Duration {
+        let wait = self.faults.as_ref().map_or(wait, |f| f.wait(wait));
         let holds = self.inner.is_ending() || self.hold.as_ref().is_some_and(ExitHold::is_ending);
         let stamps = self.stamper.as_ref().is_some_and(Stamper::is_waiting);
         if self.held.asks() || holds {
@@ -297,6 +301,9 @@ impl<S: Source> Source for Enriched<S> {
             namer.look(&now);
             namer.answers(Duration::ZERO, &mut now);
         }
+        if let Some(faults) = &mut self.faults {
+            faults.look(&mut now, ending || self.inner.is_ending());
+        }
         // Ends are held for a limited time, whatever is asked for.
         if !self.held.asks() {
             // Once all that the command submitted was given.
@@ -359,6 +366,9 @@ impl<S: Source> Source for Enriched<S> {
         // The source comes first: nobody would read what is submitted while names and searches are waited for, and its process may end
         // meanwhile. A command that stands at its end stands there until they are found.
         let mut last = Vec::new();
+        if let Some(faults) = &mut self.faults {
+            faults.look(&mut last, true);
+        }
         let end = self.inner.finish(&mut last);
         if let Some(namer) = &mut self.held.namer {
             namer.look(&last);

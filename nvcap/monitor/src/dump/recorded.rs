@@ -15,7 +15,7 @@ use nvcap_decode::record::{
     Submission,
 };
 use nvcap_decode::wire::GpuVa;
-use nvcap_process::memory::{chip, maps::Area, scan};
+use nvcap_process::memory::{chip, maps::Area};
 use nvcap_process::procfs::tasks;
 
 impl Look {
@@ -136,7 +136,7 @@ impl Recorded {
         }
         for look in looks() {
             let of = OfLook::new(&self.records, look.at.pid);
-            let places = ByMaps(scan::Places::new(&of.areas));
+            let places = ByMaps::new(&of.areas);
             let seen: Vec<UndecodedChannel<'_>> = { look.channels.iter() }
                 .filter_map(|c| of.seen(c))
                 .collect();

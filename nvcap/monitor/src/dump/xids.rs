@@ -1,11 +1,9 @@
 //! Xid messages of the kernel log, and the processes and channels that they are about.
 
-use std::collections::BTreeMap;
-use std::io;
-
 use nvcap_decode::hang::{ChannelState, Xid};
-use nvcap_process::procfs::{self, kernel_log::KernelLog, stat::Stat};
-use nvcap_process::{clock, memory::chip};
+use nvcap_process::clock;
+use nvcap_process::procfs::stat::Stat;
+pub use nvcap_process::xids::Xids;
 
 /// Nanoseconds of a clock tick (USER_HZ is 100).
 const TICK_NS: u64 = 10_000_000;
@@ -13,86 +11,6 @@ const TICK_NS: u64 = 10_000_000;
 const BEGIN_NS: u64 = 2_000_000_000;
 /// The kernel sets its other clocks right by this part at most (500 ppm); the log's clock is not set.
 const DRIFT: u64 = 2000;
-/// Lines of a form that is not known which are kept.
-const MOST_UNREAD: usize = 4;
-
-/// The kernel log's Xid messages.
-#[derive(Debug)]
-pub struct Xids {
-    log: KernelLog,
-    /// GPUs by PCI address without the function.
-    gpus: BTreeMap<String, u32>,
-    /// Lines about Xids whose form is not known.
-    unread: Vec<String>,
-}
-
-impl Xids {
-    /// Opens the log, at its oldest message.
-    ///
-    /// # Errors
-    /// What is to be told the user: why it cannot be read, and what to type.
-    pub fn open() -> Result<Self, String> {
-        Ok(Self {
-            log: KernelLog::open().map_err(|e| refusal(&e))?,
-            gpus: chip::by_bus()
-                .into_iter()
-                .map(|(bus, minor)| (without_function(&bus).to_owned(), minor))
-                .collect(),
-            unread: Vec::new(),
-        })
-    }
-
-    /// Creates the messages of a made-up log.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn of(log: KernelLog, gpus: BTreeMap<String, u32>) -> Self {
-        Self {
-            log,
-            gpus,
-            unread: Vec::new(),
-        }
-    }
-
-    /// The messages since the last call.
-    pub fn take(&mut self) -> Vec<Xid> {
-        let mut all = Vec::new();
-        for message in self.log.messages().unwrap_or_default() {
-            let Some(mut xid) = Xid::parse(&message.text) else {
-                let is_one = message.text.trim_start().starts_with("NVRM: Xid");
-                if is_one && self.unread.len() < MOST_UNREAD {
-                    self.unread.push(message.text);
-                }
-                continue;
-            };
-            xid.time_ns = message.time_ns;
-            xid.gpu = self.gpus.get(without_function(&xid.pci)).copied();
-            all.push(xid);
-        }
-        all
-    }
-
-    /// A note about each line of a form that is not known, the first of them, since the last call.
-    pub fn unread(&mut self) -> impl Iterator<Item = String> + use<> {
-        let all = std::mem::take(&mut self.unread).into_iter();
-        all.map(|line| {
-            format!("a line of the kernel log about an Xid has a form that is not known: {line}")
-        })
-    }
-}
-
-fn without_function(bus: &str) -> &str {
-    bus.split('.').next().unwrap_or(bus)
-}
-
-fn refusal(e: &io::Error) -> String {
-    let remedy = if procfs::is_root() {
-        "a container without cap_syslog: run `dmesg | grep Xid` outside of it"
-    } else {
-        "run nvcap as root, or `sudo dmesg | grep Xid`"
-    };
-    format!("Xid messages are not shown: the kernel log cannot be read ({e}); {remedy}")
-}
-
 /// Begin of a process, by the kernel log's clock. That clock stands still while the machine sleeps, and drifts; a process's
 /// start is counted by one that does neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +99,7 @@ fn about(xid: &Xid, pid: u32, mine: &[&ChannelState]) -> Option<Xid> {
 mod tests {
     use super::*;
     use nvcap_decode::record::ChannelId;
+    use nvcap_process::procfs::kernel_log::KernelLog;
 
     #[test]
     fn process_and_channel() {

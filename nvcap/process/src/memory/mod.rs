@@ -3,22 +3,24 @@
 //! - [`maps`], [`devices`], `places`: its mappings, and which of them are the driver's.
 //! - [`scan`]: finding its rings; [`ring`]: reading their entries and bytes.
 //! - [`snapshot`], [`captured`], `channel_snapshot`, `history`: one look at all its channels, as far back as their rings go.
+//! - [`decoded`]: the entries of such a look, decoded, and the semaphores in them.
 //! - [`feeds`]: the engine that a channel feeds, by what is in its ring.
 //! - [`probe`]: one look at its mappings, channels and positions.
-//! - `notifier`, `tokens`: error notifiers, and the work-submit tokens in them.
+//! - [`notifier`], `tokens`: error notifiers, and the work-submit tokens in them.
 //! - `va_inference`: pushbuffers that the process has at other addresses than the GPU.
 //! - [`chip`]: which GPUs this machine has.
 
 pub mod captured;
 mod channel_snapshot;
 pub mod chip;
+pub mod decoded;
 pub mod devices;
 #[cfg(test)]
 mod fake_memory;
 pub mod feeds;
 mod history;
 pub mod maps;
-pub(crate) mod notifier;
+pub mod notifier;
 pub(crate) mod places;
 pub mod probe;
 pub mod reuse;

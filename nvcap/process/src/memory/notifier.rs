@@ -9,7 +9,7 @@
 
 use super::maps::Area;
 use crate::procfs::mem::ReadMemory;
-use nvcap_decode::record::Device;
+use nvcap_decode::record::{Device, Notification};
 use nvcap_decode::wire::words::u32_at;
 
 const PAGE: u64 = 0x1000;
@@ -25,29 +25,35 @@ pub struct Notifier {
     pub token: u32,
     /// The error's code (`ROBUST_CHANNEL_...`, the number of the Xid message), where the channel has one.
     pub error: Option<u32>,
+    /// The notification of the error.
+    pub notification: Notification,
 }
 
 /// All pages that hold a token, by address.
-pub(crate) fn notifiers(memory: &impl ReadMemory, areas: &[Area]) -> Vec<Notifier> {
+pub fn notifiers(memory: &impl ReadMemory, areas: &[Area]) -> Vec<Notifier> {
     let mut all: Vec<Notifier> = areas
         .iter()
         .filter(|a| {
             a.device() == Some(Device::Control) && a.read && a.write && a.end - a.start == PAGE
         })
-        .filter_map(|a| {
-            let mut b = [0; 32];
-            memory.read_bytes(a.start, &mut b).ok()?;
-            parse(a.start, &b)
-        })
+        .filter_map(|a| read(memory, a.start))
         .collect();
     all.sort_by_key(|n| n.address);
     all
 }
 
+/// Reads the notifier at an address; `None` where there is none, or it cannot be read.
+pub fn read(memory: &impl ReadMemory, address: u64) -> Option<Notifier> {
+    let mut b = [0; 32];
+    memory.read_bytes(address, &mut b).ok()?;
+    parse(address, &b)
+}
+
 fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
     // A notification has 16 bytes: info32 at 8, the status in the last 16 bits.
     let info = |at: usize| u32_at(b, at + 8).unwrap_or(0);
-    let status = |at: usize| u32_at(b, at + 12).unwrap_or(0) >> 16;
+    let last = |at: usize| u32_at(b, at + 12).unwrap_or(0);
+    let status = |at: usize| last(at) >> 16;
     let token = info(16);
     // A notification that was never written is zero; that of a token is marked as in progress (bit 15).
     if token == 0 || token & !TOKEN != 0 || status(16) & 0x8000 == 0 {
@@ -58,6 +64,12 @@ fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
         token,
         // 0xffff: an error; the code is in info32.
         error: (status(0) == 0xffff).then(|| info(0)),
+        notification: Notification {
+            time: u64::from(u32_at(b, 0).unwrap_or(0)) | u64::from(u32_at(b, 4).unwrap_or(0)) << 32,
+            info32: info(0),
+            info16: last(0) as u16,
+            status: status(0) as u16,
+        },
     })
 }
 
@@ -99,6 +111,7 @@ mod tests {
             address: 0x7000_0000 + n * PAGE,
             token,
             error: None,
+            notification: Notification::default(),
         }
     }
 

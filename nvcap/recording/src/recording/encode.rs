@@ -312,6 +312,7 @@ pub(super) fn body(record: &Record, calls: impl FnOnce(&r::Stack) -> u32) -> Vec
         Record::Stamps(x) => m::Stamps::from(&**x).encode_to_vec(),
         Record::Loss(x) => m::Loss::from(x).encode_to_vec(),
         Record::Skipped(x) => super::skipped_messages::Passed::from(x).encode_to_vec(),
+        Record::Fault(x) => super::fault_messages::Fault::from(&**x).encode_to_vec(),
         Record::Snapshot(x) => super::snapshot_messages::Look::from(&**x).encode_to_vec(),
     }
 }

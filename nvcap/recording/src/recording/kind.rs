@@ -72,6 +72,8 @@ kinds! {
     Snapshot = 17, "look";
     /// Entries that nobody read because the user asked for it.
     Skipped = 18, "passed";
+    /// A fault of the GPU.
+    Fault = 19, "fault";
 }
 
 impl Kind {
@@ -91,6 +93,7 @@ impl Kind {
             Record::Loss(_) => Self::Loss,
             Record::Snapshot(_) => Self::Snapshot,
             Record::Skipped(_) => Self::Skipped,
+            Record::Fault(_) => Self::Fault,
         }
     }
 }

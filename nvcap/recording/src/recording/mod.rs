@@ -10,6 +10,7 @@
 mod decode;
 pub mod decoded;
 mod encode;
+mod fault_messages;
 mod identity;
 mod info;
 mod kind;

@@ -99,7 +99,7 @@ fn thread(t: LookThread) -> Result<r::Thread> {
     })
 }
 
-fn xid(x: Xid) -> r::Xid {
+pub(super) fn xid(x: Xid) -> r::Xid {
     r::Xid {
         time_ns: x.time_ns,
         pci: x.pci,

@@ -1,3 +1,4 @@
+mod faults;
 mod header;
 mod long;
 mod made;
@@ -273,6 +274,7 @@ fn all_records() -> Vec<Record> {
         }));
     }
     all.push(Record::Snapshot(Box::new(snapshot::snapshot())));
+    all.extend(faults::all());
     all
 }
 

@@ -182,6 +182,10 @@ impl Writer {
                 Some(id) => self.interface(id, None, to),
                 None => NO_CHANNEL,
             },
+            Record::Fault(f) => match f.channel {
+                Some(id) => self.interface(id, None, to),
+                None => NO_CHANNEL,
+            },
             _ => NO_CHANNEL,
         };
         if let Record::Stamps(s) = record {

@@ -321,6 +321,7 @@ impl Sink for Ioctls {
             | Record::Stamps(_)
             | Record::Snapshot(_)
             | Record::Skipped(_)
+            | Record::Fault(_)
             | Record::Stack(_) => Ok(()),
         }
     }

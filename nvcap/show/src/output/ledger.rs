@@ -6,6 +6,7 @@ use nvcap_decode::ledger::{
     ChannelLedger, Ledger, Observed, STATUS_COMPLETE, Totals, Understanding,
 };
 
+use super::fault;
 use super::names::pid_name;
 use super::plural::plural_of;
 use super::style::{Formatter, Plain, Role};
@@ -34,12 +35,13 @@ pub fn verdict(ledger: &Ledger) -> String {
         "" => String::new(),
         what => format!(", but NOT ALL UNDERSTOOD: {what}"),
     };
+    let faulted = fault::verdict(ledger);
     match missing(ledger) {
         None if trap::left_out(ledger) => {
-            format!("{}: {seen}{but}", trap::verdict(ledger))
+            format!("{}{faulted}: {seen}{but}", trap::verdict(ledger))
         }
-        None => format!("complete: {seen}, nothing missing{but}"),
-        Some(missing) => format!("{missing}; captured {seen}{but}"),
+        None => format!("complete{faulted}: {seen}, nothing missing{but}"),
+        Some(missing) => format!("{missing}; captured {seen}{but}{faulted}"),
     }
 }
 

@@ -97,6 +97,7 @@ impl Needed {
         match record {
             Record::Loss(l) => self.take(l.at, l.channel, None),
             Record::Skipped(p) => self.take(p.at, Some(p.channel), None),
+            Record::Fault(f) => self.take(f.at, f.channel, None),
             _ => Vec::new(),
         }
     }

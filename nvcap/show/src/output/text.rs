@@ -370,6 +370,7 @@ impl Text {
         match record {
             Record::Loss(l) => self.loss(l),
             Record::Skipped(p) => self.skipped(p),
+            Record::Fault(f) => self.fault(f),
             Record::Process(p) => self.life(p.at, &p.life),
             Record::Channel(c) if self.options.verbose => self.channel(c),
             Record::Kernel(k) => self.named(k),

@@ -249,6 +249,7 @@ impl Order {
             | Record::Kernel(_)
             | Record::Stamps(_)
             | Record::Snapshot(_)
+            | Record::Fault(_)
             | Record::Loss(_) => own.max(bounds.life),
         };
         bounds.all = bounds.all.max(key);

@@ -120,6 +120,7 @@ impl Session {
             | Record::Snapshot(_)
             | Record::Stack(_)
             | Record::Skipped(_)
+            | Record::Fault(_)
             | Record::Loss(_) => Vec::new(),
             _ => self.capture.model.record(&record),
         };

@@ -40,7 +40,7 @@ use crate::output::{Detail, Sink};
 use nvcap_decode::decode::event::{Body, Context, Event, GpuTime, Operation, Stop, SubmissionHead};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{Calls, ChannelId, Life, Loss, Process, Record};
+use nvcap_decode::record::{Calls, ChannelId, Fault, Life, Loss, Process, Record};
 
 use changes::Changes;
 use channel::Channel;
@@ -442,6 +442,17 @@ impl Perfetto {
         self.instant(Track::Trace, time, &said);
     }
 
+    fn fault(&mut self, fault: &Fault) {
+        let time = fault.at.time().unwrap_or(self.packets.now());
+        let said = Said {
+            name: "fault of the GPU",
+            category: "fault",
+            notes: notes::of_fault(fault),
+            ..Said::default()
+        };
+        self.instant(Track::Trace, time, &said);
+    }
+
     /// The ledger, as values of an instant at the end.
     fn ledger(&mut self, ledger: &Ledger) {
         let said = Said {
@@ -503,6 +514,7 @@ impl Sink for Perfetto {
                 }
             }
             Record::Loss(loss) => self.loss(loss),
+            Record::Fault(fault) => self.fault(fault),
             _ => return Ok(()),
         }
         self.packets.end()

@@ -2,11 +2,12 @@
 
 use super::packets::{Notes, Value};
 use super::proto::{Callstack, StackFrame};
+use crate::output::fault;
 use crate::output::ledger::verdict;
 use crate::output::stack::word_of;
 use nvcap_decode::decode::event::{Context, GpuTime, QueuedBy, StartBy, SubmissionHead};
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{Calls, Loss, Lost};
+use nvcap_decode::record::{Calls, Fault, Loss, Lost};
 
 /// A doorbell. `head` is not there where a filter hides it.
 pub(super) fn of_doorbell(c: &Context, head: Option<&SubmissionHead>) -> Notes {
@@ -54,6 +55,18 @@ pub(super) fn of_times(time: &GpuTime) -> Notes {
     ];
     let known = words.into_iter().filter_map(|(key, w)| Some((key, w?)));
     notes.extend(known.map(|(key, word)| (key, Value::Word(word))));
+    notes
+}
+
+/// Returns the details of a fault.
+pub(super) fn of_fault(f: &Fault) -> Notes {
+    let number = |n: u32| Value::Number(n.into());
+    let mut notes = vec![
+        ("xid", number(f.code)),
+        ("text", Value::Once(fault::line(f))),
+        ("pid", number(f.at.pid)),
+    ];
+    notes.extend(f.channel.map(|c| ("channel", number(c.0))));
     notes
 }
 

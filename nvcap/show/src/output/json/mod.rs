@@ -25,6 +25,7 @@ use super::writer::Output;
 use super::{Detail, Sink};
 
 mod escape;
+mod fault;
 mod form;
 mod gpu_time;
 mod operation;
@@ -472,6 +473,7 @@ impl Json {
             Record::Loss(l) => self.loss(l),
             Record::Skipped(p) => self.skipped(p),
             Record::Gpu(g) => self.gpu(g),
+            Record::Fault(f) => self.fault(f),
             Record::Submission(_)
             | Record::Ioctl(_)
             | Record::Mapping(_)

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{reasons, verdict};
+use crate::output::fault::blames_json;
 use crate::output::json::{text_of, write};
 use crate::output::names::{known_engine, known_name};
 use nvcap_decode::ledger::{Estimate, Ledger};
@@ -113,6 +114,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         ("trapped", trapped_json(ledger)),
         ("understood", understood_json(ledger)),
         ("stacks", stacks),
+        ("faults", blames_json(ledger)),
         ("channels", channels.into()),
     ]
 }

@@ -40,6 +40,7 @@ impl Kept {
             | Record::Stamps(_)
             | Record::Snapshot(_)
             | Record::Skipped(_)
+            | Record::Fault(_)
             | Record::Loss(_) => {
                 return;
             }

@@ -1,12 +1,17 @@
-//! The line of doorbells that were counted and not captured.
+//! Lines of doorbells that were counted and not captured, and of faults.
 
 use std::io;
 
 use super::{Role, Text};
-use crate::output::plural::plural_of;
-use nvcap_decode::record::{Skipped, SkippedWhy};
+use crate::output::{fault, plural::plural_of};
+use nvcap_decode::record::{Fault, Skipped, SkippedWhy};
 
 impl Text {
+    /// Writes the line of a fault.
+    pub(super) fn fault(&mut self, f: &Fault) -> io::Result<()> {
+        self.note(f.at, Role::Alarm, format_args!("{}", fault::line(f)))
+    }
+
     /// Writes the line of counted doorbells. Those skipped between two windows have none: there are many windows, and the ledger sums them up.
     pub(super) fn skipped(&mut self, p: &Skipped) -> io::Result<()> {
         if p.why != SkippedWhy::Counted {

@@ -1,0 +1,104 @@
+//! Work of a channel that may not have ended: the suspects of a fault.
+//!
+//! A kernel or copy is left out only where its end is proven: by its own release, or by the channel's semaphore, which has
+//! passed a later step (the works of a channel run one after the other). What is not fetched or stands behind a wait has not
+//! begun.
+
+use super::analysis::Judged;
+use super::ring_state::{ChannelState, Step, Values, acquire, releases};
+use crate::decode::event::{Engine, Launch, LaunchKind, Operation};
+
+/// Work of a channel that may not have ended.
+#[derive(Clone, Debug, Default)]
+pub struct Unended<'a> {
+    /// Its kernels and copies, with their steps, in ring order.
+    pub works: Vec<(&'a Step, &'a Operation)>,
+    /// The channel has no other: all that may run was read, and understood.
+    pub is_whole: bool,
+}
+
+/// Finds the work of a channel whose end is not proven; `judged` is the channel's judgement with the same values.
+#[must_use]
+pub fn unended<'a>(channel: &'a ChannelState, judged: &Judged, values: &Values) -> Unended<'a> {
+    let line = judged.semaphore.filter(|s| s.value.is_some());
+    let done = line.and_then(|s| s.done);
+    let wait = judged.wait.as_ref().filter(|w| w.value.is_some());
+    let mut found = Unended {
+        works: Vec::new(),
+        is_whole: done.is_some() || has_all(channel),
+    };
+    let mut before: Option<u64> = None;
+    for step in &channel.steps {
+        let is_past = done.is_some_and(|d| d > step.position);
+        let follows = before.is_none_or(|b| b + 1 == step.position);
+        let is_read = step.missing == 0 && step.stop.is_none() && follows;
+        found.is_whole &= is_read || is_past;
+        before = Some(step.position);
+        let waits = wait.filter(|w| w.position == step.position);
+        for op in &step.operations {
+            // All behind it has not begun.
+            if waits.is_some_and(|w| acquire(op).is_some_and(|a| a.address == w.address)) {
+                break;
+            }
+            let Some(is_resolved) = is_open(op, channel, step, done, values) else {
+                continue;
+            };
+            found.works.push((step, op));
+            found.is_whole &= is_resolved;
+        }
+        // The step at GP_GET may have begun; none behind it has.
+        if step.pending || waits.is_some() {
+            break;
+        }
+    }
+    found
+}
+
+/// Tells whether the steps are all that the channel was ever given.
+fn has_all(channel: &ChannelState) -> bool {
+    let begins = channel.steps.first().is_some_and(|s| s.index == 0);
+    begins && channel.steps.len() as u64 == u64::from(channel.put)
+}
+
+/// For a kernel or copy whose end is not proven: true where it is known what it does. `None` for everything else.
+fn is_open(
+    op: &Operation,
+    channel: &ChannelState,
+    step: &Step,
+    done: Option<u64>,
+    values: &Values,
+) -> Option<bool> {
+    let is_passed = done.is_some_and(|d| d >= step.position);
+    let is_past = done.is_some_and(|d| d > step.position);
+    let is_resolved = match op {
+        Operation::Launch(l) if l.kind == LaunchKind::Companion => return None,
+        Operation::Launch(l) => l.kind != LaunchKind::Unresolved && l.program.is_some(),
+        Operation::Copy(c) if c.bytes > 0 => true,
+        _ => return None,
+    };
+    let own: Vec<bool> = releases(op)
+        .iter()
+        .filter_map(|r| {
+            let value = values.get(channel.pid, r.address, false)?;
+            Some((value as u32).wrapping_sub(r.payload as u32) as i32 >= 0)
+        })
+        .collect();
+    let has_ended = match op {
+        _ if own.contains(&true) => true,
+        Operation::Launch(l) if !own.is_empty() => is_used_again(l, channel, step, done),
+        // A copy engine writes the channel's semaphore behind the copy.
+        Operation::Copy(_) if matches!(channel.engine, Engine::Copy(_)) => is_passed,
+        _ => is_past,
+    };
+    (!has_ended).then_some(is_resolved)
+}
+
+/// Tells whether a later step that is done writes a semaphore of the launch: libcuda uses one again when the kernel has ended.
+fn is_used_again(launch: &Launch, channel: &ChannelState, step: &Step, done: Option<u64>) -> bool {
+    let later = channel.steps.iter().filter(|s| s.position > step.position);
+    let mut done = later.filter(|s| done.is_some_and(|d| d >= s.position));
+    done.any(|s| {
+        let mut all = s.operations.iter().flat_map(releases);
+        all.any(|r| launch.releases.iter().any(|own| own.address == r.address))
+    })
+}

@@ -1,0 +1,195 @@
+//! Faults of the GPU in the ledger: what each is blamed on.
+
+use crate::record::{ChannelId, Fault, Suspect, SuspectKind};
+
+/// The most faults that are kept; others are counted.
+const KEPT: usize = 256;
+
+/// The Xid of a channel that the driver removes because of a fault of another.
+const REMOVAL: u32 = 45;
+
+/// Faults of a trace.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    kept: Vec<Fault>,
+    count: u64,
+}
+
+/// What the faults of one process with one number are blamed on: the driver stops all channels of a group for one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blame<'a> {
+    /// The process.
+    pub pid: u32,
+    /// The number of the Xid.
+    pub code: u32,
+    /// The channels that were stopped, as far as known.
+    pub channels: Vec<ChannelId>,
+    /// Work that had not ended, each kernel once.
+    pub suspects: Vec<&'a Suspect>,
+    /// No other work can have caused it.
+    pub only_these: bool,
+}
+
+impl Blame<'_> {
+    /// The work that caused it, where only one can have.
+    #[must_use]
+    pub fn culprit(&self) -> Option<&Suspect> {
+        match self.suspects[..] {
+            [one] if self.only_these => Some(one),
+            _ => None,
+        }
+    }
+}
+
+impl Faults {
+    pub(super) fn add(&mut self, fault: &Fault) {
+        self.count += 1;
+        if self.kept.len() < KEPT {
+            self.kept.push(fault.clone());
+        }
+    }
+
+    pub(super) fn kept(&self) -> &[Fault] {
+        &self.kept
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(super) fn each(&mut self, complete: impl FnMut(&mut Fault)) {
+        self.kept.iter_mut().for_each(complete);
+    }
+
+    pub(super) fn blames(&self) -> Vec<Blame<'_>> {
+        let mut all: Vec<Blame<'_>> = Vec::new();
+        for fault in &self.kept {
+            let (pid, code) = (fault.at.pid, fault.code);
+            let at = match all.iter().position(|b| (b.pid, b.code) == (pid, code)) {
+                Some(at) => at,
+                None => {
+                    all.push(Blame {
+                        pid,
+                        code,
+                        channels: Vec::new(),
+                        suspects: Vec::new(),
+                        only_these: true,
+                    });
+                    all.len() - 1
+                }
+            };
+            let Some(blame) = all.get_mut(at) else {
+                continue;
+            };
+            blame.only_these &= fault.only_these;
+            blame
+                .channels
+                .extend(fault.channel.filter(|c| !blame.channels.contains(c)));
+            for suspect in &fault.suspects {
+                if !blame.suspects.iter().any(|known| is_same(known, suspect)) {
+                    blame.suspects.push(suspect);
+                }
+            }
+        }
+        let others: Vec<u32> = { all.iter() }
+            .filter(|b| b.code != REMOVAL)
+            .map(|b| b.pid)
+            .collect();
+        all.retain(|b| b.code != REMOVAL || !others.contains(&b.pid));
+        all
+    }
+}
+
+/// Tells whether two suspects are the same kernel, or both copies.
+fn is_same(a: &Suspect, b: &Suspect) -> bool {
+    a.kind == b.kind && (a.kind == SuspectKind::Copy || a.program == b.program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{At, FaultSource};
+    use crate::wire::GpuVa;
+
+    fn suspect(channel: u32, program: u64) -> Suspect {
+        Suspect {
+            channel: ChannelId(channel),
+            index: 3,
+            kind: SuspectKind::Kernel,
+            program: Some(GpuVa(program)),
+            grid: [1; 3],
+            block: [32, 1, 1],
+            kernel: None,
+        }
+    }
+
+    fn fault(pid: u32, code: u32, channel: u32, suspects: Vec<Suspect>) -> Fault {
+        Fault {
+            at: At::of_process(5, pid),
+            source: FaultSource::Notifier,
+            code,
+            channel: Some(ChannelId(channel)),
+            assumed: false,
+            token: None,
+            notification: None,
+            message: None,
+            suspects,
+            only_these: true,
+        }
+    }
+
+    fn blamed(all: &[Fault]) -> Vec<(u32, u32, Vec<u64>, bool)> {
+        let mut faults = Faults::default();
+        all.iter().for_each(|f| faults.add(f));
+        let of = |b: &Blame<'_>| {
+            let programs = b.suspects.iter().filter_map(|s| Some(s.program?.0));
+            (b.pid, b.code, programs.collect(), b.culprit().is_some())
+        };
+        faults.blames().iter().map(of).collect()
+    }
+
+    #[test]
+    fn one_kernel_alone_is_the_culprit() {
+        let one = fault(7, 31, 0, vec![suspect(0, 0x100)]);
+        assert_eq!(blamed(&[one.clone()]), [(7, 31, vec![0x100], true)]);
+        // The same kernel twice, and the other channels of the group, which had no work.
+        let again = fault(7, 31, 0, vec![suspect(0, 0x100), suspect(0, 0x100)]);
+        let idle = fault(7, 31, 1, vec![]);
+        assert_eq!(blamed(&[again, idle.clone()]), [(7, 31, vec![0x100], true)]);
+        // Two kernels, none, and one where something could not be read.
+        let two = fault(7, 31, 1, vec![suspect(1, 0x200)]);
+        assert_eq!(
+            blamed(&[one.clone(), two]),
+            [(7, 31, vec![0x100, 0x200], false)]
+        );
+        assert_eq!(blamed(&[idle]), [(7, 31, vec![], false)]);
+        let doubtful = Fault {
+            only_these: false,
+            ..fault(7, 31, 1, vec![])
+        };
+        assert_eq!(blamed(&[one, doubtful]), [(7, 31, vec![0x100], false)]);
+    }
+
+    #[test]
+    fn removals_follow_from_another_fault() {
+        let first = fault(7, 13, 0, vec![suspect(0, 0x100)]);
+        let removed = fault(7, 45, 1, vec![suspect(1, 0x200)]);
+        let other = fault(8, 45, 0, vec![]);
+        assert_eq!(
+            blamed(&[first, removed, other]),
+            [(7, 13, vec![0x100], true), (8, 45, vec![], false)]
+        );
+    }
+
+    #[test]
+    fn faults_beyond_those_that_are_kept_are_counted() {
+        let mut faults = Faults::default();
+        for _ in 0..KEPT + 5 {
+            faults.add(&fault(7, 31, 0, vec![]));
+        }
+        assert_eq!(
+            (faults.kept().len(), faults.count()),
+            (KEPT, KEPT as u64 + 5)
+        );
+    }
+}

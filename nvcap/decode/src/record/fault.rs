@@ -1,0 +1,88 @@
+//! Faults of the GPU: errors for which the driver stopped a channel.
+
+use std::sync::Arc;
+
+use super::{At, ChannelId, Kernel, Xid, named};
+use crate::wire::GpuVa;
+
+named! {
+    /// Place where a fault was read.
+    pub enum FaultSource {
+        /// The channel's error notifier, in the process's memory.
+        Notifier = "notifier",
+        /// The kernel log.
+        KernelLog = "kernel log",
+        /// Both.
+        Both = "notifier and kernel log",
+    }
+}
+
+/// Notification of an error, as the driver writes it into a channel's error notifier (`NvNotification`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Notification {
+    /// Time stamp, ns; the driver says of no clock which it is.
+    pub time: u64,
+    /// Word info32: the number of the Xid.
+    pub info32: u32,
+    /// Word info16.
+    pub info16: u16,
+    /// Status: 0xffff for an error.
+    pub status: u16,
+}
+
+named! {
+    /// Kind of work that a channel may have been doing.
+    pub enum SuspectKind {
+        /// A kernel.
+        Kernel = "kernel",
+        /// A copy.
+        Copy = "copy",
+    }
+}
+
+/// Work that was submitted and had not ended when a fault was noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    /// The channel that it was submitted on.
+    pub channel: ChannelId,
+    /// Index of its entry in the ring.
+    pub index: u32,
+    /// Its kind.
+    pub kind: SuspectKind,
+    /// A kernel's program.
+    pub program: Option<GpuVa>,
+    /// A kernel's grid.
+    pub grid: [u32; 3],
+    /// A kernel's block.
+    pub block: [u32; 3],
+    /// A kernel's record; no source sets it: [`Decoder::name_suspects`](crate::decode::Decoder::name_suspects) does.
+    pub kernel: Option<Arc<Kernel>>,
+}
+
+/// A fault: an error of the GPU for which the driver stopped a channel of a process, or of a whole GPU.
+///
+/// It tells beside the raw words which work had not ended, for that is known from memory at this moment alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Time when it was noticed, and the process.
+    pub at: At,
+    /// Place where it was read.
+    pub source: FaultSource,
+    /// The number of the Xid.
+    pub code: u32,
+    /// The channel that was stopped, where known.
+    pub channel: Option<ChannelId>,
+    /// The channel is concluded from the order in which libcuda makes channels and error notifiers, not known.
+    pub assumed: bool,
+    /// The channel's work-submit token, where known.
+    pub token: Option<u32>,
+    /// The words of the error notifier, where it was read.
+    pub notification: Option<Notification>,
+    /// The message of the kernel log, where it was read.
+    pub message: Option<Box<Xid>>,
+    /// Work that had not ended, of the channel, or of all channels that may be meant.
+    pub suspects: Vec<Suspect>,
+    /// No other work can have caused it: all rings that may be meant were read, and understood.
+    pub only_these: bool,
+}

@@ -1,0 +1,295 @@
+//! Faults of the GPU in traced processes, as records: from the channels' error notifiers in their memory, and from the kernel log.
+//!
+//! The driver writes an error into the notifier of a channel that it stops. Notifiers are read every 100 ms at most, and when a
+//! process stands at its end, before its memory goes. What had not ended then is told by one look at the process's rings
+//! ([`suspects`]): a fault is rare, so it may cost milliseconds. The kernel log is read at the same time, where it may be ([`messages`]).
+
+mod messages;
+mod suspects;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use nvcap_decode::record::{
+    At, Channel, ChannelId, CpuVa, Fault, FaultSource, Life, Origin, Record,
+};
+use nvcap_process::{
+    clock,
+    memory::{
+        maps,
+        notifier::{self, Notifier},
+    },
+    procfs::mem::Memory,
+};
+
+use messages::Messages;
+use suspects::Rings;
+
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time between two looks while a process stands at its end.
+const PAUSE_AT_END: Duration = Duration::from_millis(5);
+/// Looks take one part in so many of the time, where the pause is not the longest.
+const SHARE: u32 = 100;
+/// The longest time between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Times after a new channel at which notifiers are searched for: the driver writes its token a little later.
+const SEARCHES: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+];
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct FaultWatch {
+    processes: BTreeMap<u32, Watched>,
+    next: Instant,
+    /// A process stood at its end at the last look.
+    at_end: bool,
+    messages: Messages,
+}
+
+/// A channel as the trace knows it.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    gpu: Option<u32>,
+    token: Option<u32>,
+    /// Its token is known by the driver's calls, or given.
+    is_certain: bool,
+    ring: Option<CpuVa>,
+    userd: Option<CpuVa>,
+    submits: bool,
+}
+
+/// A process whose notifiers are read.
+#[derive(Debug, Default)]
+struct Watched {
+    channels: BTreeMap<ChannelId, Known>,
+    memory: Option<Memory>,
+    /// Addresses of its notifiers.
+    notifiers: Vec<u64>,
+    /// Notifiers whose errors were told.
+    told: BTreeSet<u64>,
+    /// The newest channel came then.
+    changed: Option<Instant>,
+    /// Searches for notifiers since.
+    searched: usize,
+}
+
+impl FaultWatch {
+    pub(crate) fn new() -> Self {
+        Self {
+            processes: BTreeMap::new(),
+            next: Instant::now(),
+            at_end: false,
+            messages: Messages::open(),
+        }
+    }
+
+    /// Time for which a source may wait.
+    pub(crate) fn wait(&self, wait: Duration) -> Duration {
+        match self.processes.is_empty() {
+            true => wait,
+            false => wait.min(PAUSE),
+        }
+    }
+
+    /// Takes note of new records, and adds the faults that have come. `at_end`: a process stands at its end.
+    pub(crate) fn look(&mut self, records: &mut Vec<Record>, at_end: bool) {
+        let mut ended = Vec::new();
+        for record in &*records {
+            self.note(record, &mut ended);
+        }
+        let now = Instant::now();
+        let begins_to_end = at_end && !self.at_end;
+        self.at_end = at_end;
+        if now >= self.next || begins_to_end || !ended.is_empty() {
+            let mut faults = Vec::new();
+            for (pid, process) in &mut self.processes {
+                process.look(*pid, now, begins_to_end, &mut faults);
+            }
+            // Behind the notifiers: the driver writes both at about the same time.
+            self.messages.take(&self.processes, now);
+            self.messages.join(&mut faults, now);
+            let is_due = |pid: u32| at_end || ended.contains(&pid);
+            faults.extend(self.messages.alone(&self.processes, now, is_due));
+            records.extend(faults.into_iter().map(|f| Record::Fault(Box::new(f))));
+            let took = now.elapsed();
+            self.next = now + took + pause(took, at_end);
+        }
+        for pid in ended {
+            self.processes.remove(&pid);
+        }
+    }
+
+    fn note(&mut self, record: &Record, ended: &mut Vec<u32>) {
+        match record {
+            Record::Channel(c) if c.at.pid != 0 => {
+                let process = self.processes.entry(c.at.pid).or_default();
+                process.learn(c);
+                ended.retain(|pid| *pid != c.at.pid);
+            }
+            Record::Submission(s) => {
+                let known = self.processes.get_mut(&s.at.pid);
+                if let Some(known) = known.and_then(|p| p.channels.get_mut(&s.channel)) {
+                    known.submits = true;
+                }
+            }
+            Record::Process(p) => match p.life {
+                // The program that an exec begins has other memory.
+                Life::Exec { .. } => {
+                    self.processes.remove(&p.at.pid);
+                }
+                Life::Exit { process: true } => ended.push(p.at.pid),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+}
+
+/// Time until the next look after one that took so long.
+fn pause(took: Duration, at_end: bool) -> Duration {
+    match at_end {
+        true => PAUSE_AT_END.max(took),
+        false => (took * SHARE).clamp(PAUSE, LONGEST_PAUSE),
+    }
+}
+
+impl Watched {
+    fn learn(&mut self, c: &Channel) {
+        let is_certain = matches!(
+            c.origin,
+            Origin::Allocated | Origin::Given | Origin::Recorded
+        );
+        let before = self.channels.get(&c.id).copied();
+        let known = Known {
+            gpu: c.gpu.or(before.and_then(|b| b.gpu)),
+            token: c.token.or(before.and_then(|b| b.token)),
+            is_certain,
+            ring: c.ring.or(before.and_then(|b| b.ring)),
+            userd: c.userd.or(before.and_then(|b| b.userd)),
+            submits: before.is_some_and(|b| b.submits),
+        };
+        // A channel that was at its place before is gone.
+        let is_at_its_place = |k: &Known| {
+            k.userd.is_some() && k.userd == known.userd || k.ring.is_some() && k.ring == known.ring
+        };
+        self.channels
+            .retain(|id, k| *id == c.id || !is_at_its_place(k));
+        self.channels.insert(c.id, known);
+        self.changed = Some(Instant::now());
+        self.searched = 0;
+    }
+
+    /// Reads the notifiers. `is_last`: a process stands at its end.
+    fn look(&mut self, pid: u32, now: Instant, is_last: bool, to: &mut Vec<Fault>) {
+        let due = { self.changed.zip(SEARCHES.get(self.searched)) }
+            .is_some_and(|(changed, after)| now >= changed + *after);
+        let lacks = self.notifiers.len() < self.channels.len();
+        if due || is_last && lacks {
+            self.searched += usize::from(due);
+            self.search(pid);
+        }
+        let Some(memory) = &self.memory else {
+            return;
+        };
+        let all: Vec<Notifier> = { self.notifiers.iter() }
+            .filter_map(|at| notifier::read(memory, *at))
+            .collect();
+        let new = |n: &&Notifier| n.error.is_some() && !self.told.contains(&n.address);
+        let new: Vec<Notifier> = all.iter().filter(new).copied().collect();
+        if new.is_empty() {
+            return;
+        }
+        let rings = suspects::rings(pid);
+        let faults = faults(pid, &self.channels, &all, &new, rings.as_ref());
+        to.extend(faults);
+        self.told.extend(new.iter().map(|n| n.address));
+    }
+
+    /// Finds the notifiers in the process's memory.
+    fn search(&mut self, pid: u32) {
+        let found = maps::areas(pid).and_then(|areas| {
+            let memory = Memory::open(pid)?;
+            let notifiers = notifier::notifiers(&memory, &areas);
+            Ok((memory, notifiers))
+        });
+        match found {
+            Ok((memory, notifiers)) => {
+                self.notifiers = notifiers.iter().map(|n| n.address).collect();
+                self.told.retain(|at| self.notifiers.contains(at));
+                self.memory = Some(memory);
+            }
+            Err(e) => log::debug!("process {pid}: its error notifiers cannot be read: {e}"),
+        }
+    }
+}
+
+/// The faults that new errors in notifiers tell; `all` are the notifiers of the process.
+fn faults(
+    pid: u32,
+    channels: &BTreeMap<ChannelId, Known>,
+    all: &[Notifier],
+    new: &[Notifier],
+    rings: Option<&Rings>,
+) -> Vec<Fault> {
+    let certain = are_certain(channels, all);
+    let fault = |n: &Notifier| {
+        let channel = channel_of(n, channels, all, rings);
+        let of = channel.filter(|_| certain).map(|c| (c, channels.get(&c)));
+        let (suspects, only_these) = match rings {
+            Some(rings) => rings.suspects(channels, of, n.token),
+            None => (Vec::new(), false),
+        };
+        Fault {
+            at: At {
+                time_ns: clock::now(),
+                pid,
+                tid: 0,
+            },
+            source: FaultSource::Notifier,
+            code: n.error.unwrap_or(0),
+            channel,
+            assumed: channel.is_some() && !certain,
+            token: Some(n.token),
+            notification: Some(n.notification),
+            message: None,
+            suspects,
+            only_these,
+        }
+    };
+    new.iter().map(fault).collect()
+}
+
+/// Tells whether each channel's notifier is known by its token: the token of each is known, no two have the same, and each has a
+/// notifier.
+fn are_certain(channels: &BTreeMap<ChannelId, Known>, all: &[Notifier]) -> bool {
+    channels.values().all(|c| {
+        let with = |n: &&Notifier| Some(n.token) == c.token;
+        let others = channels.values().filter(|o| o.token == c.token);
+        c.is_certain && others.count() == 1 && all.iter().filter(with).count() == 1
+    })
+}
+
+/// The channel of a notifier: by its token, else by the order of channels.
+fn channel_of(
+    n: &Notifier,
+    channels: &BTreeMap<ChannelId, Known>,
+    all: &[Notifier],
+    rings: Option<&Rings>,
+) -> Option<ChannelId> {
+    if all.iter().filter(|o| o.token == n.token).count() == 1 {
+        let mut with = channels.iter().filter(|(_, c)| c.token == Some(n.token));
+        if let (Some((id, _)), None) = (with.next(), with.next()) {
+            return Some(*id);
+        }
+    }
+    rings?.channel_with(n.address, channels)
+}
+
+#[cfg(test)]
+mod tests;

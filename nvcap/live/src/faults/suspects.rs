@@ -1,0 +1,161 @@
+//! One look at the rings of a process in which a channel was stopped: work that had not ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nvcap_decode::decode::event::{ChipBy, Engine, Operation};
+use nvcap_decode::hang::{self, Analysis, RingState, Values, unended};
+use nvcap_decode::record::{ChannelId, CpuVa, Suspect, SuspectKind};
+use nvcap_process::memory::{
+    captured::SnapshotOptions,
+    chip,
+    decoded::{ByMaps, UndecodedChannel, decoded, decoder, read_values},
+    scan,
+    snapshot::{self, Snapshot},
+};
+
+use super::Known;
+
+/// Entries of each channel that are read: all that a ring of libcuda has.
+const ENTRIES: u32 = 1023;
+/// The most suspects of a fault that are told.
+const MOST: usize = 64;
+/// Bits of a token that are the runlist: 0 is that of the graphics engine.
+const RUNLIST: u32 = 0x007f_0000;
+
+/// What a look has found.
+pub(super) struct Rings {
+    pub(super) snapshot: Snapshot,
+    pub(super) states: RingState,
+    pub(super) values: Values,
+    pub(super) analysis: Analysis,
+}
+
+/// Looks at a process; `None` where it cannot be read.
+pub(super) fn rings(pid: u32) -> Option<Rings> {
+    let options = SnapshotOptions {
+        last: ENTRIES,
+        before: 0,
+        effort: scan::Effort::Habit,
+        known_rings: &[],
+        patience: Duration::ZERO,
+    };
+    let (memory, snapshot) = snapshot::take(pid, 0, options)
+        .inspect_err(|e| log::info!("process {pid}: its rings cannot be read: {e}"))
+        .ok()?;
+    let mut decoder = decoder(None);
+    for (minor, chip) in chip::chips() {
+        decoder.chip(Some(minor), chip, ChipBy::Pci);
+    }
+    let undecoded: Vec<UndecodedChannel<'_>> = snapshot.channels.iter().map(Into::into).collect();
+    let places = ByMaps::new(&snapshot.areas);
+    let states = RingState {
+        channels: decoded(&mut decoder, pid, &undecoded, &places),
+    };
+    drop(undecoded);
+    let mut values = Values::default();
+    let addresses = hang::addresses(&states);
+    let places = scan::Places::new(&snapshot.areas);
+    read_values(&memory, &places, pid, &addresses, &mut values);
+    let analysis = hang::analyse(&states, &values);
+    Some(Rings {
+        snapshot,
+        states,
+        values,
+        analysis,
+    })
+}
+
+impl Rings {
+    /// The channel of the trace that has the error notifier at an address, by the order of channels.
+    pub(super) fn channel_with(
+        &self,
+        notifier: u64,
+        channels: &BTreeMap<ChannelId, Known>,
+    ) -> Option<ChannelId> {
+        let mut all = self.snapshot.channels.iter();
+        let seen = all.find(|s| s.notifier.is_some_and(|n| n.address == notifier))?;
+        traced(seen.found.ring, seen.found.userd, channels)
+    }
+
+    /// Work that had not ended of the channel `of`, or of all that the fault of an unknown channel with this token may be of; and
+    /// whether no other work can have caused it.
+    pub(super) fn suspects(
+        &self,
+        channels: &BTreeMap<ChannelId, Known>,
+        of: Option<(ChannelId, Option<&Known>)>,
+        token: u32,
+    ) -> (Vec<Suspect>, bool) {
+        let mut all = Vec::new();
+        let mut only_these = self.has_all(channels);
+        let mut any = false;
+        for (seen, state) in self.snapshot.channels.iter().zip(&self.states.channels) {
+            let id = traced(seen.found.ring, seen.found.userd, channels);
+            let is_meant = match of {
+                Some((channel, _)) => id == Some(channel),
+                None => token & RUNLIST != 0 || !matches!(state.engine, Engine::Copy(_)),
+            };
+            if !is_meant {
+                continue;
+            }
+            any = true;
+            let judged = self.analysis.of(state.id);
+            let Some(judged) = judged.filter(|_| !seen.ring_gone) else {
+                only_these = false;
+                continue;
+            };
+            let open = unended(state, judged, &self.values);
+            only_these &= open.is_whole;
+            // Of a channel that the trace does not know, its work cannot be shown.
+            let Some(id) = id else {
+                only_these &= open.works.is_empty();
+                continue;
+            };
+            let works = open.works.iter();
+            all.extend(works.filter_map(|(step, op)| suspect(id, step.index, op)));
+        }
+        only_these &= any && all.len() <= MOST;
+        all.truncate(MOST);
+        (all, only_these)
+    }
+
+    /// Tells whether each channel on which the trace saw submissions was found.
+    fn has_all(&self, channels: &BTreeMap<ChannelId, Known>) -> bool {
+        let found: Vec<ChannelId> = { self.snapshot.channels.iter() }
+            .filter_map(|s| traced(s.found.ring, s.found.userd, channels))
+            .collect();
+        let mut submitting = channels.iter().filter(|(_, c)| c.submits);
+        submitting.all(|(id, _)| found.contains(id))
+    }
+}
+
+/// The channel of the trace with this ring and USERD.
+fn traced(ring: u64, userd: u64, channels: &BTreeMap<ChannelId, Known>) -> Option<ChannelId> {
+    let is = |c: &Known| c.userd == Some(CpuVa(userd)) || c.ring == Some(CpuVa(ring));
+    // The newest, should an older one have been at the same place.
+    let (id, _) = channels.iter().rfind(|(_, c)| is(c))?;
+    Some(*id)
+}
+
+fn suspect(channel: ChannelId, index: u32, op: &Operation) -> Option<Suspect> {
+    let bare = Suspect {
+        channel,
+        index,
+        kind: SuspectKind::Copy,
+        program: None,
+        grid: [0; 3],
+        block: [0; 3],
+        kernel: None,
+    };
+    match op {
+        Operation::Launch(l) => Some(Suspect {
+            kind: SuspectKind::Kernel,
+            program: l.program,
+            grid: l.grid.unwrap_or_default(),
+            block: l.block.unwrap_or_default(),
+            ..bare
+        }),
+        Operation::Copy(_) => Some(bare),
+        _ => None,
+    }
+}

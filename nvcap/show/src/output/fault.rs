@@ -1,0 +1,255 @@
+//! Faults of the GPU in words and as JSON: the event, and what the verdict says of it.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use nvcap_decode::hang::{Xid, xid};
+use nvcap_decode::ledger::{Blame, Ledger};
+use nvcap_decode::record::{ChannelId, Fault, Suspect, SuspectKind};
+
+use super::kernels;
+use super::plural::plural_of;
+use super::style::Plain;
+
+/// The most suspects that are named.
+const NAMED: usize = 3;
+/// The most faults that a verdict names.
+const BLAMES: usize = 3;
+
+/// Work that had not ended, in words: a kernel by its name, where that is certain.
+fn suspect(s: &Suspect) -> String {
+    match (s.kind, &s.kernel, s.program) {
+        (SuspectKind::Copy, ..) => "a copy".to_owned(),
+        (_, Some(kernel), _) if kernel.certain => Plain(&kernels::name(kernel).full).to_string(),
+        (_, _, Some(program)) => format!("the kernel at {program:#x}"),
+        (_, _, None) => "a kernel that is not known".to_owned(),
+    }
+}
+
+/// Describes suspects: ` in f(int)`, ` in one of: f(int), g(), or work that is not known`; empty where there are none.
+fn suspects(all: &[&Suspect], only_these: bool) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for name in all.iter().map(|s| suspect(s)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    match (&names[..], only_these) {
+        ([], _) => return String::new(),
+        ([one], true) => return format!(" in {one}"),
+        _ => {}
+    }
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let mut text = format!(" in one of: {}", names.join(", "));
+    if more > 0 {
+        let _ = write!(text, " and {more} more");
+    }
+    if !only_these {
+        text.push_str(", or work that is not known");
+    }
+    text
+}
+
+fn channels(all: &[ChannelId]) -> String {
+    let numbers: Vec<String> = all.iter().take(NAMED).map(|c| c.0.to_string()).collect();
+    match (all.len(), all.len() - numbers.len()) {
+        (0, _) => String::new(),
+        (1, _) => format!(" on channel {}", numbers.join("")),
+        (_, 0) => format!(" on channels {}", numbers.join(", ")),
+        (_, more) => format!(" on channels {} and {more} more", numbers.join(", ")),
+    }
+}
+
+/// One blame: `Xid 31 in bad(float*, int)`.
+fn blame(b: &Blame<'_>, names_process: bool) -> String {
+    let mut text = format!("Xid {}", b.code);
+    match suspects(&b.suspects, b.only_these).as_str() {
+        "" => text.push_str(&channels(&b.channels)),
+        suspects => text.push_str(suspects),
+    }
+    if names_process {
+        let _ = write!(text, " (process {})", b.pid);
+    }
+    text
+}
+
+/// Part of the verdict about faults: `, and the GPU faulted: Xid 31 in bad(float*, int)`; empty where there were none.
+pub(super) fn verdict(ledger: &Ledger) -> String {
+    let blames = ledger.blames();
+    if blames.is_empty() {
+        return String::new();
+    }
+    let mut pids: Vec<u32> = ledger.channels().map(|(_, c)| c.pid).collect();
+    pids.extend(blames.iter().map(|b| b.pid));
+    pids.sort_unstable();
+    pids.dedup();
+    let named = blames.iter().take(BLAMES);
+    let named: Vec<String> = named.map(|b| blame(b, pids.len() > 1)).collect();
+    let more = match (blames.len() - named.len()) as u64 {
+        0 => String::new(),
+        n => format!("; and {}", plural_of(n, "fault more", "faults more")),
+    };
+    format!(", and the GPU faulted: {}{more}", named.join("; "))
+}
+
+/// The line of a fault.
+pub(crate) fn line(f: &Fault) -> String {
+    let mut text = format!("FAULT Xid {}", f.code);
+    if let Some(channel) = f.channel {
+        let _ = write!(text, " on channel {}", channel.0);
+    }
+    match (f.token, f.assumed) {
+        (Some(token), true) => {
+            let _ = write!(
+                text,
+                " (token {token:#07x}, by the order of error notifiers)"
+            );
+        }
+        (Some(token), false) => {
+            let _ = write!(text, " (token {token:#07x})");
+        }
+        (None, _) => {}
+    }
+    let _ = write!(text, ": {}", xid::meaning(f.code));
+    let all: Vec<&Suspect> = f.suspects.iter().collect();
+    text.push_str(&suspects(&all, f.only_these));
+    if let Some(message) = &f.message {
+        let _ = write!(text, "; kernel log: {}", Plain(&message.text));
+    }
+    text
+}
+
+/// A suspect as JSON.
+fn suspect_json(s: &Suspect) -> Value {
+    let kernel = s.kernel.as_ref();
+    json!({
+        "channel": s.channel.0,
+        "index": s.index,
+        "kind": s.kind,
+        "program": s.program.map(|p| p.0),
+        "kernel": kernel.map(|k| kernels::name(k).full.clone()),
+        "kernel_mangled": kernel.map(|k| k.name.as_str()),
+        "kernel_certain": kernel.map(|k| k.certain),
+        "grid": (s.kind == SuspectKind::Kernel).then_some(s.grid),
+        "block": (s.kind == SuspectKind::Kernel).then_some(s.block),
+    })
+}
+
+/// The members of a fault's object, behind those that all objects have.
+pub(super) fn members(f: &Fault) -> Vec<(&'static str, Value)> {
+    let suspects: Vec<Value> = f.suspects.iter().map(suspect_json).collect();
+    vec![
+        ("channel", f.channel.map(|c| c.0).into()),
+        ("source", f.source.name().into()),
+        ("xid", f.code.into()),
+        ("symbol", symbol(f.code).into()),
+        ("meaning", xid::meaning(f.code).into()),
+        ("assumed", f.assumed.into()),
+        ("notification", json!(f.notification)),
+        ("message", json!(f.message)),
+        ("suspects", suspects.into()),
+        ("only_these", f.only_these.into()),
+    ]
+}
+
+/// NVIDIA's name for a number.
+fn symbol(code: u32) -> Option<&'static str> {
+    let xid = Xid {
+        code,
+        ..Xid::default()
+    };
+    xid.symbol()
+}
+
+/// What the ledger says of faults, as JSON.
+pub(super) fn blames_json(ledger: &Ledger) -> Value {
+    let one = |b: &Blame<'_>| {
+        json!({
+            "pid": (b.pid != 0).then_some(b.pid),
+            "xid": b.code,
+            "symbol": symbol(b.code),
+            "meaning": xid::meaning(b.code),
+            "channels": b.channels.iter().map(|c| c.0).collect::<Vec<_>>(),
+            "suspects": b.suspects.iter().map(|s| suspect_json(s)).collect::<Vec<_>>(),
+            "only_these": b.only_these,
+            "text": blame(b, false),
+        })
+    };
+    ledger.blames().iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use nvcap_decode::record::{At, FaultSource, Kernel, Record};
+    use nvcap_decode::wire::GpuVa;
+
+    fn kernel(program: u64, name: &str, certain: bool) -> Suspect {
+        let at = At::of_process(1, 7);
+        let named = Kernel {
+            certain,
+            ..Kernel::called(at, program, name)
+        };
+        Suspect {
+            channel: ChannelId(2),
+            index: 3,
+            kind: SuspectKind::Kernel,
+            program: Some(GpuVa(program)),
+            grid: [1; 3],
+            block: [32, 1, 1],
+            kernel: (!name.is_empty()).then(|| Arc::new(named)),
+        }
+    }
+
+    fn said(pid: u32, suspects: Vec<Suspect>, only_these: bool) -> String {
+        let fault = Fault {
+            at: At::of_process(5, pid),
+            source: FaultSource::Notifier,
+            code: 31,
+            channel: Some(ChannelId(2)),
+            assumed: false,
+            token: Some(0xb),
+            notification: None,
+            message: None,
+            suspects,
+            only_these,
+        };
+        let mut ledger = Ledger::new();
+        ledger.record(&Record::Fault(Box::new(fault)));
+        verdict(&ledger)
+    }
+
+    #[test]
+    fn a_kernel_is_named_where_no_other_can_have_faulted() {
+        const BAD: &str = "_Z3badPfi";
+        let after = |text: &str| format!(", and the GPU faulted: Xid 31{text}");
+        assert_eq!(verdict(&Ledger::new()), "");
+        assert_eq!(
+            said(7, vec![kernel(0x100, BAD, true)], true),
+            after(" in bad(float*, int)")
+        );
+        assert_eq!(
+            said(7, vec![kernel(0x100, BAD, true)], false),
+            after(" in one of: bad(float*, int), or work that is not known")
+        );
+        // A name that is a guess is none.
+        assert_eq!(
+            said(7, vec![kernel(0x100, BAD, false)], true),
+            after(" in the kernel at 0x100")
+        );
+        let others = (2..6).map(|n| kernel(n * 0x100, "", true));
+        let all = std::iter::once(kernel(0x100, BAD, true)).chain(others);
+        assert_eq!(
+            said(7, all.collect(), true),
+            after(
+                " in one of: bad(float*, int), the kernel at 0x200, the kernel at 0x300 and 2 more"
+            )
+        );
+        assert_eq!(said(7, vec![], true), after(" on channel 2"));
+        assert_eq!(said(7, vec![], false), after(" on channel 2"));
+    }
+}

@@ -1,0 +1,169 @@
+//! Faults of the GPU: the driver has stopped a channel, and the trace says which kernel had not ended. Observed: no rights are needed.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use live::programs::{Ended, Folder, Running, Until, nvcap, so_far, softgpu};
+use serde_json::Value;
+use softgpu::hang::FAULTING;
+
+use crate::setup::{LIMIT, REPEATS};
+
+/// The status of a complete trace with a fault.
+const FAULTED: i32 = nvcap_decode::ledger::STATUS_FAULTED as i32;
+
+/// The software GPU as a CUDA process that ends with its context there, after a fault.
+const PROGRAM: [&str; 9] = [
+    "--files",
+    "--gpus=1",
+    "--channels=3",
+    "--submissions=200",
+    "--threads=2",
+    "--kernels",
+    "--leave-mapped",
+    "--linger-ms=0",
+    "--fault=31",
+];
+
+fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<OsString> {
+    words.into_iter().map(OsString::from).collect()
+}
+
+/// The name of a faulting kernel, by its number among them.
+fn name(n: u64) -> String {
+    format!("void kernel<{}>(float*)", FAULTING + n)
+}
+
+/// The objects of a trace that are of a type.
+fn of_type(trace: &Path, kind: &str) -> Result<Vec<Value>> {
+    let objects = live::json_lines::of_file(trace)?;
+    Ok(objects.into_iter().filter(|o| o["type"] == kind).collect())
+}
+
+/// Repeats a run until the verdict has all names: nvcap searches for names for a limited time. A wrong name, or another verdict, ends
+/// it at once. `wanted` is what the verdict says of the fault.
+fn expect_verdict(wanted: &str, run: impl Fn(&Folder, &Path) -> Result<Ended>) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let ended = run(&folder, &trace)?;
+        ended.expect_code(FAULTED)?;
+        let ledger = of_type(&trace, "ledger")?;
+        let ledger = ledger.last().context("no ledger")?;
+        let verdict = ledger["verdict"].as_str().context("no verdict")?;
+        let is_named = !verdict.contains("the kernel at 0x");
+        if is_named {
+            let begin = format!("complete, and the GPU faulted: Xid 31 in {wanted}: ");
+            ensure!(verdict.starts_with(&begin), "{verdict}");
+            return expect_faults(&trace, ledger);
+        }
+        println!("    a kernel without a name in time: {verdict}");
+        ensure!(begun.elapsed() < REPEATS, "guard: no run has all names");
+    }
+}
+
+/// Each fault is one event, of the channel that has the kernel.
+fn expect_faults(trace: &Path, ledger: &Value) -> Result<()> {
+    let faults = of_type(trace, "fault")?;
+    let blamed = ledger["faults"].as_array().context("no faults")?;
+    ensure!(blamed.len() == 1 && !faults.is_empty(), "{ledger}");
+    for fault in &faults {
+        let is_right = fault["xid"] == 31
+            && fault["source"] == "notifier"
+            && fault["notification"]["status"] == 0xffff
+            && fault["only_these"] == true
+            && fault["channel"].is_u64();
+        ensure!(is_right, "{fault}");
+    }
+    let channels = blamed[0]["channels"].as_array().map(Vec::len);
+    ensure!(channels == Some(faults.len()), "{ledger}");
+    Ok(())
+}
+
+fn observed(trace: &Path) -> Vec<OsString> {
+    let mut all = words(["--how=observe", "--json", "-o"]);
+    all.push(trace.into());
+    all
+}
+
+/// A command whose channel is stopped just before its end; its recording says the same.
+pub fn from_the_start() -> Result<()> {
+    expect_verdict(&name(0), |folder, trace| {
+        let recording = folder.file("trace.pcapng");
+        let mut args = observed(trace);
+        args.extend(["--record".into(), recording.clone().into()]);
+        args.extend(["--".into(), softgpu()?.into()]);
+        args.extend(words(PROGRAM));
+        let live = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+        let ledger = of_type(trace, "ledger")?;
+        let verdict = ledger.last().context("no ledger")?["verdict"].clone();
+        for command in ["decode", "stats"] {
+            let again = folder.file(command);
+            let mut args = words([command, "--json", "-o"]);
+            args.extend([again.clone().into(), recording.clone().into()]);
+            let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+            ended.expect_code(FAULTED)?;
+            let said = of_type(&again, "ledger")?;
+            let said = &said.last().context("no ledger")?["verdict"];
+            ensure!(*said == verdict, "{command}: {said} instead of {verdict}");
+        }
+        Ok(live)
+    })
+}
+
+/// Two kernels had not ended: neither is named alone.
+pub fn of_two_kernels() -> Result<()> {
+    let wanted = format!("one of: {}, {}", name(0), name(1));
+    expect_verdict(&wanted, |_, trace| {
+        let mut args = observed(trace);
+        args.extend(["--".into(), softgpu()?.into()]);
+        args.extend(words(PROGRAM));
+        // The fourth channel is the second of compute.
+        args.extend(words(["--channels=4", "--fault-channels=2"]));
+        Running::start(&nvcap()?, args)?.end(LIMIT)
+    })
+}
+
+/// Attached to before the fault; the process lives on behind it.
+pub fn attached() -> Result<()> {
+    expect_verdict(&name(0), |folder, trace| {
+        let stay = Until::new(folder, "stay")?;
+        let mut args = words(PROGRAM);
+        args.extend(words(["--wait-stdin", "--before-wait=7"]));
+        args.push(stay.stay().into());
+        let mut gpu = Running::start(&softgpu()?, args)?;
+        gpu.wait_for_line("waiting")?;
+        let mut args = observed(trace);
+        args.extend(["-p".into(), gpu.pid().to_string().into()]);
+        let mut nvcap = Running::start(&nvcap()?, args)?;
+        nvcap.wait_until("watching", LIMIT, |r| r.stderr().contains("attached"))?;
+        gpu.write(b"g")?;
+        gpu.wait_until("the fault", LIMIT, |_| {
+            so_far(trace, "\"type\":\"fault\"") > 0
+        })?;
+        stay.release()?;
+        gpu.end(LIMIT)?.expect_code(0)?;
+        nvcap.end(LIMIT)
+    })
+}
+
+/// Without a fault nothing is said of one.
+pub fn none() -> Result<()> {
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let mut args = observed(&trace);
+    args.extend(["--".into(), softgpu()?.into()]);
+    args.extend(words(
+        PROGRAM.into_iter().filter(|w| !w.starts_with("--fault")),
+    ));
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let ledger = of_type(&trace, "ledger")?;
+    let ledger = ledger.last().context("no ledger")?;
+    ensure!(ledger["faults"] == serde_json::json!([]), "{ledger}");
+    ensure!(of_type(&trace, "fault")?.is_empty(), "a fault");
+    Ok(())
+}
