@@ -4,6 +4,7 @@
 //! process stands at its end, before its memory goes. What had not ended then is told by one look at the process's rings
 //! ([`suspects`]): a fault is rare, so it may cost milliseconds. The kernel log is read at the same time, where it may be ([`messages`]).
 
+mod beside;
 mod messages;
 mod suspects;
 
@@ -12,9 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvcap_decode::record::{
-    At, Channel, ChannelId, CpuVa, Fault, FaultSource, Life, Origin, Record,
-};
+use nvcap_decode::record::{At, Channel, ChannelId, CpuVa, Fault, FaultSource, Origin};
 use nvcap_process::{
     clock,
     memory::{
@@ -24,6 +23,7 @@ use nvcap_process::{
     procfs::mem::Memory,
 };
 
+pub(crate) use beside::FaultWatch;
 use messages::Messages;
 use suspects::Rings;
 
@@ -44,12 +44,27 @@ const SEARCHES: [Duration; 3] = [
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct FaultWatch {
+struct Watch {
     processes: BTreeMap<u32, Watched>,
+    /// Processes that have ended since the last look.
+    ended: Vec<u32>,
     next: Instant,
-    /// A process stood at its end at the last look.
-    at_end: bool,
     messages: Messages,
+}
+
+/// Part of a record that the watch needs.
+#[derive(Debug)]
+enum Note {
+    Channel(Box<Channel>),
+    /// The first submission of a channel.
+    Submits {
+        pid: u32,
+        channel: ChannelId,
+    },
+    /// A process executes another program.
+    Exec(u32),
+    /// A process has ended.
+    Exit(u32),
 }
 
 /// A channel as the trace knows it.
@@ -79,74 +94,63 @@ struct Watched {
     searched: usize,
 }
 
-impl FaultWatch {
-    pub(crate) fn new() -> Self {
+impl Watch {
+    fn new() -> Self {
         Self {
             processes: BTreeMap::new(),
+            ended: Vec::new(),
             next: Instant::now(),
-            at_end: false,
             messages: Messages::open(),
         }
     }
 
-    /// Time for which a source may wait.
-    pub(crate) fn wait(&self, wait: Duration) -> Duration {
-        match self.processes.is_empty() {
-            true => wait,
-            false => wait.min(PAUSE),
-        }
+    /// Returns the time until the next look; none where no process is watched.
+    fn until_next(&self) -> Option<Duration> {
+        let until = self.next.saturating_duration_since(Instant::now());
+        (!self.processes.is_empty()).then_some(until)
     }
 
-    /// Takes note of new records, and adds the faults that have come. `at_end`: a process stands at its end.
-    pub(crate) fn look(&mut self, records: &mut Vec<Record>, at_end: bool) {
-        let mut ended = Vec::new();
-        for record in &*records {
-            self.note(record, &mut ended);
-        }
+    /// Looks if it is time, or a process has ended; returns the faults that have come. `at_end`: a process stands at its end,
+    /// `begins`: since now.
+    fn look(&mut self, at_end: bool, begins: bool) -> Vec<Fault> {
         let now = Instant::now();
-        let begins_to_end = at_end && !self.at_end;
-        self.at_end = at_end;
-        if now >= self.next || begins_to_end || !ended.is_empty() {
-            let mut faults = Vec::new();
+        let ended = std::mem::take(&mut self.ended);
+        let mut faults = Vec::new();
+        if now >= self.next || begins || !ended.is_empty() {
             for (pid, process) in &mut self.processes {
-                process.look(*pid, now, begins_to_end, &mut faults);
+                process.look(*pid, now, begins, &mut faults);
             }
             // Behind the notifiers: the driver writes both at about the same time.
             self.messages.take(&self.processes, now);
             self.messages.join(&mut faults, now);
             let is_due = |pid: u32| at_end || ended.contains(&pid);
             faults.extend(self.messages.alone(&self.processes, now, is_due));
-            records.extend(faults.into_iter().map(|f| Record::Fault(Box::new(f))));
             let took = now.elapsed();
             self.next = now + took + pause(took, at_end);
         }
         for pid in ended {
             self.processes.remove(&pid);
         }
+        faults
     }
 
-    fn note(&mut self, record: &Record, ended: &mut Vec<u32>) {
-        match record {
-            Record::Channel(c) if c.at.pid != 0 => {
-                let process = self.processes.entry(c.at.pid).or_default();
-                process.learn(c);
-                ended.retain(|pid| *pid != c.at.pid);
+    fn note(&mut self, note: Note) {
+        match note {
+            Note::Channel(c) => {
+                self.ended.retain(|pid| *pid != c.at.pid);
+                self.processes.entry(c.at.pid).or_default().learn(&c);
             }
-            Record::Submission(s) => {
-                let known = self.processes.get_mut(&s.at.pid);
-                if let Some(known) = known.and_then(|p| p.channels.get_mut(&s.channel)) {
+            Note::Submits { pid, channel } => {
+                let known = self.processes.get_mut(&pid);
+                if let Some(known) = known.and_then(|p| p.channels.get_mut(&channel)) {
                     known.submits = true;
                 }
             }
-            Record::Process(p) => match p.life {
-                // The program that an exec begins has other memory.
-                Life::Exec { .. } => {
-                    self.processes.remove(&p.at.pid);
-                }
-                Life::Exit { process: true } => ended.push(p.at.pid),
-                _ => {}
-            },
-            _ => {}
+            // The program that an exec begins has other memory.
+            Note::Exec(pid) => {
+                self.processes.remove(&pid);
+            }
+            Note::Exit(pid) => self.ended.push(pid),
         }
     }
 }

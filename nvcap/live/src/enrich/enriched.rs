@@ -88,7 +88,7 @@ impl<S: Source> Enriched<S> {
         let class = chip::only().map(|c| c.compute);
         Self {
             holds_end: hold,
-            faults: Some(FaultWatch::new()),
+            faults: FaultWatch::start(),
             held: HeldRecords::new(
                 if names { Namer::start(class) } else { None },
                 Clock::MACHINE,
@@ -305,7 +305,8 @@ impl<S: Source> Source for Enriched<S> {
             faults.look(&mut now, ending || self.inner.is_ending());
         }
         // Ends are held for a limited time, whatever is asked for.
-        if !self.held.asks() {
+        let asks = self.held.asks() || self.faults.as_ref().is_some_and(FaultWatch::is_asking);
+        if !asks {
             // Once all that the command submitted was given.
             if ending && now.is_empty() {
                 self.hold = None;
@@ -367,7 +368,7 @@ impl<S: Source> Source for Enriched<S> {
         // meanwhile. A command that stands at its end stands there until they are found.
         let mut last = Vec::new();
         if let Some(faults) = &mut self.faults {
-            faults.look(&mut last, true);
+            faults.finish(&mut last);
         }
         let end = self.inner.finish(&mut last);
         if let Some(namer) = &mut self.held.namer {

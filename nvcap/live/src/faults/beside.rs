@@ -1,0 +1,168 @@
+//! The watch for faults on a thread of its own: it searches memory for milliseconds, and the thread that reads rings must not wait for that.
+
+use std::{
+    collections::HashSet,
+    iter, mem,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Note, PAUSE, Watch};
+use nvcap_decode::record::{ChannelId, Fault, Life, Record};
+
+/// Longest time for which the end of a trace waits for the last look.
+const LAST: Duration = Duration::from_millis(250);
+/// Time for which the thread sleeps where no process is watched: it is woken by the first.
+const NOTHING: Duration = Duration::from_secs(3600);
+
+enum Request {
+    Note(Note),
+    /// A process stands at its end, or none does any more.
+    AtEnd(bool),
+}
+
+struct Answer {
+    faults: Vec<Fault>,
+    /// Count of requests at an end that this answers.
+    asked: usize,
+}
+
+/// The session's end of the watch.
+#[derive(Debug)]
+pub(crate) struct FaultWatch {
+    to: mpsc::Sender<Request>,
+    from: mpsc::Receiver<Answer>,
+    /// Channels of which it was told that they submit.
+    submitting: HashSet<ChannelId>,
+    /// A channel was announced.
+    any: bool,
+    at_end: bool,
+    /// Requests at an end without an answer.
+    asked: usize,
+}
+
+impl FaultWatch {
+    /// Starts the thread; none where the system has none for it.
+    pub(crate) fn start() -> Option<Self> {
+        let (to, requests) = mpsc::channel();
+        let (answers, from) = mpsc::channel();
+        thread::Builder::new()
+            .name("nvcap-faults".into())
+            .spawn(move || serve(&requests, &answers))
+            .inspect_err(|e| log::info!("faults of the GPU are not watched for: {e}"))
+            .ok()?;
+        Some(Self {
+            to,
+            from,
+            submitting: HashSet::new(),
+            any: false,
+            at_end: false,
+            asked: 0,
+        })
+    }
+
+    /// Returns the time for which a source may wait, so that faults are told soon.
+    pub(crate) fn wait(&self, wait: Duration) -> Duration {
+        match self.any {
+            true => wait.min(PAUSE),
+            false => wait,
+        }
+    }
+
+    /// Tells whether a process that stands at its end is still to be looked at.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.asked > 0
+    }
+
+    /// Takes note of new records, and adds the faults that have come. `at_end`: a process stands at its end.
+    pub(crate) fn look(&mut self, records: &mut Vec<Record>, at_end: bool) {
+        for record in &*records {
+            if let Some(note) = self.note(record) {
+                let _ = self.to.send(Request::Note(note));
+            }
+        }
+        if mem::replace(&mut self.at_end, at_end) != at_end {
+            self.ask(at_end);
+        }
+        while let Ok(answer) = self.from.try_recv() {
+            self.take(answer, records);
+        }
+    }
+
+    /// Adds the faults that a last look finds, for which it waits a moment.
+    pub(crate) fn finish(&mut self, records: &mut Vec<Record>) {
+        self.ask(true);
+        let until = Instant::now() + LAST;
+        while self.asked > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(answer) = self.from.recv_timeout(left) else {
+                return;
+            };
+            self.take(answer, records);
+        }
+    }
+
+    fn ask(&mut self, at_end: bool) {
+        let sent = self.to.send(Request::AtEnd(at_end)).is_ok();
+        self.asked += usize::from(sent && at_end);
+    }
+
+    fn take(&mut self, answer: Answer, records: &mut Vec<Record>) {
+        self.asked = self.asked.saturating_sub(answer.asked);
+        let faults = answer.faults.into_iter().map(Box::new);
+        records.extend(faults.map(Record::Fault));
+    }
+
+    /// Returns the part of a record that the watch needs.
+    fn note(&mut self, record: &Record) -> Option<Note> {
+        match record {
+            Record::Channel(c) if c.at.pid != 0 => {
+                self.any = true;
+                Some(Note::Channel(c.clone()))
+            }
+            Record::Submission(s) if self.submitting.insert(s.channel) => Some(Note::Submits {
+                pid: s.at.pid,
+                channel: s.channel,
+            }),
+            Record::Process(p) => match p.life {
+                Life::Exec { .. } => Some(Note::Exec(p.at.pid)),
+                Life::Exit { process: true } => Some(Note::Exit(p.at.pid)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Watches until nobody asks any more.
+fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
+    let mut watch = Watch::new();
+    let mut at_end = false;
+    loop {
+        let wait = watch.until_next().unwrap_or(NOTHING);
+        let first = match from.recv_timeout(wait) {
+            Ok(first) => Some(first),
+            Err(mpsc::RecvTimeoutError::Timeout) => None,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        };
+        let mut asked = 0;
+        for request in first
+            .into_iter()
+            .chain(iter::from_fn(|| from.try_recv().ok()))
+        {
+            match request {
+                Request::Note(note) => watch.note(note),
+                Request::AtEnd(is) => {
+                    at_end = is;
+                    asked += usize::from(is);
+                }
+            }
+        }
+        let faults = watch.look(at_end || asked > 0, asked > 0);
+        let says = asked > 0 || !faults.is_empty();
+        if says && to.send(Answer { faults, asked }).is_err() {
+            return;
+        }
+    }
+}
