@@ -262,11 +262,14 @@ impl Named {
         if start != Start::Going && state.claim != Claim::Over && state.is_taken(&self.file) {
             let mut other = Self::unused(&state.asked, state.claim == Claim::Recording)?;
             other.begin()?;
-            tell(format_args!(
-                "another program has written to {} meanwhile: what nvcap writes goes into {}",
-                state.place.path.display(),
-                other.path().display()
-            ));
+            // Where the file had gone it is made again.
+            if other.path() != state.place.path {
+                tell(format_args!(
+                    "another program has written to {} meanwhile: what nvcap writes goes into {}",
+                    state.place.path.display(),
+                    other.path().display()
+                ));
+            }
             state.place = other.place();
             state.moved = Some(other.file.try_clone()?);
         } else if start == Start::Old {

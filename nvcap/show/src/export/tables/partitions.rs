@@ -76,6 +76,8 @@ impl Partition {
         let folder = self.path_of_folder();
         make_folder(&folder)?;
         let opened = File::open(&folder)?;
+        // That of an earlier export by this partition.
+        self.lock.replace(None);
         if !lock(&opened) {
             return Err(io::Error::new(
                 io::ErrorKind::WouldBlock,
