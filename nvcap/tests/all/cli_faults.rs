@@ -110,7 +110,8 @@ fn a_recording_with_a_fault_says_it() {
             assert_eq!(shown.status.code(), Some(STATUS_FAULTED.into()), "{all}");
             let json = nvcap(&[command, "--json", &file]);
             assert_eq!(json.status.code(), Some(STATUS_FAULTED.into()));
-            let objects: Vec<Value> = { text(&json.stdout).lines() }
+            let lines = text(&json.stdout);
+            let objects: Vec<Value> = { lines.lines() }
                 .map(|line| serde_json::from_str(line).unwrap())
                 .collect();
             for object in &objects {

@@ -171,7 +171,7 @@ pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
             .copied()
             .with_context(|| format!("--hang needs more channels of {unit:?}"))
     };
-    let (a, b) = (of(Unit::Compute, 0)?, of(Unit::Compute, 1)?);
+    let (a, b) = (of(Unit::Compute, 0)?, of(Unit::Compute, 1));
     let text = match kind {
         Hang::Fault { code, channels } => fault(plan, memory, code, channels)?,
         Hang::Spin | Hang::Lost => {
@@ -187,6 +187,7 @@ pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
                 a.token(),
             );
             if kind == Hang::Spin {
+                let b = b?;
                 // The first of them is fetched, and waits; each waits for the end of the one before.
                 for n in 1..=QUEUED {
                     submit(memory, a, n == 1, |pb, _| {
@@ -211,6 +212,7 @@ pub fn hang(plan: &Plan, memory: &Memory, kind: Hang) -> Result<String> {
             )
         }
         Hang::Cycle => {
+            let b = b?;
             let next = |c: Channel| (memory.lock(c).done().cursor.number + 1) as u32;
             let (of_a, of_b) = (next(a), next(b));
             submit(memory, a, false, |pb, _| acquire(pb, semaphore(b), of_b));

@@ -144,9 +144,12 @@ pub fn attached() -> Result<()> {
         gpu.wait_until("the fault", LIMIT, |_| {
             so_far(trace, "\"type\":\"fault\"") > 0
         })?;
+        // What it has not yet read is there until it has ended.
+        nvcap.signal(libc::SIGINT)?;
+        let ended = nvcap.end(LIMIT)?;
         stay.release()?;
         gpu.end(LIMIT)?.expect_code(0)?;
-        nvcap.end(LIMIT)
+        Ok(ended)
     })
 }
 
