@@ -58,6 +58,15 @@ impl Session {
         (gpus, was_there): (&RingGpus, bool),
     ) -> Result<()> {
         let life = self.life();
+        pages.sort_by_key(|page| gpus.rank(page));
+        let targets = pages.iter().map(|page| Target {
+            pid,
+            address: doorbell_of(page.start),
+            gpu: Some(page.gpu),
+        });
+        let targets = Vec::from_iter(targets);
+        self.search_known_stores(space)?;
+        self.stop_at_known_first(space, pid, &targets)?;
         // Names given by the user hold for every program that the process executes.
         self.arm_named(
             pid,
@@ -70,15 +79,6 @@ impl Session {
             "{} doorbell pages of process {pid} are to be watched",
             pages.len()
         );
-        pages.sort_by_key(|page| gpus.rank(page));
-        let targets = pages.iter().map(|page| Target {
-            pid,
-            address: doorbell_of(page.start),
-            gpu: Some(page.gpu),
-        });
-        let targets = Vec::from_iter(targets);
-        self.search_known_stores(space)?;
-        self.stop_at_known_first(space, &targets)?;
         for (n, target) in targets.into_iter().enumerate() {
             if was_there {
                 // What trapped before is followed already; a ring that moves is to be where it was when its doorbell is watched.
@@ -111,14 +111,28 @@ impl Session {
     }
 
     /// Stops at stores that are known beforehand, where a process has more doorbells than registers, before its doorbells take these.
-    fn stop_at_known_first(&mut self, space: u32, targets: &[Target]) -> Result<()> {
+    fn stop_at_known_first(&mut self, space: u32, pid: u32, pages: &[Target]) -> Result<()> {
         let is_known = self.sites.to_stop_at(space).next().is_some();
-        if !self.options.watch || !is_known || targets.len() <= REGISTERS {
+        if !self.options.watch || !is_known {
+            return Ok(());
+        }
+        let named = self.named.file.doorbells.iter().map(|d| Target {
+            pid,
+            address: d.address,
+            gpu: d.gpu,
+        });
+        let mut targets = Vec::from_iter(named);
+        for page in pages {
+            if targets.iter().all(|t| t.address != page.address) {
+                targets.push(*page);
+            }
+        }
+        if targets.len() <= REGISTERS {
             return Ok(());
         }
         let now = watchpoints::now();
         for target in targets.iter().skip(REGISTERS - 1) {
-            self.stores.unwatched((target.pid, target.address), now);
+            self.stores.unwatched((pid, target.address), now);
             self.know_doorbell(space, *target)?;
         }
         self.stop_at_stores(space);
