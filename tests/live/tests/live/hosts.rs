@@ -262,6 +262,10 @@ fn node(there: bool) -> Result<()> {
     let mut command = vec!["NVCAP_LOG=debug".into(), step.variable(), nvcap()?.into()];
     let options = ["-a", "--json", "--how=trap", "--comm=hosts-rank"];
     command.extend(options.map(OsString::from));
+    // Without them the trap asks for the driver.
+    let channels = folder.file("channels");
+    std::fs::write(&channels, softgpu::layout::channels_file(RANKS))?;
+    command.extend(["--channels".into(), channels.into()]);
     let mut ranks = Vec::new();
     let first = if there { RANKS } else { 1 };
     for plan in &plans[..first] {

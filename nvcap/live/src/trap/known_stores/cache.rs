@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{KnownStore, merge, parse, text};
+use super::store::{KnownStore, merge, parse, text};
 
 /// The most bytes that are read.
 const MOST_BYTES: u64 = 64 << 10;
@@ -118,7 +118,7 @@ fn is_own(about: &fs::Metadata) -> io::Result<()> {
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use super::super::tests::known;
+    use super::super::store::tests::known;
     use super::*;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 

@@ -19,6 +19,7 @@ mod looks;
 mod missed;
 mod mode;
 mod modules;
+mod moves;
 mod moving;
 mod named_channels;
 mod outbox;
@@ -32,6 +33,7 @@ mod store_sites;
 mod stores;
 mod stray_traps;
 mod taught_stores;
+mod teaching;
 mod token_evidence;
 mod token_learner;
 mod translations;
@@ -52,7 +54,7 @@ use self::{
     capture::{Capture, copied_out::Learning},
     missed::MissedLives,
     modules::Modules,
-    moving::Moves,
+    moves::Moves,
     named_channels::NamedChannels,
     patrol::Patrol,
     ring_search::RingSearch,

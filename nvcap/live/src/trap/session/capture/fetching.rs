@@ -205,4 +205,21 @@ impl Capture {
         let shared = self.table.shared();
         shared.progress(index, target, target, extended);
     }
+
+    /// Tells whether the newest entry of the last look stands, and with it that the ring has not gone round since; none where that cannot be told.
+    pub(in super::super) fn newest_stands(&self, index: u32) -> Option<bool> {
+        let channel = self.table.get(index)?;
+        let newest = self.newest.get(&index)?;
+        let done = self.table.shared().get(index).done;
+        if newest.ring != channel.ring || newest.behind != done || channel.taken != done {
+            return None;
+        }
+        let memory = self.spaces.memory(channel.space)?;
+        let map = self.addresses(channel.model_id);
+        let (tail_at, room) = map.at(newest.tail_at)?;
+        let is_there = room >= newest.tail.len() as u64;
+        is_there
+            .then(|| newest.stands(memory, channel.entries, tail_at))
+            .flatten()
+    }
 }

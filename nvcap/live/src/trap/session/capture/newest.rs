@@ -4,7 +4,7 @@
 //! That holds only where entries do not look alike: the newest one is kept where its segment ends with a release of a semaphore, whose
 //! payload CUDA raises with each, and where none that was read with it is equal to it.
 
-use super::{super::catch_up::Read, Capture};
+use super::super::catch_up::Read;
 use nvcap_decode::wire::{entry, release};
 pub(super) use nvcap_process::{
     memory::ring::{self, Ring},
@@ -18,13 +18,13 @@ const TAIL: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Newest {
     /// Position behind it.
-    behind: u64,
+    pub(super) behind: u64,
     /// The ring that it is of.
-    ring: u64,
+    pub(super) ring: u64,
     entry: u64,
     /// End of its segment, and the GPU's address of that.
-    tail: Vec<u8>,
-    tail_at: u64,
+    pub(super) tail: Vec<u8>,
+    pub(super) tail_at: u64,
 }
 
 impl Newest {
@@ -47,7 +47,12 @@ impl Newest {
     }
 
     /// Tells whether it is as it was; none where that proves nothing: its memory was used again. `tail_at`: the process's address of its memory.
-    fn stands(&self, memory: &impl ReadMemory, entries: u32, tail_at: u64) -> Option<bool> {
+    pub(super) fn stands(
+        &self,
+        memory: &impl ReadMemory,
+        entries: u32,
+        tail_at: u64,
+    ) -> Option<bool> {
         let on = Ring {
             address: self.ring,
             entries,
@@ -59,25 +64,6 @@ impl Newest {
         let mut tail = vec![0; self.tail.len()];
         memory.read_bytes(tail_at, &mut tail).ok()?;
         (tail == self.tail).then_some(true)
-    }
-}
-
-impl Capture {
-    /// Tells whether the newest entry of the last look stands, and with it that the ring has not gone round since; none where that cannot be told.
-    pub(in super::super) fn newest_stands(&self, index: u32) -> Option<bool> {
-        let channel = self.table.get(index)?;
-        let newest = self.newest.get(&index)?;
-        let done = self.table.shared().get(index).done;
-        if newest.ring != channel.ring || newest.behind != done || channel.taken != done {
-            return None;
-        }
-        let memory = self.spaces.memory(channel.space)?;
-        let map = self.addresses(channel.model_id);
-        let (tail_at, room) = map.at(newest.tail_at)?;
-        let is_there = room >= newest.tail.len() as u64;
-        is_there
-            .then(|| newest.stands(memory, channel.entries, tail_at))
-            .flatten()
     }
 }
 
