@@ -109,6 +109,8 @@ Signals:
 Environment:
   NVCAP_LOG=debug      nvcap's own diagnostics on standard error (error, warn, info, debug, trace)
   NVCAP_NO_CACHED_PUT=1   always read GP_PUT from video memory, not from the process's copy of it
+  NVCAP_STORE_CACHE=FILE  where root keeps the stores that ring doorbells, for the next trace
+                       (/var/cache/nvcap/stores; NVCAP_STORE_CACHE= keeps and takes none)
   NVCAP_NO_BPF_LOOP=1  the BPF programs for kernels before 5.17";
 
 /// Shows the command streams that NVIDIA's userspace driver submits to the GPU, live and complete.

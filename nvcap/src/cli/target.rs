@@ -428,6 +428,7 @@ impl Target {
             no_cached_put: true,
             precommit: false,
             mode: session::Mode::Each,
+            store_cache: None,
         };
         let limits = live::Limits {
             duration: self.duration,

@@ -1,6 +1,7 @@
 //! Runs a live trace: from its command line to the ledger and the exit status.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::target::{launch, running_driver, tell_of_newer};
@@ -153,6 +154,7 @@ fn options(args: &Args, given: ChannelsFile, stacks: Option<StackQueue>) -> Live
             no_cached_put: std::env::var_os("NVCAP_NO_CACHED_PUT").is_some(),
             precommit: args.precommit,
             mode: args.thinning.mode(),
+            store_cache: store_cache(),
         },
         observe: ObserveOptions {
             follow: !args.no_follow,
@@ -166,6 +168,18 @@ fn options(args: &Args, given: ChannelsFile, stacks: Option<StackQueue>) -> Live
             },
             hold_ends: true,
         },
+    }
+}
+
+/// The file that hands stores which ring doorbells from trace to trace. Only root has one by itself: with file capabilities nvcap has
+/// rights that its user does not have, and the user's environment says where his files are.
+fn store_cache() -> Option<PathBuf> {
+    if !nvcap_process::procfs::is_root() {
+        return None;
+    }
+    match std::env::var_os("NVCAP_STORE_CACHE") {
+        None => Some("/var/cache/nvcap/stores".into()),
+        Some(path) => (!path.is_empty()).then(|| path.into()),
     }
 }
 

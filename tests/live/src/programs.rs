@@ -278,6 +278,8 @@ impl Running {
             .args(args)
             // By their names alone the software GPU's files count as the driver's.
             .env("NVCAP_DEVICES_BY_NAME", "1")
+            // No test knows what another one taught, and the machine's own file stays as it is.
+            .env("NVCAP_STORE_CACHE", "")
             // With sudo's variable, nvcap would run commands as the user behind sudo.
             .env_remove("SUDO_UID")
             .stdin(Stdio::piped())

@@ -5,6 +5,7 @@
 //!   driver's calls.
 //! - `watchpoints`, `perf`: breakpoints; `stepping`: whether a thread gets past one.
 //! - `doorbell_store`, `cached_put`: which register holds the token, and where the process keeps its own copy of GP_PUT.
+//! - `known_stores`: the stores that processes taught, for the next ones.
 //! - [`assemble`], `shared`, `space`, `map_ops`: ring-buffer records, the channel table, and the other maps.
 //! - [`registers`]: of threads that sit in the kernel, for `nvcap dump`.
 //! - [`live`]: running it to its end.
@@ -18,6 +19,7 @@ pub mod discover;
 pub mod doctor;
 pub(crate) mod doorbell_store;
 pub(crate) mod fentry;
+pub(crate) mod known_stores;
 pub(crate) mod kprobes;
 pub mod live;
 pub mod load;

@@ -204,6 +204,11 @@ impl Shared {
         atomic!(self, index, owned, AtomicU32).store(owned.into(), Ordering::SeqCst);
     }
 
+    /// It is followed from this GP_PUT on. Only while the channel is claimed.
+    pub(crate) fn starts_at(&self, index: u32, put: u32) {
+        atomic!(self, index, start, AtomicU32).store(put, Ordering::SeqCst);
+    }
+
     /// The process's own copy of GP_PUT must prove itself again: what was taken for this channel's may have been another's.
     pub(crate) fn distrust(&self, index: u32) {
         let agreed = atomic!(self, index, agreed, AtomicU32);

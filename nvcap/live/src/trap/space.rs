@@ -16,6 +16,11 @@ impl Doorbells {
         *known = gpu.or(*known);
     }
 
+    /// There is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The GPU of a word, where known.
     pub(crate) fn gpu(&self, address: u64) -> Option<u32> {
         self.0.get(&address).copied().flatten()

@@ -61,7 +61,7 @@ fn args_to_attach(pid: u32, trace: &Path, channels: PathBuf, flags: &[OsString])
 }
 
 /// Waits until nvcap follows what it was to attach to.
-fn attached(mut nvcap: Running) -> Result<Running> {
+pub fn attached(mut nvcap: Running) -> Result<Running> {
     // nvcap says so once it has its breakpoints. The number of perf events is no sign: kprobes are perf events too.
     nvcap.wait_until("watching", LIMIT, |r| r.stderr().contains("attached"))?;
     Ok(nvcap)

@@ -1,18 +1,21 @@
 //! `nvcap -a`: every process of the host that uses a GPU. The filter `--comm` keeps other tests' processes, and those of the machine,
 //! out of the account.
 
+use std::ffi::OsString;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use live::harness::not_run;
+use live::in_step::Step;
 use live::programs::{Ended, Folder, GUARD, Running, Until, nvcap, softgpu};
 use serde_json::Value;
 use softgpu::layout::Channel;
 use softgpu::plan::Plan;
 
 use crate::refusals::run_as_nobody;
+use crate::registers;
 use crate::setup::{LIMIT, expect_result, need_tracing, plan, plan_args};
 
 /// A plan of a few channels, of which no ring goes round.
@@ -227,6 +230,96 @@ pub fn trapped() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Ranks of a job, and GPUs that each of them opens: eight doorbells a process, and four debug registers a thread.
+const RANKS: usize = 4;
+
+/// A rank that waits before it submits.
+fn rank(folder: &Folder, step: &Step, plan: &Plan) -> Result<Running> {
+    let program = folder.file("hosts-rank");
+    if !program.exists() {
+        symlink(softgpu()?, &program)?;
+    }
+    let mut args = registers::args_of(RANKS, plan);
+    args.extend(step.with(&["--files", "--threads=2", registers::CLOSE, "--wait-stdin"]));
+    args.push("--sites=plain".to_owned());
+    let mut gpu = Running::start(&program, args)?;
+    gpu.wait_for_line("waiting")?;
+    Ok(gpu)
+}
+
+/// What the first rank teaches serves the others at once, whether they were there before it rang or come later: no other one needs a trap to show its
+/// store, and nothing is missing of any.
+fn node(there: bool) -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let step = Step::new(&folder)?;
+    let plans = Vec::from_iter((0..RANKS as u64).map(|n| Plan {
+        channels: Channel::first(2 * RANKS, RANKS),
+        ..plan(320 + n, 800)
+    }));
+    let mut command = vec!["NVCAP_LOG=debug".into(), step.variable(), nvcap()?.into()];
+    let options = ["-a", "--json", "--how=trap", "--comm=hosts-rank"];
+    command.extend(options.map(OsString::from));
+    // Without them the trap asks for the driver.
+    let channels = folder.file("channels");
+    std::fs::write(&channels, softgpu::layout::channels_file(RANKS))?;
+    command.extend(["--channels".into(), channels.into()]);
+    let mut ranks = Vec::new();
+    let first = if there { RANKS } else { 1 };
+    for plan in &plans[..first] {
+        ranks.push(rank(&folder, &step, plan)?);
+    }
+    let mut nvcap = Running::start(Path::new("env"), command)?;
+    let watched = |nvcap: &mut Running, pid: u32| {
+        let said = format!("process {pid} is watched");
+        nvcap.wait_until(&said, LIMIT, |r| r.stderr().contains(&said))
+    };
+    for rank in &ranks {
+        watched(&mut nvcap, rank.pid())?;
+    }
+    ranks[0].write(b"g")?;
+    nvcap.wait_until("a store", LIMIT, |r| {
+        r.stderr().contains("is known from now on")
+    })?;
+    for plan in &plans[first..] {
+        ranks.push(rank(&folder, &step, plan)?);
+        watched(&mut nvcap, ranks[ranks.len() - 1].pid())?;
+    }
+    let taught = |r: &Running| r.stderr().matches(registers::KNOWN).count();
+    nvcap.wait_until("what was taught", LIMIT, |r| taught(r) >= RANKS - 1)?;
+    for rank in &mut ranks[1..] {
+        rank.write(b"g")?;
+    }
+    let pids = Vec::from_iter(ranks.iter().map(Running::pid));
+    for (rank, plan) in ranks.into_iter().zip(&plans) {
+        let ended = rank.end(LIMIT)?;
+        ended.expect_code(0)?;
+        expect_result(&ended.stdout, plan)?;
+    }
+    let ended = interrupted(nvcap)?;
+    ended.expect_code(0)?;
+    ensure!(
+        ended.stderr.matches(registers::DECODED).count() == 1,
+        "more than one needed a trap: {}",
+        ended.stderr
+    );
+    for pid in pids {
+        let shown = submissions(&ended.stdout, pid)?;
+        ensure!(shown == 800, "{shown} of 800 of process {pid}");
+    }
+    Ok(())
+}
+
+/// `-a` by the trap of four processes on four GPUs each, which were there before.
+pub fn whole_node() -> Result<()> {
+    node(true)
+}
+
+/// The same of processes that come one after the other.
+pub fn whole_node_started() -> Result<()> {
+    node(false)
 }
 
 /// Processes that live for a tenth of a second and less: what they submit is captured, or each is said to be missed.

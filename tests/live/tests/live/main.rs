@@ -81,7 +81,7 @@ fn main() -> ExitCode {
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         faults: from_the_start of_two_kernels attached none;
         life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
-        hosts: come_and_go came_while_stopped trapped short_lives short_lives_observed not_looked_into contained;
+        hosts: come_and_go came_while_stopped trapped whole_node whole_node_started short_lives short_lives_observed not_looked_into contained;
         unseen: hidden_by_proc quiet_host short_process;
         watch: a_hang_is_dumped a_hang_seals nothing_to_dump refused;
         counts: as_the_trap_counts first_thread_ended without_a_gpu forks_are_counted_once served refused of_another_user;
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
             bad_channels_file missing_channels_file no_driver no_target missing_command no_program_that_runs;
         modes: batch batch_of_idle_channels batch_attached count duty excluded;
         stray_traps: measured own_trap ended ended_child ended_attached handled observing observed_command;
-        registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one;
+        registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one known_store known_store_that_rings_nothing;
         observe: rates proc_of_processes_alone any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process first_thread_ended first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
             laps_are_counted children_without_gpu memory_is_bounded;

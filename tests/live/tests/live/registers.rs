@@ -7,24 +7,24 @@ use anyhow::{Context, Result, ensure};
 use live::debugger::threads;
 use live::in_step::Step;
 use live::perf::Breakpoint;
-use live::programs::{Folder, Running, softgpu};
+use live::programs::{Ended, Folder, Running, nvcap, softgpu};
 use live::verify::{Expected, Extent, verify};
 use serde_json::Value;
 use softgpu::layout::{CHANNELS, Channel, channels_file};
 use softgpu::plan::Plan;
 
-use crate::attach::{at_work, attach_in_step};
+use crate::attach::{at_work, attach_in_step, attached};
 use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args, sized};
 
 /// Every channel of so many GPUs.
-fn plan_of(gpus: usize, seed: u64, submissions: u64) -> Plan {
+pub fn plan_of(gpus: usize, seed: u64, submissions: u64) -> Plan {
     Plan {
         channels: Channel::first(CHANNELS * gpus, gpus),
         ..plan(seed, submissions)
     }
 }
 
-fn args_of(gpus: usize, plan: &Plan) -> Vec<String> {
+pub fn args_of(gpus: usize, plan: &Plan) -> Vec<String> {
     let others = plan_args(plan).into_iter();
     others
         .filter(|a| !a.starts_with("--gpus"))
@@ -51,7 +51,7 @@ fn hows(trace: &Path) -> Result<[usize; 3]> {
 }
 
 /// Few enough submissions may be unread that nvcap knows of a store before much is submitted by it.
-const CLOSE: &str = "--in-step-window=8";
+pub const CLOSE: &str = "--in-step-window=8";
 
 /// Traced from its start, or attached to where it waits, in step.
 fn of(gpus: usize, attached: bool, options: &[&str], seed: u64) -> Result<[usize; 3]> {
@@ -183,5 +183,96 @@ pub fn thread_without_one() -> Result<()> {
         before + trapped > 100 && observed > 100,
         "{before} before their doorbells, {trapped} behind, {observed} observed"
     );
+    Ok(())
+}
+
+/// nvcap says so of a store that it decodes at a trap, and of one that was known before any.
+pub const DECODED: &str = ", code [";
+pub const KNOWN: &str = "known from an earlier process";
+
+/// Attaches to a process of more doorbells than there are registers, which rings by the plain store or the displaced one. Stores are kept in
+/// `cache`; none are where it is empty. The trace is complete.
+fn attached_with(cache: &Path, sites: &str, seed: u64) -> Result<(Ended, [usize; 3])> {
+    let gpus = if_native();
+    let plan = plan_of(gpus, seed, sized(4000, 2000));
+    let folder = Folder::new()?;
+    let (trace, channels) = (folder.file("trace.json"), folder.file("channels"));
+    std::fs::write(&channels, channels_file(gpus))?;
+    let step = Step::new(&folder)?;
+    let before = 5;
+    let mut args = args_of(gpus, &plan);
+    args.extend(step.with(&["--threads=4", CLOSE, "--wait-stdin", "--before-wait=5"]));
+    args.extend(["--sites".to_owned(), sites.to_owned()]);
+    let mut gpu = Running::start(&softgpu()?, &args)?;
+    gpu.wait_for_line("waiting")?;
+    let mut stores = OsString::from("NVCAP_STORE_CACHE=");
+    stores.push(cache);
+    let mut command = vec!["NVCAP_LOG=debug".into(), step.variable(), stores];
+    command.push(nvcap()?.into());
+    command.extend(["--json", "-vv", "-e", "type=submission,entry"].map(OsString::from));
+    command.extend(["--how=trap".into(), "-o".into(), trace.clone().into()]);
+    command.extend(["--channels".into(), channels.into(), "-p".into()]);
+    command.push(gpu.pid().to_string().into());
+    let nvcap = attached(Running::start(Path::new("env"), command)?)?;
+    gpu.write(b"g")?;
+    let gpu = gpu.end(LIMIT)?;
+    gpu.expect_code(0)?;
+    expect_result(&gpu.stdout, &plan)?;
+    let ended = nvcap.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let expected = Expected::part(plan, Extent::From(before));
+    verify(&trace, &expected)?.expect_complete()?;
+    Ok((ended, hows(&trace)?))
+}
+
+/// The second process of the same program is stopped at its store from its first doorbell on: the first one taught another nvcap where it is.
+pub fn known_store() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let cache = folder.file("kept").join("stores");
+    let (first, _) = attached_with(&cache, "plain", 87)?;
+    ensure!(
+        first.stderr.contains(DECODED) && !first.stderr.contains(KNOWN),
+        "nothing was known: {}",
+        first.stderr
+    );
+    let kept = std::fs::read_to_string(&cache).context("no file of known stores")?;
+    ensure!(kept.lines().count() == 2, "{kept}");
+    let (second, [before, trapped, observed]) = attached_with(&cache, "plain", 88)?;
+    ensure!(
+        second.stderr.contains(KNOWN) && !second.stderr.contains(DECODED),
+        "a trap was needed: {}",
+        second.stderr
+    );
+    ensure!(
+        before > 3 * (trapped + observed),
+        "{before} before their doorbells, {trapped} behind, {observed} observed"
+    );
+    // Without the file nothing is known.
+    let (third, _) = attached_with(Path::new(""), "plain", 89)?;
+    ensure!(
+        third.stderr.contains(DECODED) && !third.stderr.contains(KNOWN),
+        "{}",
+        third.stderr
+    );
+    Ok(())
+}
+
+/// A store that is known and there, and is not the one that rings: the one that does is found as if nothing had been known, and nothing is
+/// missing.
+pub fn known_store_that_rings_nothing() -> Result<()> {
+    need_tracing()?;
+    let folder = Folder::new()?;
+    let cache = folder.file("stores");
+    attached_with(&cache, "plain", 90)?;
+    let (second, [before, _, _]) = attached_with(&cache, "displaced", 91)?;
+    ensure!(
+        second.stderr.contains(KNOWN) && second.stderr.contains(DECODED),
+        "{}",
+        second.stderr
+    );
+    ensure!(before > 0, "the store that rings was not stopped at");
+    let kept = std::fs::read_to_string(&cache)?;
+    ensure!(kept.lines().count() == 3, "{kept}");
     Ok(())
 }

@@ -6,13 +6,10 @@ use std::{io, thread};
 use nvcap_common::{Proc, proc_flag};
 
 use super::{
-    super::{
-        perf::Life,
-        space::doorbell_of,
-        watchpoints::{self, Stops},
-    },
+    super::{perf::Life, watchpoints},
     Session,
-    breakpoints::{Set, Target, Watch, WatchError},
+    arming::{DoorbellPage, RingGpus},
+    breakpoints::Target,
     channel_table::{NewChannel, UNNUMBERED},
     comm_of,
     outbox::seen_now,
@@ -30,14 +27,6 @@ pub(super) use nvcap_process::{
         unfit,
     },
 };
-
-/// Page of doorbells that a running process has mapped.
-struct DoorbellPage {
-    start: CpuVa,
-    /// Minor number of its GPU.
-    gpu: u32,
-    readable: bool,
-}
 
 impl Session {
     fn flags(&self) -> u32 {
@@ -76,7 +65,7 @@ impl Session {
     }
 
     /// Watches the doorbells that the user named.
-    fn arm_named(&mut self, pid: u32, life: Life) -> Result<()> {
+    pub(super) fn arm_named(&mut self, pid: u32, life: Life) -> Result<()> {
         for i in 0..self.named.file.doorbells.len() {
             let d = self.named.file.doorbells[i];
             let target = Target {
@@ -115,17 +104,17 @@ impl Session {
         let areas = areas_of(pid)?;
         self.check_named_doorbells(pid, &areas)?;
         let named = self.install_named(space, pid, Some((&memory, was_there)))?;
-        let pages = self.report_mappings(&areas, at);
+        let mut pages = self.report_mappings(&areas, at);
         let (rings, tokens) = rings_and_tokens(&memory, &areas);
         log::trace!("rings and tokens of process {pid} are searched for");
         self.search.begin(space, &areas, &rings);
-        let used = self.follow_rings(space, at, &rings, was_there)?;
+        let (used, gpus) = self.follow_rings((space, at), &memory, &rings, was_there)?;
         // Its doorbells may have been rung before the rings were followed.
         self.search.done(space, watchpoints::now());
         log::debug!("the rings of process {pid} are found");
         self.capture.guess_tokens(space, tokens)?;
         self.capture.spaces.keep_memory(pid, memory);
-        self.arm_present(pid, &pages)?;
+        self.arm_present((space, pid), &mut pages, (&gpus, was_there))?;
         if !was_there {
             for index in named.into_iter().chain(used) {
                 self.capture.peek(index);
@@ -155,7 +144,7 @@ impl Session {
         Ok((space, at))
     }
 
-    /// Reports the mappings that a running process has, and returns those of them that are doorbell pages: first the one to watch first.
+    /// Reports the mappings that a running process has, and returns those of them that are doorbell pages.
     fn report_mappings(&mut self, areas: &[Area], at: At) -> Vec<DoorbellPage> {
         let mut pages = Vec::new();
         for area in areas {
@@ -170,62 +159,36 @@ impl Session {
                 });
             }
         }
-        // Write-only pages first (CUDA's): where there are both kinds, these are the ones that are rung.
-        pages.sort_by_key(|p| p.readable);
         pages
     }
 
     /// Follows the rings that were found in a running process, those of one that `was_there` from their present position on. Returns the
-    /// channels of rings in use: they are announced.
+    /// channels of rings in use, which are announced, and the GPUs of these and of those that move.
     fn follow_rings(
         &mut self,
-        space: u32,
-        at: At,
+        (space, at): (u32, At),
+        memory: &Memory,
         rings: &[scan::FoundRing],
         was_there: bool,
-    ) -> Result<Vec<u32>> {
+    ) -> Result<(Vec<u32>, RingGpus)> {
         let capture = &mut self.capture;
-        let mut used = Vec::new();
+        let (mut used, mut gpus) = (Vec::new(), RingGpus::default());
         for found in rings {
-            let start = if was_there { found.put } else { 0 };
+            let get_put = memory.get_put(found.userd + scan::GP_GET);
+            let put = get_put.ok().map(|(_, put)| put);
+            let put = put.filter(|put| *put < found.entries).unwrap_or(found.put);
+            if put != found.put {
+                gpus.moving.insert(found.gpu);
+            }
+            let start = if was_there { put } else { 0 };
             let index = capture.install_found(space, at.pid, found, start)?;
             if let Some(index) = index.filter(|_| found.used) {
                 capture.table.announce(index, at.time_ns, &mut capture.out);
                 used.push(index);
+                gpus.used.insert(found.gpu);
             }
         }
-        Ok(used)
-    }
-
-    /// Watches the doorbells that the user named, and those of a running process's doorbell pages.
-    fn arm_present(&mut self, pid: u32, pages: &[DoorbellPage]) -> Result<()> {
-        let life = self.life();
-        // Names given by the user hold for every program that the process executes.
-        self.arm_named(
-            pid,
-            Life {
-                until_exec: false,
-                ..life
-            },
-        )?;
-        log::debug!(
-            "{} doorbell pages of process {pid} are to be watched",
-            pages.len()
-        );
-        for (n, page) in pages.iter().enumerate() {
-            let target = Target {
-                pid,
-                address: doorbell_of(page.start),
-                gpu: Some(page.gpu),
-            };
-            match self.arm(target, life) {
-                Ok(()) => {}
-                // Four registers serve two GPUs; the next patrol finds out about the rest.
-                Err(e) if n == 0 => return Err(e),
-                Err(e) => self.capture.out.untraced(pid, &e),
-            }
-        }
-        Ok(())
+        Ok((used, gpus))
     }
 
     fn check_named_doorbells(&self, pid: u32, areas: &[Area]) -> Result<()> {
@@ -244,144 +207,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// Watches a doorbell, and connects it with the channels that it may ring. Where no debug register is left for it in a process that
-    /// has another doorbell watched, its rings are looked at instead, until the store that rings is known and stopped at.
-    pub(super) fn arm(&mut self, target: Target, life: Life) -> Result<()> {
-        if !self.options.watch {
-            return Ok(());
-        }
-        let Target { pid, address, gpu } = target;
-        if self.stores.is_unwatched((pid, address)) {
-            return Ok(());
-        }
-        let watch = Watch {
-            pid,
-            stops: Stops::AfterWrite,
-            address,
-            life,
-        };
-        match self.set(watch) {
-            Ok(Set::Before) => return Ok(()),
-            Ok(Set::Whole) => {}
-            Ok(Set::Partial) => self.leave_unwatched(pid, address),
-            Err(WatchError::NoRegister) if self.breakpoints.has(pid) => {
-                self.leave_unwatched(pid, address);
-            }
-            Err(e) => return Err(e.of(pid, address)),
-        }
-        let capture = &mut self.capture;
-        let Some(space) = capture.bpf.proc(pid).map(|p| p.space) else {
-            return Ok(());
-        };
-        capture.table.add_doorbell(space, address, gpu);
-        for index in capture.table.of_space(space) {
-            capture.table.publish_token(index, &mut capture.bpf)?;
-            if life.until_exec {
-                capture.peek(index);
-            }
-        }
-        if self.stores.rests(space) {
-            self.breakpoints.wake(pid, false);
-        }
-        self.stop_at_stores(space);
-        Ok(())
-    }
-
-    fn set(&mut self, watch: Watch) -> std::result::Result<Set, WatchError> {
-        let bpf = &self.capture.bpf;
-        let birth = |tid| bpf.birth(tid);
-        let set = self.breakpoints.set(watch, bpf.doorbell(), birth);
-        if self.is_resting() {
-            self.breakpoints.wake_all(false);
-        }
-        set
-    }
-
-    /// Not every thread of the process has the doorbell watched.
-    fn leave_unwatched(&mut self, pid: u32, address: u64) {
-        let is_first = !self.stores.lacks([pid].into_iter());
-        if !self.stores.unwatched((pid, address), watchpoints::now()) || !is_first {
-            return;
-        }
-        (self.options.notice)(&format!(
-            "process {pid} has more doorbells than debug registers are left: their rings are looked at every ms or two, until the store that rings is stopped at"
-        ));
-        // One register is for that store.
-        self.free_register(pid, false);
-    }
-
-    /// Stops watching one of several doorbells of a process, or with `only` even the only one; that is returned.
-    fn free_register(&mut self, pid: u32, only: bool) -> Option<u64> {
-        let spare = self.breakpoints.spare(pid, only)?;
-        let heirs = self.breakpoints.disarm(pid, spare);
-        for pid in heirs.into_iter().chain([pid]) {
-            self.stores.unwatched((pid, spare), watchpoints::now());
-        }
-        Some(spare)
-    }
-
-    /// Stops at the stores that ring in an address space before they do: where the user asks for it, or debug registers are lacking.
-    pub(super) fn stop_at_stores(&mut self, space: u32) {
-        let pids = Vec::from_iter(self.capture.spaces.pids(space));
-        let lacks = self.stores.lacks(pids.iter().copied());
-        if !self.options.precommit && !lacks {
-            return;
-        }
-        for store in self.stores.begin(space, self.sites.to_stop_at(space)) {
-            for &pid in &pids {
-                let set = self.stop_at_store(pid, store, lacks);
-                log::debug!("stopping at {store:#x} of process {pid}: {set:?}");
-                match set {
-                    Ok(Set::Partial) => self.stores.partial(space),
-                    Ok(_) | Err(WatchError::ProcessGone) => {}
-                    Err(e) => {
-                        self.stores.refused(space, store);
-                        if self.options.precommit {
-                            let e = e.of(pid, store);
-                            (self.options.notice)(&format!("not before the doorbell: {e}"));
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Stops at a store of a process, if need be with the debug register of one of its doorbells; with `only` even of the only one.
-    fn stop_at_store(
-        &mut self,
-        pid: u32,
-        store: u64,
-        only: bool,
-    ) -> std::result::Result<Set, WatchError> {
-        let watch = Watch {
-            pid,
-            stops: Stops::Before,
-            address: store,
-            life: self.life(),
-        };
-        let set = self.set(watch);
-        if !matches!(set, Err(WatchError::NoRegister) | Ok(Set::Partial)) {
-            return set;
-        }
-        // The store rings them all; a watchpoint serves one doorbell.
-        let Some(freed) = self.free_register(pid, only) else {
-            return set;
-        };
-        self.breakpoints.disarm(pid, store);
-        let set = self.set(watch);
-        if set.is_err() {
-            let watchpoint = Watch {
-                stops: Stops::AfterWrite,
-                address: freed,
-                ..watch
-            };
-            // One doorbell is better than none.
-            let again = self.set(watchpoint);
-            log::debug!("watching {freed:#x} of process {pid} again: {again:?}");
-        }
-        set
     }
 
     /// Adds the channels that the user named, and returns those that are there. `memory`: that of a process that already runs, whose channels

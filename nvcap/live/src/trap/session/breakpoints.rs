@@ -162,12 +162,6 @@ impl Breakpoints {
         self.armed.get(&pid).is_some_and(|all| !all.is_empty())
     }
 
-    /// Tells whether the process has a doorbell watched.
-    pub(super) fn has(&self, pid: u32) -> bool {
-        let all = self.armed.get(&pid).into_iter().flatten();
-        all.into_iter().any(|a| a.stops == Stops::AfterWrite)
-    }
-
     /// A doorbell that the process has watched: the last one. To stop watching it frees a register. `only`: even where it is the only one.
     pub(super) fn spare(&self, pid: u32, only: bool) -> Option<u64> {
         let all = self.armed.get(&pid)?.iter();

@@ -145,6 +145,13 @@ impl ChannelTable {
         with.map(|(space, _)| *space).collect()
     }
 
+    /// The spaces that have doorbells.
+    pub(super) fn spaces_with_doorbells(&self) -> Vec<u32> {
+        let all = self.spaces.iter();
+        let with = all.filter(|(_, s)| !s.doorbells.is_empty());
+        with.map(|(space, _)| *space).collect()
+    }
+
     /// The doorbells of a space.
     pub(super) fn doorbells(&self, space: u32) -> Option<&Doorbells> {
         self.spaces.get(&space).map(|s| &s.doorbells)

@@ -102,6 +102,10 @@ impl Session {
         if busy.is_empty() {
             return;
         }
+        for space in &capture.stopped {
+            // The next patrol counts it.
+            self.stores.captures(*space);
+        }
         let is_settled = |space: &u32| self.stores.is_settled(*space, at.time_ns);
         let lacks = self.stores.lacks([at.pid].into_iter()) && !busy.iter().all(is_settled);
         let unwatched = match lacks {
@@ -200,6 +204,9 @@ impl Session {
             capture.bpf.forget_site(site);
         }
         self.stores.forget_space(space);
+        self.taught.forget_space(space);
+        let pids = Vec::from_iter(capture.spaces.pids(space));
+        self.moves.forget_space(space, &pids);
         self.search.forget_space(space);
         self.named.forget_space(space);
         capture.spaces.forget(space);

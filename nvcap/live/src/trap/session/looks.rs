@@ -65,6 +65,7 @@ impl Session {
         for space in self.stores.due(now, spaces) {
             self.capture.open_memory(space);
             let mut whole = true;
+            let mut moved = BTreeSet::new();
             for index in self.capture.table.of_space(space) {
                 let channel = &self.capture.table[index];
                 let (live, room) = (channel.live, u64::from(channel.entries) / 4);
@@ -76,7 +77,11 @@ impl Session {
                 // A trap may be on its way, of a thread that has the doorbell watched.
                 if look.still || look.count > room {
                     let skips = self.capture.skips.is_some();
-                    if !skips && self.stores.may_have_lapped(look.count, 4 * room) {
+                    let waits = self.capture.table.shared().get(index).waiting > 0;
+                    if look.still && !skips && !waits {
+                        moved.insert(self.capture.table[index].gpu);
+                    }
+                    if !skips && self.has_lapped(index, look.count) {
                         self.may_have_lapped(
                             index,
                             "its doorbell is not watched, for no debug register was left",
@@ -86,6 +91,10 @@ impl Session {
                 }
             }
             self.stores.looked(space, now, whole);
+            if !moved.is_empty() {
+                self.missed_at_taught(space);
+                self.move_registers(space, &moved, now);
+            }
         }
     }
 
@@ -122,6 +131,18 @@ impl Session {
             );
         }
         self.stores.moved_unseen(space, watchpoints::now());
+    }
+
+    /// Tells whether a ring with so many new entries may have gone round since the look before. Where the newest entry of that look stands, and
+    /// its memory as well, it has not, however long ago that was.
+    fn has_lapped(&self, index: u32, new: u64) -> bool {
+        match self.capture.newest_stands(index) {
+            Some(stands) => !stands,
+            None => {
+                let entries = self.capture.table[index].entries;
+                self.stores.may_have_lapped(new, entries.into())
+            }
+        }
     }
 
     fn may_have_lapped(&mut self, index: u32, why: &str) {

@@ -5,6 +5,7 @@
 //! machine lost, the end of the trace). One thread does all of it, so that per channel the order of records is the order of
 //! the ring.
 
+mod arming;
 mod attach;
 mod bpf_maps;
 mod breakpoints;
@@ -18,6 +19,8 @@ mod looks;
 mod missed;
 mod mode;
 mod modules;
+mod moves;
+mod moving;
 mod named_channels;
 mod outbox;
 mod patrol;
@@ -29,6 +32,8 @@ mod stacks;
 mod store_sites;
 mod stores;
 mod stray_traps;
+mod taught_stores;
+mod teaching;
 mod token_evidence;
 mod token_learner;
 mod translations;
@@ -36,6 +41,7 @@ mod unattributed;
 
 use std::{
     os::fd::{AsFd as _, AsRawFd},
+    path::PathBuf,
     thread,
     time::Duration,
 };
@@ -48,15 +54,18 @@ use self::{
     capture::{Capture, copied_out::Learning},
     missed::MissedLives,
     modules::Modules,
+    moves::Moves,
     named_channels::NamedChannels,
     patrol::Patrol,
     ring_search::RingSearch,
     store_sites::StoreSites,
     stores::StoppedStores,
     stray_traps::StrayTraps,
+    taught_stores::TaughtStores,
 };
 use super::{
     discover::{self, Discovery, Way},
+    known_stores::Cache,
     load::{LoadOptions, Loaded},
     stepping, watchpoints,
 };
@@ -100,6 +109,8 @@ pub struct TrapOptions {
     pub precommit: bool,
     /// Choice of the doorbells that are captured.
     pub mode: Mode,
+    /// File that hands known stores from trace to trace; `None` for none.
+    pub store_cache: Option<PathBuf>,
 }
 
 /// A wait of this length is ended by the next record. To wake a reader costs the traced program a microsecond or two, which is
@@ -119,6 +130,8 @@ pub(crate) struct Session {
     breakpoints: Breakpoints,
     sites: StoreSites,
     stores: StoppedStores,
+    taught: TaughtStores,
+    moves: Moves,
     duty: mode::Duty,
     search: RingSearch,
     named: NamedChannels,
@@ -200,6 +213,8 @@ impl Session {
             breakpoints: Breakpoints::default(),
             sites: StoreSites::new(!options.no_cached_put),
             stores: StoppedStores::default(),
+            moves: Moves::default(),
+            taught: TaughtStores::new(options.store_cache.take().map(Cache::new)),
             duty: mode::Duty::new(watchpoints::now() ^ u64::from(std::process::id()) << 32),
             search: RingSearch::default(),
             named: NamedChannels::new(std::mem::take(&mut options.named)),
@@ -270,6 +285,7 @@ impl Session {
             self.look_for_missed()?;
             self.search_put_off()?;
             self.free_spaces(now);
+            self.taught.known.save();
         }
         self.capture.out.append_to(to);
         Ok(())
@@ -288,6 +304,7 @@ impl Session {
     /// Ends the trace: disarms, takes the rest of the records, and looks at every ring for the last time.
     pub(crate) fn finish(&mut self, to: &mut Vec<Record>) -> Totals {
         self.end_window();
+        self.taught.known.save();
         let hits = self.breakpoints.finish();
         let _ = self.drain();
         let capture = &mut self.capture;

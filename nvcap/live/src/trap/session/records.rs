@@ -72,7 +72,9 @@ impl Session {
             }
             Todo::Windows(r) => {
                 if let Some(value) = self.sites.windows(&r) {
-                    self.set_site(store_sites::key(r.space, r.ip), value)?;
+                    let key = store_sites::key(r.space, r.ip);
+                    self.set_site(key, value)?;
+                    self.learn_copy(key, &value);
                 }
             }
             Todo::Scan(r) => {
@@ -186,13 +188,13 @@ impl Session {
                     self.stores.partial(r.space);
                 }
                 self.stop_at_stores(r.space);
-                Ok(())
+                self.learn_store(r, &value)
             }
             None => Ok(()),
         }
     }
 
-    fn set_site(&mut self, behind: c::SiteKey, value: c::SiteValue) -> Result<()> {
+    pub(super) fn set_site(&mut self, behind: c::SiteKey, value: c::SiteValue) -> Result<()> {
         for key in store_sites::keys(behind, value) {
             self.capture.bpf.set_site(key, value)?;
         }

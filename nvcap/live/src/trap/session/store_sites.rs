@@ -11,6 +11,7 @@ use nvcap_common::{self as c, SiteKey, SiteValue};
 use super::super::{
     cached_put::{Agreement, CachedPut, Place},
     doorbell_store,
+    known_stores::KnownStore,
 };
 
 /// Failed tries after which a store is given up.
@@ -24,6 +25,8 @@ struct Decoded {
     doorbell: u64,
     /// The search for the copy of GP_PUT.
     copy: CachedPut,
+    /// An earlier process taught it: none of this address space has trapped there.
+    taught: bool,
 }
 
 /// Result of a trap at a store.
@@ -72,6 +75,14 @@ fn value(
     }
 }
 
+/// The place of the copy of GP_PUT that a value names.
+pub(super) fn place(value: &SiteValue) -> Option<Place> {
+    (value.own != c::NO_OWN).then_some(Place {
+        register: value.own,
+        word: value.word,
+    })
+}
+
 impl StoreSites {
     /// `search_copy`: whether the process's copy of GP_PUT is searched for.
     pub(super) fn new(search_copy: bool) -> Self {
@@ -116,6 +127,7 @@ impl StoreSites {
             store,
             doorbell: r.doorbell,
             copy: CachedPut::default(),
+            taught: false,
         };
         self.decoded.insert(key, decoded);
         Trapped {
@@ -137,6 +149,48 @@ impl StoreSites {
         let of = self.decoded.iter().filter(move |(k, _)| k.space == space);
         of.filter(|(_, d)| d.store.address.is_some())
             .map(|(k, d)| k.ip - u64::from(d.store.len))
+    }
+
+    /// Takes a store that an earlier process taught, which was found in this address space. Returns its value for the BPF programs; none
+    /// where it is known here already.
+    pub(super) fn taught(&mut self, key: SiteKey, known: &KnownStore) -> Option<SiteValue> {
+        if self.decoded.contains_key(&key) {
+            return None;
+        }
+        self.undecoded.remove(&key);
+        let copy = known.copy.filter(|_| self.search_copy);
+        let doorbell = known.doorbell.into();
+        let decoded = Decoded {
+            store: known.store,
+            doorbell,
+            copy: match copy {
+                Some(_) => CachedPut::decided(),
+                None => CachedPut::default(),
+            },
+            taught: true,
+        };
+        self.decoded.insert(key, decoded);
+        let learn = self.search_copy && copy.is_none();
+        Some(value(Some((known.store, doorbell)), copy, learn))
+    }
+
+    /// Forgets the stores of an address space that earlier processes taught. Returns the keys of each, and where it begins.
+    pub(super) fn forget_taught(&mut self, space: u32) -> Vec<(Vec<SiteKey>, u64)> {
+        let of = |key: &SiteKey, d: &mut Decoded| key.space == space && d.taught;
+        let taught = self.decoded.extract_if(of);
+        taught
+            .map(|(key, d)| {
+                let value = value(Some((d.store, d.doorbell)), None, false);
+                let begins = key.ip - u64::from(d.store.len);
+                (keys(key, value).collect(), begins)
+            })
+            .collect()
+    }
+
+    /// The stores of the space were taught by earlier processes, at least one.
+    pub(super) fn has_taught(&self, space: u32) -> bool {
+        let mut all = self.decoded.iter();
+        all.any(|(key, d)| key.space == space && d.taught)
     }
 
     /// Learns from the memory around the registers where the process keeps its own copy of GP_PUT. Returns the store's new
@@ -179,7 +233,7 @@ pub(super) fn keys(behind: SiteKey, value: SiteValue) -> impl Iterator<Item = Si
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use super::*;
+    use super::{super::super::known_stores::tests::known, *};
 
     const DOORBELL: u64 = 0x7f11_2233_0090;
 
@@ -221,6 +275,36 @@ mod tests {
         assert_eq!(sites.forget_space(2), []);
         assert_eq!(sites.forget_space(1), [key(1, 0x1000), key(1, 0xffe)]);
         assert!(sites.trapped(&trap(1, true), |_| false).tell.is_some());
+    }
+
+    #[test]
+    fn a_taught_store_is_stopped_at_without_a_trap() {
+        let mut sites = StoreSites::new(true);
+        let mut known = known("b01", 0x500);
+        let place = Place {
+            register: 14,
+            word: 34,
+        };
+        known.copy = Some(place);
+        let told = sites.taught(key(1, 0x1000), &known);
+        assert_eq!(
+            told,
+            Some(value(Some((known.store, 0x90)), Some(place), false))
+        );
+        assert!(sites.has_taught(1) && !sites.has_taught(2));
+        assert_eq!(Vec::from_iter(sites.to_stop_at(1)), [0xffe]);
+        assert_eq!(sites.taught(key(1, 0x1000), &known), None, "known here");
+        // Where no copy is known it is searched for, and a trap says nothing new.
+        known.copy = None;
+        let told = sites.taught(key(2, 0x1000), &known).unwrap();
+        assert_eq!((told.learn, told.own), (1, c::NO_OWN));
+        assert_eq!(sites.trapped(&trap(2, true), |_| false).tell, None);
+        // It never stopped anything: another trap decodes anew.
+        let gone = sites.forget_taught(1);
+        assert_eq!(gone, [(vec![key(1, 0x1000), key(1, 0xffe)], 0xffe)]);
+        assert!(sites.forget_taught(1).is_empty() && !sites.has_taught(1));
+        assert!(sites.trapped(&trap(1, true), |_| false).tell.is_some());
+        assert!(!sites.has_taught(1) && sites.has_taught(2));
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(super) struct StoppedStores {
     settled: HashSet<u32>,
     /// Time at which a look last found nothing left in the rings of a space, ns.
     read: HashMap<u32, u64>,
+    /// Time since which every thread of a space stops at a store, ns.
+    armed: HashMap<u32, u64>,
 }
 
 impl StoppedStores {
@@ -96,10 +98,34 @@ impl StoppedStores {
         }
     }
 
+    /// Every thread of the space stops at its stores from now on.
+    pub(super) fn armed(&mut self, space: u32, now: u64) {
+        self.armed.entry(space).or_insert(now);
+    }
+
+    /// A store of the space is no longer stopped at: it never captured.
+    pub(super) fn given_up(&mut self, space: u32, store: u64) {
+        self.armed.remove(&space);
+        if let Some(stops) = self.stops.get_mut(&space) {
+            stops.remove(&store);
+        }
+    }
+
     /// Some thread, or some store, of the space is not stopped at: its watchpoints are needed.
     pub(super) fn partial(&mut self, space: u32) {
         self.partial.insert(space);
         self.settled.remove(&space);
+        self.armed.remove(&space);
+    }
+
+    /// An execution breakpoint has captured in the space, whenever.
+    pub(super) fn has_captured(&self, space: u32) -> bool {
+        self.captured.contains_key(&space)
+    }
+
+    /// An execution breakpoint has captured in the space, which the next patrol counts.
+    pub(super) fn captures(&mut self, space: u32) {
+        self.captured.entry(space).or_default();
     }
 
     /// An execution breakpoint has captured in the space, since the patrol before.
@@ -159,11 +185,16 @@ impl StoppedStores {
 
     /// Tells whether execution breakpoints capture all of a space, and whatever was rung before they did was read, too.
     pub(super) fn is_settled(&self, space: u32, now: u64) -> bool {
-        self.covers(space, now) && self.settled.contains(&space)
+        let read = || {
+            let since = self.armed.get(&space);
+            since.is_some_and(|since| self.read(space) > *since)
+        };
+        self.covers(space, now) && (self.settled.contains(&space) || read())
     }
 
     /// A ring of the space has moved without a trap.
     pub(super) fn moved_unseen(&mut self, space: u32, now: u64) {
+        self.armed.remove(&space);
         if self.captured.contains_key(&space) {
             self.settled.remove(&space);
             self.awake.insert(space, now + AWAKE_NS);
@@ -207,7 +238,13 @@ impl StoppedStores {
         }
     }
 
-    /// A doorbell is gone.
+    /// The doorbells of a process that are not watched.
+    pub(super) fn unwatched_of(&self, pid: u32) -> impl Iterator<Item = u64> + '_ {
+        let of = self.unwatched.range((pid, 0)..=(pid, u64::MAX));
+        of.map(|(_, address)| *address)
+    }
+
+    /// A doorbell is gone, or is watched now.
     pub(super) fn forget_doorbell(&mut self, doorbell: Doorbell) {
         self.unwatched.remove(&doorbell);
     }
@@ -215,6 +252,7 @@ impl StoppedStores {
     /// An address space is gone.
     pub(super) fn forget_space(&mut self, space: u32) {
         self.stops.remove(&space);
+        self.armed.remove(&space);
         self.captured.remove(&space);
         self.settled.remove(&space);
         self.read.remove(&space);
@@ -274,6 +312,44 @@ mod tests {
         assert!(all.is_looking());
         all.forget_process(1, |_| false);
         assert!(!all.is_looking());
+    }
+
+    /// A store that was stopped at before anything was rung, and captures: what a look found read since is all that there was.
+    #[test]
+    fn a_store_that_was_known_beforehand_settles_with_its_first_capture() {
+        let mut all = StoppedStores::default();
+        all.unwatched((1, 0x90), 3);
+        assert_eq!(all.begin(101, [7].into_iter()), [7]);
+        all.armed(101, 10);
+        all.looked(101, 20, true);
+        assert!(!all.is_settled(101, 25), "nothing has captured");
+        all.captures(101);
+        assert!(all.is_settled(101, 25) && all.has_captured(101));
+        // Looked at before it was armed, or not to the end since.
+        let mut early = StoppedStores::default();
+        early.looked(101, 9, true);
+        early.armed(101, 10);
+        early.looked(101, 20, false);
+        early.captures(101);
+        assert!(!early.is_settled(101, 25));
+        // Something else rings, or a thread lacks it.
+        all.moved_unseen(101, 30);
+        assert!(!all.is_settled(101, 31 + AWAKE_NS));
+        all.armed(101, 40);
+        all.looked(101, 50, true);
+        all.partial(101);
+        assert!(!all.is_settled(101, 51 + AWAKE_NS));
+    }
+
+    #[test]
+    fn a_store_that_was_given_up_may_be_stopped_at_again() {
+        let mut all = StoppedStores::default();
+        assert_eq!(all.begin(101, [7].into_iter()), [7]);
+        all.given_up(101, 7);
+        assert_eq!(all.begin(101, [7].into_iter()), [7]);
+        all.unwatched((1, 0x90), 3);
+        all.unwatched((2, 0x90), 3);
+        assert_eq!(Vec::from_iter(all.unwatched_of(1)), [0x90]);
     }
 
     #[test]

@@ -180,6 +180,7 @@ impl Capture {
         let channels = self.table.of_space(space);
         for index in &channels {
             self.flush(*index);
+            self.newest.remove(index);
             self.table.forget_tokens(*index, &mut self.bpf);
         }
         self.unpeeked.retain(|i| !channels.contains(i));

@@ -3,8 +3,9 @@
 use super::{
     super::catch_up::{self, Fetch, Read},
     Capture,
+    newest::Newest,
 };
-use nvcap_decode::record::{How, Lost, Submission};
+use nvcap_decode::record::{How, Lost, Origin, Submission};
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 impl Capture {
@@ -36,6 +37,49 @@ impl Capture {
             }
         }
         !rest.is_empty()
+    }
+
+    /// Follows a channel of a process that was there before the trace from where its ring is now, where nothing was captured of it: a ring
+    /// that went round while doorbells were being watched lacks nothing.
+    /// True where it begins there.
+    pub(in super::super) fn begin_here(&mut self, index: u32) -> bool {
+        let space = self.table[index].space;
+        self.open_memory(space);
+        if self.table[index].announced.origin != Origin::Found || !self.table.shared().claim(index)
+        {
+            return false;
+        }
+        let begins = self.stand_here(index);
+        let mut came = self.table.shared().served(index, 1);
+        while came > 0 {
+            // Doorbells that found it claimed.
+            self.take_captured(index);
+            self.flush(index);
+            self.fetch(index);
+            came = self.table.shared().served(index, came);
+        }
+        begins
+    }
+
+    /// Sets the position to GP_PUT, where nothing was captured yet. Only while the channel is claimed.
+    fn stand_here(&mut self, index: u32) -> bool {
+        let (state, channel) = (self.table.shared().get(index), &self.table[index]);
+        if state.done != channel.start || channel.taken != channel.start {
+            return false;
+        }
+        let memory = self.spaces.memory(channel.space);
+        let put = memory.and_then(|m| m.get_put(channel.get_put).ok());
+        let put = put.map(|(_, put)| put).filter(|p| *p < channel.entries);
+        let (Some(put), Some(channel)) = (put, self.table.get_mut(index)) else {
+            return false;
+        };
+        let here = u64::from(put);
+        (channel.start, channel.unmoved, channel.taken) = (here, here, here);
+        (channel.patrolled, channel.ahead, channel.looked) = ((here, here), None, true);
+        let shared = self.table.shared();
+        shared.starts_at(index, put);
+        shared.progress(index, here, here, state.extended);
+        true
     }
 
     /// Fetches what is in a channel's ring and was not captured. The channel is claimed meanwhile, and everything
@@ -118,6 +162,12 @@ impl Capture {
     fn pass_on_read(&mut self, index: u32, read: Read, waited: bool) {
         let channel = &self.table[index];
         let (pid, space) = (channel.announced.at.pid, channel.space);
+        if !read.segments.is_empty() {
+            match Newest::of(&read, channel.ring) {
+                Some(newest) => self.newest.insert(index, newest),
+                None => self.newest.remove(&index),
+            };
+        }
         let (token, prev_put) = (channel.token, channel.index(read.from));
         let (target, extended) = (read.target, read.extended);
         let id = match (read.segments.is_empty(), &read.lost) {
@@ -154,5 +204,22 @@ impl Capture {
         }
         let shared = self.table.shared();
         shared.progress(index, target, target, extended);
+    }
+
+    /// Tells whether the newest entry of the last look stands, and with it that the ring has not gone round since; none where that cannot be told.
+    pub(in super::super) fn newest_stands(&self, index: u32) -> Option<bool> {
+        let channel = self.table.get(index)?;
+        let newest = self.newest.get(&index)?;
+        let done = self.table.shared().get(index).done;
+        if newest.ring != channel.ring || newest.behind != done || channel.taken != done {
+            return None;
+        }
+        let memory = self.spaces.memory(channel.space)?;
+        let map = self.addresses(channel.model_id);
+        let (tail_at, room) = map.at(newest.tail_at)?;
+        let is_there = room >= newest.tail.len() as u64;
+        is_there
+            .then(|| newest.stands(memory, channel.entries, tail_at))
+            .flatten()
     }
 }

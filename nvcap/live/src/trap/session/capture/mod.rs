@@ -7,11 +7,12 @@
 mod channels;
 pub(super) mod copied_out;
 mod fetching;
+mod newest;
 pub(super) mod put_check;
 mod skipping;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
@@ -94,6 +95,8 @@ pub(super) struct Capture {
     pending: VecDeque<Todo>,
     /// Spaces where a store that was stopped at has captured.
     pub(super) stopped: BTreeSet<u32>,
+    /// The newest entries that looks from outside have read.
+    newest: HashMap<u32, newest::Newest>,
     /// Channels that were never looked at from outside.
     unpeeked: Vec<u32>,
     /// Rings are read.
@@ -131,6 +134,7 @@ impl Capture {
             copied_out: CopiedOut::default(),
             pending: VecDeque::new(),
             stopped: BTreeSet::new(),
+            newest: HashMap::new(),
             unpeeked: Vec::new(),
             watch,
             skips: None,

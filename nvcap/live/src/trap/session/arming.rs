@@ -1,0 +1,314 @@
+//! Doorbells are watched and stores stopped at, as far as debug registers go.
+//!
+//! Each thread has four registers, and a process of a job on a whole node maps two doorbells of each of its GPUs. Where they do not
+//! suffice, one register is for the store that rings, which serves all doorbells; until it is known the others go to the doorbells that
+//! most likely are rung, and move where none of them is (`moving.rs`).
+
+use std::collections::BTreeSet;
+
+use super::{
+    super::{
+        perf::Life,
+        space::{doorbell_of, may_be_same},
+        watchpoints::{self, Stops},
+    },
+    Session,
+    breakpoints::{Set, Target, Watch, WatchError},
+};
+use nvcap_decode::record::CpuVa;
+use nvcap_process::error::Result;
+
+/// Debug registers of a thread.
+pub(super) const REGISTERS: usize = 4;
+
+/// Page of doorbells that a running process has mapped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DoorbellPage {
+    pub(super) start: CpuVa,
+    /// Minor number of its GPU.
+    pub(super) gpu: u32,
+    pub(super) readable: bool,
+}
+
+/// GPUs of the rings that were found in a running process; a GPU that is not known may be any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RingGpus {
+    /// Of rings whose GP_PUT moved while it was looked at.
+    pub(super) moving: BTreeSet<Option<u32>>,
+    /// Of rings that were used.
+    pub(super) used: BTreeSet<Option<u32>>,
+}
+
+impl RingGpus {
+    /// The order in which doorbells are watched: those first by which a ring moves right now, then those of GPUs that were used; of
+    /// each GPU CUDA's, which are write-only, before those of other clients.
+    fn rank(&self, page: &DoorbellPage) -> (bool, bool, bool) {
+        let is_of = |all: &BTreeSet<Option<u32>>| all.contains(&Some(page.gpu));
+        (!is_of(&self.moving), !is_of(&self.used), page.readable)
+    }
+}
+
+impl Session {
+    /// Watches the doorbells that the user named, and those of a running process's doorbell pages. `was_there`: its rings are followed from
+    /// where they are when this is done.
+    pub(super) fn arm_present(
+        &mut self,
+        (space, pid): (u32, u32),
+        pages: &mut [DoorbellPage],
+        (gpus, was_there): (&RingGpus, bool),
+    ) -> Result<()> {
+        let life = self.life();
+        pages.sort_by_key(|page| gpus.rank(page));
+        let targets = pages.iter().map(|page| Target {
+            pid,
+            address: doorbell_of(page.start),
+            gpu: Some(page.gpu),
+        });
+        let targets = Vec::from_iter(targets);
+        self.search_known_stores(space)?;
+        self.stop_at_known_first(space, pid, &targets)?;
+        // Names given by the user hold for every program that the process executes.
+        self.arm_named(
+            pid,
+            Life {
+                until_exec: false,
+                ..life
+            },
+        )?;
+        log::debug!(
+            "{} doorbell pages of process {pid} are to be watched",
+            pages.len()
+        );
+        for (n, target) in targets.into_iter().enumerate() {
+            if was_there {
+                // What trapped before is followed already; a ring that moves is to be where it was when its doorbell is watched.
+                self.follow_from_here(space, |gpu| {
+                    may_be_same(gpu, target.gpu) && gpus.moving.contains(&gpu)
+                });
+            }
+            match self.watch(target, life) {
+                Ok(_) => self.stop_at_stores(space),
+                // Four registers serve two GPUs; the next patrol finds out about the rest.
+                Err(e) if n == 0 => return Err(e),
+                Err(e) => self.capture.out.untraced(pid, &e),
+            }
+        }
+        for index in self.capture.table.of_space(space) {
+            if !was_there || !self.capture.begin_here(index) {
+                self.capture.peek(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows the rings of some GPUs from where they are now, of which nothing was captured yet.
+    fn follow_from_here(&mut self, space: u32, of: impl Fn(Option<u32>) -> bool) {
+        for index in self.capture.table.of_space(space) {
+            if of(self.capture.table[index].gpu) {
+                self.capture.begin_here(index);
+            }
+        }
+    }
+
+    /// Stops at stores that are known beforehand, where a process has more doorbells than registers, before its doorbells take these.
+    fn stop_at_known_first(&mut self, space: u32, pid: u32, pages: &[Target]) -> Result<()> {
+        let is_known = self.sites.to_stop_at(space).next().is_some();
+        if !self.options.watch || !is_known {
+            return Ok(());
+        }
+        let named = self.named.file.doorbells.iter().map(|d| Target {
+            pid,
+            address: d.address,
+            gpu: d.gpu,
+        });
+        let mut targets = Vec::from_iter(named);
+        for page in pages {
+            if targets.iter().all(|t| t.address != page.address) {
+                targets.push(*page);
+            }
+        }
+        if targets.len() <= REGISTERS {
+            return Ok(());
+        }
+        let now = watchpoints::now();
+        for target in targets.iter().skip(REGISTERS - 1) {
+            self.stores.unwatched((pid, target.address), now);
+            self.know_doorbell(space, *target)?;
+        }
+        self.stop_at_stores(space);
+        Ok(())
+    }
+
+    /// Watches a doorbell, and looks at the channels that it may ring. Where no debug register is left for it in a process that
+    /// has another doorbell watched, its rings are looked at instead, until the store that rings is known and stopped at.
+    pub(super) fn arm(&mut self, target: Target, life: Life) -> Result<()> {
+        if let Some(space) = self.watch(target, life)? {
+            if life.until_exec {
+                for index in self.capture.table.of_space(space) {
+                    self.capture.peek(index);
+                }
+            }
+            self.search_known_stores(space)?;
+            self.stop_at_stores(space);
+        }
+        Ok(())
+    }
+
+    /// Watches a doorbell, and connects it with the channels that it may ring. Returns the address space where that is new.
+    fn watch(&mut self, target: Target, life: Life) -> Result<Option<u32>> {
+        if !self.options.watch {
+            return Ok(None);
+        }
+        let Target { pid, address, .. } = target;
+        if self.stores.is_unwatched((pid, address)) {
+            return Ok(None);
+        }
+        let watch = Watch {
+            pid,
+            stops: Stops::AfterWrite,
+            address,
+            life,
+        };
+        match self.set(watch) {
+            Ok(Set::Before) => return Ok(None),
+            Ok(Set::Whole) => {}
+            Ok(Set::Partial) => self.leave_unwatched(pid, address),
+            Err(WatchError::NoRegister) if self.breakpoints.any(pid) => {
+                self.leave_unwatched(pid, address);
+            }
+            Err(e) => return Err(e.of(pid, address)),
+        }
+        let Some(space) = self.capture.bpf.proc(pid).map(|p| p.space) else {
+            return Ok(None);
+        };
+        self.know_doorbell(space, target)?;
+        if self.stores.rests(space) {
+            self.breakpoints.wake(pid, false);
+        }
+        Ok(Some(space))
+    }
+
+    /// Connects a doorbell with the channels that it may ring.
+    fn know_doorbell(&mut self, space: u32, target: Target) -> Result<()> {
+        let capture = &mut self.capture;
+        capture
+            .table
+            .add_doorbell(space, target.address, target.gpu);
+        for index in capture.table.of_space(space) {
+            capture.table.publish_token(index, &mut capture.bpf)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn set(&mut self, watch: Watch) -> std::result::Result<Set, WatchError> {
+        let bpf = &self.capture.bpf;
+        let birth = |tid| bpf.birth(tid);
+        let set = self.breakpoints.set(watch, bpf.doorbell(), birth);
+        if self.is_resting() {
+            self.breakpoints.wake_all(false);
+        }
+        set
+    }
+
+    /// Not every thread of the process has the doorbell watched.
+    fn leave_unwatched(&mut self, pid: u32, address: u64) {
+        let is_first = !self.stores.lacks([pid].into_iter());
+        if !self.stores.unwatched((pid, address), watchpoints::now()) || !is_first {
+            return;
+        }
+        let space = self.capture.bpf.proc(pid).map(|p| p.space);
+        if space.is_some_and(|space| self.sites.has_taught(space)) {
+            // It is stopped at right away.
+            self.free_register(pid, false);
+            return;
+        }
+        (self.options.notice)(&format!(
+            "process {pid} has more doorbells than debug registers are left: their rings are looked at every ms or two, until the store that rings is stopped at"
+        ));
+        // One register is for that store.
+        self.free_register(pid, false);
+    }
+
+    /// Stops watching one of several doorbells of a process, or with `only` even the only one; that is returned.
+    fn free_register(&mut self, pid: u32, only: bool) -> Option<u64> {
+        let spare = self.breakpoints.spare(pid, only)?;
+        self.stop_watching(pid, spare);
+        Some(spare)
+    }
+
+    /// Stops watching a doorbell of a process, which stays one whose rings are looked at.
+    pub(super) fn stop_watching(&mut self, pid: u32, address: u64) {
+        let heirs = self.breakpoints.disarm(pid, address);
+        for pid in heirs.into_iter().chain([pid]) {
+            self.stores.unwatched((pid, address), watchpoints::now());
+        }
+    }
+
+    /// Stops at the stores that ring in an address space before they do: where the user asks for it, or debug registers are lacking.
+    pub(super) fn stop_at_stores(&mut self, space: u32) {
+        let pids = Vec::from_iter(self.capture.spaces.pids(space));
+        let lacks = self.stores.lacks(pids.iter().copied());
+        if !self.options.precommit && !lacks {
+            return;
+        }
+        let stores = self.stores.begin(space, self.sites.to_stop_at(space));
+        let mut whole = !stores.is_empty();
+        for store in stores {
+            for &pid in &pids {
+                let set = self.stop_at_store(pid, store, lacks);
+                log::debug!("stopping at {store:#x} of process {pid}: {set:?}");
+                whole &= matches!(set, Ok(Set::Whole | Set::Before));
+                match set {
+                    Ok(Set::Partial) => self.stores.partial(space),
+                    Ok(_) | Err(WatchError::ProcessGone) => {}
+                    Err(e) => {
+                        self.stores.refused(space, store);
+                        if self.options.precommit {
+                            let e = e.of(pid, store);
+                            (self.options.notice)(&format!("not before the doorbell: {e}"));
+                        }
+                    }
+                }
+            }
+        }
+        if whole {
+            self.stores.armed(space, watchpoints::now());
+        }
+    }
+
+    /// Stops at a store of a process, if need be with the debug register of one of its doorbells; with `only` even of the only one.
+    fn stop_at_store(
+        &mut self,
+        pid: u32,
+        store: u64,
+        only: bool,
+    ) -> std::result::Result<Set, WatchError> {
+        let watch = Watch {
+            pid,
+            stops: Stops::Before,
+            address: store,
+            life: self.life(),
+        };
+        let set = self.set(watch);
+        if !matches!(set, Err(WatchError::NoRegister) | Ok(Set::Partial)) {
+            return set;
+        }
+        // The store rings them all; a watchpoint serves one doorbell.
+        let Some(freed) = self.free_register(pid, only) else {
+            return set;
+        };
+        self.breakpoints.disarm(pid, store);
+        let set = self.set(watch);
+        if set.is_err() {
+            let watchpoint = Watch {
+                stops: Stops::AfterWrite,
+                address: freed,
+                ..watch
+            };
+            // One doorbell is better than none.
+            let again = self.set(watchpoint);
+            log::debug!("watching {freed:#x} of process {pid} again: {again:?}");
+        }
+        set
+    }
+}
