@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Note, PAUSE, Watch};
+use super::watch::{Note, PAUSE, Watch};
 use nvcap_decode::record::{ChannelId, Fault, Life, Record};
 
 /// Longest time for which the end of a trace waits for the last look.

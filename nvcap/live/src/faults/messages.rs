@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Xid};
 use nvcap_process::{clock, xids::Xids};
 
-use super::{Known, Watched, suspects};
+use super::{
+    known::{Known, Watched},
+    suspects,
+};
 
 /// Time for which a message waits for the same fault's notifier.
 const WAIT: Duration = Duration::from_millis(300);

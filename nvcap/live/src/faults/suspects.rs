@@ -14,7 +14,7 @@ use nvcap_process::memory::{
     snapshot::{self, Snapshot},
 };
 
-use super::Known;
+use super::known::Known;
 
 /// Entries of each channel that are read: all that a ring of libcuda has.
 const ENTRIES: u32 = 1023;

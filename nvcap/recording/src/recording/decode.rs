@@ -304,12 +304,15 @@ pub(super) fn record(
         }
         Kind::Stamps => stamps(m::Stamps::decode(body)?)?,
         Kind::Loss => loss(m::Loss::decode(body)?)?,
-        Kind::Fault => super::fault_messages::record(body)?,
         Kind::Skipped => skipped(pm::Passed::decode(body)?)?,
-        // A snapshot's are read by [`super::snapshot`].
-        Kind::Trace | Kind::Calls | Kind::Idle | Kind::End | Kind::Continued | Kind::Snapshot => {
-            return Ok(None);
-        }
+        // A snapshot's and a fault's are read by the modules of their messages.
+        Kind::Trace
+        | Kind::Calls
+        | Kind::Idle
+        | Kind::End
+        | Kind::Continued
+        | Kind::Snapshot
+        | Kind::Fault => return Ok(None),
     }))
 }
 

@@ -1,0 +1,266 @@
+//! The looks at notifiers and at the kernel log, and the faults that they tell.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use nvcap_decode::record::{At, Channel, ChannelId, Fault, FaultSource, Origin};
+use nvcap_process::{
+    clock,
+    memory::{
+        maps,
+        notifier::{self, Notifier},
+    },
+    procfs::mem::Memory,
+};
+
+use super::{
+    known::{Known, Watched},
+    messages::Messages,
+    suspects::{self, Rings},
+};
+
+/// Time between two looks.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+/// Time between two looks while a process stands at its end.
+const PAUSE_AT_END: Duration = Duration::from_millis(5);
+/// Looks take one part in so many of the time, where the pause is not the longest.
+const SHARE: u32 = 100;
+/// The longest time between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Times after a new channel at which notifiers are searched for: the driver writes its token a little later.
+const SEARCHES: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+];
+
+/// Processes that are watched, and the kernel log.
+#[derive(Debug)]
+pub(super) struct Watch {
+    processes: BTreeMap<u32, Watched>,
+    /// Processes that have ended since the last look.
+    ended: Vec<u32>,
+    next: Instant,
+    messages: Messages,
+}
+
+/// Part of a record that the watch needs.
+#[derive(Debug)]
+pub(super) enum Note {
+    Channel(Box<Channel>),
+    /// The first submission of a channel.
+    Submits {
+        pid: u32,
+        channel: ChannelId,
+    },
+    /// A process executes another program.
+    Exec(u32),
+    /// A process has ended.
+    Exit(u32),
+}
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self {
+            processes: BTreeMap::new(),
+            ended: Vec::new(),
+            next: Instant::now(),
+            messages: Messages::open(),
+        }
+    }
+
+    /// Returns the time until the next look; none where no process is watched.
+    pub(super) fn until_next(&self) -> Option<Duration> {
+        let until = self.next.saturating_duration_since(Instant::now());
+        (!self.processes.is_empty()).then_some(until)
+    }
+
+    /// Looks if it is time, or a process has ended; returns the faults that have come. `at_end`: a process stands at its end,
+    /// `begins`: since now.
+    pub(super) fn look(&mut self, at_end: bool, begins: bool) -> Vec<Fault> {
+        let now = Instant::now();
+        let ended = std::mem::take(&mut self.ended);
+        let mut faults = Vec::new();
+        if now >= self.next || begins || !ended.is_empty() {
+            for (pid, process) in &mut self.processes {
+                process.look(*pid, now, begins, &mut faults);
+            }
+            // Behind the notifiers: the driver writes both at about the same time.
+            self.messages.take(&self.processes, now);
+            self.messages.join(&mut faults, now);
+            let is_due = |pid: u32| at_end || ended.contains(&pid);
+            faults.extend(self.messages.alone(&self.processes, now, is_due));
+            let took = now.elapsed();
+            self.next = now + took + pause(took, at_end);
+        }
+        for pid in ended {
+            self.processes.remove(&pid);
+        }
+        faults
+    }
+
+    pub(super) fn note(&mut self, note: Note) {
+        match note {
+            Note::Channel(c) => {
+                self.ended.retain(|pid| *pid != c.at.pid);
+                self.processes.entry(c.at.pid).or_default().learn(&c);
+            }
+            Note::Submits { pid, channel } => {
+                let known = self.processes.get_mut(&pid);
+                if let Some(known) = known.and_then(|p| p.channels.get_mut(&channel)) {
+                    known.submits = true;
+                }
+            }
+            // The program that an exec begins has other memory.
+            Note::Exec(pid) => {
+                self.processes.remove(&pid);
+            }
+            Note::Exit(pid) => self.ended.push(pid),
+        }
+    }
+}
+
+/// Time until the next look after one that took so long.
+fn pause(took: Duration, at_end: bool) -> Duration {
+    match at_end {
+        true => PAUSE_AT_END.max(took),
+        false => (took * SHARE).clamp(PAUSE, LONGEST_PAUSE),
+    }
+}
+
+impl Watched {
+    fn learn(&mut self, c: &Channel) {
+        let is_certain = matches!(
+            c.origin,
+            Origin::Allocated | Origin::Given | Origin::Recorded
+        );
+        let before = self.channels.get(&c.id).copied();
+        let known = Known {
+            gpu: c.gpu.or(before.and_then(|b| b.gpu)),
+            token: c.token.or(before.and_then(|b| b.token)),
+            is_certain,
+            ring: c.ring.or(before.and_then(|b| b.ring)),
+            userd: c.userd.or(before.and_then(|b| b.userd)),
+            submits: before.is_some_and(|b| b.submits),
+        };
+        // A channel that was at its place before is gone.
+        let is_at_its_place = |k: &Known| {
+            k.userd.is_some() && k.userd == known.userd || k.ring.is_some() && k.ring == known.ring
+        };
+        self.channels
+            .retain(|id, k| *id == c.id || !is_at_its_place(k));
+        self.channels.insert(c.id, known);
+        self.changed = Some(Instant::now());
+        self.searched = 0;
+    }
+
+    /// Reads the notifiers. `is_last`: a process stands at its end.
+    fn look(&mut self, pid: u32, now: Instant, is_last: bool, to: &mut Vec<Fault>) {
+        let due = { self.changed.zip(SEARCHES.get(self.searched)) }
+            .is_some_and(|(changed, after)| now >= changed + *after);
+        let lacks = self.notifiers.len() < self.channels.len();
+        if due || is_last && lacks {
+            self.searched += usize::from(due);
+            self.search(pid);
+        }
+        let Some(memory) = &self.memory else {
+            return;
+        };
+        let all: Vec<Notifier> = { self.notifiers.iter() }
+            .filter_map(|at| notifier::read(memory, *at))
+            .collect();
+        let new = |n: &&Notifier| n.error.is_some() && !self.told.contains(&n.address);
+        let new: Vec<Notifier> = all.iter().filter(new).copied().collect();
+        if new.is_empty() {
+            return;
+        }
+        let rings = suspects::rings(pid);
+        let faults = faults(pid, &self.channels, &all, &new, rings.as_ref());
+        to.extend(faults);
+        self.told.extend(new.iter().map(|n| n.address));
+    }
+
+    /// Finds the notifiers in the process's memory.
+    fn search(&mut self, pid: u32) {
+        let found = maps::areas(pid).and_then(|areas| {
+            let memory = Memory::open(pid)?;
+            let notifiers = notifier::notifiers(&memory, &areas);
+            Ok((memory, notifiers))
+        });
+        match found {
+            Ok((memory, notifiers)) => {
+                self.notifiers = notifiers.iter().map(|n| n.address).collect();
+                self.told.retain(|at| self.notifiers.contains(at));
+                self.memory = Some(memory);
+            }
+            Err(e) => log::debug!("process {pid}: its error notifiers cannot be read: {e}"),
+        }
+    }
+}
+
+/// The faults that new errors in notifiers tell; `all` are the notifiers of the process.
+fn faults(
+    pid: u32,
+    channels: &BTreeMap<ChannelId, Known>,
+    all: &[Notifier],
+    new: &[Notifier],
+    rings: Option<&Rings>,
+) -> Vec<Fault> {
+    let certain = are_certain(channels, all);
+    let fault = |n: &Notifier| {
+        let channel = channel_of(n, channels, all, rings);
+        let of = channel.filter(|_| certain).map(|c| (c, channels.get(&c)));
+        let (suspects, only_these) = match rings {
+            Some(rings) => rings.suspects(channels, of, n.token),
+            None => (Vec::new(), false),
+        };
+        Fault {
+            at: At {
+                time_ns: clock::now(),
+                pid,
+                tid: 0,
+            },
+            source: FaultSource::Notifier,
+            code: n.error.unwrap_or(0),
+            channel,
+            assumed: channel.is_some() && !certain,
+            token: Some(n.token),
+            notification: Some(n.notification),
+            message: None,
+            suspects,
+            only_these,
+        }
+    };
+    new.iter().map(fault).collect()
+}
+
+/// Tells whether each channel's notifier is known by its token: the token of each is known, no two have the same, and each has a
+/// notifier.
+fn are_certain(channels: &BTreeMap<ChannelId, Known>, all: &[Notifier]) -> bool {
+    channels.values().all(|c| {
+        let with = |n: &&Notifier| Some(n.token) == c.token;
+        let others = channels.values().filter(|o| o.token == c.token);
+        c.is_certain && others.count() == 1 && all.iter().filter(with).count() == 1
+    })
+}
+
+/// The channel of a notifier: by its token, else by the order of channels.
+fn channel_of(
+    n: &Notifier,
+    channels: &BTreeMap<ChannelId, Known>,
+    all: &[Notifier],
+    rings: Option<&Rings>,
+) -> Option<ChannelId> {
+    if all.iter().filter(|o| o.token == n.token).count() == 1 {
+        let mut with = channels.iter().filter(|(_, c)| c.token == Some(n.token));
+        if let (Some((id, _)), None) = (with.next(), with.next()) {
+            return Some(*id);
+        }
+    }
+    rings?.channel_with(n.address, channels)
+}
+
+#[cfg(test)]
+mod tests;
