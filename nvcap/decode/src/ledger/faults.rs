@@ -151,7 +151,10 @@ mod tests {
     #[test]
     fn one_kernel_alone_is_the_culprit() {
         let one = fault(7, 31, 0, vec![suspect(0, 0x100)]);
-        assert_eq!(blamed(&[one.clone()]), [(7, 31, vec![0x100], true)]);
+        assert_eq!(
+            blamed(std::slice::from_ref(&one)),
+            [(7, 31, vec![0x100], true)]
+        );
         // The same kernel twice, and the other channels of the group, which had no work.
         let again = fault(7, 31, 0, vec![suspect(0, 0x100), suspect(0, 0x100)]);
         let idle = fault(7, 31, 1, vec![]);

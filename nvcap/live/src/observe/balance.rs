@@ -160,15 +160,15 @@ impl Places {
     }
 
     fn moves(mut self) -> Vec<Move> {
-        let mut moves = self.from_own_thread();
+        let mut moves = self.relieve_own_thread();
         for reader in 0..self.readers.len() {
-            moves.extend(self.from_reader(reader));
+            moves.extend(self.relieve_reader(reader));
         }
         moves
     }
 
     /// Gives away what is too much for the session's own thread.
-    fn from_own_thread(&mut self) -> Vec<Move> {
+    fn relieve_own_thread(&mut self) -> Vec<Move> {
         let own: Vec<Placed> = self
             .all
             .iter()
@@ -199,7 +199,7 @@ impl Places {
     }
 
     /// Moves the smallest channel that relieves a reader with too much.
-    fn from_reader(&mut self, reader: usize) -> Option<Move> {
+    fn relieve_reader(&mut self, reader: usize) -> Option<Move> {
         let share = self.readers[reader];
         let its = |p: &&Placed| p.reader == Some(reader) && p.share >= SMALL;
         // One channel alone cannot be divided.

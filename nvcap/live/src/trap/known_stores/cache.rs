@@ -147,8 +147,8 @@ mod tests {
         let cache = Cache::new(folder.0.join("own").join("stores"));
         assert_eq!(cache.read(), []);
         let (one, other) = (known("b01", 0x10), known("b02", 0x20));
-        cache.write(&[one.clone()]);
-        cache.write(&[other.clone()]);
+        cache.write(std::slice::from_ref(&one));
+        cache.write(std::slice::from_ref(&other));
         assert_eq!(cache.read(), [one, other]);
         let mode = fs::metadata(&cache.path).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);

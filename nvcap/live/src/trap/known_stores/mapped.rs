@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn the_pieces_of_this_process() {
         let pieces = pieces(std::process::id()).unwrap();
-        let code = the_pieces_of_this_process as fn() as u64;
+        let code = the_pieces_of_this_process as fn() as usize as u64;
         let mut with = pieces.iter().filter(|p| p.execute);
         assert!(with.any(|p| p.start <= code && code < p.end));
     }
