@@ -69,11 +69,14 @@ mod tests {
     fn options_of_the_other_way_are_told() {
         let all: Vec<&WayOption> = WAY_OPTIONS.iter().collect();
         assert_eq!(useless(HowArg::Auto, &all), None);
-        assert_eq!(useless(HowArg::Trap, &all[1..]), None);
-        assert_eq!(useless(HowArg::Observe, &all[..1]), None);
+        assert_eq!(useless(HowArg::Trap, &all[2..]), None);
+        assert_eq!(useless(HowArg::Observe, &all[..2]), None);
         let said = useless(HowArg::Trap, &all).unwrap();
-        assert!(said.starts_with("--observe-cpu has no effect"), "{said}");
-        let said = useless(HowArg::Observe, &all[1..2]).unwrap();
+        assert!(
+            said.starts_with("--observe-cpu and --observe-threads have no effect"),
+            "{said}"
+        );
+        let said = useless(HowArg::Observe, &all[2..3]).unwrap();
         assert!(
             said.starts_with("--discover has no effect here: of use with --how trap"),
             "{said}"

@@ -4,7 +4,7 @@
 //! Channels stay with the session's own thread while that has time for them. Else the busiest go to readers; a reader with too
 //! much gives the least that helps to another. A channel on which nothing comes any more returns to the session's thread.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, env, thread};
 
 use nvcap_decode::record::ChannelId;
 
@@ -24,6 +24,20 @@ const SMALL: f64 = 0.01;
 const QUIET_NS: u64 = 1_000_000_000;
 /// Weight of the newest measurement.
 const NEWEST: f64 = 0.4;
+
+/// The most readers that are started unasked.
+const MOST_UNASKED: usize = 16;
+/// Set by tests: every channel goes from thread to thread all the time. A release ignores it.
+const ROTATE: &str = "NVCAP_OBSERVE_ROTATE";
+
+/// Returns the most readers that a session may have: as asked for, else less than half the processors, which is none where there are
+/// fewer than four.
+pub(super) fn most_readers(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        (processors / 2).saturating_sub(1).min(MOST_UNASKED)
+    })
+}
 
 /// Measurement of one channel.
 #[derive(Clone, Copy, Debug)]
@@ -72,10 +86,11 @@ struct Placed {
 }
 
 impl Balance {
-    /// Moves every channel to another thread at each judgement: a test of the ways between them.
-    pub(super) fn rotating() -> Self {
+    /// Judges from now on; where a test asks for it, every channel moves to another thread at each judgement.
+    pub(super) fn begin() -> Self {
+        let rotates = cfg!(debug_assertions) && env::var_os(ROTATE).is_some();
         Self {
-            turns: Some(0),
+            turns: rotates.then_some(0),
             ..Self::default()
         }
     }

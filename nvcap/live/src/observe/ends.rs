@@ -4,8 +4,9 @@
 use super::{
     channel::ReadRing,
     discover::Watched,
+    options::StopAtExit,
     process::{self, now},
-    session::{Session, StopAtExit},
+    session::Session,
 };
 use std::{collections::BTreeSet, io};
 

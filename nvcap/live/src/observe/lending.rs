@@ -1,48 +1,18 @@
 //! Channels that go to readers, and back to the session's own thread.
 
-use std::{
-    env,
-    sync::{Arc, atomic::Ordering},
-    thread,
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    balance::{Balance, Measured, Move},
+    balance::{Measured, Move},
     channel::ReadRing,
     process::now,
     readers::Task,
-    session::{ObserveOptions, Session},
+    session::Session,
 };
 use nvcap_decode::ledger::ReaderCost;
 
 /// Time between two collections of what readers have found, ns.
 const COLLECT_NS: u64 = 1_000_000;
-/// The most readers that are started unasked.
-const MOST: usize = 16;
-
-/// Returns the most readers that a session may have: as asked for, else less than half the processors, and none where there are
-/// fewer than four or the CPU time is limited.
-pub(super) fn most_readers(options: &ObserveOptions) -> usize {
-    if options.cpu.is_some() {
-        return 0;
-    }
-    options.readers.unwrap_or_else(|| {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        (processors / 2).saturating_sub(1).min(MOST)
-    })
-}
-
-/// Set by tests: every channel goes from thread to thread all the time. A release ignores it.
-const ROTATE: &str = "NVCAP_OBSERVE_ROTATE";
-
-/// Returns the judge of which thread looks at which channel.
-pub(super) fn balance() -> Balance {
-    match cfg!(debug_assertions) && env::var_os(ROTATE).is_some() {
-        true => Balance::rotating(),
-        false => Balance::default(),
-    }
-}
-
 impl Session {
     /// Takes what readers have found. Channels whose rings they could not read come back.
     pub(super) fn collect(&mut self) {

@@ -32,6 +32,7 @@ mod held_ends;
 mod lending;
 mod looks;
 mod mm_identity;
+mod options;
 mod orphans;
 pub(crate) mod pace;
 pub(crate) mod phase;

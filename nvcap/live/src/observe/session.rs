@@ -4,16 +4,16 @@
 use nvcap_process::procfs;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+pub use super::options::{ObserveOptions, StopAtExit};
 pub(crate) use super::process::check;
 use super::{
-    balance::Balance,
+    balance::{self, Balance},
     births::Births,
     changes::NewChannel,
     channel::{Begin, Faults, Follower, ReadRing},
     discover::Watched,
     followed::Followed,
     held_ends::HeldEnds,
-    lending,
     pace::Budget,
     process::{self, Identity, OpenedProcess, now},
     readers::Readers,
@@ -28,42 +28,13 @@ use nvcap_decode::record::{
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::memory::snapshot::RingToken;
 use nvcap_process::signals;
-use nvcap_process::{channels_file::ChannelsFile, error::Result, exit_stop::ExitStops};
+use nvcap_process::{error::Result, exit_stop::ExitStops};
 
 /// Time for which nothing is done while every process sleeps.
 const ASLEEP: Duration = Duration::from_secs(1);
 
 /// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
 pub(crate) const WAITING_IN_BUDGET: usize = 64 << 10;
-
-/// Options of observing.
-#[derive(Clone, Debug, Default)]
-pub struct ObserveOptions {
-    /// Children are observed too.
-    pub follow: bool,
-    /// Channels that the user names; their doorbells are not needed.
-    pub named: ChannelsFile,
-    /// Share of one core that this program may use; no limit where there is none. With a limit there are no readers.
-    pub cpu: Option<f64>,
-    /// The most threads that look at channels beside the first; none: as the processors allow.
-    pub readers: Option<usize>,
-    /// Processes that are stopped at their end for a last look.
-    pub stop_at_exit: StopAtExit,
-    /// Processes that are stopped at their end wait there for [`Source::let_end`], or for a quarter of a second.
-    pub hold_ends: bool,
-}
-
-/// `--stop-at-exit`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StopAtExit {
-    /// The command that nvcap starts, and its children.
-    #[default]
-    Command,
-    /// Running processes too.
-    Always,
-    /// None.
-    Never,
-}
 
 /// A live trace without a trap.
 #[derive(Debug)]
@@ -154,9 +125,13 @@ impl Session {
         process::raise_priority();
         Self {
             budget: options.cpu.map(Budget::new),
-            most_readers: lending::most_readers(&options),
+            // With a limit of its CPU time there is one thread.
+            most_readers: match options.cpu {
+                Some(_) => 0,
+                None => balance::most_readers(options.readers),
+            },
             readers: Readers::default(),
-            balance: lending::balance(),
+            balance: Balance::begin(),
             options,
             watched: BTreeMap::new(),
             followed: Vec::new(),
