@@ -7,7 +7,7 @@ use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Xid};
 use nvcap_process::{clock, xids::Xids};
 
 use super::{
-    known::{Known, Watched},
+    known::{Known, REMOVAL, Watched},
     suspects,
 };
 
@@ -15,8 +15,6 @@ use super::{
 const WAIT: Duration = Duration::from_millis(300);
 /// Time within which a message and a notifier are of the same fault.
 const SAME: Duration = Duration::from_secs(5);
-/// The Xid of a channel that the driver removes, as at a process's end: no fault of its own.
-const REMOVAL: u32 = 45;
 /// A token of which nothing is known: it may be of any channel.
 const ANY: u32 = u32::MAX;
 

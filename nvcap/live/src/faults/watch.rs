@@ -16,7 +16,7 @@ use nvcap_process::{
 };
 
 use super::{
-    known::{Known, Watched},
+    known::{Known, REMOVAL, Watched},
     messages::Messages,
     suspects::{self, Rings},
 };
@@ -171,7 +171,7 @@ impl Watched {
         let all: Vec<Notifier> = { self.notifiers.iter() }
             .filter_map(|at| notifier::read(memory, *at))
             .collect();
-        let new = |n: &&Notifier| n.error.is_some() && !self.told.contains(&n.address);
+        let new = |n: &&Notifier| is_fault(n) && !self.told.contains(&n.address);
         let new: Vec<Notifier> = all.iter().filter(new).copied().collect();
         if new.is_empty() {
             return;
@@ -198,6 +198,11 @@ impl Watched {
             Err(e) => log::debug!("process {pid}: its error notifiers cannot be read: {e}"),
         }
     }
+}
+
+/// Tells whether a notifier has an error of its channel's own.
+fn is_fault(n: &Notifier) -> bool {
+    n.error.is_some_and(|code| code != REMOVAL)
 }
 
 /// The faults that new errors in notifiers tell; `all` are the notifiers of the process.
