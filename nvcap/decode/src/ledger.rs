@@ -275,7 +275,7 @@ impl Ledger {
         self.faults.count()
     }
 
-    /// What the faults are blamed on: one for each process and kind of fault.
+    /// Causes of the faults: one for each process and kind of fault.
     #[must_use]
     pub fn blames(&self) -> Vec<Blame<'_>> {
         self.faults.blames()

@@ -15,7 +15,7 @@ pub(super) struct Faults {
     count: u64,
 }
 
-/// What the faults of one process with one number are blamed on: the driver stops all channels of a group for one of them.
+/// Causes of the faults of one process with one number: the driver stops all channels of a group for one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blame<'a> {
     /// The process.

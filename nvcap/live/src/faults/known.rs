@@ -1,4 +1,4 @@
-//! What is known of the processes whose faults are watched for.
+//! Knowledge of the processes whose faults are watched for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;

@@ -23,7 +23,7 @@ const MOST: usize = 64;
 /// Bits of a token that are the runlist: 0 is that of the graphics engine.
 const RUNLIST: u32 = 0x007f_0000;
 
-/// What a look has found.
+/// Findings of a look.
 pub(super) struct Rings {
     pub(super) snapshot: Snapshot,
     pub(super) states: RingState,

@@ -163,7 +163,7 @@ fn symbol(code: u32) -> Option<&'static str> {
     xid.symbol()
 }
 
-/// What the ledger says of faults, as JSON.
+/// Returns the faults of the ledger as JSON.
 pub(super) fn blames_json(ledger: &Ledger) -> Value {
     let one = |b: &Blame<'_>| {
         json!({

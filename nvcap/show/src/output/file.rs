@@ -42,9 +42,9 @@ enum Start {
 /// Claim of an output to the file at its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
-    /// What is there by the first write is written over: the user has said so.
+    /// Contents that are there by the first write are written over: the user has said so.
     Over,
-    /// What is there by the first write stays: the output goes elsewhere.
+    /// Contents that are there by the first write stay: the output goes elsewhere.
     Unused,
     /// The same; but where the file has gone by then, the output is lost.
     Recording,

@@ -1,4 +1,4 @@
-//! Which channel an error notifier is of.
+//! The channel of an error notifier.
 
 use super::*;
 use nvcap_decode::record::Notification;

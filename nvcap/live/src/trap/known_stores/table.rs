@@ -12,7 +12,7 @@ use super::{
 pub(crate) struct KnownStores {
     all: Vec<KnownStore>,
     cache: Option<Cache>,
-    /// How often one was added.
+    /// Count of additions.
     pub(crate) added: u64,
     /// Something is not in the file yet.
     unsaved: bool,

@@ -33,9 +33,9 @@ pub(super) struct DoorbellPage {
 /// GPUs of the rings that were found in a running process; a GPU that is not known may be any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RingGpus {
-    /// Of rings whose GP_PUT moved while it was looked at.
+    /// GPUs of rings whose GP_PUT moved while it was looked at.
     pub(super) moving: BTreeSet<Option<u32>>,
-    /// Of rings that were used.
+    /// GPUs of rings that were used.
     pub(super) used: BTreeSet<Option<u32>>,
 }
 

@@ -14,7 +14,7 @@ const LONGEST_NS: u64 = 1_000_000_000;
 pub(super) struct Moves {
     /// Time of the next move in an address space, and the pause after it, ns.
     next: HashMap<u32, (u64, u64)>,
-    /// How often a register was given to a doorbell.
+    /// Count of times that each doorbell was given a register.
     given: HashMap<Doorbell, u32>,
 }
 

@@ -12,7 +12,7 @@ use super::super::known_stores::{Cache, FileId, KnownStores};
 /// Looks at which a ring had moved on, and no taught store had captured anything, after which these are given up.
 const MOST_MISSES: u32 = 8;
 
-/// What is known of stores, and where it was used.
+/// Stores that are known, and where they were used.
 #[derive(Debug)]
 pub(super) struct TaughtStores {
     pub(super) known: KnownStores,

@@ -25,7 +25,7 @@ pub(super) struct Files {
     columns: Vec<&'static Column>,
     /// The table's name.
     name: &'static str,
-    /// What an earlier trace has left in the folder is gone.
+    /// Files of an earlier trace in the folder are gone.
     is_cleared: bool,
     /// The column by whose value rows go to files.
     key: Option<&'static Column>,

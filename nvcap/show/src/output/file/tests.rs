@@ -181,7 +181,7 @@ fn devices_and_given_streams_are_written_to_as_they_are() {
     }
 }
 
-/// What comes into a file, or into its place, before the first write stays.
+/// Contents that come into a file, or into its place, before the first write stay.
 #[test]
 fn what_appears_meanwhile_is_not_written_over() {
     let folder = Folder::new("meanwhile");
