@@ -112,12 +112,14 @@ local schema = {
     Margin = {
         { 1, "channel", "n" }, { 2, "looks", "n" }, { 3, "peeks", "n" }, { 4, "longest_ns", "n" }, { 5, "largest_part", "d" },
     },
+    ReaderCost = { { 1, "channels", "n" }, { 2, "cpu_ns", "n" } },
     Observed = {
         { 1, "looks", "n" }, { 2, "peeks", "n" }, { 3, "longest_ns", "n" }, { 4, "largest_part", "d" },
         { 5, "latest_ns", "n" }, { 6, "longest_look_ns", "n" }, { 7, "longest_search_ns", "n" }, { 8, "margin", "Margin" },
         { 9, "tail_ns", "n" }, { 10, "wall_ns", "n" }, { 11, "cpu_ns", "n" }, { 12, "reader_ns", "n" }, { 13, "budget", "d" },
         { 14, "throttled_ns", "n" }, { 15, "laps", "n" }, { 16, "rounds_unseen", "n" }, { 17, "overwritten", "n" },
         { 18, "reused", "n" }, { 19, "unparsable", "n" }, { 20, "jumps", "n" },
+        { 21, "reader", "ReaderCost" },
     },
     StackSample = { { 1, "every", "n" }, { 2, "passed", "n" } },
     Passed = {
