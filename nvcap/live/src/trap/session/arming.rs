@@ -216,12 +216,6 @@ impl Session {
         if !self.stores.unwatched((pid, address), watchpoints::now()) || !is_first {
             return;
         }
-        let space = self.capture.bpf.proc(pid).map(|p| p.space);
-        if space.is_some_and(|space| self.sites.has_taught(space)) {
-            // It is stopped at right away.
-            self.free_register(pid, false);
-            return;
-        }
         (self.options.notice)(&format!(
             "process {pid} has more doorbells than debug registers are left: their rings are looked at every ms or two, until the store that rings is stopped at"
         ));
