@@ -11,6 +11,8 @@ use crate::record::Xid;
 const NUMBER: u32 = 0xfff;
 /// Bits of a runlist's number in a token, where it begins at bit 16.
 const RUNLIST: u32 = 0x7f;
+/// The Xid of a channel that the driver removes, as at a process's end or for another channel's error: no fault of its own.
+pub const REMOVAL: u32 = 45;
 /// Text for a number that the catalogue does not have.
 pub const UNKNOWN: &str = "see the driver's log (dmesg)";
 

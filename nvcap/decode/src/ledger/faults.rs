@@ -1,12 +1,10 @@
 //! Faults of the GPU in the ledger: what each is blamed on.
 
+use crate::hang::xid::REMOVAL;
 use crate::record::{ChannelId, Fault, Suspect, SuspectKind};
 
 /// The most faults that are kept; others are counted.
 const KEPT: usize = 256;
-
-/// The Xid of a channel that the driver removes because of a fault of another.
-const REMOVAL: u32 = 45;
 
 /// Faults of a trace.
 #[derive(Clone, Debug, Default)]

@@ -8,9 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::watch::{Note, PAUSE, Watch};
+use super::watch::{Note, Pace, Watch};
 use nvcap_decode::record::{ChannelId, Fault, Life, Record};
 
+/// Time without a submission after which looks become rare.
+const STILL: Duration = Duration::from_secs(10);
 /// Longest time for which the end of a trace waits for the last look.
 const LAST: Duration = Duration::from_millis(250);
 /// Time for which the thread sleeps where no process is watched: it is woken by the first.
@@ -18,8 +20,8 @@ const NOTHING: Duration = Duration::from_secs(3600);
 
 enum Request {
     Note(Note),
-    /// A process stands at its end, or none does any more.
-    AtEnd(bool),
+    /// The pace of the looks from now on.
+    Pace(Pace),
 }
 
 struct Answer {
@@ -37,7 +39,9 @@ pub(crate) struct FaultWatch {
     submitting: HashSet<ChannelId>,
     /// A channel was announced.
     any: bool,
-    at_end: bool,
+    /// Time at which something was last submitted.
+    newest: Instant,
+    pace: Pace,
     /// Requests at an end without an answer.
     asked: usize,
 }
@@ -57,7 +61,8 @@ impl FaultWatch {
             from,
             submitting: HashSet::new(),
             any: false,
-            at_end: false,
+            newest: Instant::now(),
+            pace: Pace::Works,
             asked: 0,
         })
     }
@@ -65,7 +70,7 @@ impl FaultWatch {
     /// Returns the time for which a source may wait, so that faults are told soon.
     pub(crate) fn wait(&self, wait: Duration) -> Duration {
         match self.any {
-            true => wait.min(PAUSE),
+            true => wait.min(self.pace.shortest()),
             false => wait,
         }
     }
@@ -82,8 +87,9 @@ impl FaultWatch {
                 let _ = self.to.send(Request::Note(note));
             }
         }
-        if mem::replace(&mut self.at_end, at_end) != at_end {
-            self.ask(at_end);
+        let pace = self.pace_of(records, at_end);
+        if mem::replace(&mut self.pace, pace) != pace {
+            self.ask(pace);
         }
         while let Ok(answer) = self.from.try_recv() {
             self.take(answer, records);
@@ -92,7 +98,7 @@ impl FaultWatch {
 
     /// Adds the faults that a last look finds, for which it waits a moment.
     pub(crate) fn finish(&mut self, records: &mut Vec<Record>) {
-        self.ask(true);
+        self.ask(Pace::AtEnd);
         let until = Instant::now() + LAST;
         while self.asked > 0 {
             let left = until.saturating_duration_since(Instant::now());
@@ -103,9 +109,22 @@ impl FaultWatch {
         }
     }
 
-    fn ask(&mut self, at_end: bool) {
-        let sent = self.to.send(Request::AtEnd(at_end)).is_ok();
-        self.asked += usize::from(sent && at_end);
+    /// Returns the pace of the looks after these records.
+    fn pace_of(&mut self, records: &[Record], at_end: bool) -> Pace {
+        let comes = records.iter().any(|r| matches!(r, Record::Submission(_)));
+        if comes {
+            self.newest = Instant::now();
+        }
+        match at_end {
+            true => Pace::AtEnd,
+            false if comes || self.newest.elapsed() < STILL => Pace::Works,
+            false => Pace::Rests,
+        }
+    }
+
+    fn ask(&mut self, pace: Pace) {
+        let sent = self.to.send(Request::Pace(pace)).is_ok();
+        self.asked += usize::from(sent && pace == Pace::AtEnd);
     }
 
     fn take(&mut self, answer: Answer, records: &mut Vec<Record>) {
@@ -138,7 +157,7 @@ impl FaultWatch {
 /// Watches until nobody asks any more.
 fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
     let mut watch = Watch::new();
-    let mut at_end = false;
+    let mut pace = Pace::Works;
     loop {
         let wait = watch.until_next().unwrap_or(NOTHING);
         let first = match from.recv_timeout(wait) {
@@ -153,14 +172,16 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
         {
             match request {
                 Request::Note(note) => watch.note(note),
-                Request::AtEnd(is) => {
-                    at_end = is;
-                    asked += usize::from(is);
+                Request::Pace(new) => {
+                    pace = new;
+                    asked += usize::from(new == Pace::AtEnd);
+                    watch.hurry();
                 }
             }
         }
-        let faults = watch.look(at_end || asked > 0, asked > 0);
-        let says = asked > 0 || !faults.is_empty();
+        let is_asked = asked > 0;
+        let faults = watch.look(if is_asked { Pace::AtEnd } else { pace }, is_asked);
+        let says = is_asked || !faults.is_empty();
         if says && to.send(Answer { faults, asked }).is_err() {
             return;
         }

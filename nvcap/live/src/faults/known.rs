@@ -6,9 +6,6 @@ use std::time::Instant;
 use nvcap_decode::record::{ChannelId, CpuVa};
 use nvcap_process::procfs::mem::Memory;
 
-/// The Xid of a channel that the driver removes, as at a process's end or for another channel's error: no fault of its own.
-pub(super) const REMOVAL: u32 = 45;
-
 /// A channel as the trace knows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Xid};
 use nvcap_process::{clock, xids::Xids};
 
 use super::{
-    known::{Known, REMOVAL, Watched},
+    known::{Known, Watched},
     suspects,
 };
 

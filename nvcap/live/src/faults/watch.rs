@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_decode::record::{At, Channel, ChannelId, Fault, FaultSource, Origin};
 use nvcap_process::{
     clock,
@@ -16,15 +17,11 @@ use nvcap_process::{
 };
 
 use super::{
-    known::{Known, REMOVAL, Watched},
+    known::{Known, Watched},
     messages::Messages,
     suspects::{self, Rings},
 };
 
-/// Time between two looks.
-pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// Time between two looks while a process stands at its end.
-const PAUSE_AT_END: Duration = Duration::from_millis(5);
 /// Looks take one part in so many of the time, where the pause is not the longest.
 const SHARE: u32 = 100;
 /// The longest time between two looks.
@@ -35,6 +32,36 @@ const SEARCHES: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
 ];
+
+/// Pace of the looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// Something was submitted a short time ago.
+    Works,
+    /// Nothing has been submitted for a while.
+    Rests,
+    /// A process stands at its end.
+    AtEnd,
+}
+
+impl Pace {
+    /// Returns the shortest time between two looks.
+    pub(super) fn shortest(self) -> Duration {
+        match self {
+            Self::Works => Duration::from_millis(100),
+            Self::Rests => LONGEST_PAUSE,
+            Self::AtEnd => Duration::from_millis(5),
+        }
+    }
+
+    /// Returns the time until the next look after one that took so long.
+    fn pause(self, took: Duration) -> Duration {
+        match self {
+            Self::AtEnd => self.shortest().max(took),
+            Self::Works | Self::Rests => (took * SHARE).clamp(self.shortest(), LONGEST_PAUSE),
+        }
+    }
+}
 
 /// Processes that are watched, and the kernel log.
 #[derive(Debug)]
@@ -77,9 +104,13 @@ impl Watch {
         (!self.processes.is_empty()).then_some(until)
     }
 
-    /// Looks if it is time, or a process has ended; returns the faults that have come. `at_end`: a process stands at its end,
-    /// `begins`: since now.
-    pub(super) fn look(&mut self, at_end: bool, begins: bool) -> Vec<Fault> {
+    /// The next look is due now.
+    pub(super) fn hurry(&mut self) {
+        self.next = Instant::now();
+    }
+
+    /// Looks if it is time, or a process has ended; returns the faults that have come. `begins`: a process stands at its end since now.
+    pub(super) fn look(&mut self, pace: Pace, begins: bool) -> Vec<Fault> {
         let now = Instant::now();
         let ended = std::mem::take(&mut self.ended);
         let mut faults = Vec::new();
@@ -90,10 +121,10 @@ impl Watch {
             // Behind the notifiers: the driver writes both at about the same time.
             self.messages.take(&self.processes, now);
             self.messages.join(&mut faults, now);
-            let is_due = |pid: u32| at_end || ended.contains(&pid);
+            let is_due = |pid: u32| pace == Pace::AtEnd || ended.contains(&pid);
             faults.extend(self.messages.alone(&self.processes, now, is_due));
             let took = now.elapsed();
-            self.next = now + took + pause(took, at_end);
+            self.next = now + took + pace.pause(took);
         }
         for pid in ended {
             self.processes.remove(&pid);
@@ -119,14 +150,6 @@ impl Watch {
             }
             Note::Exit(pid) => self.ended.push(pid),
         }
-    }
-}
-
-/// Time until the next look after one that took so long.
-fn pause(took: Duration, at_end: bool) -> Duration {
-    match at_end {
-        true => PAUSE_AT_END.max(took),
-        false => (took * SHARE).clamp(PAUSE, LONGEST_PAUSE),
     }
 }
 

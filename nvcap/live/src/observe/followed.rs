@@ -1,14 +1,18 @@
 //! A channel among others: which processes have it, when something came in it, and how near it came to a loss.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64};
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+};
 
 use super::{
-    channel::{Faults, Follower, Looked},
+    channel::{Context, Faults, Follower, Looked, ReadRing},
     mm_identity::MmIdentity,
-    process::Identity,
+    process::{Identity, now},
 };
 use nvcap_decode::ledger::Margin;
-use nvcap_decode::record::{Channel, ChannelId};
+use nvcap_decode::record::{Channel, ChannelId, Record};
+use nvcap_process::procfs::mem::Memory;
 
 /// A channel, and which processes have it.
 #[derive(Debug)]
@@ -19,8 +23,6 @@ pub(crate) struct Followed {
     pub ring: Arc<SharedRing>,
     /// Number of the reader that has it; none where the session's own thread looks at it.
     pub reader: Option<usize>,
-    /// Time at which a reader last got it, ns.
-    pub lent_at: u64,
     /// The processes that have it; the first is the one that it is read from.
     pub holders: Vec<u32>,
     /// The program image that it was found in: forked children that have the same have this ring.
@@ -39,7 +41,7 @@ pub(crate) struct SharedRing {
     ring: Mutex<Ring>,
     /// Time that the looks in its turns have taken, ns.
     pub looking_ns: AtomicU64,
-    /// Time at which a reader last found something, ns.
+    /// Time at which a reader last got it or found something, ns.
     pub came_at: AtomicU64,
 }
 
@@ -86,11 +88,10 @@ impl Followed {
             }),
             channel,
             reader: None,
-            lent_at: 0,
             holders: vec![holder],
             mm,
             identity,
-            since: super::process::now(),
+            since: now(),
             live: true,
         }
     }
@@ -133,8 +134,30 @@ impl Ring {
         }
     }
 
+    /// Looks at the ring in the memory of a process that has it, and keeps what the look gave.
+    ///
+    /// # Errors
+    /// As for [`Follower::look_with`].
+    pub(super) fn look(
+        &mut self,
+        memory: &Memory,
+        read: ReadRing,
+        begun: u64,
+        to: &mut Vec<Record>,
+    ) -> io::Result<()> {
+        let mut context = Context {
+            memory,
+            clock: &now,
+            to,
+            faults: &mut self.faults,
+        };
+        let looked = self.follower.look_with(&mut context, read)?;
+        self.take(looked, begun);
+        Ok(())
+    }
+
     /// Takes what a look at `begun` gave.
-    pub(crate) fn take(&mut self, looked: Looked, begun: u64) {
+    fn take(&mut self, looked: Looked, begun: u64) {
         if looked.peeked {
             self.margin.peeks += 1;
             return;

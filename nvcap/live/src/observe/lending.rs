@@ -13,6 +13,7 @@ use nvcap_decode::ledger::ReaderCost;
 
 /// Time between two collections of what readers have found, ns.
 const COLLECT_NS: u64 = 1_000_000;
+
 impl Session {
     /// Takes what readers have found. Channels whose rings they could not read come back.
     pub(super) fn collect(&mut self) {
@@ -62,6 +63,7 @@ impl Session {
             process,
         };
         self.scheduler.forget(f.channel.id);
+        f.ring.came_at.store(now(), Ordering::Relaxed);
         f.ring().reader = Some(reader);
         self.followed[i].reader = Some(reader);
         self.readers.give(reader, task);
@@ -79,7 +81,7 @@ impl Session {
                 channel: f.channel.id,
                 reader: f.reader,
                 looking_ns: f.ring.looking_ns.load(Ordering::Relaxed),
-                came_at: f.ring.came_at.load(Ordering::Relaxed).max(f.lent_at),
+                came_at: f.ring.came_at.load(Ordering::Relaxed),
             })
             .collect();
         let readers = self.readers.count();
@@ -88,10 +90,7 @@ impl Session {
             let Some(i) = its else { continue };
             log::debug!("channel {}: looked at by {to:?}", channel.0);
             match to {
-                Some(reader) => {
-                    self.followed[i].lent_at = now;
-                    self.lend(i, reader.min(self.readers.count()));
-                }
+                Some(reader) => self.lend(i, reader.min(self.readers.count())),
                 None => self.take_back(i),
             }
         }

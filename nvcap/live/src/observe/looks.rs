@@ -3,7 +3,7 @@
 use std::{io, sync::atomic::Ordering};
 
 use super::{
-    channel::{Context, ReadRing, is_cleared},
+    channel::{ReadRing, is_cleared},
     process::{self, now},
     scheduler::{Scheduler, Turn},
     session::Session,
@@ -163,16 +163,7 @@ impl Session {
         if let Some(reader) = f.reader {
             self.readers.empty(reader, &mut self.out);
         }
-        let ring = &mut *ring;
-        let mut context = Context {
-            memory,
-            clock: &now,
-            to: &mut self.out,
-            faults: &mut ring.faults,
-        };
-        let looked = ring.follower.look_with(&mut context, read)?;
-        ring.take(looked, begun);
-        Ok(())
+        ring.look(memory, read, begun, &mut self.out)
     }
 
     /// The first holder of a channel has it no more: it is gone, executes another program, or has unmapped it. `no_ring`: what is

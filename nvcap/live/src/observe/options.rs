@@ -15,7 +15,7 @@ pub struct ObserveOptions {
     pub readers: Option<usize>,
     /// Processes that are stopped at their end for a last look.
     pub stop_at_exit: StopAtExit,
-    /// Processes that are stopped at their end wait there for [`Source::let_end`], or for a quarter of a second.
+    /// Processes that are stopped at their end wait there for [`Source::let_end`](crate::run::Source::let_end), or for a quarter of a second.
     pub hold_ends: bool,
 }
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    channel::{Context, ReadRing},
+    channel::ReadRing,
     followed::SharedRing,
     process::{self, OpenedProcess, now},
     scheduler::{Scheduler, Turn},
@@ -51,6 +51,14 @@ struct Outbox {
     failed: Vec<ChannelId>,
     latest_ns: u64,
     longest_look_ns: u64,
+}
+
+impl Outbox {
+    /// Takes the records out.
+    fn empty(&mut self, to: &mut Vec<Record>) {
+        self.bytes = 0;
+        to.append(&mut self.records);
+    }
 }
 
 /// Results of all readers.
@@ -146,9 +154,7 @@ impl Readers {
 
     /// Takes the records that one reader has found so far.
     pub(super) fn empty(&self, reader: usize, to: &mut Vec<Record>) {
-        let mut outbox = lock(&self.all[reader].boxes.outbox);
-        outbox.bytes = 0;
-        to.append(&mut outbox.records);
+        lock(&self.all[reader].boxes.outbox).empty(to);
     }
 
     /// Takes what all readers have found so far.
@@ -156,8 +162,7 @@ impl Readers {
         let mut all = Collected::default();
         for reader in &self.all {
             let mut outbox = lock(&reader.boxes.outbox);
-            outbox.bytes = 0;
-            to.append(&mut outbox.records);
+            outbox.empty(to);
             all.failed.append(&mut outbox.failed);
             all.latest_ns = all.latest_ns.max(outbox.latest_ns);
             all.longest_look_ns = all.longest_look_ns.max(outbox.longest_look_ns);
@@ -237,33 +242,20 @@ impl Desk {
             self.scheduler.forget(turn.channel);
             return;
         };
-        let mut guard = task.ring.lock();
+        let mut ring = task.ring.lock();
         let begun = now();
-        let ring = &mut *guard;
-        let failed = if ring.reader == Some(self.number) {
-            let moved = ring.moved;
-            let mut context = Context {
-                memory: &task.process.memory,
-                clock: &now,
-                to: &mut self.records,
-                faults: &mut ring.faults,
-            };
-            let looked = ring.follower.look_with(&mut context, ReadRing::IfNeeded);
-            let failed = looked.is_err();
-            if let Ok(looked) = looked {
-                ring.take(looked, begun);
-                self.scheduler
-                    .looked(turn.channel, begun, ring.follower.again());
-            }
-            if ring.moved != moved {
-                task.ring.came_at.store(begun, Ordering::Relaxed);
-            }
-            failed
-        } else {
-            drop(guard);
+        if ring.reader != Some(self.number) {
+            drop(ring);
             self.leave(turn.channel);
             return;
-        };
+        }
+        let moved = ring.moved;
+        let memory = &task.process.memory;
+        let looked = ring.look(memory, ReadRing::IfNeeded, begun, &mut self.records);
+        if ring.moved != moved {
+            task.ring.came_at.store(begun, Ordering::Relaxed);
+        }
+        let again = ring.follower.again();
         let took = now() - begun;
         task.ring.looking_ns.fetch_add(took, Ordering::Relaxed);
         let mut outbox = lock(&self.boxes.outbox);
@@ -273,12 +265,14 @@ impl Desk {
         if ring.follower.phase().is_used() {
             outbox.latest_ns = outbox.latest_ns.max(turn.late_ns.unwrap_or(0));
         }
-        if failed {
-            outbox.failed.push(turn.channel);
-            drop(outbox);
-            drop(guard);
-            self.leave(turn.channel);
+        if looked.is_ok() {
+            self.scheduler.looked(turn.channel, begun, again);
+            return;
         }
+        outbox.failed.push(turn.channel);
+        drop(outbox);
+        drop(ring);
+        self.leave(turn.channel);
     }
 
     /// Looks at a channel no more.

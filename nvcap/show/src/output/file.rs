@@ -21,6 +21,7 @@ use std::time::SystemTime;
 
 use super::folder;
 use super::message::tell;
+use super::which::LINKS;
 
 /// The greatest number that the name of a recording gets.
 const NUMBERS: u32 = 9999;
@@ -127,7 +128,7 @@ impl Named {
     fn open(path: &Path, claim: Claim) -> io::Result<Self> {
         let asked = path;
         let mut path = path.to_owned();
-        for _ in 0..folder::LINKS {
+        for _ in 0..LINKS {
             if let Some(own) = descriptor(&path) {
                 // A stream that this program inherited, named by its path (/dev/stdout): writing continues at its position. By the
                 // kernel's own path: a link on the way may lead elsewhere by now.

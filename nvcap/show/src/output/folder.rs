@@ -10,10 +10,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::style::Plain;
+use super::{style::Plain, which::LINKS};
 
-/// Links that are followed one after the other at most: the kernel's own limit.
-pub(super) const LINKS: u32 = 40;
 /// Flags with which a folder is opened on the way: to go on from, no more.
 const ON_THE_WAY: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
 /// Names of a new file that are tried.

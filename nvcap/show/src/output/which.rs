@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 /// Links that are followed one after the other at most: the kernel's own limit.
-const LINKS: u32 = 40;
+pub(super) const LINKS: u32 = 40;
 
 /// A file. Two are equal if what is written to the one is in the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
