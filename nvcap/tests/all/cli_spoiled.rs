@@ -176,6 +176,7 @@ fn a_file_has_one_writer() {
             "sleep",
             "900",
         ])
+        .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -185,8 +186,9 @@ fn a_file_has_one_writer() {
         let args = [&["decode", &*capture, "-o", &file][..], force].concat();
         refused(&args, "another program writes to it");
     }
+    // SIGTERM is passed on to the command. With SIGINT it would go on, and hold the test's output for its 900 s.
     // SAFETY: a signal to a child that was not waited for.
-    unsafe { libc::kill(first.id() as libc::pid_t, libc::SIGINT) };
+    unsafe { libc::kill(first.id() as libc::pid_t, libc::SIGTERM) };
     first.wait().unwrap();
     assert!(fs::metadata(&file).unwrap().len() > 0);
 }
