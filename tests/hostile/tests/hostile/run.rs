@@ -22,7 +22,7 @@ pub fn target() -> PathBuf {
 pub fn nvcap() -> Result<Command> {
     let mut command = Command::new(live::programs::nvcap()?);
     // With sudo's variable, nvcap would run commands as the user behind sudo.
-    command.env_remove("SUDO_UID");
+    command.env_remove("SUDO_UID").env("NVCAP_STORE_CACHE", "");
     Ok(command)
 }
 

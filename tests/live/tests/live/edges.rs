@@ -113,6 +113,7 @@ fn unread(gpu: &Running, folder: &Folder) -> Result<(Child, JoinHandle<String>)>
         .args(["-vvv", "-p", &gpu.pid().to_string(), "--channels"])
         .arg(folder.channels()?)
         .env("NVCAP_DEVICES_BY_NAME", "1")
+        .env("NVCAP_STORE_CACHE", "")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
@@ -228,6 +229,7 @@ pub fn output_is_full() -> Result<()> {
         .arg(softgpu()?)
         .arg("--submissions=300")
         .env("NVCAP_DEVICES_BY_NAME", "1")
+        .env("NVCAP_STORE_CACHE", "")
         .env_remove("SUDO_UID")
         .stdout(std::fs::File::options().write(true).open("/dev/full")?)
         .output()?;

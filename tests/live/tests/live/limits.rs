@@ -204,6 +204,7 @@ pub fn reader_gone() -> Result<()> {
         .args(["-vvv", "-p", &gpu.pid().to_string(), "--channels"])
         .arg(folder.channels()?)
         .env("NVCAP_DEVICES_BY_NAME", "1")
+        .env("NVCAP_STORE_CACHE", "")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
