@@ -435,7 +435,7 @@ class Fleet:
         """The next nvcap counts on, and says for how long there was none."""
         host = self.hosts["host-c"]
         # When the one before said so for the last time; the next one says so at once.
-        alive, self.back_at = int((host.folder / "alive").read_text()), time.time()
+        alive, self.back_at = int((host.folder / "alive").read_text().split()[-1]), time.time()
         host.serve(self.nvcap)
         least, most = self.back_at - alive, time.time() - alive
         own = f'instance="host-c:{PORT}"'

@@ -186,7 +186,7 @@ class Service:
         shutil.copy(self.bare / "usr/share/doc/nvcap/examples/systemd/xid.conf", drop_in)
         run("systemctl", "daemon-reload")
         # When the one before said that it was alive for the last time; the next one says so at once.
-        alive, began = int((self.bare / "var/lib/private/nvcap/alive").read_text()), time.time()
+        alive, began = int((self.bare / "var/lib/private/nvcap/alive").read_text().split()[-1]), time.time()
         self.start()
         trusted = ssl.create_default_context(cafile="/etc/nvcap/tls.crt")
         until(lambda: f"it is ready: {self.said()}", lambda: (self.get("/readyz", "https", context=trusted) or [0])[0] == 200)

@@ -122,41 +122,76 @@ fn two_outputs_are_not_one_file() {
     assert!(!Path::new(&folder_of_tables).exists() && !Path::new(&new).exists());
 }
 
-/// What a traced command writes into FILE meanwhile stays, and so does what nvcap writes.
+/// Traces a script with `-o FILE`, which the script fills or replaces; what it put there stays. Returns the trace's status and messages.
+fn traced_into(file: &str, script: &str) -> (Option<i32>, String) {
+    let out = nvcap(&[
+        "--how=observe",
+        "--json",
+        "-o",
+        file,
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    assert_eq!(fs::read_to_string(file).unwrap(), "precious\n", "{script}");
+    (out.status.code(), text(&out.stderr))
+}
+
+/// What a traced command puts in the place of FILE stays, and so does what nvcap writes: what it had written before, too.
+#[test]
+fn a_file_that_is_replaced_meanwhile_stays() {
+    let folder = Folder::new("spoiled-replaced");
+    let file = folder.path("out.json");
+    let other = folder.path("out.2.json");
+    let replace = format!("echo precious > '{file}.new'; mv '{file}.new' '{file}'");
+    let wait = format!("until test -s '{file}'; do sleep 0.05; done");
+    for (script, before) in [
+        (replace.clone(), None),
+        (replace.clone(), Some("")),
+        // nvcap has begun to write.
+        (format!("{wait}; {replace}"), None),
+    ] {
+        if let Some(before) = before {
+            fs::write(&file, before).unwrap();
+        }
+        let (status, said) = traced_into(&file, &script);
+        assert_eq!(status, Some(4), "{said}");
+        assert!(
+            said.contains("meanwhile") && said.contains(&other),
+            "{said}"
+        );
+        let saved = fs::read_to_string(&other).unwrap();
+        assert!(saved.contains("\"ledger\"") && saved.contains("\"exec\""));
+        fs::remove_file(&file).unwrap();
+        fs::remove_file(&other).unwrap();
+    }
+}
+
+/// What a traced command writes into FILE meanwhile stays. Where nvcap has begun to write by then, which depends on how fast the machine is,
+/// it says that the rest cannot be written.
 #[test]
 fn a_file_that_is_filled_meanwhile_stays() {
-    let folder = Folder::new("spoiled-meanwhile");
+    let folder = Folder::new("spoiled-filled");
     let file = folder.path("out.json");
+    let other = folder.path("out.2.json");
     let fill = format!("echo precious > '{file}'");
-    let replace = format!("echo precious > '{file}.new'; mv '{file}.new' '{file}'");
-    for script in [fill, replace] {
-        for first in ["", "empty"] {
-            if first == "empty" {
-                fs::write(&file, "").unwrap();
+    let wait = format!("until test -s '{file}'; do sleep 0.05; done");
+    for (script, has_begun) in [(fill.clone(), false), (format!("{wait}; {fill}"), true)] {
+        let (status, said) = traced_into(&file, &script);
+        let is_told = said.contains("another program writes to it, too");
+        match has_begun || is_told {
+            true => assert!(is_told && status == Some(1), "{status:?}: {said}"),
+            false => {
+                assert!(
+                    status == Some(4) && said.contains("meanwhile") && said.contains(&other),
+                    "{said}"
+                );
+                assert!(fs::read_to_string(&other).unwrap().contains("\"ledger\""));
             }
-            let args = [
-                "--how=observe",
-                "--json",
-                "-o",
-                &file,
-                "--",
-                "sh",
-                "-c",
-                &script,
-            ];
-            let out = nvcap(&args);
-            has_status(&out, 4);
-            assert_eq!(fs::read_to_string(&file).unwrap(), "precious\n", "{script}");
-            let other = folder.path("out.2.json");
-            let said = text(&out.stderr);
-            assert!(
-                said.contains("meanwhile") && said.contains(&other),
-                "{said}"
-            );
-            assert!(fs::read_to_string(&other).unwrap().contains("\"ledger\""));
-            fs::remove_file(&file).unwrap();
-            fs::remove_file(&other).unwrap();
         }
+        fs::remove_file(&file).unwrap();
+        let _ = fs::remove_file(&other);
     }
 }
 

@@ -284,9 +284,42 @@ impl Named {
         Ok(())
     }
 
-    /// Tells whether another program has written behind the first `written` bytes of the file.
-    pub(crate) fn is_longer_than(&self, written: u64) -> bool {
-        self.file.metadata().is_ok_and(|m| m.len() > written)
+    /// Tells whether another program has written to the file, or has cut it: its length is no longer that of what was written.
+    pub(crate) fn has_other_length(&self, written: u64) -> bool {
+        self.file.metadata().is_ok_and(|m| m.len() != written)
+    }
+
+    /// Moves the output to another file, with all that was written, where the file has no name any more: another program has replaced or
+    /// removed it. A recording stays where it is, and is lost, which its end tells.
+    ///
+    /// # Errors
+    /// When the other file cannot be made or has no room.
+    pub(crate) fn save(&mut self) -> io::Result<()> {
+        if !self.file.metadata().is_ok_and(|m| m.nlink() == 0) {
+            return Ok(());
+        }
+        let asked = {
+            let state = self.state();
+            if state.claim == Claim::Recording {
+                return Ok(());
+            }
+            state.asked.clone()
+        };
+        let mut other = Self::unused(&asked, false)?;
+        other.begin()?;
+        let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        io::copy(&mut File::open(own)?, &mut other.file)?;
+        tell(format_args!(
+            "another program has replaced or removed {} meanwhile: what nvcap writes is in {}",
+            self.path().display(),
+            other.path().display()
+        ));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.place = other.place();
+        state.moved = Some(other.file.try_clone()?);
+        self.file = other.file.try_clone()?;
+        self.has_moved = true;
+        Ok(())
     }
 
     /// A second handle of the same file: both write at one common position.

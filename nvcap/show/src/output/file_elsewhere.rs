@@ -83,9 +83,17 @@ impl Named {
         Ok(())
     }
 
-    /// Tells whether another program has written behind the first `written` bytes of the file.
-    pub fn is_longer_than(&self, written: u64) -> bool {
-        self.file.metadata().is_ok_and(|m| m.len() > written)
+    /// Tells whether another program has written to the file, or has cut it.
+    pub fn has_other_length(&self, written: u64) -> bool {
+        self.file.metadata().is_ok_and(|m| m.len() != written)
+    }
+
+    /// Leaves the output where it is.
+    ///
+    /// # Errors
+    /// None here.
+    pub fn save(&mut self) -> io::Result<()> {
+        Ok(())
     }
 
     /// A second handle of the same file: both write at one common position.

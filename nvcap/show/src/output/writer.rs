@@ -238,6 +238,7 @@ impl Output {
     /// # Errors
     /// As [`Output::end_object`].
     pub fn flush(&mut self) -> io::Result<()> {
+        self.save()?;
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -248,14 +249,30 @@ impl Output {
         result
     }
 
+    /// Moves what was written to another file where the file has been replaced or removed.
+    fn save(&mut self) -> io::Result<()> {
+        let Target::File { named, path } = &mut self.target else {
+            return Ok(());
+        };
+        // Nothing was written yet: `Named::begin` looks before.
+        if self.whole.is_none_or(|whole| whole == 0) {
+            return Ok(());
+        }
+        if let Err(e) = named.save() {
+            return self.give_up(0, e);
+        }
+        *path = named.path();
+        Ok(())
+    }
+
     fn write_buffer(&mut self) -> io::Result<()> {
         if let Target::File { named, path } = &mut self.target {
             if let Err(e) = named.begin() {
                 return self.give_up(0, e);
             }
             *path = named.path();
-            // What another program puts behind it would be written over.
-            if self.whole.is_some_and(|whole| named.is_longer_than(whole)) {
+            // What another program has put there would be written over, or would stand among zeros.
+            if self.whole.is_some_and(|whole| named.has_other_length(whole)) {
                 self.unshown += self.ends.len() as u64;
                 self.whole = None;
                 self.torn = true;
