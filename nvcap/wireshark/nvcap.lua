@@ -164,13 +164,14 @@ local schema = {
     Fault = {
         { 1, "at", "At" }, { 2, "source", "t" }, { 3, "code", "n" }, { 4, ".channel", "n" }, { 5, "assumed", "b" },
         { 6, ".token", "w" }, { 7, "notification", "Notification" }, { 8, "message", "Xid" }, { 9, "suspects", "Suspect" },
-        { 10, "only_these", "b" },
+        { 10, "only_these", "b" }, { 11, "group", "n" },
     },
     Notification = { { 1, "time", "n" }, { 2, "info32", "n" }, { 3, "info16", "n" }, { 4, "status", "n" } },
     Suspect = {
         { 1, "channel", "n" }, { 2, "index", "n" }, { 3, "kind", "t" }, { 4, "program", "x" }, { 5, "grid", "n" },
-        { 6, "block", "n" },
+        { 6, "block", "n" }, { 7, "near", "Near" },
     },
+    Near = { { 1, "offset", "n" }, { 2, "value", "x" } },
     Look = {
         { 1, "at", "At" }, { 2, "took_ns", "n" }, { 3, "finding_ns", "n" }, { 4, "reading_ns", "n" }, { 5, "rank", "n" },
         { 6, "python", "t" }, { 7, "unused", "n" }, { 8, "notes", "t" }, { 9, "memory", "MemoryRange" },

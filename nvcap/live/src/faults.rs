@@ -7,6 +7,7 @@
 mod beside;
 mod known;
 mod messages;
+mod noticed;
 mod suspects;
 mod watch;
 

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use nvcap_decode::decode::classes::{self, Class};
 use nvcap_decode::decode::explain::{self, Field};
 use nvcap_decode::driver::names;
+use nvcap_decode::hang::xid;
 use nvcap_show::output::filter;
 use nvcap_show::output::plural::plural;
 
@@ -23,9 +24,11 @@ Examples:
   nvcap explain control 20801218      an RM control command
   nvcap explain status 0x57           an RM status
   nvcap explain class 2080            any class that RM can allocate
+  nvcap explain xid 31                an error of the kernel log: meaning, usual causes, what to look at
+  nvcap explain xid                   all of them
   nvcap explain filter                the fields of filter expressions (-e)
 
-Numbers are hexadecimal, with or without 0x.";
+Numbers are hexadecimal, with or without 0x; that of an Xid is decimal, as the kernel log has it.";
 
 /// Arguments of `nvcap explain`.
 #[derive(clap::Args, Debug)]
@@ -35,7 +38,7 @@ pub(super) struct Args {
         rustdoc::broken_intra_doc_links,
         reason = "help, in which brackets are no links"
     )]
-    /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `class NUMBER`, `filter`
+    /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `class NUMBER`, `xid [NUMBER]`, `filter`
     #[arg(required = true, num_args = 1..=3, value_name = "WHAT")]
     pub what: Vec<String>,
 
@@ -49,6 +52,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let words: Vec<&str> = args.what.iter().map(String::as_str).collect();
     let text = match words.as_slice() {
         ["filter"] => filter_help(),
+        ["xid"] => xids(args.json),
+        ["xid", number] => xid(number, args.json)?,
         ["filter", ..] => bail!("`nvcap explain filter` takes nothing more"),
         ["qmd"] => bail!("name the file that holds the QMD: nvcap explain qmd FILE"),
         ["qmd", file] => qmd(file, 0, args.json)?,
@@ -274,6 +279,64 @@ fn any_class(number: u32, json: bool) -> anyhow::Result<String> {
         Some(_) => class_text(number),
         None => Ok(format!("class {number:#06x} {name}\n")),
     }
+}
+
+/// An Xid: meaning, reach, usual causes and places to look.
+fn xid(number: &str, json: bool) -> anyhow::Result<String> {
+    let code: u32 = number.parse().with_context(|| {
+        format!("'{number}' is no decimal number of an Xid; nvcap explain xid lists all")
+    })?;
+    let known = xid::known(code).with_context(|| {
+        format!(
+            "Xid {code} is not in NVIDIA's catalogue as nvcap has it; nvcap explain xid lists all"
+        )
+    })?;
+    if json {
+        return Ok(format!("{}\n", xid_json(&known)));
+    }
+    let reach = match known.whole_gpu {
+        true => "the whole GPU, and every program that uses it",
+        false => "the channel, and the program that it belongs to; others go on",
+    };
+    let mut text = format!(
+        "Xid {code} {}: {}\n  reach         {reach}\n",
+        known.symbol, known.meaning
+    );
+    for (head, said) in [("usual causes", known.causes), ("look at", known.look)] {
+        if let Some(said) = said {
+            let _ = writeln!(text, "  {head:<13} {said}");
+        }
+    }
+    Ok(text)
+}
+
+/// All Xids, a line each.
+fn xids(json: bool) -> String {
+    let all = xid::numbers().filter_map(xid::known);
+    if json {
+        let all: Vec<_> = all.map(|known| xid_json(&known)).collect();
+        return format!("{}\n", serde_json::Value::from(all));
+    }
+    let mut text = String::new();
+    for known in all {
+        let _ = writeln!(
+            text,
+            "{:>4}  {}  {}",
+            known.code, known.symbol, known.meaning
+        );
+    }
+    text
+}
+
+fn xid_json(known: &xid::Known) -> serde_json::Value {
+    serde_json::json!({
+        "xid": known.code,
+        "symbol": known.symbol,
+        "meaning": known.meaning,
+        "whole_gpu": known.whole_gpu,
+        "causes": known.causes,
+        "look": known.look,
+    })
 }
 
 /// The fields of filter expressions, with what each is.

@@ -33,6 +33,7 @@ fn fault(time_ns: u64, suspects: &[u64]) -> Record {
         program: Some(GpuVa(*program)),
         grid: [4, 1, 1],
         block: [256, 1, 1],
+        near: None,
         kernel: None,
     };
     Record::Fault(Box::new(Fault {
@@ -40,6 +41,7 @@ fn fault(time_ns: u64, suspects: &[u64]) -> Record {
         source: FaultSource::Notifier,
         code: 31,
         channel: Some(ChannelId(0)),
+        group: vec![ChannelId(3)],
         assumed: false,
         token: Some(0xb),
         notification: Some(Notification {

@@ -3,7 +3,12 @@
 //! NVIDIA documents them in "XID Errors" and its Xid catalog (docs.nvidia.com/deploy/xid-errors). The words changed over the
 //! years; what is read here is what all have: the PCI address, the number, and, where they are there, the process and the channel's number in hardware.
 
+mod access;
+mod advice;
 mod catalogue;
+
+pub use access::{Access, AccessKind};
+pub use advice::{Known, known, numbers};
 
 use crate::record::Xid;
 

@@ -1,6 +1,6 @@
 //! Faults of the GPU in the ledger: what each is blamed on.
 
-use crate::hang::xid::REMOVAL;
+use crate::hang::xid::{Access, REMOVAL};
 use crate::record::{ChannelId, Fault, Suspect, SuspectKind};
 
 /// The most faults that are kept; others are counted.
@@ -26,6 +26,8 @@ pub struct Blame<'a> {
     pub suspects: Vec<&'a Suspect>,
     /// No other work can have caused it.
     pub only_these: bool,
+    /// The access to memory that failed, where the kernel log told it.
+    pub access: Option<Access>,
 }
 
 impl Blame<'_> {
@@ -72,6 +74,7 @@ impl Faults {
                         channels: Vec::new(),
                         suspects: Vec::new(),
                         only_these: true,
+                        access: None,
                     });
                     all.len() - 1
                 }
@@ -80,9 +83,13 @@ impl Faults {
                 continue;
             };
             blame.only_these &= fault.only_these;
-            blame
-                .channels
-                .extend(fault.channel.filter(|c| !blame.channels.contains(c)));
+            for channel in fault.channel.iter().chain(&fault.group) {
+                if !blame.channels.contains(channel) {
+                    blame.channels.push(*channel);
+                }
+            }
+            let message = fault.message.as_ref().filter(|_| blame.access.is_none());
+            blame.access = message.and_then(|m| m.access()).or(blame.access.take());
             for suspect in &fault.suspects {
                 if !blame.suspects.iter().any(|known| is_same(known, suspect)) {
                     blame.suspects.push(suspect);
@@ -117,6 +124,7 @@ mod tests {
             program: Some(GpuVa(program)),
             grid: [1; 3],
             block: [32, 1, 1],
+            near: None,
             kernel: None,
         }
     }
@@ -127,6 +135,7 @@ mod tests {
             source: FaultSource::Notifier,
             code,
             channel: Some(ChannelId(channel)),
+            group: Vec::new(),
             assumed: false,
             token: None,
             notification: None,

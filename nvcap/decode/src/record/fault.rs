@@ -41,6 +41,16 @@ named! {
     }
 }
 
+/// A word of a kernel's arguments that may be a pointer to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Near {
+    /// Its place in the arguments, bytes.
+    pub offset: u32,
+    /// Its value.
+    pub value: u64,
+}
+
 /// Work that was submitted and had not ended when a fault was noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
@@ -56,6 +66,8 @@ pub struct Suspect {
     pub grid: [u32; 3],
     /// A kernel's block.
     pub block: [u32; 3],
+    /// The word of a kernel's arguments nearest to the address that could not be accessed, where the kernel log told the address.
+    pub near: Option<Near>,
     /// A kernel's record; no source sets it: [`Decoder::name_suspects`](crate::decode::Decoder::name_suspects) does.
     pub kernel: Option<Arc<Kernel>>,
 }
@@ -73,6 +85,8 @@ pub struct Fault {
     pub code: u32,
     /// The channel that was stopped, where known.
     pub channel: Option<ChannelId>,
+    /// Other channels that were stopped with it, for the same error.
+    pub group: Vec<ChannelId>,
     /// The channel is concluded from the order in which libcuda makes channels and error notifiers, not known.
     pub assumed: bool,
     /// The channel's work-submit token, where known.

@@ -9,6 +9,7 @@ use nvcap_process::{clock, xids::Xids};
 
 use super::{
     known::{Known, Watched},
+    noticed::Noticed,
     suspects,
 };
 
@@ -34,6 +35,8 @@ struct Told {
     pid: u32,
     code: u32,
     channel: Option<ChannelId>,
+    /// Channels that were stopped with it.
+    group: Vec<ChannelId>,
     /// By the kernel log alone.
     by_log: bool,
     at: Instant,
@@ -44,12 +47,17 @@ struct Told {
 pub(super) struct Messages {
     log: Option<Xids>,
     pending: Vec<Pending>,
+    /// Faults that wait for their message.
+    noticed: Vec<Noticed>,
     told: Vec<Told>,
 }
 
-/// Tells whether two faults of a process are on the same channel, as far as is known.
-fn is_same(a: Option<ChannelId>, b: Option<ChannelId>) -> bool {
-    a.is_none() || b.is_none() || a == b
+impl Told {
+    /// Tells whether it is on this channel, as far as is known.
+    fn is_of(&self, channel: Option<ChannelId>) -> bool {
+        self.channel.is_none()
+            || channel.is_none_or(|c| self.channel == Some(c) || self.group.contains(&c))
+    }
 }
 
 impl Messages {
@@ -100,34 +108,43 @@ impl Messages {
         }
     }
 
-    /// Joins messages with faults that notifiers tell, and gives up those of faults that were told before.
-    pub(super) fn join(&mut self, faults: &mut Vec<Fault>, now: Instant) {
+    /// Joins messages with faults that notifiers tell, and returns those that are whole: a fault waits a moment for its message, which has the
+    /// address and the exception. Gives up messages and notifiers of faults that were told before. `is_due`: a process ends.
+    pub(super) fn join(
+        &mut self,
+        mut new: Vec<Noticed>,
+        now: Instant,
+        is_due: impl Fn(u32) -> bool,
+    ) -> Vec<Fault> {
         self.told
             .retain(|t| now.saturating_duration_since(t.at) < SAME);
-        faults.retain(|f| {
+        new.retain(|n| {
             !self.told.iter().any(|t| {
-                t.by_log
-                    && (t.pid, t.code, t.channel) == (f.at.pid, f.code, f.channel)
-                    && t.channel.is_some()
+                let is_one = t.channel.is_some() && n.may_be_of(t.channel);
+                t.by_log && (t.pid, t.code) == (n.pid(), n.code()) && is_one
             })
         });
-        self.note(faults, now);
-        let told = &self.told;
+        self.noticed.append(&mut new);
+        let (noticed, told) = (&mut self.noticed, &self.told);
         self.pending.retain(|p| {
-            let is_free = |f: &&mut Fault| {
-                (f.at.pid, f.code) == (p.pid, p.xid.code)
-                    && is_same(f.channel, p.channel)
-                    && f.message.is_none()
-            };
-            if let Some(fault) = faults.iter_mut().find(is_free) {
-                fault.source = FaultSource::Both;
-                fault.message = Some(Box::new(p.xid.clone()));
+            let is_of = |pid, code| (pid, code) == (p.pid, p.xid.code);
+            let its = |n: &&mut Noticed| is_of(n.pid(), n.code()) && n.may_be_of(p.channel);
+            if let Some(fault) = noticed.iter_mut().find(its) {
+                fault.told_by(p.channel, p.xid.clone());
                 return false;
             }
-            !told
-                .iter()
-                .any(|t| (t.pid, t.code) == (p.pid, p.xid.code) && is_same(t.channel, p.channel))
+            let is_told = |t: &Told| is_of(t.pid, t.code) && t.is_of(p.channel);
+            !told.iter().any(is_told)
         });
+        let has_log = self.log.is_some();
+        let is_whole = |n: &mut Noticed| {
+            let waits = has_log && now.saturating_duration_since(n.came) < WAIT;
+            n.has_message() || !waits || is_due(n.pid())
+        };
+        let whole = self.noticed.extract_if(.., is_whole);
+        let faults: Vec<Fault> = whole.map(Noticed::fault).collect();
+        self.note(&faults, now);
+        faults
     }
 
     fn note(&mut self, faults: &[Fault], now: Instant) {
@@ -135,6 +152,7 @@ impl Messages {
             pid: f.at.pid,
             code: f.code,
             channel: f.channel,
+            group: f.group.clone(),
             by_log: f.source == FaultSource::KernelLog,
             at: now,
         }));
@@ -160,10 +178,12 @@ impl Messages {
             let certain = known.filter(|k| k.is_certain);
             let of = p.channel.zip(certain.map(Some));
             let token = known.and_then(|k| k.token);
-            let (suspects, only_these) = match suspects::rings(p.pid) {
+            let (open, only_these) = match suspects::rings(p.pid) {
                 Some(rings) => rings.suspects(channels, of, token.unwrap_or(ANY)),
                 None => (Vec::new(), false),
             };
+            let page = p.xid.access().map(|access| access.page);
+            let suspects = open.into_iter().map(|one| one.near(page)).collect();
             Fault {
                 at: At {
                     time_ns: clock::now(),
@@ -173,6 +193,7 @@ impl Messages {
                 source: FaultSource::KernelLog,
                 code: p.xid.code,
                 channel: p.channel,
+                group: Vec::new(),
                 assumed: known.is_some() && certain.is_none(),
                 token,
                 notification: None,

@@ -15,6 +15,7 @@ use nvcap_process::memory::{
 };
 
 use super::known::Known;
+use super::noticed::Open;
 
 /// Entries of each channel that are read: all that a ring of libcuda has.
 const ENTRIES: u32 = 1023;
@@ -85,7 +86,7 @@ impl Rings {
         channels: &BTreeMap<ChannelId, Known>,
         of: Option<(ChannelId, Option<&Known>)>,
         token: u32,
-    ) -> (Vec<Suspect>, bool) {
+    ) -> (Vec<Open>, bool) {
         let mut all = Vec::new();
         let mut only_these = self.has_all(channels);
         let mut any = false;
@@ -137,7 +138,7 @@ fn traced(ring: u64, userd: u64, channels: &BTreeMap<ChannelId, Known>) -> Optio
     Some(*id)
 }
 
-fn suspect(channel: ChannelId, index: u32, op: &Operation) -> Option<Suspect> {
+fn suspect(channel: ChannelId, index: u32, op: &Operation) -> Option<Open> {
     let bare = Suspect {
         channel,
         index,
@@ -145,17 +146,24 @@ fn suspect(channel: ChannelId, index: u32, op: &Operation) -> Option<Suspect> {
         program: None,
         grid: [0; 3],
         block: [0; 3],
+        near: None,
         kernel: None,
     };
     match op {
-        Operation::Launch(l) => Some(Suspect {
-            kind: SuspectKind::Kernel,
-            program: l.program,
-            grid: l.grid.unwrap_or_default(),
-            block: l.block.unwrap_or_default(),
-            ..bare
+        Operation::Launch(l) => Some(Open {
+            suspect: Suspect {
+                kind: SuspectKind::Kernel,
+                program: l.program,
+                grid: l.grid.unwrap_or_default(),
+                block: l.block.unwrap_or_default(),
+                ..bare
+            },
+            args: l.args.clone().unwrap_or_default(),
         }),
-        Operation::Copy(_) => Some(bare),
+        Operation::Copy(_) => Some(Open {
+            suspect: bare,
+            args: Vec::new(),
+        }),
         _ => None,
     }
 }

@@ -19,6 +19,7 @@ use nvcap_process::{
 use super::{
     known::{Known, Watched},
     messages::Messages,
+    noticed::{Notice, Noticed},
     suspects::{self, Rings},
 };
 
@@ -114,14 +115,15 @@ impl Watch {
         let now = Instant::now();
         let ended = std::mem::take(&mut self.ended);
         let mut faults = Vec::new();
+        let mut noticed = Vec::new();
         if now >= self.next || begins || !ended.is_empty() {
             for (pid, process) in &mut self.processes {
-                process.look(*pid, now, begins, &mut faults);
+                process.look(*pid, now, begins, &mut noticed);
             }
             // Behind the notifiers: the driver writes both at about the same time.
             self.messages.take(&self.processes, now);
-            self.messages.join(&mut faults, now);
             let is_due = |pid: u32| pace == Pace::AtEnd || ended.contains(&pid);
+            faults.extend(self.messages.join(noticed, now, is_due));
             faults.extend(self.messages.alone(&self.processes, now, is_due));
             let took = now.elapsed();
             self.next = now + took + pace.pause(took);
@@ -180,7 +182,7 @@ impl Watched {
     }
 
     /// Reads the notifiers. `is_last`: a process stands at its end.
-    fn look(&mut self, pid: u32, now: Instant, is_last: bool, to: &mut Vec<Fault>) {
+    fn look(&mut self, pid: u32, now: Instant, is_last: bool, to: &mut Vec<Noticed>) {
         let due = { self.changed.zip(SEARCHES.get(self.searched)) }
             .is_some_and(|(changed, after)| now >= changed + *after);
         let lacks = self.notifiers.len() < self.channels.len();
@@ -200,8 +202,14 @@ impl Watched {
             return;
         }
         let rings = suspects::rings(pid);
-        let faults = faults(pid, &self.channels, &all, &new, rings.as_ref());
-        to.extend(faults);
+        to.extend(noticed(
+            pid,
+            &self.channels,
+            &all,
+            &new,
+            rings.as_ref(),
+            now,
+        ));
         self.told.extend(new.iter().map(|n| n.address));
     }
 
@@ -228,40 +236,65 @@ fn is_fault(n: &Notifier) -> bool {
     n.error.is_some_and(|code| code != REMOVAL)
 }
 
-/// The faults that new errors in notifiers tell; `all` are the notifiers of the process.
-fn faults(
+/// The faults that new errors in notifiers tell, one of each number; `all` are the notifiers of the process.
+fn noticed(
     pid: u32,
     channels: &BTreeMap<ChannelId, Known>,
     all: &[Notifier],
     new: &[Notifier],
     rings: Option<&Rings>,
-) -> Vec<Fault> {
+    now: Instant,
+) -> Vec<Noticed> {
     let certain = are_certain(channels, all);
-    let fault = |n: &Notifier| {
+    let mut told: Vec<Noticed> = Vec::new();
+    for n in new {
         let channel = channel_of(n, channels, all, rings);
         let of = channel.filter(|_| certain).map(|c| (c, channels.get(&c)));
-        let (suspects, only_these) = match rings {
+        let (open, only_these) = match rings {
             Some(rings) => rings.suspects(channels, of, n.token),
             None => (Vec::new(), false),
         };
-        Fault {
-            at: At {
-                time_ns: clock::now(),
-                pid,
-                tid: 0,
-            },
-            source: FaultSource::Notifier,
-            code: n.error.unwrap_or(0),
+        let notice = Notice {
             channel,
             assumed: channel.is_some() && !certain,
-            token: Some(n.token),
-            notification: Some(n.notification),
-            message: None,
-            suspects,
-            only_these,
+            token: n.token,
+            notification: n.notification,
+            has_work: !open.is_empty(),
+        };
+        let code = n.error.unwrap_or(0);
+        let one = match told.iter().position(|t| t.code() == code) {
+            Some(at) => told.get_mut(at),
+            None => {
+                told.push(Noticed::new(of_notifiers(pid, code), now));
+                told.last_mut()
+            }
+        };
+        if let Some(one) = one {
+            one.add(notice, open, only_these);
         }
-    };
-    new.iter().map(fault).collect()
+    }
+    told
+}
+
+/// A fault that notifiers tell, without what they and the rings have of it.
+fn of_notifiers(pid: u32, code: u32) -> Fault {
+    Fault {
+        at: At {
+            time_ns: clock::now(),
+            pid,
+            tid: 0,
+        },
+        source: FaultSource::Notifier,
+        code,
+        channel: None,
+        group: Vec::new(),
+        assumed: false,
+        token: None,
+        notification: None,
+        message: None,
+        suspects: Vec::new(),
+        only_these: true,
+    }
 }
 
 /// Tells whether each channel's notifier is known by its token: the token of each is known, no two have the same, and each has a

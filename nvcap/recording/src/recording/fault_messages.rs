@@ -33,6 +33,16 @@ pub(super) struct Suspect {
     pub grid: Vec<u32>,
     #[prost(uint32, repeated, tag = "6")]
     pub block: Vec<u32>,
+    #[prost(message, optional, tag = "7")]
+    pub near: Option<Near>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Near {
+    #[prost(uint32, tag = "1")]
+    pub offset: u32,
+    #[prost(fixed64, tag = "2")]
+    pub value: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -57,6 +67,8 @@ pub(super) struct Fault {
     pub suspects: Vec<Suspect>,
     #[prost(bool, tag = "10")]
     pub only_these: bool,
+    #[prost(uint32, repeated, tag = "11")]
+    pub group: Vec<u32>,
 }
 
 impl From<&r::Fault> for Fault {
@@ -68,6 +80,10 @@ impl From<&r::Fault> for Fault {
             program: s.program.map(|p| p.0),
             grid: s.grid.to_vec(),
             block: s.block.to_vec(),
+            near: s.near.map(|n| Near {
+                offset: n.offset,
+                value: n.value,
+            }),
         };
         Self {
             at: Some(f.at.into()),
@@ -85,6 +101,7 @@ impl From<&r::Fault> for Fault {
             message: f.message.as_deref().map(Into::into),
             suspects: f.suspects.iter().map(suspect).collect(),
             only_these: f.only_these,
+            group: f.group.iter().map(|c| c.0).collect(),
         }
     }
 }
@@ -111,6 +128,7 @@ pub(super) fn record(body: &[u8]) -> Result<Record, NotUnderstood> {
         )?,
         code: f.code,
         channel: f.channel.map(ChannelId),
+        group: f.group.into_iter().map(ChannelId).collect(),
         assumed: f.assumed,
         token: f.token,
         notification: f.notification.map(notification).transpose()?,
@@ -131,6 +149,10 @@ fn suspect(s: Suspect) -> Result<r::Suspect, NotUnderstood> {
         program: s.program.map(GpuVa),
         grid: three(&s.grid)?,
         block: three(&s.block)?,
+        near: s.near.map(|n| r::Near {
+            offset: n.offset,
+            value: n.value,
+        }),
         kernel: None,
     })
 }

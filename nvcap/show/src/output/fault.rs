@@ -1,19 +1,26 @@
 //! Faults of the GPU in words and as JSON: the event, and what the verdict says of it.
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use nvcap_decode::hang::{Xid, xid};
+use nvcap_decode::hang::{
+    Xid,
+    xid::{self, Access},
+};
 use nvcap_decode::ledger::{Blame, Ledger};
 use nvcap_decode::record::{ChannelId, Fault, Suspect, SuspectKind};
 
 use super::kernels;
 use super::plural::plural_of;
 use super::style::Plain;
+use super::units;
 
 /// The most suspects that are named.
 const NAMED: usize = 3;
+/// Bytes of the page that a message names.
+const PAGE: u64 = 4096;
 /// The most faults that a verdict names.
 const BLAMES: usize = 3;
 
@@ -69,6 +76,9 @@ fn blame(b: &Blame<'_>, names_process: bool) -> String {
         "" => text.push_str(&channels(&b.channels)),
         suspects => text.push_str(suspects),
     }
+    if let Some(access) = &b.access {
+        let _ = write!(text, ", {access}");
+    }
     if names_process {
         let _ = write!(text, " (process {})", b.pid);
     }
@@ -112,13 +122,40 @@ pub(crate) fn line(f: &Fault) -> String {
         }
         (None, _) => {}
     }
+    if !f.group.is_empty() {
+        let others = plural_of(f.group.len() as u64, "other channel", "other channels");
+        let _ = write!(text, ", with {others}");
+    }
     let _ = write!(text, ": {}", xid::meaning(f.code));
     let all: Vec<&Suspect> = f.suspects.iter().collect();
     text.push_str(&suspects(&all, f.only_these));
+    if let Some(access) = f.message.as_ref().and_then(|m| m.access()) {
+        let _ = write!(text, "; {access}");
+        text.push_str(&near(&f.suspects, access.page));
+    }
     if let Some(message) = &f.message {
         let _ = write!(text, "; kernel log: {}", Plain(&message.text));
     }
     text
+}
+
+/// The argument that points nearest to a page, where one suspect alone has one.
+fn near(suspects: &[Suspect], page: u64) -> String {
+    let mut all = suspects.iter().filter_map(|s| s.near);
+    let (Some(near), None) = (all.next(), all.next()) else {
+        return String::new();
+    };
+    let bytes = units::Bytes(page.abs_diff(near.value) as f64);
+    let place = match near.value.cmp(&page) {
+        Ordering::Less => format!("{bytes} before it"),
+        Ordering::Equal => "its first byte".to_owned(),
+        Ordering::Greater if near.value - page < PAGE => "in it".to_owned(),
+        Ordering::Greater => format!("{bytes} behind it"),
+    };
+    format!(
+        "; the nearest argument, at +{:#x}, is {:#x}, {place}",
+        near.offset, near.value
+    )
 }
 
 /// A suspect as JSON.
@@ -134,7 +171,16 @@ fn suspect_json(s: &Suspect) -> Value {
         "kernel_certain": kernel.map(|k| k.certain),
         "grid": (s.kind == SuspectKind::Kernel).then_some(s.grid),
         "block": (s.kind == SuspectKind::Kernel).then_some(s.block),
+        "near": s.near,
     })
+}
+
+/// A failed access as JSON; null where none is known.
+fn access_json(access: Option<&Access>) -> Value {
+    access.map_or(
+        Value::Null,
+        |a| json!({"page": a.page, "kind": a.kind, "reason": a.reason, "unit": a.unit}),
+    )
 }
 
 /// The members of a fault's object, behind those that all objects have.
@@ -142,6 +188,7 @@ pub(super) fn members(f: &Fault) -> Vec<(&'static str, Value)> {
     let suspects: Vec<Value> = f.suspects.iter().map(suspect_json).collect();
     vec![
         ("channel", f.channel.map(|c| c.0).into()),
+        ("group", f.group.iter().map(|c| c.0).collect()),
         ("source", f.source.name().into()),
         ("xid", f.code.into()),
         ("symbol", symbol(f.code).into()),
@@ -149,6 +196,10 @@ pub(super) fn members(f: &Fault) -> Vec<(&'static str, Value)> {
         ("assumed", f.assumed.into()),
         ("notification", json!(f.notification)),
         ("message", json!(f.message)),
+        (
+            "access",
+            access_json(f.message.as_ref().and_then(|m| m.access()).as_ref()),
+        ),
         ("suspects", suspects.into()),
         ("only_these", f.only_these.into()),
     ]
@@ -174,6 +225,7 @@ pub(super) fn blames_json(ledger: &Ledger) -> Value {
             "channels": b.channels.iter().map(|c| c.0).collect::<Vec<_>>(),
             "suspects": b.suspects.iter().map(|s| suspect_json(s)).collect::<Vec<_>>(),
             "only_these": b.only_these,
+            "access": access_json(b.access.as_ref()),
             "text": blame(b, false),
         })
     };
@@ -201,6 +253,7 @@ mod tests {
             program: Some(GpuVa(program)),
             grid: [1; 3],
             block: [32, 1, 1],
+            near: None,
             kernel: (!name.is_empty()).then(|| Arc::new(named)),
         }
     }
@@ -211,6 +264,7 @@ mod tests {
             source: FaultSource::Notifier,
             code: 31,
             channel: Some(ChannelId(2)),
+            group: Vec::new(),
             assumed: false,
             token: Some(0xb),
             notification: None,

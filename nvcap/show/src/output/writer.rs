@@ -272,7 +272,10 @@ impl Output {
             }
             *path = named.path();
             // What another program has put there would be written over, or would stand among zeros.
-            if self.whole.is_some_and(|whole| named.has_other_length(whole)) {
+            if self
+                .whole
+                .is_some_and(|whole| named.has_other_length(whole))
+            {
                 self.unshown += self.ends.len() as u64;
                 self.whole = None;
                 self.torn = true;

@@ -32,7 +32,8 @@ fn a_channel_is_known_by_its_token() {
     let all = [notifier(0, 0xa, None), notifier(1, 0xb, Some(31))];
     let told = |channels: &BTreeMap<ChannelId, Known>, all: &[Notifier]| {
         let new: Vec<Notifier> = all.iter().filter(|n| n.error.is_some()).copied().collect();
-        let faults = faults(7, channels, all, &new, None);
+        let all = noticed(7, channels, all, &new, None, Instant::now());
+        let faults: Vec<Fault> = all.into_iter().map(Noticed::fault).collect();
         let of = |f: &Fault| (f.channel.map(|c| c.0), f.assumed, f.code, f.only_these);
         faults.iter().map(of).collect::<Vec<_>>()
     };
@@ -89,10 +90,10 @@ fn the_same_fault_of_both_sources_is_one() {
     // The message comes first, and waits.
     say(&mine);
     messages.take(&processes, now);
-    messages.join(&mut Vec::new(), now);
+    assert!(messages.join(Vec::new(), now, |_| false).is_empty());
     assert!(messages.alone(&processes, now, |_| false).is_empty());
-    let mut told = faults(NOBODY, &known, &all, &all[1..], None);
-    messages.join(&mut told, now);
+    let new = noticed(NOBODY, &known, &all, &all[1..], None, now);
+    let told = messages.join(new, now, |_| false);
     let [fault] = &told[..] else {
         panic!("{told:?}")
     };
@@ -108,7 +109,7 @@ fn the_same_fault_of_both_sources_is_one() {
     say(&mine);
     say(&format!("13, pid={NOBODY}, name=bad, Ch 0000000a"));
     messages.take(&processes, later);
-    messages.join(&mut Vec::new(), later);
+    assert!(messages.join(Vec::new(), later, |_| false).is_empty());
     let alone = messages.alone(&processes, later, |pid| pid == NOBODY);
     let [fault] = &alone[..] else {
         panic!("{alone:?}")
@@ -137,4 +138,72 @@ fn the_removal_of_a_channel_is_no_fault() {
     // As at the end of every process on an H100: the driver writes it into the notifiers of channels that are left.
     let told = [None, Some(45), Some(31), Some(43)].map(|error| is_fault(&notifier(0, 0xa, error)));
     assert_eq!(told, [false, false, true, true]);
+}
+
+#[test]
+fn the_channels_of_a_group_are_one_fault_that_waits_for_its_messages() {
+    let (kernel, mut messages) = made_up_log();
+    let say = |rest: &str| {
+        let line =
+            format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): 13, pid={NOBODY}, name=bad, {rest}\n");
+        kernel.send(line.as_bytes()).unwrap();
+    };
+    let known = channels(&[
+        (0, Some(0xa), true),
+        (1, Some(0xb), true),
+        (2, Some(0xc), true),
+    ]);
+    let all = [0xa, 0xb, 0xc].map(|token| notifier(token.into(), token, Some(13)));
+    let process = Watched {
+        channels: known.clone(),
+        ..Watched::default()
+    };
+    let processes = BTreeMap::from([(NOBODY, process)]);
+    let begun = Instant::now();
+    let new = || noticed(NOBODY, &known, &all, &all, None, begun);
+    assert!(
+        messages.join(new(), begun, |_| false).is_empty(),
+        "it waits"
+    );
+
+    // Two messages, of which one names the channel: both are of the one fault.
+    say("Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Misaligned Address");
+    say("Graphics Exception: ChID 000b, Class 0000cbc0");
+    let now = begun + Duration::from_millis(10);
+    messages.take(&processes, now);
+    let told = messages.join(Vec::new(), now, |_| false);
+    let [fault] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(
+        (fault.channel, &fault.group[..]),
+        (Some(ChannelId(1)), &[ChannelId(0), ChannelId(2)][..])
+    );
+    assert_eq!((fault.token, fault.assumed), (Some(0xb), false));
+    let text = fault.message.as_ref().map_or("", |m| &m.text);
+    assert!(
+        text.starts_with("Graphics SM Warp Exception")
+            && text.contains("; Graphics Exception: ChID")
+    );
+    // What comes later is of the same fault.
+    say("Graphics Exception: ESR 0x504730=0x14");
+    messages.take(&processes, now);
+    assert!(messages.join(Vec::new(), now, |_| false).is_empty());
+    assert!(
+        messages
+            .alone(&processes, begun + Duration::from_secs(1), |_| true)
+            .is_empty()
+    );
+
+    // Without a message it is told after a moment, and at once where the process ends.
+    let (_kernel, mut messages) = made_up_log();
+    assert!(messages.join(new(), begun, |_| false).is_empty());
+    assert_eq!(
+        messages
+            .join(Vec::new(), begun + Duration::from_secs(1), |_| false)
+            .len(),
+        1
+    );
+    let (_kernel, mut messages) = made_up_log();
+    assert_eq!(messages.join(new(), begun, |pid| pid == NOBODY).len(), 1);
 }

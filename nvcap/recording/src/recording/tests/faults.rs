@@ -1,7 +1,7 @@
 //! Faults among the records of a recording.
 
 use nvcap_decode::record::{
-    At, ChannelId, Fault, FaultSource, Notification, Record, Suspect, SuspectKind, Xid,
+    At, ChannelId, Fault, FaultSource, Near, Notification, Record, Suspect, SuspectKind, Xid,
 };
 use nvcap_decode::wire::GpuVa;
 
@@ -14,6 +14,7 @@ pub(super) fn all() -> Vec<Record> {
         program: program.map(GpuVa),
         grid: [1, 2, 3],
         block: [32, 1, 0],
+        near: program.map(|value| Near { offset: 8, value }),
         kernel: None,
     };
     let full = Fault {
@@ -25,6 +26,7 @@ pub(super) fn all() -> Vec<Record> {
         source: FaultSource::Both,
         code: 31,
         channel: Some(ChannelId(1)),
+        group: vec![ChannelId(2), ChannelId(7)],
         assumed: true,
         token: Some(0x1_000a),
         notification: Some(Notification {
@@ -47,6 +49,7 @@ pub(super) fn all() -> Vec<Record> {
     let bare = Fault {
         source: FaultSource::KernelLog,
         channel: None,
+        group: Vec::new(),
         token: None,
         notification: None,
         message: None,

@@ -1,0 +1,150 @@
+//! The access to memory that an Xid 31 tells of: address, kind, and the reason for which it failed.
+
+use std::fmt;
+
+use crate::record::{Xid, named};
+
+named! {
+    /// Kind of an access.
+    pub enum AccessKind {
+        /// A load.
+        Read = "read",
+        /// A store.
+        Write = "write",
+        /// A read and a write in one.
+        Atomic = "atomic",
+        /// A load ahead of its use.
+        Prefetch = "prefetch",
+        /// A kind that is not known; the message has it.
+        Other = "other",
+    }
+}
+
+/// A failed access to memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Address of the page, as the driver has it: the address within the page is not told.
+    pub page: u64,
+    /// Its kind.
+    pub kind: AccessKind,
+    /// The reason by the driver's name without `FAULT_`, such as PDE.
+    pub reason: String,
+    /// The unit of the GPU that made it, such as `GRAPHICS GPC10 GPCCLIENT_T1_5`.
+    pub unit: String,
+}
+
+impl Xid {
+    /// The access to memory that the message tells of: `ENGINE GRAPHICS GPC10 GPCCLIENT_T1_5 faulted @ 0x725f_fb800000. Fault is of type
+    /// FAULT_PDE ACCESS_TYPE_VIRT_READ`.
+    #[must_use]
+    pub fn access(&self) -> Option<Access> {
+        let (before, after) = self.text.split_once(" faulted @ ")?;
+        let (number, after) = after.split_once(". ").unwrap_or((after, ""));
+        let digits = number.trim().strip_prefix("0x")?.replace('_', "");
+        let mut words = after.split_whitespace();
+        let reason = words.find_map(|w| w.strip_prefix("FAULT_"));
+        let kind = words.find_map(|w| w.strip_prefix("ACCESS_TYPE_"));
+        Some(Access {
+            page: u64::from_str_radix(&digits, 16).ok()?,
+            kind: kind.map_or(AccessKind::Other, AccessKind::of),
+            reason: reason.unwrap_or_default().to_owned(),
+            unit: { before.split_once("ENGINE ") }
+                .map_or("", |(_, unit)| unit)
+                .to_owned(),
+        })
+    }
+}
+
+impl AccessKind {
+    /// The kind in the driver's name of an access, which older drivers write without `VIRT_`.
+    fn of(name: &str) -> Self {
+        let name = name.trim_start_matches("VIRT_").trim_start_matches("PHYS_");
+        match name.split('_').next() {
+            Some("READ") => Self::Read,
+            Some("WRITE") => Self::Write,
+            Some("ATOMIC") => Self::Atomic,
+            Some("PREFETCH") => Self::Prefetch,
+            _ => Self::Other,
+        }
+    }
+
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Read => "a read of",
+            Self::Write => "a write to",
+            Self::Atomic => "an atomic operation on",
+            Self::Prefetch => "a prefetch of",
+            Self::Other => "an access to",
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} the page at {:#x}", self.kind.noun(), self.page)?;
+        match self.reason.as_str() {
+            "PDE" | "PTE" => write!(f, ", where nothing is mapped"),
+            "RO_VIOLATION" => write!(f, ", which may only be read"),
+            "WO_VIOLATION" => write!(f, ", which may only be written"),
+            "ATOMIC_VIOLATION" => write!(f, ", on which the GPU may do no atomic operation"),
+            "VA_LIMIT_VIOLATION" => write!(f, ", which is beyond the address space"),
+            "" => Ok(()),
+            reason => write!(f, " ({reason})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(text: &str) -> Option<Access> {
+        let xid = Xid {
+            text: text.to_owned(),
+            ..Xid::default()
+        };
+        xid.access()
+    }
+
+    #[test]
+    fn accesses_of_several_drivers() {
+        let said = |text: &str| access(text).map(|a| a.to_string());
+        let line = "channel 0x0000001a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC10 GPCCLIENT_T1_5 faulted @ 0x725f_fb800000. \
+                    Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ";
+        let known = access(line).unwrap();
+        assert_eq!(
+            (known.page, known.kind),
+            (0x725f_fb80_0000, AccessKind::Read)
+        );
+        assert_eq!(known.unit, "GRAPHICS GPC10 GPCCLIENT_T1_5");
+        assert_eq!(
+            said(line).unwrap(),
+            "a read of the page at 0x725ffb800000, where nothing is mapped"
+        );
+        // Without VIRT_, as older drivers write it; a reason that is not known; a message that ends early.
+        for (text, wanted) in [
+            (
+                "MMU Fault: ENGINE GRAPHICS faulted @ 0x1_00001000. Fault is of type FAULT_RO_VIOLATION ACCESS_TYPE_WRITE",
+                "a write to the page at 0x100001000, which may only be read",
+            ),
+            (
+                "ENGINE CE3 HUBCLIENT_CE1 faulted @ 0x0_00000000. Fault is of type FAULT_POISONED ACCESS_TYPE_PHYS_ATOMIC",
+                "an atomic operation on the page at 0x0 (POISONED)",
+            ),
+            (
+                "ENGINE X faulted @ 0x0_00002000",
+                "an access to the page at 0x2000",
+            ),
+        ] {
+            assert_eq!(said(text).as_deref(), Some(wanted));
+        }
+        for none in [
+            "",
+            "faulted @ 0x10",
+            " faulted @ x. ",
+            " faulted @ 0x123456789abcdef01",
+        ] {
+            assert_eq!(access(none), None, "{none}");
+        }
+    }
+}

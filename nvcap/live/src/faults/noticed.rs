@@ -1,0 +1,176 @@
+//! A fault that notifiers tell, until its message has come.
+
+use std::time::Instant;
+
+use nvcap_decode::record::{ChannelId, Fault, FaultSource, Near, Notification, Suspect, Xid};
+
+/// The most bytes that messages of one fault have together.
+const LONGEST: usize = 1024;
+/// Farthest that a pointer is from the address that could not be accessed, bytes.
+const FAR: u64 = 1 << 40;
+/// Least address that a pointer to memory of the GPU has.
+const LEAST: u64 = 1 << 12;
+
+/// Work that had not ended, with the bytes of a kernel's arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Open {
+    pub(super) suspect: Suspect,
+    pub(super) args: Vec<u8>,
+}
+
+impl Open {
+    /// The suspect, with the word of its arguments that is nearest to a page.
+    pub(super) fn near(self, page: Option<u64>) -> Suspect {
+        Suspect {
+            near: page.and_then(|page| nearest(&self.args, page)),
+            ..self.suspect
+        }
+    }
+}
+
+/// A channel's notifier with the error.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Notice {
+    pub(super) channel: Option<ChannelId>,
+    pub(super) assumed: bool,
+    pub(super) token: u32,
+    pub(super) notification: Notification,
+    pub(super) has_work: bool,
+}
+
+/// See the module. The driver stops all channels of a group for an error of one of them: they are one fault.
+#[derive(Debug)]
+pub(super) struct Noticed {
+    /// The fault, as far as suspects and messages go.
+    fault: Fault,
+    notices: Vec<Notice>,
+    /// Arguments of each suspect.
+    args: Vec<Vec<u8>>,
+    /// Time at which it came.
+    pub(super) came: Instant,
+}
+
+impl Noticed {
+    /// `fault` is of no channel yet.
+    pub(super) fn new(fault: Fault, came: Instant) -> Self {
+        Self {
+            fault,
+            notices: Vec::new(),
+            args: Vec::new(),
+            came,
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.fault.at.pid
+    }
+
+    pub(super) fn code(&self) -> u32 {
+        self.fault.code
+    }
+
+    /// Adds a channel that was stopped.
+    pub(super) fn add(&mut self, notice: Notice, open: Vec<Open>, only_these: bool) {
+        self.fault.only_these &= only_these;
+        for one in open {
+            if !self.fault.suspects.contains(&one.suspect) {
+                self.fault.suspects.push(one.suspect);
+                self.args.push(one.args);
+            }
+        }
+        self.notices.push(notice);
+    }
+
+    /// Tells whether a message about this channel, where it names one, can be about it.
+    pub(super) fn may_be_of(&self, channel: Option<ChannelId>) -> bool {
+        let is = |n: &Notice| n.channel.is_none() || n.channel == channel;
+        channel.is_none() || self.notices.iter().any(is)
+    }
+
+    pub(super) fn has_message(&self) -> bool {
+        self.fault.message.is_some()
+    }
+
+    /// Takes a message about it. The driver writes several about an exception of an SM.
+    pub(super) fn told_by(&mut self, channel: Option<ChannelId>, xid: Xid) {
+        self.fault.source = FaultSource::Both;
+        match &mut self.fault.message {
+            Some(first) if first.text.len() + xid.text.len() <= LONGEST => {
+                first.text.push_str("; ");
+                first.text.push_str(&xid.text);
+            }
+            Some(_) => {}
+            None => {
+                if let Some(access) = xid.access() {
+                    for (suspect, args) in self.fault.suspects.iter_mut().zip(&self.args) {
+                        suspect.near = nearest(args, access.page);
+                    }
+                }
+                self.fault.message = Some(Box::new(xid));
+            }
+        }
+        // The channel that it names comes first.
+        let named = |n: &Notice| n.channel.is_some() && n.channel == channel;
+        if let Some(at) = self.notices.iter().position(named) {
+            self.notices.swap(0, at);
+        }
+    }
+
+    /// The fault: of the channel that a message named, else of one with work that had not ended.
+    pub(super) fn fault(mut self) -> Fault {
+        if !self.has_message() {
+            let by = |n: &&Notice| n.has_work && n.channel.is_some();
+            let first = { self.notices.iter().position(|n| by(&n)) }
+                .or_else(|| self.notices.iter().position(|n| n.channel.is_some()));
+            if let Some(at) = first {
+                self.notices.swap(0, at);
+            }
+        }
+        if let Some(first) = self.notices.first() {
+            self.fault.channel = first.channel;
+            self.fault.assumed = first.assumed;
+            self.fault.token = Some(first.token);
+            self.fault.notification = Some(first.notification);
+        }
+        let mut others: Vec<ChannelId> = { self.notices.iter().skip(1) }
+            .filter_map(|n| n.channel)
+            .filter(|c| Some(*c) != self.fault.channel)
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        self.fault.group = others;
+        self.fault
+    }
+}
+
+/// The word of a kernel's arguments that is nearest to an address, at a place where a pointer can be.
+fn nearest(args: &[u8], address: u64) -> Option<Near> {
+    let words = args.chunks_exact(8).enumerate().filter_map(|(n, word)| {
+        Some(Near {
+            offset: u32::try_from(n * 8).ok()?,
+            value: u64::from_le_bytes(word.try_into().ok()?),
+        })
+    });
+    words
+        .filter(|near| near.value >= LEAST && near.value.abs_diff(address) <= FAR)
+        .min_by_key(|near| near.value.abs_diff(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_told() {
+        let args =
+            |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+        let of =
+            |words: &[u64], address| nearest(&args(words), address).map(|n| (n.offset, n.value));
+        let (a, b) = (0x7f00_0000_0000, 0x7f00_0040_0000);
+        assert_eq!(of(&[a, b, 7], b + 0x1000), Some((8, b)));
+        assert_eq!(of(&[a, b, 7], a - 0x1000), Some((0, a)));
+        assert_eq!(of(&[7, u64::MAX, 0], b), None);
+        assert_eq!(nearest(&args(&[b])[..7], b), None);
+        assert_eq!(nearest(&[], b), None);
+    }
+}
