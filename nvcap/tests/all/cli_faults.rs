@@ -4,8 +4,8 @@ use std::fs;
 
 use nvcap_decode::ledger::STATUS_FAULTED;
 use nvcap_decode::record::{
-    At, Channel, ChannelId, Fault, FaultSource, Kernel, Life, Notification, Origin, Process,
-    Record, Suspect, SuspectKind,
+    At, Channel, ChannelId, Fault, FaultSource, Kernel, Life, Near, Notification, Origin, Process,
+    Record, Suspect, SuspectKind, Xid,
 };
 use nvcap_decode::wire::GpuVa;
 use serde_json::Value;
@@ -58,6 +58,10 @@ fn fault(time_ns: u64, suspects: &[u64]) -> Record {
 
 /// A recording of a program that had launched these kernels when its channel was stopped.
 fn recording(suspects: &[u64]) -> Vec<u8> {
+    recording_of(fault(5_000, suspects))
+}
+
+fn recording_of(fault: Record) -> Vec<u8> {
     let process = |time_ns, life| {
         Record::Process(Process {
             at: at(time_ns),
@@ -84,7 +88,7 @@ fn recording(suspects: &[u64]) -> Vec<u8> {
         process(1_000, Life::Present { name }),
         Record::Channel(Box::new(channel)),
         Record::Kernel(Box::new(kernel)),
-        fault(5_000, suspects),
+        fault,
         process(6_000, Life::Exit { process: true }),
     ];
     written(&records, false)
@@ -100,7 +104,7 @@ fn a_recording_with_a_fault_says_it() {
             &[PROGRAM, PROGRAM + 0x100],
             "Xid 31 in one of: bad(float*, int), the kernel at 0x7f4f4f7a3100",
         ),
-        (&[], "Xid 31 on channel 0"),
+        (&[], "Xid 31 on channels 0, 3"),
     ] {
         let file = folder.path("fault.pcapng");
         fs::write(&file, recording(suspects)).unwrap();
@@ -134,8 +138,116 @@ fn a_recording_with_a_fault_says_it() {
             }
         }
         let line = text(&nvcap(&["decode", &file]).stdout);
-        let wanted =
-            "FAULT Xid 31 on channel 0 (token 0x0000b): a fault of the memory management unit";
+        let wanted = "FAULT Xid 31 on channel 0 (token 0x0000b), with 1 other channel: a fault of the memory management unit";
         assert!(line.contains(wanted), "{line}");
+    }
+}
+
+#[test]
+fn the_page_and_the_nearest_argument_are_told() {
+    let mut record = fault(5_000, &[PROGRAM]);
+    let Record::Fault(told) = &mut record else {
+        panic!("{record:?}")
+    };
+    told.source = FaultSource::Both;
+    let line = "NVRM: Xid (PCI:0000:35:00): 31, pid=4711, name=bad, channel 0x0000000b, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 \
+                GPCCLIENT_T1_0 faulted @ 0x7f12_00600000. Fault is of type FAULT_PTE ACCESS_TYPE_VIRT_WRITE";
+    told.message = Xid::parse(line).map(Box::new);
+    told.suspects[0].near = Some(Near {
+        offset: 8,
+        value: 0x7f12_0040_0000,
+    });
+    let folder = Folder::new("faults-page");
+    let file = folder.path("fault.pcapng");
+    fs::write(&file, recording_of(record)).unwrap();
+    let shown = nvcap(&["decode", &file]);
+    let all = text(&shown.stdout) + &text(&shown.stderr);
+    let page = "a write to the page at 0x7f1200600000, where nothing is mapped";
+    for wanted in [
+        format!(
+            "in bad(float*, int); {page}; the nearest argument, at +0x8, is 0x7f1200400000, 2.0 MiB before it"
+        ),
+        format!("complete, and the GPU faulted: Xid 31 in bad(float*, int), {page}: "),
+    ] {
+        assert!(all.contains(&wanted), "{all}");
+    }
+    let schema = Schema::of_output();
+    let json = text(&nvcap(&["decode", "--json", &file]).stdout);
+    let objects = json
+        .lines()
+        .map(|l| serde_json::from_str::<Value>(l).unwrap());
+    for object in objects.filter(|o| o["type"] == "fault" || o["type"] == "ledger") {
+        let fits = schema.check(&object);
+        assert!(fits.is_ok(), "{}", schema.explain(&object));
+        let access = match object["type"] == "fault" {
+            true => &object["access"],
+            false => &object["faults"][0]["access"],
+        };
+        assert_eq!(
+            (&access["page"], &access["kind"]),
+            (&0x7f12_0060_0000_u64.into(), &"write".into())
+        );
+    }
+}
+
+#[test]
+fn the_exception_of_an_sm_is_told() {
+    let mut record = fault(5_000, &[PROGRAM]);
+    let Record::Fault(told) = &mut record else {
+        panic!("{record:?}")
+    };
+    told.code = 13;
+    let line = "NVRM: Xid (PCI:0000:35:00): 13, pid=4711, name=bad, Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Misaligned Address; \
+                Graphics Exception: ESR 0x517730=0x501000f";
+    told.message = Xid::parse(line).map(Box::new);
+    let folder = Folder::new("faults-exception");
+    let file = folder.path("fault.pcapng");
+    fs::write(&file, recording_of(record)).unwrap();
+    let shown = nvcap(&["decode", &file]);
+    let all = text(&shown.stdout) + &text(&shown.stderr);
+    for wanted in [
+        "complete, and the GPU faulted: Xid 13 in bad(float*, int), Misaligned Address: ",
+        "in bad(float*, int); Misaligned Address; kernel log: Graphics SM Warp",
+    ] {
+        assert!(all.contains(wanted), "{all}");
+    }
+    let json = text(&nvcap(&["decode", "--json", &file]).stdout);
+    assert_eq!(
+        json.matches("\"exception\":\"Misaligned Address\"").count(),
+        2,
+        "{json}"
+    );
+}
+
+#[test]
+fn an_xid_is_explained() {
+    let said = |args: &[&str]| {
+        let out = nvcap(&[&["explain", "xid"][..], args].concat());
+        (out.status.code(), text(&out.stdout) + &text(&out.stderr))
+    };
+    let (status, one) = said(&["31"]);
+    assert_eq!(status, Some(0));
+    assert!(
+        one.starts_with("Xid 31 FIFO_ERROR_MMU_ERR_FLT: a fault of the memory management unit\n"),
+        "{one}"
+    );
+    assert!(one.contains("usual causes") && one.contains("compute-sanitizer"));
+    let (_, all) = said(&[]);
+    assert!(
+        all.lines().count() > 100 && all.contains("  79  GPU_HAS_FALLEN_OFF_THE_BUS  "),
+        "{all}"
+    );
+    let (_, json) = said(&["79", "--json"]);
+    let object: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&object["xid"], &object["whole_gpu"]),
+        (&79.into(), &true.into())
+    );
+    for wrong in ["0x1f", "4000000000", "999999"] {
+        let (status, said) = said(&[wrong]);
+        assert!(
+            status == Some(1) && said.contains("nvcap explain xid lists all"),
+            "{said}"
+        );
     }
 }

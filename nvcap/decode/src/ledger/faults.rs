@@ -28,6 +28,8 @@ pub struct Blame<'a> {
     pub only_these: bool,
     /// The access to memory that failed, where the kernel log told it.
     pub access: Option<Access>,
+    /// The exception of an SM, as the kernel log has it.
+    pub exception: Option<&'a str>,
 }
 
 impl Blame<'_> {
@@ -75,6 +77,7 @@ impl Faults {
                         suspects: Vec::new(),
                         only_these: true,
                         access: None,
+                        exception: None,
                     });
                     all.len() - 1
                 }
@@ -88,8 +91,10 @@ impl Faults {
                     blame.channels.push(*channel);
                 }
             }
-            let message = fault.message.as_ref().filter(|_| blame.access.is_none());
-            blame.access = message.and_then(|m| m.access()).or(blame.access.take());
+            if let Some(message) = &fault.message {
+                blame.access = blame.access.take().or_else(|| message.access());
+                blame.exception = blame.exception.or_else(|| message.exception());
+            }
             for suspect in &fault.suspects {
                 if !blame.suspects.iter().any(|known| is_same(known, suspect)) {
                     blame.suspects.push(suspect);

@@ -66,7 +66,8 @@ pub struct Suspect {
     pub grid: [u32; 3],
     /// A kernel's block.
     pub block: [u32; 3],
-    /// The word of a kernel's arguments nearest to the address that could not be accessed, where the kernel log told the address.
+    /// The word of a kernel's arguments nearest to the page that could not be accessed, where the kernel log told the page and no other
+    /// word is about as near.
     pub near: Option<Near>,
     /// A kernel's record; no source sets it: [`Decoder::name_suspects`](crate::decode::Decoder::name_suspects) does.
     pub kernel: Option<Arc<Kernel>>,

@@ -17,6 +17,12 @@ use super::{
 const WAIT: Duration = Duration::from_millis(300);
 /// Time within which a message and a notifier are of the same fault.
 const SAME: Duration = Duration::from_secs(5);
+/// Number of the messages about exceptions of an SM.
+const EXCEPTION: u32 = 13;
+/// Time between an exception's first message and that which names the process; 5 ms were seen.
+const EXCEPTION_NS: u64 = 100_000_000;
+/// The most messages that are kept until then: each SM may write some.
+const EXCEPTIONS: usize = 16;
 /// A token of which nothing is known: it may be of any channel.
 const ANY: u32 = u32::MAX;
 
@@ -42,10 +48,37 @@ struct Told {
     at: Instant,
 }
 
+/// Messages about exceptions of an SM, which name no process: the driver writes them before the one that does.
+#[derive(Debug, Default)]
+struct Exceptions {
+    waiting: Vec<Xid>,
+}
+
+impl Exceptions {
+    /// Keeps a message that names nobody, and returns any other, with the text of those that the driver wrote before it about the same GPU.
+    fn joined(&mut self, mut xid: Xid) -> Option<Xid> {
+        let oldest = xid.time_ns.saturating_sub(EXCEPTION_NS);
+        self.waiting.retain(|w| w.time_ns >= oldest);
+        if xid.code == EXCEPTION && xid.pid.is_none() && xid.hardware_channel.is_none() {
+            if self.waiting.len() < EXCEPTIONS {
+                self.waiting.push(xid);
+            }
+            return None;
+        }
+        let mut texts: Vec<String> = { self.waiting.extract_if(.., |w| w.pci == xid.pci) }
+            .map(|w| w.text)
+            .collect();
+        texts.push(xid.text);
+        xid.text = texts.join("; ");
+        Some(xid)
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     log: Option<Xids>,
+    exceptions: Exceptions,
     pending: Vec<Pending>,
     /// Faults that wait for their message.
     noticed: Vec<Noticed>,
@@ -92,6 +125,9 @@ impl Messages {
     pub(super) fn take(&mut self, processes: &BTreeMap<u32, Watched>, now: Instant) {
         let Some(log) = &mut self.log else { return };
         for xid in log.take() {
+            let Some(xid) = self.exceptions.joined(xid) else {
+                continue;
+            };
             if xid.is_of_whole_gpu() || xid.code == REMOVAL {
                 continue;
             }

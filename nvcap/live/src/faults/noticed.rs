@@ -7,7 +7,7 @@ use nvcap_decode::record::{ChannelId, Fault, FaultSource, Near, Notification, Su
 /// The most bytes that messages of one fault have together.
 const LONGEST: usize = 1024;
 /// Farthest that a pointer is from the address that could not be accessed, bytes.
-const FAR: u64 = 1 << 40;
+const FAR: u64 = 1 << 31;
 /// Least address that a pointer to memory of the GPU has.
 const LEAST: u64 = 1 << 12;
 
@@ -143,7 +143,7 @@ impl Noticed {
     }
 }
 
-/// The word of a kernel's arguments that is nearest to an address, at a place where a pointer can be.
+/// The word of a kernel's arguments that is nearest to an address, at a place where a pointer can be: where no other is about as near.
 fn nearest(args: &[u8], address: u64) -> Option<Near> {
     let words = args.chunks_exact(8).enumerate().filter_map(|(n, word)| {
         Some(Near {
@@ -151,9 +151,16 @@ fn nearest(args: &[u8], address: u64) -> Option<Near> {
             value: u64::from_le_bytes(word.try_into().ok()?),
         })
     });
-    words
-        .filter(|near| near.value >= LEAST && near.value.abs_diff(address) <= FAR)
-        .min_by_key(|near| near.value.abs_diff(address))
+    let distance = |near: &Near| near.value.abs_diff(address);
+    let mut all: Vec<Near> = words
+        .filter(|near| near.value >= LEAST && distance(near) <= FAR)
+        .collect();
+    all.sort_by_key(distance);
+    let first = *all.first()?;
+    let other = all.iter().find(|near| near.value != first.value);
+    // Of two at about the same distance neither is more likely.
+    let is_clear = other.is_none_or(|other| distance(other) / 2 >= distance(&first));
+    is_clear.then_some(first)
 }
 
 #[cfg(test)]
@@ -170,6 +177,11 @@ mod tests {
         assert_eq!(of(&[a, b, 7], b + 0x1000), Some((8, b)));
         assert_eq!(of(&[a, b, 7], a - 0x1000), Some((0, a)));
         assert_eq!(of(&[7, u64::MAX, 0], b), None);
+        // Beyond both, and between them.
+        assert_eq!(of(&[a, b], b + (1 << 30)), None);
+        assert_eq!(of(&[a, b], a + 0x1f_0000), None);
+        assert_eq!(of(&[a, a, 7], a + (1 << 30)), Some((0, a)));
+        assert_eq!(of(&[a], a + (1 << 33)), None);
         assert_eq!(nearest(&args(&[b])[..7], b), None);
         assert_eq!(nearest(&[], b), None);
     }

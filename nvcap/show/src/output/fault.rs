@@ -79,6 +79,9 @@ fn blame(b: &Blame<'_>, names_process: bool) -> String {
     if let Some(access) = &b.access {
         let _ = write!(text, ", {access}");
     }
+    if let Some(exception) = b.exception {
+        let _ = write!(text, ", {}", Plain(exception));
+    }
     if names_process {
         let _ = write!(text, " (process {})", b.pid);
     }
@@ -132,6 +135,9 @@ pub(crate) fn line(f: &Fault) -> String {
     if let Some(access) = f.message.as_ref().and_then(|m| m.access()) {
         let _ = write!(text, "; {access}");
         text.push_str(&near(&f.suspects, access.page));
+    }
+    if let Some(exception) = f.message.as_ref().and_then(|m| m.exception()) {
+        let _ = write!(text, "; {}", Plain(exception));
     }
     if let Some(message) = &f.message {
         let _ = write!(text, "; kernel log: {}", Plain(&message.text));
@@ -200,6 +206,10 @@ pub(super) fn members(f: &Fault) -> Vec<(&'static str, Value)> {
             "access",
             access_json(f.message.as_ref().and_then(|m| m.access()).as_ref()),
         ),
+        (
+            "exception",
+            f.message.as_ref().and_then(|m| m.exception()).into(),
+        ),
         ("suspects", suspects.into()),
         ("only_these", f.only_these.into()),
     ]
@@ -226,6 +236,7 @@ pub(super) fn blames_json(ledger: &Ledger) -> Value {
             "suspects": b.suspects.iter().map(|s| suspect_json(s)).collect::<Vec<_>>(),
             "only_these": b.only_these,
             "access": access_json(b.access.as_ref()),
+            "exception": b.exception,
             "text": blame(b, false),
         })
     };

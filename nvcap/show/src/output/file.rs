@@ -94,6 +94,8 @@ impl Place {
 struct State {
     start: Start,
     claim: Claim,
+    /// The output stays in its file, also where that has gone: a recording, whose end tells it.
+    stays: bool,
     /// The path that was asked for.
     asked: PathBuf,
     place: Place,
@@ -154,6 +156,16 @@ impl Named {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => Ok(named),
         }
+    }
+
+    /// Opens the file for a recording, whose content is emptied at the first write.
+    ///
+    /// # Errors
+    /// As [`Named::over`].
+    pub(crate) fn over_for_recording(path: &Path) -> io::Result<Self> {
+        let named = Self::over(path)?;
+        named.state().stays = true;
+        Ok(named)
     }
 
     /// Opens the file, unless there is something in it, or another program writes there: then a new one beside it, NAME.2.EXTENSION or the
@@ -244,6 +256,7 @@ impl Named {
             state: Arc::new(Mutex::new(State {
                 start,
                 claim,
+                stays: claim == Claim::Recording,
                 asked: asked.to_owned(),
                 place: Place::of(path, &meta),
                 moved: None,
@@ -300,7 +313,7 @@ impl Named {
         }
         let asked = {
             let state = self.state();
-            if state.claim == Claim::Recording {
+            if state.stays {
                 return Ok(());
             }
             state.asked.clone()

@@ -37,6 +37,14 @@ impl Named {
         Self::of(File::create(path)?, path)
     }
 
+    /// Opens the file for a recording.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn over_for_recording(path: &Path) -> io::Result<Self> {
+        Self::over(path)
+    }
+
     /// Opens the file, which must not be there.
     ///
     /// # Errors

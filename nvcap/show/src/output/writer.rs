@@ -95,7 +95,7 @@ impl Output {
     /// As [`Output::file`]; `WouldBlock` where another program writes there.
     pub fn recording(path: &Path, force: bool) -> io::Result<Self> {
         match force {
-            true => Self::over(path),
+            true => Named::over_for_recording(path).map(Self::named),
             false => Named::unused(path, true).map(Self::named),
         }
     }

@@ -55,6 +55,17 @@ impl Xid {
     }
 }
 
+impl Xid {
+    /// The exception of an SM that the message tells of: `Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Misaligned Address`.
+    #[must_use]
+    pub fn exception(&self) -> Option<&str> {
+        let (_, after) = self.text.split_once("SM Warp Exception on (")?;
+        let (_, after) = after.split_once("): ")?;
+        let what = after.split(';').next()?.trim();
+        (!what.is_empty()).then_some(what)
+    }
+}
+
 impl AccessKind {
     /// The kind in the driver's name of an access, which older drivers write without `VIRT_`.
     fn of(name: &str) -> Self {
@@ -104,6 +115,24 @@ mod tests {
             ..Xid::default()
         };
         xid.access()
+    }
+
+    #[test]
+    fn exceptions() {
+        let of = |text: &str| Xid {
+            text: text.to_owned(),
+            ..Xid::default()
+        };
+        let line = "Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Misaligned Address; Graphics Exception: ESR 0x517730=0x501000f";
+        assert_eq!(of(line).exception(), Some("Misaligned Address"));
+        for none in [
+            "",
+            "Graphics SM Warp Exception on (GPC",
+            "Graphics SM Warp Exception on (GPC 1): ; x",
+            "Graphics Exception: ESR 0x1",
+        ] {
+            assert_eq!(of(none).exception(), None, "{none}");
+        }
     }
 
     #[test]

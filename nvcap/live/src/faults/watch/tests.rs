@@ -144,8 +144,7 @@ fn the_removal_of_a_channel_is_no_fault() {
 fn the_channels_of_a_group_are_one_fault_that_waits_for_its_messages() {
     let (kernel, mut messages) = made_up_log();
     let say = |rest: &str| {
-        let line =
-            format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): 13, pid={NOBODY}, name=bad, {rest}\n");
+        let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): 13, {rest}\n");
         kernel.send(line.as_bytes()).unwrap();
     };
     let known = channels(&[
@@ -166,9 +165,15 @@ fn the_channels_of_a_group_are_one_fault_that_waits_for_its_messages() {
         "it waits"
     );
 
-    // Two messages, of which one names the channel: both are of the one fault.
+    // Three messages, of which the last names the process and the channel: all are of the one fault. Those about another GPU are not.
     say("Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Misaligned Address");
-    say("Graphics Exception: ChID 000b, Class 0000cbc0");
+    kernel
+        .send(b"3,1,10,-;NVRM: Xid (PCI:0000:36:00): 13, Graphics Exception: ESR 0x1=0x2\n")
+        .unwrap();
+    say("Graphics Exception: ESR 0x517730=0x501000f");
+    say(&format!(
+        "pid={NOBODY}, name=bad, Graphics Exception: ChID 000b, Class 0000cbc0"
+    ));
     let now = begun + Duration::from_millis(10);
     messages.take(&processes, now);
     let told = messages.join(Vec::new(), now, |_| false);
@@ -180,13 +185,15 @@ fn the_channels_of_a_group_are_one_fault_that_waits_for_its_messages() {
         (Some(ChannelId(1)), &[ChannelId(0), ChannelId(2)][..])
     );
     assert_eq!((fault.token, fault.assumed), (Some(0xb), false));
-    let text = fault.message.as_ref().map_or("", |m| &m.text);
-    assert!(
-        text.starts_with("Graphics SM Warp Exception")
-            && text.contains("; Graphics Exception: ChID")
+    assert_eq!(
+        fault.message.as_ref().map_or("", |m| &m.text),
+        "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Misaligned Address; Graphics Exception: ESR 0x517730=0x501000f; \
+         Graphics Exception: ChID 000b, Class 0000cbc0"
     );
     // What comes later is of the same fault.
-    say("Graphics Exception: ESR 0x504730=0x14");
+    say(&format!(
+        "pid={NOBODY}, name=bad, Graphics Exception: ESR 0x504730=0x14"
+    ));
     messages.take(&processes, now);
     assert!(messages.join(Vec::new(), now, |_| false).is_empty());
     assert!(

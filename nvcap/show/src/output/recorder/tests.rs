@@ -378,7 +378,7 @@ fn the_verdict_that_is_shown_has_what_is_too_long_for_the_recording() {
 fn a_recording_that_was_removed_lacks_everything() {
     let folder = Folder::new("removed");
     let path = folder.0.join("run.pcapng");
-    let files = Files::one(Output::file(&path).unwrap(), false);
+    let files = Files::one(Output::recording(&path, false).unwrap(), false);
     let files = files.telling(Box::new(|path| panic!("{}", path.display())));
     let sinks: Vec<Box<dyn Sink>> = vec![Box::new(recorder(files, false))];
     let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks);
