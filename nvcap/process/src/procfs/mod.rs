@@ -19,7 +19,8 @@
 //! process whose first thread has ended for one without memory.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read as _},
     os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
     path::Path,
 };
@@ -61,6 +62,20 @@ pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
     // Trailing spaces belong to the name.
     text.ok()
         .map(|t| t.strip_suffix('\n').unwrap_or(&t).to_owned())
+}
+
+/// The most bytes of a command line that are read: a process may have megabytes of it.
+const MOST_COMMAND_LINE: u64 = 4096;
+
+/// The command line of a process, its arguments divided by spaces, cut where it is very long; none where it is gone or has none. The
+/// kernel takes it from memory without a file alone (CVE-2018-1120), so that no program answers for it.
+pub fn command_line(pid: u32) -> Option<String> {
+    let file = fs::File::open(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MOST_COMMAND_LINE).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
+    let text = text.trim_end();
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 /// The path of `what` of a process: `maps`, `mem`, `fd` and others that go with its memory. When the first thread has ended

@@ -256,6 +256,17 @@ pub fn plain_lines(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
+/// Makes a line harmless that has names from outside in it, and cuts it to `width` columns, with dots in the place of the rest.
+#[must_use]
+pub fn plain_line(line: &str, width: Option<usize>) -> String {
+    let mut out = Vec::new();
+    let mut formatter = Formatter::new(&mut out, false).fitted(width);
+    formatter.line(line, 0, None);
+    formatter.end();
+    out.pop();
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 /// Text from outside, such as a command name, shown with the characters made harmless that a terminal would act on.
 pub struct Plain<'a>(pub &'a str);
 

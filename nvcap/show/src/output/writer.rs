@@ -164,7 +164,8 @@ impl Output {
     }
 
     /// The width of the terminal that it goes to, in columns; `None` if it goes to none, or the width is not known.
-    pub(crate) fn width(&self) -> Option<usize> {
+    #[must_use]
+    pub fn width(&self) -> Option<usize> {
         match &self.target {
             Target::Standard(stream) if self.line_buffered => {
                 terminal::columns(*stream == Standard::Error)
