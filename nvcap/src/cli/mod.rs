@@ -14,6 +14,7 @@ mod dump_file;
 mod explain;
 mod export;
 mod extcap;
+mod help;
 mod hint;
 mod ioctls;
 mod logger;
@@ -58,61 +59,6 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use nvcap_decode::ledger::{STATUS_ERROR, STATUS_USAGE};
 use nvcap_show::output::message::tell;
 
-const EXAMPLES: &str = "\
-Examples:
-  sudo nvcap -- python train.py            trace a command from its first submission on
-  sudo nvcap -p 4711                       trace a running process until it ends, or Ctrl-C
-  sudo nvcap -a                            every process that uses a GPU, and those to come
-  nvcap --how observe -- python train.py   the same without a trap: as fast as untraced, no root
-  sudo nvcap -e kind=user -- ./vadd        kernel launches alone
-  sudo nvcap -v -- ./vadd                  every operation, with all details
-  sudo nvcap --json -o out.jsonl -p 4711   one JSON object a line into a file
-  sudo nvcap -q --duration 10 -p 4711      ten seconds; only the ledger
-  sudo nvcap ioctls -- ./vadd              what a command asks of the driver
-  sudo nvcap channels -p 4711              a running process's channels
-  sudo nvcap record -- python train.py     into a file, which nvcap decode shows
-  sudo nvcap stacks -p 4711                where in the program its work comes from
-  sudo nvcap dump -p 4711                  what a hung or slow process waits for
-  sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
-  sudo nvcap counts -a                     submissions of all processes, exactly and for nothing
-  sudo nvcap top                           the same on a screen, as htop shows processes
-  sudo nvcap code vadd -p 4711             the instructions of a kernel
-  nvcap bench                              what the GPU does without CUDA: latency, bandwidth
-  nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
-  nvcap export parquet run.orc.xz -o run.tables      tables, for DuckDB, pandas and Spark
-  nvcap decode run.orc.xz                  a capture made elsewhere
-  nvcap stats run.orc.xz                   the same in sums: kernels, copies, thresholds, graphs
-  nvcap report run.orc.xz -o run.html      the same as a page: timeline, kernels, copies, graphs
-  nvcap diff before.orc after.orc          what changed between two captures of a program
-  nvcap explain c8b5 0300 182              what a method write means
-
-Exit status:
-  0  complete: nothing is known to be missing
-  1  error: the trace could not be made, or not be written
-  2  usage: the command line is not understood, or its output would replace a file (--force)
-  3  something was lost: the ledger says what and how much
-  4  no traced process used a GPU
-  5  complete, but not all was understood: the ledger says what
-  6  complete, and the GPU faulted: the verdict says which error, and in which kernel
-nvcap dump and nvcap diff have statuses of their own beside these (nvcap dump --help).
-With --exit-with-child the traced command's own status is passed on where the trace is complete
-or no GPU was used, and where the GPU faulted and the command failed.
-
-Where output goes:
-  Of a command that nvcap starts, standard output is its own: events go to standard error, or
-  where -o says. Otherwise they go to standard output.
-
-Signals:
-  Ctrl-C, SIGTERM and SIGHUP end the tracing, with the ledger; a command gets 2 s to end, a second
-  one does not wait.
-
-Environment:
-  NVCAP_LOG=debug      nvcap's own diagnostics on standard error (error, warn, info, debug, trace)
-  NVCAP_NO_CACHED_PUT=1   always read GP_PUT from video memory, not from the process's copy of it
-  NVCAP_STORE_CACHE=FILE  where root keeps the stores that ring doorbells, for the next trace
-                       (/var/cache/nvcap/stores; NVCAP_STORE_CACHE= keeps and takes none)
-  NVCAP_NO_BPF_LOOP=1  the BPF programs for kernels before 5.17";
-
 /// Shows the command streams that NVIDIA's userspace driver submits to the GPU, live and complete.
 ///
 /// Without a subcommand it traces: a command given after `--`, or running processes named with -p.
@@ -123,8 +69,8 @@ Environment:
     long_version = version::long(),
     max_term_width = 100,
     args_conflicts_with_subcommands = true,
-    after_help = EXAMPLES,
-    override_usage = "nvcap [OPTIONS] -- COMMAND [ARGS]...\n       nvcap [OPTIONS] -p PID\n       nvcap [OPTIONS] -a\n       nvcap <SUBCOMMAND>"
+    after_long_help = help::EXAMPLES,
+    override_usage = "nvcap [OPTIONS] -- COMMAND [ARGS]...\n       nvcap [OPTIONS] (-p PID | -a)\n       nvcap <SUBCOMMAND>"
 )]
 struct Cli {
     #[command(flatten)]
@@ -139,18 +85,18 @@ enum Command {
     Record(Box<record::Args>),
     /// Decode a recording or capture instead of a live process
     Decode(decode::Args),
-    /// Compare two captures of one program, operation by operation
+    /// Compare two captures of one program: operation by operation
     Diff(Box<diff::Args>),
     /// Sum up a capture: kernels, how bytes were moved (and at which sizes the way changes), graphs, waits, histograms
     Stats(stats::Args),
     /// Write a page for a browser, of a recording: timeline, kernels, how bytes were moved, graphs, what is missing
     Report(Box<report::Args>),
-    /// Install what Wireshark needs to show nvcap's packets, and to capture live
+    /// Install what Wireshark needs: to show nvcap's packets, and to capture live
     Wireshark(wireshark::Args),
     /// Answer Wireshark's questions for live capture; Wireshark calls it
     #[command(hide = true)]
     Extcap(Box<extcap::Args>),
-    /// Show every ioctl on the driver's files, named and with its fields
+    /// Show every ioctl on the driver's files: named and with its fields
     Ioctls(ioctls::Args),
     /// Show the channels of a process: token, engine, ring, how far it is
     #[command(after_help = channels::EXAMPLES)]
@@ -161,33 +107,33 @@ enum Command {
     Time(Box<time::Args>),
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
     Code(code::Args),
-    /// Write a file of another format, of a recording, a capture or a live trace: Perfetto, Parquet, CSV, pcapng
+    /// Write Perfetto, Parquet, CSV or pcapng: of a recording, a capture or a live trace
     Export(export::Args),
-    /// List the tables that nvcap export csv and parquet write, with their columns
+    /// List the tables of nvcap export csv and parquet: their columns
     Schema(schema::Args),
     /// Look once at a hung or slow process: the state of its channels, what they wait for, their last submissions
     Dump(Box<dump::Args>),
     /// Wait until a process hangs; then dump it and run a command
     Watch(watch::Args),
-    /// Count submissions exactly, of all GPU processes at next to no cost: done, pending, the oldest's age
+    /// Count submissions exactly: done, pending, the oldest's age; of all GPU processes at next to no cost
     Counts(counts::Args),
     /// Measure the GPU without CUDA: copies by each engine, inline data, semaphores, doorbells, an empty kernel
     Bench(bench::Args),
     /// Study CUDA's copies and graphs: what it submits for them, and what of the time is the GPU's
     Study(study::Args),
-    /// Show processes, channels and kernels on a screen, sorted and filtered, live or from a recording
+    /// Show processes, channels and kernels on a screen: sorted and filtered, live or from a recording
     Top(Box<top::Args>),
-    /// Serve the counts of this host as metrics over HTTP, for Prometheus and others
+    /// Serve the counts of this host as metrics over HTTP: for Prometheus and others
     #[cfg(feature = "serve")]
     Serve(Box<serve::Args>),
-    /// Show a process's mappings of the driver's files, explained
+    /// Show a process's mappings of the driver's files: explained
     #[command(after_help = maps::EXAMPLES)]
     Maps(target_view::Args),
-    /// Say what a method write, a QMD, a control command or a status means
+    /// Say what a number means: a method write, a QMD, a control command, a status
     Explain(explain::Args),
     /// Say what nvcap can do on this machine (discovery, breakpoints, rights), and why not where it cannot
     Doctor(doctor::Args),
-    /// Write what a shell needs to complete nvcap's command line
+    /// Write what a shell needs to complete command lines
     Completions(completions::Args),
     /// Write a manual page a command into a folder; whoever makes a package calls it
     #[command(hide = true)]
@@ -406,7 +352,12 @@ fn parse() -> Result<(Cli, Typed), ExitCode> {
 fn not_parsed(e: &clap::Error) -> ExitCode {
     // Help and version are no errors.
     let status = if e.use_stderr() { STATUS_USAGE } else { 0 };
-    let printed = e.print().and_then(|()| io::stdout().flush());
+    let mut cli = command_line();
+    let printed = match help::is_short(e, &mut cli) {
+        true => write!(io::stdout(), "{}", help::screen(&mut cli)),
+        false => e.print(),
+    };
+    let printed = printed.and_then(|()| io::stdout().flush());
     if let (Err(cause), false) = (printed, e.use_stderr())
         && cause.kind() != io::ErrorKind::BrokenPipe
     {
@@ -536,8 +487,13 @@ mod tests {
     fn what_is_wrapped_by_hand_fits() {
         let cli = super::Cli::command();
         for command in cli.get_subcommands().chain([&cli]) {
-            let text = command.get_after_help().map(ToString::to_string);
-            for line in text.iter().flat_map(|text| text.lines()) {
+            let texts = [command.get_after_help(), command.get_after_long_help()];
+            let text: String = texts
+                .into_iter()
+                .flatten()
+                .map(ToString::to_string)
+                .collect();
+            for line in text.lines() {
                 assert!(
                     line.chars().count() <= 100,
                     "{}: {line}",

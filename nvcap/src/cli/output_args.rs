@@ -32,7 +32,7 @@ use super::values::{OUTPUT, SHOWN};
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = SHOWN)]
 pub(super) struct OutputArgs {
-    /// Show more: -v all operations with details, -vv method writes too, -vvv raw words too
+    /// Show all operations with details: -vv method writes too, -vvv raw words too
     ///
     /// By default one short line is shown for each thing that the program asked for: kernel launches, copies, fills,
     /// memsets, graph replays, waits for another channel; and each loss. With --json and -s, all operations are there

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::values::{CAPTURE, parse_time_share};
+use super::values::{ADVANCED, CAPTURE, parse_time_share};
 
 /// The most doorbells that a batch may have: GP_PUT is taken for credible as far as this.
 const MOST: i64 = 64;
@@ -19,7 +19,7 @@ pub(crate) struct ThinningArgs {
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(2..=MOST),
         conflicts_with_all = ["count", "duty", "stacks"],
-        help_heading = CAPTURE
+        help_heading = ADVANCED
     )]
     pub batch: Option<u32>,
 
@@ -30,7 +30,7 @@ pub(crate) struct ThinningArgs {
         default_value_t = 1000,
         value_parser = clap::value_parser!(u32).range(10..=1_000_000),
         requires = "batch",
-        help_heading = CAPTURE
+        help_heading = ADVANCED
     )]
     pub batch_time: u32,
 

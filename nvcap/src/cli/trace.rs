@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use super::output_args::OutputArgs;
 use super::thinning::ThinningArgs;
-use super::values::CAPTURE;
+use super::values::{ADVANCED, CAPTURE};
 use super::values::{Discover, parse_part, parse_pid, parse_seconds, parse_share, parse_size};
 use super::way_options::{HowArg, WayOption};
 
@@ -78,6 +78,17 @@ pub(super) struct Args {
     #[command(flatten)]
     pub output: OutputArgs,
 
+    /// Also record the trace into FILE, for `nvcap decode` and others (docs/recordings.md)
+    ///
+    /// FILE has all records, whatever a filter says, and is readable by its owner alone. - is standard output: what is shown, and what
+    /// COMMAND writes there, goes to standard error then.
+    #[arg(long, value_name = "FILE", help_heading = super::values::OUTPUT)]
+    pub record: Option<PathBuf>,
+
+    /// Options of keeping the recording.
+    #[command(flatten)]
+    pub recording: super::recorder::RecordingOptions,
+
     /// How submissions are seen
     ///
     /// trap sets a hardware breakpoint on the doorbell: every submission is seen when it is made, with its thread, and
@@ -98,7 +109,7 @@ pub(super) struct Args {
     ///
     /// What is captured then has not been given to the GPU yet (`how` is precommit), and one debug register serves all GPUs of
     /// a process. Without this it is done where a process has more doorbells than debug registers are left.
-    #[arg(long, help_heading = CAPTURE)]
+    #[arg(long, help_heading = ADVANCED)]
     pub precommit: bool,
 
     /// Choice of the doorbells that are captured.
@@ -132,7 +143,7 @@ pub(super) struct Args {
         value_name = "SIZE",
         default_value = "16M",
         value_parser = parse_size,
-        help_heading = CAPTURE
+        help_heading = ADVANCED
     )]
     pub buffer: u64,
 
@@ -157,7 +168,7 @@ pub(super) struct Args {
         value_name = "N",
         value_parser = clap::value_parser!(u16).range(1..=64),
         conflicts_with = "observe_cpu",
-        help_heading = CAPTURE
+        help_heading = ADVANCED
     )]
     pub observe_threads: Option<u16>,
 
@@ -173,7 +184,7 @@ pub(super) struct Args {
         value_name = "WHICH",
         value_enum,
         default_value_t,
-        help_heading = CAPTURE
+        help_heading = ADVANCED
     )]
     pub stop_at_exit: StopArg,
 
@@ -185,7 +196,7 @@ pub(super) struct Args {
         value_name = "WAY",
         value_enum,
         default_value_t,
-        help_heading = CAPTURE
+        help_heading = ADVANCED
     )]
     pub discover: Discover,
 
@@ -193,10 +204,10 @@ pub(super) struct Args {
     ///
     /// The search reads the process's private memory once, at low priority, for up to a few seconds, and changes
     /// nothing. Without it, the kernels of such graphs are shown without grid, block and program.
-    #[arg(long, help_heading = CAPTURE)]
+    #[arg(long, help_heading = ADVANCED)]
     pub no_images: bool,
 
-    /// Show for each submission where in the program it came from: the calls that led to its doorbell
+    /// Show the calls that led to each submission: where in the program it came from
     ///
     /// The trap copies the top of the thread's stack, and nvcap finds the frames with the unwind tables of the mapped
     /// files; the program needs no frame pointers and no debugging information, which adds lines where it is there. Each
@@ -214,7 +225,7 @@ pub(super) struct Args {
     pub stacks: Option<u32>,
 
     /// With --stacks: bytes of each stack that are taken, 4KiB to 60KiB
-    #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = parse_stack_size, help_heading = CAPTURE)]
+    #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = parse_stack_size, help_heading = ADVANCED)]
     pub stack_size: u32,
 
     /// Show when the GPU began each submission, how long it waited and how long it ran
@@ -226,7 +237,7 @@ pub(super) struct Args {
     pub gpu_time: bool,
 
     /// With --gpu-time: use at most PERCENT of one core for reading time stamps, such as 5%; then stamps are read only part of the time
-    #[arg(long, value_name = "PERCENT", value_parser = parse_part, help_heading = CAPTURE)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_part, help_heading = ADVANCED)]
     pub gpu_time_cpu: Option<f64>,
 
     /// Show programs by address, without the names of their kernels
@@ -235,17 +246,6 @@ pub(super) struct Args {
     #[arg(long, help_heading = CAPTURE)]
     pub no_names: bool,
 
-    /// Also record the trace into FILE, for `nvcap decode` and others (docs/recordings.md)
-    ///
-    /// FILE has all records, whatever a filter says, and is readable by its owner alone. - is standard output: what is shown, and what
-    /// COMMAND writes there, goes to standard error then.
-    #[arg(long, value_name = "FILE", help_heading = super::values::OUTPUT)]
-    pub record: Option<PathBuf>,
-
-    /// Options of keeping the recording.
-    #[command(flatten)]
-    pub recording: super::recorder::RecordingOptions,
-
     /// Watch the doorbell at ADDR, a hexadecimal address of the traced process; may be given several times
     ///
     /// By default doorbells are found.
@@ -253,12 +253,12 @@ pub(super) struct Args {
         long,
         value_name = "ADDR",
         value_parser = parse_address,
-        help_heading = CAPTURE
+        help_heading = ADVANCED
     )]
     pub doorbell: Vec<u64>,
 
     /// Take the channels from FILE (docs/channels-file.md); by default they are found
-    #[arg(long, value_name = "FILE", help_heading = CAPTURE)]
+    #[arg(long, value_name = "FILE", help_heading = ADVANCED)]
     pub channels: Option<PathBuf>,
 }
 

@@ -6,6 +6,9 @@ use nvcap_show::output::units;
 /// The heading of the options that say how submissions are captured.
 pub(super) const CAPTURE: &str = "Capture";
 
+/// The heading of the options that few need: they come last.
+pub(super) const ADVANCED: &str = "Advanced";
+
 /// The heading of the options that say what is shown.
 pub(super) const SHOWN: &str = "What to show";
 

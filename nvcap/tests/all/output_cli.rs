@@ -264,6 +264,18 @@ fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
 }
 
 #[test]
+fn short_help_is_a_screen_and_long_help_has_all_options() {
+    let [short, long] = ["-h", "--help"].map(|how| text(&nvcap(&[how]).stdout));
+    assert!(short.lines().count() <= 50, "{short}");
+    for said in ["--doorbell", "Exit status:", "Advanced:"] {
+        assert!(long.contains(said) && !short.contains(said), "{said}");
+    }
+    // That of a command stays as clap makes it.
+    let of_command = text(&nvcap(&["decode", "-h"]).stdout);
+    assert!(of_command.contains("Usage: nvcap decode"), "{of_command}");
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     for args in [
         &["--help"][..],
