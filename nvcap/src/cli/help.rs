@@ -37,7 +37,8 @@ Examples:
 Exit status:
   0  complete: nothing is known to be missing
   1  error: the trace could not be made, or not be written
-  2  usage: the command line is not understood, or its output would replace a file (--force)
+  2  usage: the command line is not understood, asks for nothing (nvcap alone), or its output
+     would replace a file (--force)
   3  something was lost: the ledger says what and how much
   4  no traced process used a GPU
   5  complete, but not all was understood: the ledger says what

@@ -21,6 +21,7 @@ mod logger;
 mod man_pages;
 mod maps;
 mod output_args;
+mod overview;
 mod overwrite;
 mod process_filter;
 mod progress;
@@ -296,6 +297,7 @@ impl Cli {
     /// Runs the command.
     fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            None if std::env::args_os().len() < 2 => overview::run(),
             None => trace_run::run(self.trace),
             Some(Command::Record(args)) => record::run(*args),
             Some(Command::Decode(args)) => decode::run(&args),

@@ -183,7 +183,7 @@ fn a_decoder_has_given_up_what_it_does_not_need() {
 fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
     for (args, status, says) in [
         (
-            vec![],
+            vec!["-q"],
             2,
             "nothing to trace: give a command after -- (nvcap -- ./vadd)",
         ),
@@ -261,6 +261,28 @@ fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
         assert_eq!(out.status.code(), Some(status), "{args:?}: {err}");
         assert!(err.contains(says), "{args:?}: {err}");
     }
+}
+
+/// No trace was complete, so the status is not 0; and nothing was wrong, so standard error is empty.
+#[test]
+fn the_name_alone_says_what_there_is_and_what_to_type() {
+    let out = nvcap(&[]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(out.stderr.is_empty(), "{}", text(&out.stderr));
+    let said = text(&out.stdout);
+    let first = said.lines().next().unwrap();
+    assert!(
+        first.contains("use a GPU") || first.contains("uses a GPU"),
+        "{said}"
+    );
+    assert!(
+        said.contains("\n  nvcap ") || said.contains("\n  sudo nvcap "),
+        "{said}"
+    );
+    assert!(
+        said.lines().last().unwrap().starts_with("nvcap -h "),
+        "{said}"
+    );
 }
 
 #[test]

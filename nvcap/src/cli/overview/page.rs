@@ -1,0 +1,371 @@
+//! The text of `nvcap` without arguments.
+
+use std::fmt::Write as _;
+
+use nvcap_show::output::plural::plural_of;
+use nvcap_show::output::style::{Plain, plain_line};
+
+/// The most processes that are shown.
+const MOST: usize = 20;
+/// The most columns that a user's name takes.
+const MOST_USER: usize = 16;
+
+/// Ways in which nvcap's user may look into a process: the best comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Access {
+    /// By the trap.
+    Trap,
+    /// Without the trap.
+    Observe,
+    /// None.
+    Refused,
+}
+
+/// A process that uses a GPU.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub pid: u32,
+    pub user: String,
+    pub command: String,
+    pub gpus: Vec<u32>,
+    /// It has memory of a GPU mapped: it can submit.
+    pub submits: bool,
+    pub access: Access,
+}
+
+/// The processes that use a GPU, and what nvcap's user may do.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Overview {
+    pub rows: Vec<Row>,
+    /// Count of processes that may not be looked into.
+    pub unknown: usize,
+    /// Message that `/proc` hides processes.
+    pub hides: Option<String>,
+    pub is_root: bool,
+    /// The remedy where a process may not be looked into.
+    pub remedy: &'static str,
+    /// Reason why the trap is refused.
+    pub trap_refused: Option<String>,
+    /// A software GPU is at hand.
+    pub is_checkout: bool,
+}
+
+/// The whole text; lines of the table are cut to `width` columns.
+pub(super) fn page(overview: &Overview, width: Option<usize>) -> String {
+    let mut text = match overview.rows.len() {
+        0 => nobody(overview),
+        _ => table(overview, width),
+    };
+    unknown(overview, &mut text);
+    text.push('\n');
+    match { overview.rows.iter() }.min_by_key(|row| (row.access, !row.submits)) {
+        Some(row) => {
+            let _ = writeln!(text, "For process {}:", row.pid);
+            lines(&mut text, &for_process(row, overview.is_root));
+        }
+        None => {
+            text.push_str("To begin:\n");
+            lines(&mut text, &to_begin(overview));
+        }
+    }
+    text + "\nnvcap -h lists all commands and the options of every day.\n"
+}
+
+/// The line that says that there is no process to show.
+fn nobody(overview: &Overview) -> String {
+    match overview.unknown > 0 || overview.hides.is_some() {
+        true => "No process that you may look into uses a GPU.\n".to_owned(),
+        false => "No process uses a GPU now.\n".to_owned(),
+    }
+}
+
+/// The processes, and the meaning of the words in the column TRACE.
+fn table(overview: &Overview, width: Option<usize>) -> String {
+    let user = |row: &Row| plain_line(&row.user, Some(MOST_USER));
+    let gpus = |row: &Row| {
+        let gpus: Vec<String> = row.gpus.iter().map(u32::to_string).collect();
+        gpus.join(",")
+    };
+    let widest = |least: usize, cell: &dyn Fn(&Row) -> String| {
+        let cells = overview.rows.iter().map(|row| cell(row).chars().count());
+        cells.max().unwrap_or(0).max(least)
+    };
+    let (users, gpu) = (widest(4, &user), widest(3, &gpus));
+    let mut text = "Processes that use a GPU:\n".to_owned();
+    let head = format!(
+        "{:>8}  {:<users$}  {:<gpu$}  TRACE    COMMAND",
+        "PID", "USER", "GPU"
+    );
+    let _ = writeln!(text, "{}", plain_line(&head, width));
+    for row in overview.rows.iter().take(MOST) {
+        let word = match row.access {
+            Access::Trap => "yes",
+            Access::Observe => "observe",
+            Access::Refused if overview.is_root => "no",
+            Access::Refused => "sudo",
+        };
+        let line = format!(
+            "{:>8}  {:<users$}  {:<gpu$}  {word:<7}  {}",
+            row.pid,
+            user(row),
+            gpus(row),
+            row.command
+        );
+        let _ = writeln!(text, "{}", plain_line(&line, width));
+    }
+    if let Some(more @ 1..) = overview.rows.len().checked_sub(MOST) {
+        let _ = writeln!(text, "{:>8}  and {more} more: nvcap top shows all", "");
+    }
+    let any = |access| overview.rows.iter().any(|row| row.access == access);
+    if any(Access::Observe) {
+        let why = overview.trap_refused.as_deref().unwrap_or("unknown");
+        let _ = writeln!(
+            text,
+            "observe: without the trap (nvcap --how observe), which is refused here: {}",
+            Plain(why)
+        );
+    }
+    if any(Access::Refused) && overview.is_root {
+        let _ = writeln!(text, "no: {}", overview.remedy);
+    } else if any(Access::Refused) {
+        text.push_str("sudo: not yours to look into: sudo nvcap -p PID\n");
+    }
+    text
+}
+
+/// Appends how many processes nothing is known of.
+fn unknown(overview: &Overview, text: &mut String) {
+    if overview.unknown > 0 {
+        let others = plural_of(overview.unknown as u64, "process", "processes");
+        let use_one = match overview.unknown {
+            1 => "it uses",
+            _ => "they use",
+        };
+        let next = match overview.is_root {
+            true => overview.remedy,
+            false => "sudo nvcap shows those that do",
+        };
+        let _ = writeln!(
+            text,
+            "{others} may not be looked into, whether or not {use_one} a GPU: {next}"
+        );
+    }
+    if let Some(hides) = &overview.hides {
+        let _ = writeln!(text, "{}", Plain(hides));
+    }
+}
+
+/// Appends commands with what each is for.
+fn lines(text: &mut String, all: &[(String, &str)]) {
+    let width = all.iter().map(|(command, _)| command.len()).max();
+    let width = width.unwrap_or(0);
+    for (command, purpose) in all {
+        let _ = writeln!(text, "  {command:<width$}  {purpose}");
+    }
+}
+
+/// The commands for a process, as this user may give them.
+fn for_process(row: &Row, is_root: bool) -> Vec<(String, &'static str)> {
+    let pid = row.pid;
+    let sudo = |needed: bool| if needed && !is_root { "sudo " } else { "" };
+    let looks = sudo(row.access == Access::Refused);
+    let traps = sudo(row.access != Access::Trap);
+    let (traces, how) = match row.access {
+        Access::Observe => ("", " --how observe"),
+        Access::Trap | Access::Refused => (traps, ""),
+    };
+    vec![
+        (
+            format!("{traces}nvcap{how} -p {pid}"),
+            "what it submits, until Ctrl-C",
+        ),
+        (
+            format!("{looks}nvcap top -p {pid}"),
+            "its rates, channels and kernels on a screen",
+        ),
+        (
+            format!("{traces}nvcap record{how} -p {pid}"),
+            "into a file, for nvcap decode, stats, report",
+        ),
+        (
+            format!("{traps}nvcap stacks -p {pid}"),
+            "where in the program its work comes from",
+        ),
+        (
+            format!("{looks}nvcap dump -p {pid}"),
+            "what it waits for, if it hangs or is slow",
+        ),
+    ]
+}
+
+/// The commands where there is no process.
+fn to_begin(overview: &Overview) -> Vec<(String, &'static str)> {
+    let sudo = if overview.is_root { "" } else { "sudo " };
+    let mut all = vec![
+        (
+            format!("{sudo}nvcap -- ./your-program"),
+            "a program from its beginning",
+        ),
+        (
+            format!("{sudo}nvcap -a"),
+            "waits for processes that will use a GPU",
+        ),
+    ];
+    if !overview.is_root {
+        let observe = "nvcap --how observe -- ./your-program";
+        all.push((observe.to_owned(), "the same program without root or trap"));
+    }
+    all.push((
+        "nvcap doctor".to_owned(),
+        "what this machine allows, and what it lacks",
+    ));
+    if overview.is_checkout {
+        let run = "cargo xtask run".to_owned();
+        all.push((run, "traces the software GPU of this checkout"));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(pid: u32, user: &str, command: &str, access: Access) -> Row {
+        Row {
+            pid,
+            user: user.to_owned(),
+            command: command.to_owned(),
+            gpus: vec![0],
+            submits: true,
+            access,
+        }
+    }
+
+    #[test]
+    fn no_process() {
+        let root = Overview {
+            is_root: true,
+            ..Overview::default()
+        };
+        let text = page(&root, Some(80));
+        assert!(
+            text.starts_with("No process uses a GPU now.\n\nTo begin:\n"),
+            "{text}"
+        );
+        assert!(text.contains("\n  nvcap -- ./your-program  ") && text.contains("nvcap doctor"));
+        assert!(!text.contains("sudo") && !text.contains("cargo"), "{text}");
+        let user = Overview {
+            unknown: 214,
+            is_checkout: true,
+            ..Overview::default()
+        };
+        let text = page(&user, Some(80));
+        for said in [
+            "No process that you may look into uses a GPU.\n",
+            "214 processes may not be looked into, whether or not they use a GPU: sudo nvcap shows those that do\n",
+            "\n  sudo nvcap -- ./your-program  ",
+            "\n  nvcap --how observe -- ./your-program  ",
+            "\n  cargo xtask run  ",
+            "\nnvcap -h ",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+    }
+
+    #[test]
+    fn one_of_ones_own() {
+        let mut overview = Overview {
+            rows: vec![row(4711, "ann", "python train.py", Access::Observe)],
+            trap_refused: Some("it needs root".to_owned()),
+            ..Overview::default()
+        };
+        let text = page(&overview, Some(80));
+        for said in [
+            "     PID  USER  GPU  TRACE    COMMAND\n    4711  ann   0    observe  python train.py\n",
+            "which is refused here: it needs root\n",
+            "\n  nvcap --how observe -p 4711  ",
+            "\n  nvcap top -p 4711  ",
+            "\n  nvcap record --how observe -p 4711  ",
+            "\n  sudo nvcap stacks -p 4711  ",
+            "\n  nvcap dump -p 4711  ",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+        overview.rows[0].access = Access::Trap;
+        overview.is_root = true;
+        let text = page(&overview, Some(80));
+        assert!(
+            text.contains("0    yes      python") && !text.contains("sudo"),
+            "{text}"
+        );
+        assert!(!text.contains("observe"), "{text}");
+    }
+
+    #[test]
+    fn several_of_other_users() {
+        let mut idle = row(7, "bob", "nvidia-smi", Access::Refused);
+        idle.submits = false;
+        let mut big = row(
+            812_345,
+            "a-user-with-a-very-long-name",
+            "train",
+            Access::Refused,
+        );
+        big.gpus = vec![0, 3];
+        let mut overview = Overview {
+            rows: vec![idle, big],
+            ..Overview::default()
+        };
+        let text = page(&overview, None);
+        for said in [
+            "       7  bob               0    sudo     nvidia-smi\n",
+            "  812345  a-user-with-a...  0,3  sudo     train\n",
+            "\nsudo: not yours to look into: sudo nvcap -p PID\n",
+            "\n  sudo nvcap -p 812345  ",
+            "\n  sudo nvcap dump -p 812345  ",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+        overview.is_root = true;
+        overview.remedy = "run nvcap elsewhere";
+        overview.unknown = 1;
+        let text = page(&overview, None);
+        assert!(text.contains("0,3  no       train"), "{text}");
+        let said = "\n1 process may not be looked into, whether or not it uses a GPU: run nvcap elsewhere\n";
+        assert!(text.contains(said), "{text}");
+        assert!(
+            text.contains("\nno: run nvcap elsewhere\n") && !text.contains("  sudo nvcap"),
+            "{text}"
+        );
+        overview.rows = (1..=23)
+            .map(|pid| row(pid, "ann", "x", Access::Trap))
+            .collect();
+        let text = page(&overview, None);
+        assert!(text.contains("and 3 more: nvcap top"), "{text}");
+    }
+
+    #[test]
+    fn long_and_hostile_command_lines() {
+        let long = format!("python {}", "--option ".repeat(100));
+        let hostile = "\x1b[2Jevil\nname\u{202e} \u{fffd}";
+        let overview = Overview {
+            rows: vec![
+                row(1, "ann", &long, Access::Trap),
+                row(2, "b\x07b", hostile, Access::Trap),
+            ],
+            is_root: true,
+            ..Overview::default()
+        };
+        let text = page(&overview, Some(60));
+        let cut = text.lines().nth(2).unwrap();
+        assert!(cut.chars().count() <= 60 && cut.ends_with("..."), "{cut}");
+        assert!(cut.contains("python --option"), "{cut}");
+        let line = text.lines().nth(3).unwrap();
+        assert!(
+            line.contains("b?b") && line.ends_with("?[2Jevil?name? \u{fffd}"),
+            "{line}"
+        );
+        let whole = page(&overview, None);
+        assert!(whole.contains(long.trim_end()), "{whole}");
+    }
+}
