@@ -18,7 +18,7 @@ pub struct Known {
     pub whole_gpu: bool,
     /// Usual causes, where the table has them.
     pub causes: Option<&'static str>,
-    /// What to look at, and what to type.
+    /// Places to look, and commands to type.
     pub look: Option<&'static str>,
 }
 
