@@ -24,7 +24,7 @@ Examples:
   nvcap explain control 20801218      an RM control command
   nvcap explain status 0x57           an RM status
   nvcap explain class 2080            any class that RM can allocate
-  nvcap explain xid 31                an error of the kernel log: meaning, usual causes, what to look at
+  nvcap explain xid 31                an error of the kernel log, and its causes
   nvcap explain xid                   all of them
   nvcap explain filter                the fields of filter expressions (-e)
 
