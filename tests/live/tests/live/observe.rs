@@ -719,14 +719,22 @@ pub fn claimed(options: &[OsString], end: &str) -> Result<Ended> {
     nvcap.end(LIMIT)
 }
 
+/// The entries of which the verdict says that they are missing.
+pub fn missing(ended: &Ended) -> Option<u64> {
+    let (before, _) = ended.stderr.split_once(" entries missing")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
 /// Data beyond the limit is counted: as many entries as the ring has, or more if nvcap came so late that earlier entries
 /// were lost too.
 pub fn memory_is_bounded() -> Result<()> {
     let ended = claimed(&["--how=observe".into()], LEAVE)?;
     ended.expect_code(3)?;
-    let said = ended.stderr.split_once(" entries missing");
-    let count = said.and_then(|(before, _)| before.rsplit(' ').next()?.parse::<u64>().ok());
-    ensure!(count.is_some_and(|n| n >= 1000), "{}", ended.stderr);
+    ensure!(
+        missing(&ended).is_some_and(|n| n >= 1000),
+        "{}",
+        ended.stderr
+    );
     Ok(())
 }
 
