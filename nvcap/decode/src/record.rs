@@ -39,7 +39,7 @@ mod snapshot;
 mod stack;
 mod thread_stack;
 
-pub use fault::{Fault, FaultSource, Near, Notification, Suspect, SuspectKind};
+pub use fault::{Fault, FaultSource, MemoryNear, Near, Notification, Suspect, SuspectKind};
 pub use identity::{Container, Identity, Pod, UsedGpu};
 pub use loss::{Loss, Lost, RecordKind};
 pub use skipped::{Skipped, SkippedWhy};

@@ -305,6 +305,8 @@ impl<'a> Pipeline<'a> {
         let _ = self.model.record(&record);
         if let Record::Fault(f) = &mut record {
             self.decoder.name_suspects(f);
+            let page = f.message.as_ref().and_then(|m| m.access()).map(|a| a.page);
+            f.memory = page.and_then(|page| self.model.memory_near(f.at.pid, page));
         }
         match &record {
             Record::Process(p) => self.lives.note(p),

@@ -51,6 +51,7 @@ fn fault(time_ns: u64, suspects: &[u64]) -> Record {
             status: 0xffff,
         }),
         message: None,
+        memory: None,
         suspects: suspects.iter().map(suspect).collect(),
         only_these: true,
     }))

@@ -8,6 +8,7 @@ use super::{
     process::Target,
     space::{Backing, GpuMap},
 };
+use crate::record::MemoryNear;
 
 impl Model {
     pub(crate) fn uvm(&mut self, call: &Call<'_>) {
@@ -46,7 +47,7 @@ impl Model {
             }
             uvm::UNMAP_EXTERNAL => {
                 if let Some((base, len)) = range() {
-                    self.cut_gpu(space, base, len);
+                    self.free_gpu(space, base, len, call.ioctl.at.time_ns);
                 }
             }
             uvm::FREE => {
@@ -57,11 +58,25 @@ impl Model {
                     .filter(|l| *l != 0)
                     .or_else(|| self.spaces.get(&space)?.at(base).map(|(_, m)| m.len));
                 if let Some(len) = len {
-                    self.cut_gpu(space, base, len);
+                    self.free_gpu(space, base, len, call.ioctl.at.time_ns);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Removes a range that a process frees, and remembers it.
+    fn free_gpu(&mut self, space: Space, base: u64, len: u64, time_ns: u64) {
+        if let Some(addresses) = self.spaces.get_mut(&space) {
+            addresses.note_freed(base, len, time_ns);
+        }
+        self.cut_gpu(space, base, len);
+    }
+
+    /// Returns the memory that a process's GPUs have or had at an address, or nearest to it, as far as its calls were seen.
+    #[must_use]
+    pub fn memory_near(&self, pid: u32, address: u64) -> Option<MemoryNear> {
+        self.spaces.get(&Space::Uvm { pid })?.memory_near(address)
     }
 
     /// The memory of an external range: the call names it, 9 KiB into its argument. If the argument was not captured that

@@ -145,6 +145,7 @@ mod tests {
             token: None,
             notification: None,
             message: None,
+            memory: None,
             suspects,
             only_these: true,
         }

@@ -41,6 +41,18 @@ named! {
     }
 }
 
+/// Memory that the GPU has or had at an address, or nearest to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct MemoryNear {
+    /// Its first address.
+    pub start: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Time at which it was freed, ns; none where the process has it.
+    pub freed_ns: Option<u64>,
+}
+
 /// A word of a kernel's arguments that may be a pointer to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -96,6 +108,9 @@ pub struct Fault {
     pub notification: Option<Notification>,
     /// The message of the kernel log, where it was read.
     pub message: Option<Box<Xid>>,
+    /// Memory of the process at the page that could not be accessed, or nearest to it; no source sets it: the pipeline does, where the driver's
+    /// calls were seen.
+    pub memory: Option<MemoryNear>,
     /// Work that had not ended, of the channel, or of all channels that may be meant.
     pub suspects: Vec<Suspect>,
     /// No other work can have caused it: all rings that may be meant were read, and understood.

@@ -234,6 +234,7 @@ impl Messages {
                 token,
                 notification: None,
                 message: Some(Box::new(p.xid)),
+                memory: None,
                 suspects,
                 only_these,
             }

@@ -292,6 +292,7 @@ fn of_notifiers(pid: u32, code: u32) -> Fault {
         token: None,
         notification: None,
         message: None,
+        memory: None,
         suspects: Vec::new(),
         only_these: true,
     }

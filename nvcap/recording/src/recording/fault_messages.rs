@@ -133,6 +133,7 @@ pub(super) fn record(body: &[u8]) -> Result<Record, NotUnderstood> {
         token: f.token,
         notification: f.notification.map(notification).transpose()?,
         message: f.message.map(|x| Box::new(snapshot::xid(x))),
+        memory: None,
         suspects: suspects.collect::<Result<_, _>>()?,
         only_these: f.only_these,
     })))

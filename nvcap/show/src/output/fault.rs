@@ -10,7 +10,7 @@ use nvcap_decode::hang::{
     xid::{self, Access},
 };
 use nvcap_decode::ledger::{Blame, Ledger};
-use nvcap_decode::record::{ChannelId, Fault, Suspect, SuspectKind};
+use nvcap_decode::record::{ChannelId, Fault, MemoryNear, Suspect, SuspectKind};
 
 use super::kernels;
 use super::plural::plural_of;
@@ -134,6 +134,9 @@ pub(crate) fn line(f: &Fault) -> String {
     text.push_str(&suspects(&all, f.only_these));
     if let Some(access) = f.message.as_ref().and_then(|m| m.access()) {
         let _ = write!(text, "; {access}");
+        if let Some(memory) = &f.memory {
+            let _ = write!(text, ": {}", place(memory, access.page, f.at.time_ns));
+        }
         text.push_str(&near(&f.suspects, access.page));
     }
     if let Some(exception) = f.message.as_ref().and_then(|m| m.exception()) {
@@ -143,6 +146,28 @@ pub(crate) fn line(f: &Fault) -> String {
         let _ = write!(text, "; kernel log: {}", Plain(&message.text));
     }
     text
+}
+
+/// The place of a page in memory that the process has or had, or beside it: `8.0 GiB behind 4.0 MiB at 0x7f1002800000`.
+fn place(memory: &MemoryNear, page: u64, now: u64) -> String {
+    let size = units::Bytes(memory.bytes as f64);
+    let there = format!("{size} at {:#x}", memory.start);
+    let end = memory.start.saturating_add(memory.bytes);
+    match memory.freed_ns {
+        Some(at) => {
+            let ago = units::Nanoseconds(now.saturating_sub(at));
+            format!("in {there}, freed {ago} before")
+        }
+        None if page < memory.start => {
+            format!(
+                "{} before {there}",
+                units::Bytes((memory.start - page) as f64)
+            )
+        }
+        None if page < end => format!("in {there}"),
+        None if page == end => format!("just behind {there}"),
+        None => format!("{} behind {there}", units::Bytes((page - end) as f64)),
+    }
 }
 
 /// The argument that points nearest to a page, where one suspect alone has one.
@@ -206,6 +231,7 @@ pub(super) fn members(f: &Fault) -> Vec<(&'static str, Value)> {
             "access",
             access_json(f.message.as_ref().and_then(|m| m.access()).as_ref()),
         ),
+        ("memory", json!(f.memory)),
         (
             "exception",
             f.message.as_ref().and_then(|m| m.exception()).into(),
@@ -280,12 +306,35 @@ mod tests {
             token: Some(0xb),
             notification: None,
             message: None,
+            memory: None,
             suspects,
             only_these,
         };
         let mut ledger = Ledger::new();
         ledger.record(&Record::Fault(Box::new(fault)));
         verdict(&ledger)
+    }
+
+    #[test]
+    fn the_place_of_a_page_is_said() {
+        let memory = |freed_ns| MemoryNear {
+            start: 0x40_0000,
+            bytes: 0x40_0000,
+            freed_ns,
+        };
+        for (page, freed_ns, wanted) in [
+            (0x50_0000, None, "in 4.0 MiB at 0x400000"),
+            (0x80_0000, None, "just behind 4.0 MiB at 0x400000"),
+            (0x80_1000, None, "4.0 KiB behind 4.0 MiB at 0x400000"),
+            (0x20_0000, None, "2.0 MiB before 4.0 MiB at 0x400000"),
+            (
+                0x50_0000,
+                Some(3_000_000),
+                "in 4.0 MiB at 0x400000, freed 2.00 ms before",
+            ),
+        ] {
+            assert_eq!(place(&memory(freed_ns), page, 5_000_000), wanted);
+        }
     }
 
     #[test]

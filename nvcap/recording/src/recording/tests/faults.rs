@@ -40,6 +40,7 @@ pub(super) fn all() -> Vec<Record> {
             text: "MMU Fault".into(),
             ..Xid::default()
         })),
+        memory: None,
         suspects: vec![
             suspect(SuspectKind::Kernel, Some(0x7f00_0000_1000)),
             suspect(SuspectKind::Copy, None),
