@@ -19,6 +19,8 @@ const WAIT: Duration = Duration::from_millis(300);
 const SAME: Duration = Duration::from_secs(5);
 /// Number of the messages about exceptions of an SM.
 const EXCEPTION: u32 = 13;
+/// Number of the messages about a process that the driver has stopped for its own error.
+const RESET: u32 = 43;
 /// Time between an exception's first message and that which names the process; 5 ms were seen.
 const EXCEPTION_NS: u64 = 100_000_000;
 /// The most messages that are kept until then: each SM may write some.
@@ -55,7 +57,8 @@ struct Exceptions {
 }
 
 impl Exceptions {
-    /// Keeps a message that names nobody, and returns any other, with the text of those that the driver wrote before it about the same GPU.
+    /// Keeps a message that names nobody, and returns any other; with one about a process's exception the text of those that the driver wrote
+    /// before it about the same GPU.
     fn joined(&mut self, mut xid: Xid) -> Option<Xid> {
         let oldest = xid.time_ns.saturating_sub(EXCEPTION_NS);
         self.waiting.retain(|w| w.time_ns >= oldest);
@@ -64,6 +67,10 @@ impl Exceptions {
                 self.waiting.push(xid);
             }
             return None;
+        }
+        // The driver writes 43 in place of 13 where it has handled the exception itself, as that of a stack that overflows.
+        if xid.pid.is_none() || !matches!(xid.code, EXCEPTION | RESET) {
+            return Some(xid);
         }
         let mut texts: Vec<String> = { self.waiting.extract_if(.., |w| w.pci == xid.pci) }
             .map(|w| w.text)

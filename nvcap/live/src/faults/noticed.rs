@@ -151,6 +151,10 @@ fn nearest(args: &[u8], address: u64) -> Option<Near> {
             value: u64::from_le_bytes(word.try_into().ok()?),
         })
     });
+    // A null pointer, or an index from one: any number is near.
+    if address <= FAR {
+        return None;
+    }
     let distance = |near: &Near| near.value.abs_diff(address);
     let mut all: Vec<Near> = words
         .filter(|near| near.value >= LEAST && distance(near) <= FAR)
@@ -177,6 +181,8 @@ mod tests {
         assert_eq!(of(&[a, b, 7], b + 0x1000), Some((8, b)));
         assert_eq!(of(&[a, b, 7], a - 0x1000), Some((0, a)));
         assert_eq!(of(&[7, u64::MAX, 0], b), None);
+        assert_eq!(of(&[0, 1_000_000], 0), None);
+        assert_eq!(of(&[0x1_0000, 7], 0x1_0000), None);
         // Beyond both, and between them.
         assert_eq!(of(&[a, b], b + (1 << 30)), None);
         assert_eq!(of(&[a, b], a + 0x1f_0000), None);

@@ -96,6 +96,10 @@ struct State {
     claim: Claim,
     /// The output stays in its file, also where that has gone: a recording, whose end tells it.
     stays: bool,
+    /// Bytes that all handles wrote; none where it is no regular file, or was inherited.
+    written: Option<u64>,
+    /// Another program has written to it, or has cut it.
+    spoiled: bool,
     /// The path that was asked for.
     asked: PathBuf,
     place: Place,
@@ -257,6 +261,8 @@ impl Named {
                 start,
                 claim,
                 stays: claim == Claim::Recording,
+                written: (kind.is_file() && start != Start::Going).then_some(0),
+                spoiled: false,
                 asked: asked.to_owned(),
                 place: Place::of(path, &meta),
                 moved: None,
@@ -297,31 +303,44 @@ impl Named {
         Ok(())
     }
 
-    /// Tells whether another program has written to the file, or has cut it: its length is no longer that of what was written.
-    pub(crate) fn has_other_length(&self, written: u64) -> bool {
-        self.file.metadata().is_ok_and(|m| m.len() != written)
+    /// Takes note of bytes that were written to a regular file, or of its length where it was cut back.
+    pub(crate) fn note(&self, length: impl FnOnce(u64) -> u64) {
+        let mut state = self.state();
+        state.written = state.written.map(length);
     }
 
-    /// Moves the output to another file, with all that was written, where the file has no name any more: another program has replaced or
-    /// removed it. A recording stays where it is, and is lost, which its end tells.
+    /// Tells whether another program has written to the file, or has cut it: its length is not that of what all handles wrote. From then on
+    /// nothing may be written.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        let length = self.file.metadata().ok().map(|m| m.len());
+        let mut state = self.state();
+        state.spoiled |= state.written.zip(length).is_some_and(|(w, l)| w != l);
+        state.spoiled
+    }
+
+    /// Moves the output to a new file, with all that was written, where the file has gone: another program has replaced or removed it. A
+    /// recording stays where it is, and is lost, which its end tells. False where nothing was moved.
     ///
     /// # Errors
-    /// When the other file cannot be made or has no room.
-    pub(crate) fn save(&mut self) -> io::Result<()> {
-        if !self.file.metadata().is_ok_and(|m| m.nlink() == 0) {
-            return Ok(());
-        }
-        let asked = {
+    /// When no file can be made or has no room: then nothing is left of it.
+    pub(crate) fn save(&mut self) -> io::Result<bool> {
+        let has_no_name = self.file.metadata().is_ok_and(|m| m.nlink() == 0);
+        let (asked, is_lost) = {
             let state = self.state();
-            if state.stays {
-                return Ok(());
-            }
-            state.asked.clone()
+            let is_lost = has_no_name && !state.stays && !state.place.is_there();
+            (state.asked.clone(), is_lost)
         };
-        let mut other = Self::unused(&asked, false)?;
-        other.begin()?;
+        if !is_lost {
+            return Ok(false);
+        }
+        let other = Self::created_beside(&asked)?;
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        io::copy(&mut File::open(own)?, &mut other.file)?;
+        if let Err(e) = File::open(own).and_then(|mut own| io::copy(&mut own, &mut &other.file)) {
+            // Dropped empty, it is removed.
+            let _ = other.file.set_len(0);
+            return Err(e);
+        }
+        other.state().start = Start::Going;
         tell(format_args!(
             "another program has replaced or removed {} meanwhile: what nvcap writes is in {}",
             self.path().display(),
@@ -332,7 +351,22 @@ impl Named {
         state.moved = Some(other.file.try_clone()?);
         self.file = other.file.try_clone()?;
         self.has_moved = true;
-        Ok(())
+        Ok(true)
+    }
+
+    /// Makes a new file of this name, or of the first one with a number that can be made: what is there is not touched, whatever it is.
+    fn created_beside(asked: &Path) -> io::Result<Self> {
+        let mut failed = match Self::created(asked, Claim::Unused) {
+            Err(e) => e,
+            created => return created,
+        };
+        for number in 2..=NUMBERS {
+            match Self::created(&numbered(asked, number), Claim::Unused) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => failed = e,
+                created => return created,
+            }
+        }
+        Err(failed)
     }
 
     /// A second handle of the same file: both write at one common position.

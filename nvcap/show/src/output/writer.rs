@@ -22,6 +22,9 @@ const BUFFER: usize = 256 * 1024;
 /// Time for which an object for a pipe is buffered while others come: whoever reads the pipe sees it soon.
 const SOON: Duration = Duration::from_millis(20);
 
+/// Time between two attempts to save an output whose file has gone.
+const AGAIN: Duration = Duration::from_secs(2);
+
 enum Target {
     Standard(Standard),
     File {
@@ -46,6 +49,10 @@ pub struct Output {
     /// Time at which the buffer was last written, if it goes to a standard stream.
     written: Option<Instant>,
     unshown: u64,
+    /// Objects that were written.
+    shown: u64,
+    /// The file has gone and what was written could not be saved: the time of the last attempt.
+    unsaved: Option<Instant>,
     told: bool,
     /// Error because of which the last objects could not be written.
     refused: Option<io::Error>,
@@ -152,6 +159,8 @@ impl Output {
             line_buffered: false,
             written: None,
             unshown: 0,
+            shown: 0,
+            unsaved: None,
             told: false,
             refused: None,
         }
@@ -212,10 +221,11 @@ impl Output {
         self.refused.take().map_or(Ok(()), Err)
     }
 
-    /// Objects given up because they could not be written.
+    /// Objects given up because they could not be written, or because the file that has them has gone.
     #[must_use]
     pub fn unshown(&self) -> u64 {
-        self.unshown
+        let lost = self.unsaved.map_or(0, |_| self.shown);
+        self.unshown + lost
     }
 
     /// Tells whether the place has whole objects alone, also after some were refused.
@@ -239,7 +249,7 @@ impl Output {
     /// # Errors
     /// As [`Output::end_object`].
     pub fn flush(&mut self) -> io::Result<()> {
-        self.save()?;
+        self.save();
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -250,20 +260,31 @@ impl Output {
         result
     }
 
-    /// Moves what was written to another file where the file has been replaced or removed.
-    fn save(&mut self) -> io::Result<()> {
-        let Target::File { named, path } = &mut self.target else {
-            return Ok(());
-        };
+    /// Moves what was written to another file where the file has been replaced or removed. Where that fails it is tried again later.
+    fn save(&mut self) {
         // Nothing was written yet: `Named::begin` looks before.
-        if self.whole.is_none_or(|whole| whole == 0) {
-            return Ok(());
+        let has_content = self.whole.is_some_and(|whole| whole > 0);
+        if !has_content || self.unsaved.is_some_and(|at| at.elapsed() < AGAIN) {
+            return;
         }
-        if let Err(e) = named.save() {
-            return self.give_up(0, e);
+        let Target::File { named, path } = &mut self.target else {
+            return;
+        };
+        match named.save() {
+            Ok(_) => {
+                *path = named.path();
+                self.unsaved = None;
+            }
+            Err(e) => {
+                if self.unsaved.is_none() {
+                    tell(format_args!(
+                        "another program has replaced or removed {}, and what was written cannot be saved: {e}; it is tried again, and counted as lost until then",
+                        path.display()
+                    ));
+                }
+                self.unsaved = Some(Instant::now());
+            }
         }
-        *path = named.path();
-        Ok(())
     }
 
     fn write_buffer(&mut self) -> io::Result<()> {
@@ -273,13 +294,9 @@ impl Output {
             }
             *path = named.path();
             // What another program has put there would be written over, or would stand among zeros.
-            if self
-                .whole
-                .is_some_and(|whole| named.has_other_length(whole))
-            {
+            if named.is_spoiled() {
                 self.unshown += self.ends.len() as u64;
                 self.whole = None;
-                self.torn = true;
                 let e = io::Error::other("another program writes to it, too; name another file");
                 return Err(self.describe(e));
             }
@@ -294,8 +311,12 @@ impl Output {
         let buffer = std::mem::take(&mut self.buffer);
         let (written, error) = self.write_some(&buffer);
         self.buffer = buffer;
+        if let Target::File { named, .. } = &self.target {
+            named.note(|all| all + written as u64);
+        }
         match error {
             None => {
+                self.shown += self.ends.len() as u64;
                 if let Some(whole) = &mut self.whole {
                     *whole += written as u64;
                 }
@@ -342,6 +363,7 @@ impl Output {
     /// Handles a failed write of which the first `written` bytes of the buffer were taken.
     fn give_up(&mut self, written: usize, error: io::Error) -> io::Result<()> {
         let safe = self.ends.partition_point(|end| *end <= written);
+        self.shown += safe as u64;
         let whole_bytes = safe.checked_sub(1).map_or(0, |i| self.ends[i]);
         self.unshown += (self.ends.len() - safe) as u64;
         match (&mut self.target, &mut self.whole) {
@@ -353,6 +375,9 @@ impl Output {
                     .set_len(end)
                     .and_then(|()| named.file.seek(io::SeekFrom::Start(end)));
                 self.torn = cut.is_err();
+                if cut.is_ok() {
+                    named.note(|_| end);
+                }
             }
             _ => self.torn |= written > whole_bytes,
         }
@@ -404,6 +429,8 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
+        // The last attempt, if the file has gone.
+        self.unsaved = self.unsaved.and_then(|at| at.checked_sub(AGAIN));
         // A caller that wants the error flushes before.
         let _ = self.flush();
     }

@@ -39,8 +39,13 @@ impl Xid {
     #[must_use]
     pub fn access(&self) -> Option<Access> {
         let (before, after) = self.text.split_once(" faulted @ ")?;
-        let (number, after) = after.split_once(". ").unwrap_or((after, ""));
-        let digits = number.trim().strip_prefix("0x")?.replace('_', "");
+        // Behind a semicolon is the next message about the same fault.
+        let after = after.split(';').next()?;
+        let is_digit = |c: char| c.is_ascii_hexdigit() || c == '_';
+        let number = after.strip_prefix("0x")?;
+        let (number, after) =
+            number.split_at(number.find(|c| !is_digit(c)).unwrap_or(number.len()));
+        let digits = number.replace('_', "");
         let mut words = after.split_whitespace();
         let reason = words.find_map(|w| w.strip_prefix("FAULT_"));
         let kind = words.find_map(|w| w.strip_prefix("ACCESS_TYPE_"));
@@ -167,6 +172,16 @@ mod tests {
         ] {
             assert_eq!(said(text).as_deref(), Some(wanted));
         }
+        let twice = "ENGINE X faulted @ 0x0_00002000. Fault is of type FAULT_PTE ACCESS_TYPE_READ; ENGINE X faulted @ 0x0_00003000. Fault";
+        assert_eq!(
+            said(twice).as_deref(),
+            Some("a read of the page at 0x2000, where nothing is mapped")
+        );
+        let stopped = "ENGINE X faulted @ 0x0_00002000.";
+        assert_eq!(
+            said(stopped).as_deref(),
+            Some("an access to the page at 0x2000")
+        );
         for none in [
             "",
             "faulted @ 0x10",
