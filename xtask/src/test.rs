@@ -80,7 +80,8 @@ pub fn run(options: Options) -> Result<()> {
     report.close()
 }
 
-fn is_nightly() -> bool {
+/// Tells whether this is the nightly form of the gate.
+pub fn is_nightly() -> bool {
     env::var_os(NIGHTLY).is_some()
 }
 

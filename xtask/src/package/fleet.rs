@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use super::deploy;
-use crate::{install, paths, python, report::Report, shell::Cmd};
+use crate::{install, paths, python, report::Report, shell::Cmd, test};
 
 const HOSTS: &str = "three hosts, scraped by Prometheus";
 const SCALE: &str = "scrapes of many hosts";
@@ -14,8 +14,17 @@ const COLLECTOR: &str = "metrics sent to a collector";
 const MANY: &str = "more processes than have series";
 const TABLES: &str = "tables of many hosts";
 
-/// Options of the measurement in the gate: docs/scale.md has the long form.
-const SHORT: [&str; 6] = ["--hosts", "500", "--interval", "5", "--seconds", "15"];
+/// Options of the measurement: in the gate, and in its nightly form. docs/scale.md has a longer one.
+fn scale() -> [&'static str; 6] {
+    let hosts = if test::is_nightly() { "500" } else { "100" };
+    ["--hosts", hosts, "--interval", "5", "--seconds", "15"]
+}
+
+/// Options of the test with more processes than have series of their own (1,000): in the gate, and in its nightly form.
+fn many() -> [&'static str; 2] {
+    let processes = if test::is_nightly() { "2000" } else { "1200" };
+    ["--processes", processes]
+}
 
 /// Runs the tests. `program`: nvcap as it was built, with the software GPU beside it.
 pub fn check(report: &mut Report, program: &Path) -> Result<()> {
@@ -34,7 +43,7 @@ pub fn check(report: &mut Report, program: &Path) -> Result<()> {
         match python::collector() {
             Ok(python) => {
                 report.step(COLLECTOR, &call(python.clone(), "collector.py"))?;
-                report.step(MANY, &call(python, "many.py"))?;
+                report.step(MANY, &call(python, "many.py").args(many()))?;
             }
             Err(error) => {
                 for name in [COLLECTOR, MANY] {
@@ -46,7 +55,7 @@ pub fn check(report: &mut Report, program: &Path) -> Result<()> {
             Ok(prometheus) => {
                 let call = |script| call("python3".into(), script).arg(&prometheus);
                 report.step(HOSTS, &call("fleet.py"))?;
-                report.step(SCALE, &call("scale.py").args(SHORT))?;
+                report.step(SCALE, &call("scale.py").args(scale()))?;
             }
             Err(error) => {
                 for name in [HOSTS, SCALE] {
