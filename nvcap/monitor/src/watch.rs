@@ -3,14 +3,20 @@
 //! Once a second GP_GET and GP_PUT of every known channel are read, 8 bytes each; no breakpoint, no BPF, no stop. Only where
 //! nothing has moved for a while a look is taken ([`crate::dump`]), which tells whether there is unfinished work, and another
 //! one when the time is over. Nothing moved between the two, and there is work: a hang.
+//!
+//! Beside that the channels' error notifiers are read, and the kernel's log: an error is looked at at once ([`errors`]).
+
+mod errors;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::dump::{self, DumpOptions, Refused, xids::Xids};
+use errors::{Log, Notifiers, Told};
 use nvcap_decode::hang::{self, Progress, Report, State};
 use nvcap_decode::record::Xid;
+use nvcap_process::exit_hold::ExitHold;
 use nvcap_process::host::{choice::Whom, gpu_processes};
 use nvcap_process::procfs::{
     self,
@@ -29,8 +35,8 @@ const FIRST: u32 = 8;
 pub enum Cause {
     /// Nothing moved for the time that was asked for, and there is work.
     Hang,
-    /// The driver wrote an Xid message about the process.
-    Xid,
+    /// The driver has stopped a channel of the process, or has written an Xid message about it.
+    Error,
 }
 
 /// A process that hangs or has failed.
@@ -40,12 +46,16 @@ pub struct Finding {
     pub pid: u32,
     /// Reason why the look is worth keeping.
     pub cause: Cause,
-    /// The first of the messages that are new.
+    /// The number of the error.
+    pub code: Option<u32>,
+    /// The kernel log's message about it; of an exception of an SM with those before it that name no process.
     pub xid: Option<Xid>,
-    /// The look at it.
+    /// The look at it; without the process where it had ended before.
     pub report: Report,
     /// Progress since the look before, if there was one.
     pub moved: Option<Progress>,
+    /// Holds the process's end while this lives, for a limited time.
+    pub hold: Option<ExitHold>,
 }
 
 /// Times at which one process is to be looked at.
@@ -93,6 +103,7 @@ struct Watched {
     before: Option<(Instant, Report)>,
     /// True if it was told that it hangs; it has not moved since.
     told: bool,
+    notifiers: Notifiers,
 }
 
 impl Watched {
@@ -125,21 +136,27 @@ fn has_work(report: &Report) -> bool {
 #[derive(Debug)]
 pub struct Watch {
     whom: Whom,
-    limit: Duration,
+    /// The time without movement that makes a hang; none where no hang is waited for.
+    limit: Option<Duration>,
     options: DumpOptions,
     /// Options of looks that nobody sees: without stacks, which take most of a look's time.
     quick: DumpOptions,
     processes: BTreeMap<u32, Watched>,
     searched: Option<Instant>,
-    xids: Option<Xids>,
+    log: Log,
+    /// Errors that were told a short time ago.
+    told: Told,
 }
 
 impl Watch {
-    /// Begins one. `xids` is the kernel log, where it can be read: what it has already is passed over.
-    pub fn new(whom: Whom, limit: Duration, options: DumpOptions, mut xids: Option<Xids>) -> Self {
-        if let Some(xids) = &mut xids {
-            xids.take();
-        }
+    /// Begins one: `limit` is the time without movement that makes a hang, none where errors alone are waited for; `xids` is the kernel log,
+    /// where it can be read: what it has already is passed over.
+    pub fn new(
+        whom: Whom,
+        limit: Option<Duration>,
+        options: DumpOptions,
+        xids: Option<Xids>,
+    ) -> Self {
         Self {
             whom,
             limit,
@@ -150,7 +167,8 @@ impl Watch {
             options,
             processes: BTreeMap::new(),
             searched: None,
-            xids,
+            log: Log::new(xids),
+            told: Told::default(),
         }
     }
 
@@ -171,22 +189,30 @@ impl Watch {
         }
     }
 
+    /// Waits until the kernel logs something, at most for `pause`.
+    pub fn wait(&self, pause: Duration) {
+        self.log.wait(pause);
+    }
+
     /// One round: reads the channels, looks where it is due.
     ///
     /// # Errors
     /// When a process that was named may not be read.
     pub fn round(&mut self, now: Instant) -> Result<Vec<Finding>, (u32, io::Error)> {
-        if self
-            .searched
-            .is_none_or(|s| now.duration_since(s) >= SEARCH)
-        {
+        let messages = self.log.take();
+        let is_due = |s: Instant| now.duration_since(s) >= SEARCH;
+        let mut named = messages.iter().filter_map(Xid::process);
+        // A process that has an error may be new.
+        if self.searched.is_none_or(is_due) || named.any(|pid| !self.processes.contains_key(&pid)) {
             self.search(now)?;
             self.searched = Some(now);
         }
-        let mut findings = self.failed();
-        let pids: Vec<u32> = self.processes.keys().copied().collect();
-        for pid in pids {
-            findings.extend(self.look_if_due(pid, now));
+        let mut findings = self.failed(&messages, now);
+        if self.limit.is_some() {
+            let pids: Vec<u32> = self.processes.keys().copied().collect();
+            for pid in pids {
+                findings.extend(self.look_if_due(pid, now));
+            }
         }
         Ok(findings)
     }
@@ -194,6 +220,10 @@ impl Watch {
     /// Looks for processes that are not watched yet; forgets those that have ended.
     fn search(&mut self, now: Instant) -> Result<(), (u32, io::Error)> {
         self.processes.retain(|pid, _| !procfs::has_ended(*pid));
+        for (pid, watched) in &mut self.processes {
+            watched.notifiers.find(*pid, &watched.memory);
+        }
+        let is_first = self.searched.is_none();
         let pids = match &self.whom {
             Whom::Named(pids) => pids.clone(),
             Whom::All(choice, root) => gpu_processes().chosen(choice, root).mapped().collect(),
@@ -217,39 +247,20 @@ impl Watch {
             let mut watched = Watched {
                 memory,
                 channels: Vec::new(),
-                pace: Pace::new(self.limit, now),
+                pace: Pace::new(self.limit.unwrap_or(Duration::MAX), now),
                 before: None,
                 told: false,
+                notifiers: Notifiers::default(),
             };
             watched.take_channels(&report);
+            watched.notifiers.find(pid, &watched.memory);
+            if is_first {
+                // What happened before the watch is none of its findings.
+                watched.notifiers.new_errors(&watched.memory);
+            }
             self.processes.insert(pid, watched);
         }
         Ok(())
-    }
-
-    /// Processes that the kernel log has new messages about.
-    fn failed(&mut self) -> Vec<Finding> {
-        let new = self.xids.as_mut().map(Xids::take).unwrap_or_default();
-        if new.is_empty() {
-            return Vec::new();
-        }
-        let mut findings = Vec::new();
-        for (pid, watched) in &mut self.processes {
-            let report = dump::look(&[*pid], &self.options).report;
-            let mut about = report.processes.iter().flat_map(|p| &p.xids);
-            let newest = new.iter().map(|x| x.time_ns).min().unwrap_or(u64::MAX);
-            if let Some(xid) = about.find(|x| x.time_ns >= newest) {
-                watched.told = true;
-                findings.push(Finding {
-                    pid: *pid,
-                    cause: Cause::Xid,
-                    xid: Some(xid.clone()),
-                    report,
-                    moved: None,
-                });
-            }
-        }
-        findings
     }
 
     fn look_if_due(&mut self, pid: u32, now: Instant) -> Option<Finding> {
@@ -293,9 +304,11 @@ impl Watch {
         watched.told.then_some(Finding {
             pid,
             cause: Cause::Hang,
+            code: None,
             xid: None,
             report,
             moved: Some(moved),
+            hold: None,
         })
     }
 }
@@ -336,7 +349,7 @@ mod tests {
         };
         let mut watch = Watch::new(
             Whom::Named(vec![child.id()]),
-            Duration::from_secs(1),
+            Some(Duration::from_secs(1)),
             options,
             None,
         );

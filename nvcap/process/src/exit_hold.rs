@@ -1,10 +1,11 @@
-//! Holds the end of the command that nvcap started for a moment, so that what is searched for in its memory is still there: a
-//! vector addition ends a millisecond after its only launch.
+//! Holds the end of a process for a moment, so that what is searched for in its memory is still there: a vector addition ends a
+//! millisecond after its only launch, and many a program ends as soon as it learns of an error.
 //!
-//! A thread of its own is the command's tracer (ptrace), so that the command's signals wait for nothing else. The children
-//! of the command are not traced. When the thread ends, or nvcap, the kernel lets the command go on.
+//! A thread of its own is the process's tracer (ptrace), so that the process's signals wait for nothing else. Its children
+//! are not traced. When the thread ends, or nvcap, the kernel lets the process go on.
 
 use std::{
+    io,
     sync::{
         Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +17,7 @@ use std::{
 
 use super::exit_stop::{self, ExitStops, Stop};
 
-/// Longest time for which an end is held.
+/// Longest time for which the end of nvcap's own command is held.
 pub const LONGEST: Duration = Duration::from_millis(250);
 /// Time between two looks of the thread whether it is still needed, ms.
 const LOOK_MS: i32 = 500;
@@ -40,6 +41,34 @@ pub struct ExitHold {
 impl ExitHold {
     /// For the command that waits to be let go; `None` where it cannot be traced.
     pub fn of(pid: u32) -> Option<Self> {
+        match Self::begin(pid, LONGEST, ExitStops::seize_child) {
+            Ok(hold) => Some(hold),
+            Err(e) => {
+                log::info!("the command's end is not held for names: {e}");
+                None
+            }
+        }
+    }
+
+    /// For a process that runs, and is not nvcap's own: its end is held for `longest`, or until this is dropped. SIGCHLD must be blocked
+    /// ([`exit_stop::block_sigchld`]).
+    ///
+    /// # Errors
+    /// EPERM where it is traced already (by a debugger, strace), may not be traced, or is ending.
+    pub fn of_running(pid: u32, longest: Duration) -> io::Result<Self> {
+        Self::begin(pid, longest, |stops, pid| {
+            let first = stops.seize(pid);
+            stops.seize_rest(pid);
+            // Its first thread may have ended, and others go on.
+            if stops.is_empty() { first } else { Ok(()) }
+        })
+    }
+
+    fn begin(
+        pid: u32,
+        longest: Duration,
+        seize: impl FnOnce(&mut ExitStops, u32) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
         let state = Arc::new(State::default());
         let (to, seized) = mpsc::channel();
         let theirs = state.clone();
@@ -47,31 +76,24 @@ impl ExitHold {
             .name("nvcap-exit".into())
             .spawn(move || {
                 let mut stops = ExitStops::new(false);
-                let outcome = stops.seize_child(pid);
+                let outcome = seize(&mut stops, pid);
                 let went_well = outcome.is_ok();
                 let _ = to.send(outcome);
                 if went_well {
-                    watch(&mut stops, pid, &theirs);
+                    watch(&mut stops, pid, longest, &theirs);
                 }
                 stops.abandon();
-            })
-            .ok()?;
-        match seized.recv() {
-            Ok(Ok(())) => Some(Self { state }),
-            Ok(Err(e)) => {
-                log::info!("the command's end is not held for names: {e}");
-                None
-            }
-            Err(_) => None,
-        }
+            })?;
+        seized.recv().unwrap_or_else(|e| Err(io::Error::other(e)))?;
+        Ok(Self { state })
     }
 
-    /// Tells whether the command stands at its end and waits.
+    /// Tells whether the process stands at its end and waits.
     pub fn is_ending(&self) -> bool {
         self.state.ending.load(Ordering::SeqCst)
     }
 
-    /// Lets the command end.
+    /// Lets the process end.
     pub(crate) fn release(&self) {
         if let Ok(mut released) = self.state.released.lock() {
             *released = true;
@@ -87,9 +109,9 @@ impl Drop for ExitHold {
     }
 }
 
-/// Lets the command go on at every stop; at its end when it is released.
-fn watch(stops: &mut ExitStops, pid: u32, state: &State) {
-    while stops.has(pid) && !state.over.load(Ordering::SeqCst) {
+/// Lets the process go on at every stop; at its end when it is released.
+fn watch(stops: &mut ExitStops, pid: u32, longest: Duration, state: &State) {
+    while !stops.is_empty() && !state.over.load(Ordering::SeqCst) {
         if let Some(fd) = stops.wake() {
             let mut poll = libc::pollfd {
                 fd,
@@ -107,10 +129,65 @@ fn watch(stops: &mut ExitStops, pid: u32, state: &State) {
             if ends && exit_stop::stands_still(pid, stopped.tid) {
                 state.ending.store(true, Ordering::SeqCst);
                 if let Ok(released) = state.released.lock() {
-                    let _ = state.changed.wait_timeout_while(released, LONGEST, |r| !*r);
+                    let _ = state.changed.wait_timeout_while(released, longest, |r| !*r);
                 }
             }
             stops.resume(stopped);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::{self, mem::Memory};
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
+
+    const GUARD: Duration = Duration::from_secs(60);
+
+    /// Its memory is there until it is released, and its status is its own.
+    #[test]
+    fn the_end_of_a_running_process_is_held() {
+        // Two lines of input: it says the first one, and ends with the second one.
+        let script = "echo runs; read a; echo $a; read b; exit 7";
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut to, mut from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut said = [0; 5];
+        from.read_exact(&mut said).unwrap();
+        let pid = child.id();
+        let hold = ExitHold::of_running(pid, GUARD).unwrap();
+        to.write_all(b"goes\n").unwrap();
+        from.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"goes\n");
+        to.write_all(b"ends\n").unwrap();
+        let begun = Instant::now();
+        while !hold.is_ending() {
+            assert!(begun.elapsed() < GUARD, "guard: it does not end");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!procfs::has_ended(pid) && Memory::open(pid).is_ok());
+        assert!(child.try_wait().unwrap().is_none());
+        drop(hold);
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+    }
+
+    /// One that is traced already, or has ended, is not held.
+    #[test]
+    fn others_are_not_held() {
+        let mut child = nvcap_waiting::Sleeper::start();
+        let pid = child.id();
+        let first = ExitHold::of_running(pid, GUARD).unwrap();
+        let again = ExitHold::of_running(pid, GUARD).unwrap_err();
+        assert_eq!(again.raw_os_error(), Some(libc::EPERM));
+        drop(first);
+        child.end();
+        assert!(ExitHold::of_running(pid, GUARD).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Stops of the processes that nvcap started, by ptrace: at a process's end, so that its memory can be read once more
+//! Stops of processes, mostly of those that nvcap started, by ptrace: at a process's end, so that its memory can be read once more
 //! while nothing moves in it; at its birth and at an exec, so that none is missed.
 //!
 //! PTRACE_SEIZE of one's own child, with PTRACE_O_TRACEEXIT, needs no right. A stopped process waits until
@@ -149,6 +149,11 @@ impl ExitStops {
     /// Tells whether the process is seized.
     pub fn has(&self, pid: u32) -> bool {
         self.seized.contains_key(&pid)
+    }
+
+    /// Tells whether no thread is seized.
+    pub fn is_empty(&self) -> bool {
+        self.seized.is_empty()
     }
 
     /// Becomes readable when something may have stopped.

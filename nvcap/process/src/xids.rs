@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::RawFd;
 
 use nvcap_decode::record::Xid;
 
@@ -10,6 +11,15 @@ use crate::procfs::{self, kernel_log::KernelLog};
 
 /// Lines of a form that is not known which are kept.
 const MOST_UNREAD: usize = 4;
+
+/// Number of the messages about exceptions of an SM.
+const EXCEPTION: u32 = 13;
+/// Number of the messages about a process that the driver has stopped for its own error.
+const RESET: u32 = 43;
+/// Time between an exception's first message and that which names the process; 5 ms were seen.
+const EXCEPTION_NS: u64 = 100_000_000;
+/// The most messages that are kept until then: each SM may write some.
+const EXCEPTIONS: usize = 16;
 
 /// The kernel log's Xid messages.
 #[derive(Debug)]
@@ -48,6 +58,11 @@ impl Xids {
         }
     }
 
+    /// Becomes readable when the kernel has logged something.
+    pub fn wake(&self) -> RawFd {
+        self.log.wake()
+    }
+
     /// The messages since the last call.
     pub fn take(&mut self) -> Vec<Xid> {
         let mut all = Vec::new();
@@ -72,6 +87,37 @@ impl Xids {
         all.map(|line| {
             format!("a line of the kernel log about an Xid has a form that is not known: {line}")
         })
+    }
+}
+
+/// Messages about exceptions of an SM, which name no process: the driver writes them before the one that does.
+#[derive(Debug, Default)]
+pub struct Exceptions {
+    waiting: Vec<Xid>,
+}
+
+impl Exceptions {
+    /// Keeps a message that names nobody, and returns any other; with one about a process's exception the text of those that the driver wrote
+    /// before it about the same GPU.
+    pub fn joined(&mut self, mut xid: Xid) -> Option<Xid> {
+        let oldest = xid.time_ns.saturating_sub(EXCEPTION_NS);
+        self.waiting.retain(|w| w.time_ns >= oldest);
+        if xid.code == EXCEPTION && xid.pid.is_none() && xid.hardware_channel.is_none() {
+            if self.waiting.len() < EXCEPTIONS {
+                self.waiting.push(xid);
+            }
+            return None;
+        }
+        // The driver writes 43 in place of 13 where it has handled the exception itself, as that of a stack that overflows.
+        if xid.pid.is_none() || !matches!(xid.code, EXCEPTION | RESET) {
+            return Some(xid);
+        }
+        let mut texts: Vec<String> = { self.waiting.extract_if(.., |w| w.pci == xid.pci) }
+            .map(|w| w.text)
+            .collect();
+        texts.push(xid.text);
+        xid.text = texts.join("; ");
+        Some(xid)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `nvcap watch`: waits for a hang, dumps, runs a command.
+//! `nvcap watch`: waits for a hang or an error of the driver, dumps, runs a command.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -7,8 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 
+use nvcap_decode::hang::xid;
+use nvcap_decode::record::Xid;
 use nvcap_monitor::dump::{DumpOptions, xids::Xids};
 use nvcap_monitor::watch::{Cause, Finding, Watch};
+use nvcap_process::exit_stop;
 use nvcap_process::memory::scan::Effort;
 use nvcap_show::output::dump::{self, ReportOptions, Shown, Status};
 use nvcap_show::output::message::tell;
@@ -24,18 +27,24 @@ Examples:
   sudo nvcap watch -p 4711                       a minute without movement is a hang
   sudo nvcap watch -a --hang 5m --dir /var/tmp   every process that uses a GPU
   sudo nvcap watch -a --hang 60s --exec 'mail -s \"GPU hang $NVCAP_PID\" oncall < \"$NVCAP_DUMP\"'
+  sudo nvcap watch -a --fault --dir /var/tmp     errors of the driver alone: which kernel faulted
   sudo nvcap watch -p 4711 --once; echo $?       until the first one: 13 a hang, 14 an error
 
-A process hangs when no channel of it has moved for so long, and work is unfinished. It is then
-dumped (nvcap dump) into DIR/nvcap-PID-TIME.txt and .json, which the user of nvcap alone can read,
-and the watch goes on. A new Xid message of the kernel log about the process does the same at once.
+A process hangs when no channel of it has moved for so long, and work is unfinished. It has an error
+when the driver has stopped a channel of it (its error notifier, read each time) or has written an
+Xid message about it (the kernel's log). It is then dumped (nvcap dump) into
+DIR/nvcap-PID-TIME.txt and .json, which the user of nvcap alone can read, and the watch goes on.
+A process that ends for its error is held at its end for that, two seconds at most (ptrace, from the
+error on; a debugger may be attached, then it is not held).
 
-Once a second it reads 8 bytes of every channel: no breakpoint, no BPF, no stop.
+Once a second, with --fault ten times, it reads 8 to 32 bytes of every channel: no breakpoint, no
+BPF, no stop.
 
 The command runs in /bin/sh as the user, and with the rights, that nvcap runs with, with
   NVCAP_PID          the process
   NVCAP_VERDICT      hang or error
-  NVCAP_DUMP         the dump's path, as text; not set if it could not be written
+  NVCAP_XID          the number of the error
+  NVCAP_DUMP         the dump's path, as text; not set if there is none
   NVCAP_DUMP_JSON    the same as JSON
 Nothing that the process itself can choose (its name, its memory) gets into the command.
 
@@ -62,19 +71,23 @@ pub(super) struct Args {
     #[command(flatten)]
     filters: super::process_filter::Filters,
 
-    /// A process with unfinished work counts as hung when none of its channels has moved for TIME: 60s, 5m, 1.5h
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
-    hang: Duration,
+    /// A process with unfinished work counts as hung when none of its channels has moved for TIME: 60s, 5m, 1.5h; 60s if not given
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    hang: Option<Duration>,
+
+    /// Wait for errors of the driver (faults, Xid) alone; for hangs too where --hang is given
+    #[arg(long)]
+    fault: bool,
 
     /// The folder of the dumps
     #[arg(long, value_name = "DIR", default_value = ".")]
     dir: PathBuf,
 
-    /// Run this in /bin/sh when a process hangs
+    /// Run this in /bin/sh when a process hangs or has an error
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
 
-    /// End after the first hang
+    /// End after the first hang or error
     #[arg(long)]
     once: bool,
 
@@ -87,9 +100,26 @@ pub(super) struct Args {
     no_stacks: bool,
 }
 
-/// Time between two readings: a second, less for short times.
-fn pause(hang: Duration) -> Duration {
-    (hang / 16).clamp(Duration::from_millis(20), Duration::from_secs(1))
+/// Time without movement that makes a hang, where none is given.
+const HANG: Duration = Duration::from_secs(60);
+/// Time between two readings where errors are waited for: a process may end a short time after one.
+const FAULT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Args {
+    /// Time without movement that makes a hang; none where errors alone are waited for.
+    fn limit(&self) -> Option<Duration> {
+        self.hang.or((!self.fault).then_some(HANG))
+    }
+
+    /// Time between two readings: a second, less for short times and for errors.
+    fn pause(&self) -> Duration {
+        let longest = match self.fault {
+            true => FAULT_PAUSE,
+            false => Duration::from_secs(1),
+        };
+        let part = self.limit().map_or(longest, |hang| hang / 16);
+        part.clamp(Duration::from_millis(20), longest)
+    }
 }
 
 /// Watches.
@@ -114,7 +144,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         kernels: nvcap_live::enrich::names::of,
     };
     let xids = Xids::open().map_err(|why| tell(format_args!("note: {why}")));
-    let mut watch = Watch::new(whom, args.hang, options, xids.ok());
+    // For the ends that are held: before threads begin.
+    exit_stop::block_sigchld();
+    let mut watch = Watch::new(whom, args.limit(), options, xids.ok());
     let mut out = Output::stdout();
     let mut commands: Vec<Child> = Vec::new();
     let mut watched = None;
@@ -125,10 +157,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })?;
         if watched.replace(watch.len()) != Some(watch.len()) {
             let all = plural_of(watch.len() as u64, "process", "processes");
-            tell(format_args!("watching {all} with channels on a GPU"));
+            let what = match args.limit() {
+                Some(_) => "",
+                None => " for errors of the driver",
+            };
+            tell(format_args!("watching {all} with channels on a GPU{what}"));
         }
         for finding in findings {
-            let status = report(&mut out, args, &finding, &mut commands)?;
+            let status = report(&mut out, args, finding, &mut commands)?;
             if args.once {
                 for mut command in commands {
                     ended(command.wait());
@@ -151,7 +187,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tell(format_args!("all processes that were watched have ended"));
             return Ok(ExitCode::SUCCESS);
         }
-        std::thread::sleep(pause(args.hang));
+        watch.wait(args.pause());
     }
 }
 
@@ -164,46 +200,47 @@ fn ended(status: io::Result<std::process::ExitStatus>) {
     }
 }
 
+/// First part of the line about a finding: `process 4711 python3: ERROR: Xid 31 in writes(float*), a write to the page at 0x7f00c4800000`.
+fn head(finding: &Finding, word: &str) -> String {
+    let name = { finding.report.processes.first().map(|p| p.name.as_str()) }
+        .or_else(|| finding.xid.as_ref()?.name.as_deref())
+        .unwrap_or("?");
+    let word = word.to_uppercase();
+    let mut head = format!("process {} {}: {word}", finding.pid, Plain(name));
+    let Some(code) = finding.code else {
+        return head;
+    };
+    let suspects = dump::suspects(&finding.report, finding.pid);
+    head += &format!(": Xid {code}{suspects}");
+    let xid = finding.xid.as_ref();
+    if let Some(access) = xid.and_then(Xid::access) {
+        head += &format!(", {access}");
+    } else if let Some(exception) = xid.and_then(Xid::exception) {
+        head += &format!(", {}", Plain(exception));
+    } else {
+        head += &format!(", {}", xid::meaning(code));
+    }
+    head
+}
+
 /// Writes the dumps, says where, and starts the command.
 fn report(
     out: &mut Output,
     args: &Args,
-    finding: &Finding,
+    finding: Finding,
     commands: &mut Vec<Child>,
 ) -> anyhow::Result<Status> {
-    let shown = Shown {
-        report: &finding.report,
-        moved: finding.moved.as_ref(),
-    };
-    let options = ReportOptions {
-        last: args.last,
-        full_stacks: true,
-        ..ReportOptions::default()
-    };
-    let (mut text, mut json) = (Vec::new(), Vec::new());
-    dump::text(&mut text, &shown, &options);
-    dump::json(&mut json, &shown, &options);
-    let written = write(&args.dir, finding.pid, &text, &json);
-    let written = written.with_context(|| {
-        format!(
-            "cannot write the dump to {} (name a folder that you may write to with --dir)",
-            args.dir.display()
-        )
-    });
     let (word, status) = match finding.cause {
         Cause::Hang => ("hang", Status::Hang),
-        Cause::Xid => ("error", Status::Stopped),
+        Cause::Error => ("error", Status::Stopped),
     };
-    let name = finding.report.processes.first().map_or("?", |p| &p.name);
-    let mut head = format!(
-        "process {} {}: {}",
-        finding.pid,
-        Plain(name),
-        word.to_uppercase()
-    );
-    if let Some(xid) = &finding.xid {
-        head += &format!(": Xid {}, {}", xid.code, xid.meaning());
-    }
+    let head = head(&finding, word);
+    let written = match finding.report.processes.is_empty() {
+        true => Err(anyhow::anyhow!("it had ended before it could be dumped")),
+        false => dumped(args, &finding),
+    };
+    // It may end now.
+    drop(finding.hold);
     let paths = match written {
         Ok(paths) => {
             let line = format!("{head}: dumped to {} and .json\n", paths.0.display());
@@ -223,6 +260,9 @@ fn report(
             .stdin(Stdio::null())
             .env("NVCAP_PID", finding.pid.to_string())
             .env("NVCAP_VERDICT", word);
+        if let Some(code) = finding.code {
+            shell.env("NVCAP_XID", code.to_string());
+        }
         if let Some((text, json)) = paths {
             shell.env("NVCAP_DUMP", text).env("NVCAP_DUMP_JSON", json);
         }
@@ -234,6 +274,28 @@ fn report(
         }
     }
     Ok(status)
+}
+
+/// Writes both forms of the dump; gives their paths.
+fn dumped(args: &Args, finding: &Finding) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let shown = Shown {
+        report: &finding.report,
+        moved: finding.moved.as_ref(),
+    };
+    let options = ReportOptions {
+        last: args.last,
+        full_stacks: true,
+        ..ReportOptions::default()
+    };
+    let (mut text, mut json) = (Vec::new(), Vec::new());
+    dump::text(&mut text, &shown, &options);
+    dump::json(&mut json, &shown, &options);
+    write(&args.dir, finding.pid, &text, &json).with_context(|| {
+        format!(
+            "cannot write the dump to {} (name a folder that you may write to with --dir)",
+            args.dir.display()
+        )
+    })
 }
 
 /// `20261122T131500Z`.
@@ -318,7 +380,18 @@ mod tests {
 
     #[test]
     fn readings_are_a_second_apart() {
-        assert_eq!(pause(Duration::from_secs(60)), Duration::from_secs(1));
-        assert_eq!(pause(Duration::from_secs(1)), Duration::from_micros(62_500));
+        let of = |words: &[&str]| {
+            use clap::{Args as _, FromArgMatches as _};
+            let command = super::Args::augment_args(clap::Command::new("watch"));
+            let all = command.get_matches_from([&["watch", "-a"], words].concat());
+            let args = super::Args::from_arg_matches(&all).unwrap();
+            (args.limit(), args.pause())
+        };
+        let (second, ms) = (Duration::from_secs(1), Duration::from_millis);
+        assert_eq!(of(&[]), (Some(60 * second), second));
+        assert_eq!(of(&["--hang=1s"]), (Some(second), second / 16));
+        assert_eq!(of(&["--fault"]), (None, ms(100)));
+        assert_eq!(of(&["--fault", "--hang=1m"]), (Some(60 * second), ms(100)));
+        assert_eq!(of(&["--fault", "--hang=1s"]), (Some(second), second / 16));
     }
 }

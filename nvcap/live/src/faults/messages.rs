@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Xid};
-use nvcap_process::{clock, xids::Xids};
+use nvcap_process::{
+    clock,
+    xids::{Exceptions, Xids},
+};
 
 use super::{
     known::{Known, Watched},
@@ -17,14 +20,6 @@ use super::{
 const WAIT: Duration = Duration::from_millis(300);
 /// Time within which a message and a notifier are of the same fault.
 const SAME: Duration = Duration::from_secs(5);
-/// Number of the messages about exceptions of an SM.
-const EXCEPTION: u32 = 13;
-/// Number of the messages about a process that the driver has stopped for its own error.
-const RESET: u32 = 43;
-/// Time between an exception's first message and that which names the process; 5 ms were seen.
-const EXCEPTION_NS: u64 = 100_000_000;
-/// The most messages that are kept until then: each SM may write some.
-const EXCEPTIONS: usize = 16;
 /// A token of which nothing is known: it may be of any channel.
 const ANY: u32 = u32::MAX;
 
@@ -48,37 +43,6 @@ struct Told {
     /// By the kernel log alone.
     by_log: bool,
     at: Instant,
-}
-
-/// Messages about exceptions of an SM, which name no process: the driver writes them before the one that does.
-#[derive(Debug, Default)]
-struct Exceptions {
-    waiting: Vec<Xid>,
-}
-
-impl Exceptions {
-    /// Keeps a message that names nobody, and returns any other; with one about a process's exception the text of those that the driver wrote
-    /// before it about the same GPU.
-    fn joined(&mut self, mut xid: Xid) -> Option<Xid> {
-        let oldest = xid.time_ns.saturating_sub(EXCEPTION_NS);
-        self.waiting.retain(|w| w.time_ns >= oldest);
-        if xid.code == EXCEPTION && xid.pid.is_none() && xid.hardware_channel.is_none() {
-            if self.waiting.len() < EXCEPTIONS {
-                self.waiting.push(xid);
-            }
-            return None;
-        }
-        // The driver writes 43 in place of 13 where it has handled the exception itself, as that of a stack that overflows.
-        if xid.pid.is_none() || !matches!(xid.code, EXCEPTION | RESET) {
-            return Some(xid);
-        }
-        let mut texts: Vec<String> = { self.waiting.extract_if(.., |w| w.pci == xid.pci) }
-            .map(|w| w.text)
-            .collect();
-        texts.push(xid.text);
-        xid.text = texts.join("; ");
-        Some(xid)
-    }
 }
 
 /// See the module.

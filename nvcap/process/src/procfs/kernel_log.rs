@@ -2,7 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::{
+    fd::{AsRawFd as _, RawFd},
+    unix::fs::OpenOptionsExt,
+};
 
 /// The longest record: CONSOLE_EXT_LOG_MAX of the kernel.
 const RECORD: usize = 8192;
@@ -51,6 +54,11 @@ impl KernelLog {
     fn rewound(mut log: Self) -> io::Result<Self> {
         io::Seek::seek(&mut log.file, io::SeekFrom::Start(0))?;
         Ok(log)
+    }
+
+    /// Becomes readable when the kernel has logged something.
+    pub fn wake(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// The next record's bytes; `None` where there is none yet.

@@ -4,10 +4,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use live::programs::{Folder, Running, Until, nvcap};
+use anyhow::{Context, Result, bail, ensure};
+use live::programs::{Folder, Running, Until, nvcap, softgpu};
 use nvcap_show::output::dump::Status;
 use serde_json::Value;
+use softgpu::hang::FAULTING;
 
 use super::dump::{plan, start};
 use super::recordings;
@@ -90,6 +91,55 @@ pub fn a_hang_is_dumped() -> Result<()> {
         "{}",
         ended.stdout
     );
+    Ok(())
+}
+
+/// A channel that the driver stops is dumped at once, with the kernel's name; a hang is not waited for.
+pub fn a_fault_is_dumped() -> Result<()> {
+    let folder = Folder::new()?;
+    let program = [
+        "--files",
+        "--gpus=1",
+        "--channels=3",
+        "--submissions=200",
+        "--kernels",
+        "--leave-mapped",
+        "--fault=31",
+        "--wait-stdin",
+        "--before-wait=7",
+    ];
+    let stay = Until::new(&folder, "stay")?;
+    let words = program.into_iter().map(str::to_owned);
+    let mut gpu = Running::start(&softgpu()?, words.chain([stay.stay()]))?;
+    gpu.wait_for_line("waiting")?;
+    let dir = folder.file(".").display().to_string();
+    let pid = gpu.pid().to_string();
+    let command = format!("echo $NVCAP_PID $NVCAP_VERDICT $NVCAP_XID >'{dir}/said'");
+    let args = ["watch", "-p", &pid, "--fault", "--once", "--dir", &dir];
+    let mut watch = Running::start(&nvcap()?, args.into_iter().chain(["--exec", &command]))?;
+    watch.wait_until("watching", LIMIT, |r| {
+        r.stderr().contains("watching 1 process")
+    })?;
+    gpu.write(b"g")?;
+    let ended = watch.end(LIMIT)?;
+    stay.release()?;
+    gpu.end(LIMIT)?.expect_code(0)?;
+    ended.expect_code(Status::Stopped.code().into())?;
+    let said = std::fs::read_to_string(folder.file("said"))?;
+    ensure!(said == format!("{pid} error 31\n"), "{said}");
+    let line = ended.stdout.trim_end();
+    let begin = format!("process {pid} softgpu: ERROR: Xid 31 in ");
+    ensure!(line.starts_with(&begin), "{line}");
+    let [file] = &dumps(&folder, "json")?[..] else {
+        bail!("not one dump: {line}");
+    };
+    let look: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    ensure!(look["processes"][0]["verdict"] == "error", "{look}");
+    let kernel = format!("void kernel<{FAULTING}>(float*)");
+    let is_named = |c: &Value| c["running"]["operation"]["kernel"] == *kernel;
+    let channels = look["processes"][0]["channels"].as_array();
+    ensure!(channels.context("channels")?.iter().any(is_named), "{look}");
+    ensure!(line.contains(&kernel), "{line}");
     Ok(())
 }
 
