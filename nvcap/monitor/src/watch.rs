@@ -200,6 +200,7 @@ impl Watch {
     /// When a process that was named may not be read.
     pub fn round(&mut self, now: Instant) -> Result<Vec<Finding>, (u32, io::Error)> {
         let messages = self.log.take();
+        let holds = self.hold_strangers(&messages);
         let is_due = |s: Instant| now.duration_since(s) >= SEARCH;
         let mut named = messages.iter().filter_map(Xid::process);
         // A process that has an error may be new.
@@ -207,7 +208,7 @@ impl Watch {
             self.search(now)?;
             self.searched = Some(now);
         }
-        let mut findings = self.failed(&messages, now);
+        let mut findings = self.failed(&messages, holds, now);
         if self.limit.is_some() {
             let pids: Vec<u32> = self.processes.keys().copied().collect();
             for pid in pids {
@@ -243,7 +244,12 @@ impl Watch {
                 Some((_, Refused::Error(_))) if matches!(self.whom, Whom::All(..)) => continue,
                 Some((pid, Refused::Error(e))) => return Err((pid, e)),
             }
-            let memory = Memory::open(pid).map_err(|e| (pid, e))?;
+            let memory = match Memory::open(pid) {
+                Ok(memory) => memory,
+                // It has ended since.
+                Err(_) if procfs::has_ended(pid) || matches!(self.whom, Whom::All(..)) => continue,
+                Err(e) => return Err((pid, e)),
+            };
             let mut watched = Watched {
                 memory,
                 channels: Vec::new(),

@@ -2,12 +2,13 @@
 //!
 //! A program ends as soon as it learns of the error: its end is held (ptrace, from the error on) while it is looked at.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use nvcap_decode::hang::{Report, xid::REMOVAL};
 use nvcap_decode::record::Xid;
 use nvcap_process::exit_hold::ExitHold;
+use nvcap_process::host::choice::Whom;
 use nvcap_process::memory::{
     maps,
     notifier::{self, Notifier},
@@ -149,9 +150,35 @@ impl Told {
     }
 }
 
+/// Holds the end of a process with an error; none where it cannot be held.
+fn hold(pid: u32) -> Option<ExitHold> {
+    ExitHold::of_running(pid, HOLD)
+        .inspect_err(|e| log::info!("process {pid}: its end is not held: {e}"))
+        .ok()
+}
+
 impl Watch {
-    /// Processes with an error that is new.
-    pub(super) fn failed(&mut self, messages: &[Xid], now: Instant) -> Vec<Finding> {
+    /// Holds the ends of processes that messages name and that are not known yet: finding them takes long. Where processes are chosen by
+    /// more than their ids, none is touched before it is chosen.
+    pub(super) fn hold_strangers(&self, messages: &[Xid]) -> BTreeMap<u32, ExitHold> {
+        let is_meant = |pid: &u32| match &self.whom {
+            Whom::Named(pids) => pids.contains(pid),
+            Whom::All(choice, _) => choice.is_any(),
+        };
+        let named: BTreeSet<u32> = messages.iter().filter_map(Xid::process).collect();
+        { named.into_iter() }
+            .filter(|pid| !self.processes.contains_key(pid) && is_meant(pid))
+            .filter_map(|pid| Some((pid, hold(pid)?)))
+            .collect()
+    }
+
+    /// Processes with an error that is new; `holds` are those of processes that were not known when the messages came.
+    pub(super) fn failed(
+        &mut self,
+        messages: &[Xid],
+        mut holds: BTreeMap<u32, ExitHold>,
+        now: Instant,
+    ) -> Vec<Finding> {
         // First all ends are held: a look takes long.
         let mut failed = Vec::new();
         for (pid, watched) in &mut self.processes {
@@ -162,9 +189,8 @@ impl Watch {
                 continue;
             };
             if self.told.is_new(*pid, code, now) {
-                let hold = ExitHold::of_running(*pid, HOLD)
-                    .inspect_err(|e| log::info!("process {pid}: its end is not held: {e}"));
-                failed.push((*pid, code, xid, hold.ok()));
+                let hold = holds.remove(pid).or_else(|| hold(*pid));
+                failed.push((*pid, code, xid, hold));
             }
         }
         let mut findings = Vec::new();
