@@ -15,9 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvcap_decode::decode::{Decoder, Places, defaults::Chip, event::ChipBy};
+use nvcap_decode::decode::{
+    Decoder, Places,
+    defaults::Chip,
+    event::{ChipBy, Engine},
+};
 use nvcap_decode::hang::{self, ChannelFacts, ChannelState, ProcessReport, Report, Root, Values};
-use nvcap_decode::record::{ChannelId, Kernel, QmdCopy, Record};
+use nvcap_decode::record::{ChannelId, Kernel, QmdCopy, Record, Suspect};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::clock;
 use nvcap_process::memory::{
@@ -113,6 +117,48 @@ pub struct Look {
     pub refused: Vec<(u32, Refused)>,
     /// Data that the look read.
     taken: Taken,
+}
+
+/// Work of a process that may have caused an error.
+#[derive(Clone, Debug, Default)]
+pub struct Suspects {
+    /// Its kernels and copies whose end is not proven.
+    pub works: Vec<Suspect>,
+    /// No other work can have caused it.
+    pub only_these: bool,
+}
+
+impl Look {
+    /// Work of the process that may have caused its error: that of the channels which the driver has stopped; of all but those that copy where
+    /// it is not known which they are.
+    pub fn suspects(&self, pid: u32) -> Suspects {
+        let of = |p: &&ProcessReport| p.pid == pid;
+        let facts = { self.report.processes.iter().filter(of) }.flat_map(|p| &p.channels);
+        let stopped: Vec<ChannelId> = { facts.filter(|f| f.error.is_some()) }
+            .map(|f| f.channel)
+            .collect();
+        let is_meant = |c: &&ChannelState| match stopped.is_empty() {
+            true => !matches!(c.engine, Engine::Copy(_)),
+            false => stopped.contains(&c.id),
+        };
+        let channels = { self.report.rings.channels.iter() }.filter(|c| c.pid == pid);
+        let mut found = Suspects {
+            works: Vec::new(),
+            only_these: true,
+        };
+        for channel in channels.filter(is_meant) {
+            let Some(judged) = self.report.analysis.of(channel.id) else {
+                found.only_these = false;
+                continue;
+            };
+            let open = hang::unended(channel, judged, &self.taken.semaphores);
+            found.only_these &= open.is_whole;
+            let works = { open.works.iter() }
+                .filter_map(|(step, op)| hang::suspect(channel.id, step.index, op));
+            found.works.extend(works);
+        }
+        found
+    }
 }
 
 /// Data of a look.

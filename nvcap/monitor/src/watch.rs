@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::dump::{self, DumpOptions, Refused, xids::Xids};
+use crate::dump::{self, DumpOptions, Refused, Suspects, xids::Xids};
 use errors::{Log, Notifiers, Told};
 use nvcap_decode::hang::{self, Progress, Report, State};
 use nvcap_decode::record::Xid;
@@ -50,6 +50,8 @@ pub struct Finding {
     pub code: Option<u32>,
     /// The kernel log's message about it; of an exception of an SM with those before it that name no process.
     pub xid: Option<Xid>,
+    /// Work that may have caused the error.
+    pub suspects: Suspects,
     /// The look at it; without the process where it had ended before.
     pub report: Report,
     /// Progress since the look before, if there was one.
@@ -312,6 +314,7 @@ impl Watch {
             cause: Cause::Hang,
             code: None,
             xid: None,
+            suspects: Suspects::default(),
             report,
             moved: Some(moved),
             hold: None,

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context as _, bail};
 
 use nvcap_decode::hang::xid;
-use nvcap_decode::record::Xid;
+use nvcap_decode::record::{Suspect, Xid};
 use nvcap_monitor::dump::{DumpOptions, xids::Xids};
 use nvcap_monitor::watch::{Cause, Finding, Watch};
 use nvcap_process::exit_stop;
 use nvcap_process::memory::scan::Effort;
 use nvcap_show::output::dump::{self, ReportOptions, Shown, Status};
+use nvcap_show::output::fault;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::style::Plain;
@@ -210,7 +211,8 @@ fn head(finding: &Finding, word: &str) -> String {
     let Some(code) = finding.code else {
         return head;
     };
-    let suspects = dump::suspects(&finding.report, finding.pid);
+    let works: Vec<&Suspect> = finding.suspects.works.iter().collect();
+    let suspects = fault::suspects(&works, finding.suspects.only_these);
     head += &format!(": Xid {code}{suspects}");
     let xid = finding.xid.as_ref();
     if let Some(access) = xid.and_then(Xid::access) {

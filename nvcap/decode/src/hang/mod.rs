@@ -43,4 +43,4 @@ pub use analysis::{
 pub use progress::{ChannelProgress, Progress, compare};
 pub use report::{ProcessReport, Report};
 pub use ring_state::{ChannelState, RingState, Step, Values, addresses};
-pub use unended::{Unended, unended};
+pub use unended::{Unended, suspect, unended};

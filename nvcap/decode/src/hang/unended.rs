@@ -7,6 +7,7 @@
 use super::analysis::Judged;
 use super::ring_state::{ChannelState, Step, Values, acquire, releases};
 use crate::decode::event::{Engine, Launch, LaunchKind, Operation};
+use crate::record::{ChannelId, Suspect, SuspectKind};
 
 /// Work of a channel that may not have ended.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +53,33 @@ pub fn unended<'a>(channel: &'a ChannelState, judged: &Judged, values: &Values) 
         }
     }
     found
+}
+
+/// The suspect that a kernel or copy is, which was submitted on this channel by its ring's entry of this index; `None` for other operations.
+#[must_use]
+pub fn suspect(channel: ChannelId, index: u32, op: &Operation) -> Option<Suspect> {
+    let bare = Suspect {
+        channel,
+        index,
+        kind: SuspectKind::Copy,
+        program: None,
+        grid: [0; 3],
+        block: [0; 3],
+        near: None,
+        kernel: None,
+    };
+    match op {
+        Operation::Launch(l) => Some(Suspect {
+            kind: SuspectKind::Kernel,
+            program: l.program,
+            grid: l.grid.unwrap_or_default(),
+            block: l.block.unwrap_or_default(),
+            kernel: l.kernel.clone(),
+            ..bare
+        }),
+        Operation::Copy(_) => Some(bare),
+        _ => None,
+    }
 }
 
 /// Tells whether the steps are all that the channel was ever given.

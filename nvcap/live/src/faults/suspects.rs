@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvcap_decode::decode::event::{ChipBy, Engine, Operation};
 use nvcap_decode::hang::{self, Analysis, RingState, Values, unended};
-use nvcap_decode::record::{ChannelId, CpuVa, Suspect, SuspectKind};
+use nvcap_decode::record::{ChannelId, CpuVa};
 use nvcap_process::memory::{
     captured::SnapshotOptions,
     chip,
@@ -105,15 +105,15 @@ impl Rings {
                 only_these = false;
                 continue;
             };
-            let open = unended(state, judged, &self.values);
-            only_these &= open.is_whole;
+            let found = unended(state, judged, &self.values);
+            only_these &= found.is_whole;
             // Of a channel that the trace does not know, its work cannot be shown.
             let Some(id) = id else {
-                only_these &= open.works.is_empty();
+                only_these &= found.works.is_empty();
                 continue;
             };
-            let works = open.works.iter();
-            all.extend(works.filter_map(|(step, op)| suspect(id, step.index, op)));
+            let works = found.works.iter();
+            all.extend(works.filter_map(|(step, op)| open(id, step.index, op)));
         }
         only_these &= any && all.len() <= MOST;
         all.truncate(MOST);
@@ -138,32 +138,12 @@ fn traced(ring: u64, userd: u64, channels: &BTreeMap<ChannelId, Known>) -> Optio
     Some(*id)
 }
 
-fn suspect(channel: ChannelId, index: u32, op: &Operation) -> Option<Open> {
-    let bare = Suspect {
-        channel,
-        index,
-        kind: SuspectKind::Copy,
-        program: None,
-        grid: [0; 3],
-        block: [0; 3],
-        near: None,
-        kernel: None,
+/// A suspect with a kernel's arguments; names are searched for later.
+fn open(channel: ChannelId, index: u32, op: &Operation) -> Option<Open> {
+    let args = match op {
+        Operation::Launch(l) => l.args.clone().unwrap_or_default(),
+        _ => Vec::new(),
     };
-    match op {
-        Operation::Launch(l) => Some(Open {
-            suspect: Suspect {
-                kind: SuspectKind::Kernel,
-                program: l.program,
-                grid: l.grid.unwrap_or_default(),
-                block: l.block.unwrap_or_default(),
-                ..bare
-            },
-            args: l.args.clone().unwrap_or_default(),
-        }),
-        Operation::Copy(_) => Some(Open {
-            suspect: bare,
-            args: Vec::new(),
-        }),
-        _ => None,
-    }
+    let suspect = hang::suspect(channel, index, op)?;
+    Some(Open { suspect, args })
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use nvcap_decode::hang::{Report, xid::REMOVAL};
+use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_decode::record::Xid;
 use nvcap_process::exit_hold::ExitHold;
 use nvcap_process::host::choice::Whom;
@@ -17,6 +17,7 @@ use nvcap_process::procfs::mem::Memory;
 use nvcap_process::xids::{Exceptions, Xids};
 
 use super::{Cause, Finding, Watch, dump};
+use crate::dump::Look;
 
 /// Longest time for which the end of a process with an error is held.
 const HOLD: Duration = Duration::from_secs(2);
@@ -196,8 +197,8 @@ impl Watch {
         let mut findings = Vec::new();
         for (pid, code, xid, hold) in failed {
             let xid = xid.or_else(|| self.log.wait_for(pid, code));
-            let report = dump::look(&[pid], &self.options).report;
-            findings.push(self.found(pid, code, xid, report, hold));
+            let look = dump::look(&[pid], &self.options);
+            findings.push(self.found(pid, code, xid, look, hold));
         }
         findings.extend(self.failed_without_name(messages, now));
         findings
@@ -212,14 +213,14 @@ impl Watch {
         let mut findings = Vec::new();
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         for pid in pids {
-            let report = dump::look(&[pid], &self.options).report;
-            let mut about = report.processes.iter().flat_map(|p| &p.xids);
+            let look = dump::look(&[pid], &self.options);
+            let mut about = look.report.processes.iter().flat_map(|p| &p.xids);
             let is_new =
                 |x: &&Xid| x.time_ns >= oldest && x.process().is_none() && x.code != REMOVAL;
             if let Some(xid) = about.find(is_new).cloned()
                 && self.told.is_new(pid, xid.code, now)
             {
-                findings.push(self.found(pid, xid.code, Some(xid), report, None));
+                findings.push(self.found(pid, xid.code, Some(xid), look, None));
             }
         }
         findings
@@ -230,7 +231,7 @@ impl Watch {
         pid: u32,
         code: u32,
         xid: Option<Xid>,
-        report: Report,
+        look: Look,
         hold: Option<ExitHold>,
     ) -> Finding {
         if let Some(watched) = self.processes.get_mut(&pid) {
@@ -242,7 +243,8 @@ impl Watch {
             cause: Cause::Error,
             code: Some(code),
             xid,
-            report,
+            suspects: look.suspects(pid),
+            report: look.report,
             moved: None,
             hold,
         }

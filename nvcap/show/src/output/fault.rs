@@ -35,7 +35,9 @@ fn suspect(s: &Suspect) -> String {
 }
 
 /// Describes suspects: ` in f(int)`, ` in one of: f(int), g(), or work that is not known`; empty where there are none.
-fn suspects(all: &[&Suspect], only_these: bool) -> String {
+/// `only_these`: no other work can have caused the fault.
+#[must_use]
+pub fn suspects(all: &[&Suspect], only_these: bool) -> String {
     let mut names: Vec<String> = Vec::new();
     for name in all.iter().map(|s| suspect(s)) {
         if !names.contains(&name) {

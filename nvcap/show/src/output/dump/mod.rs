@@ -15,7 +15,7 @@ pub use merge::{
 };
 pub use status::{Status, status};
 pub use text::text;
-pub use verdict::{Verdict, Word, suspects, verdict};
+pub use verdict::{Verdict, Word, verdict};
 
 use super::redact::Redactor;
 use nvcap_decode::hang::{ChannelState, Judged, Progress, Report, Step};

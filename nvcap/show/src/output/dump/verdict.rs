@@ -117,36 +117,6 @@ fn stopped(look: &Report, process: &ProcessReport) -> Vec<String> {
     lines.collect()
 }
 
-/// The kernels and copies of a process that were not done, for a line: ` in writes(float*)`, ` in one of: a(), b()`; empty where nothing is known.
-#[must_use]
-pub fn suspects(look: &Report, pid: u32) -> String {
-    let of = |c: &&ChannelState| c.pid == pid;
-    let works = look.rings.channels.iter().filter(of);
-    let works = works.filter_map(|c| look.analysis.of(c.id)?.running.as_ref());
-    let (mut names, mut others) = (Vec::new(), false);
-    for work in works {
-        others |= work.others > 0;
-        let name = match &work.kind {
-            WorkKind::Kernel(l) => match (&l.kernel, l.program) {
-                (Some(kernel), _) => kernels::text(kernel, true),
-                (None, Some(program)) => format!("the kernel at {program:#x}"),
-                (None, None) => "a kernel".to_owned(),
-            },
-            WorkKind::Copy(_) => "a copy".to_owned(),
-            WorkKind::Other => continue,
-        };
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    match &names[..] {
-        [] => String::new(),
-        [one] if !others => format!(" in {one}"),
-        [one] => format!(" in {one}, or another of its entry"),
-        several => format!(" in one of: {}", several.join(", ")),
-    }
-}
-
 /// A line for each channel with work that runs; the channel that holds up the most others comes first.
 fn at_work(look: &Report, mine: &[Mine<'_>]) -> Vec<String> {
     let mut running: Vec<(ChannelId, &Work)> = mine
