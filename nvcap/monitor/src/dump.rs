@@ -21,7 +21,7 @@ use nvcap_decode::decode::{
     event::{ChipBy, Engine},
 };
 use nvcap_decode::hang::{self, ChannelFacts, ChannelState, ProcessReport, Report, Root, Values};
-use nvcap_decode::record::{ChannelId, Kernel, QmdCopy, Record, Suspect};
+use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Kernel, QmdCopy, Record, Xid};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::clock;
 use nvcap_process::memory::{
@@ -119,45 +119,53 @@ pub struct Look {
     taken: Taken,
 }
 
-/// Work of a process that may have caused an error.
-#[derive(Clone, Debug, Default)]
-pub struct Suspects {
-    /// Its kernels and copies whose end is not proven.
-    pub works: Vec<Suspect>,
-    /// No other work can have caused it.
-    pub only_these: bool,
-}
-
 impl Look {
-    /// Work of the process that may have caused its error: that of the channels which the driver has stopped; of all but those that copy where
-    /// it is not known which they are.
-    pub fn suspects(&self, pid: u32) -> Suspects {
+    /// An error of the process, of this number, which the driver wrote this message about; with the work that may have caused it: that of the
+    /// channels which the driver has stopped, of all but those that copy where it is not known which they are.
+    pub fn fault(&self, pid: u32, code: u32, message: Option<Xid>) -> Fault {
         let of = |p: &&ProcessReport| p.pid == pid;
         let facts = { self.report.processes.iter().filter(of) }.flat_map(|p| &p.channels);
         let stopped: Vec<ChannelId> = { facts.filter(|f| f.error.is_some()) }
             .map(|f| f.channel)
             .collect();
+        let mut fault = Fault {
+            at: At::of_process(self.report.time_ns, pid),
+            source: match (&message, stopped.is_empty()) {
+                (None, _) => FaultSource::Notifier,
+                (Some(_), true) => FaultSource::KernelLog,
+                (Some(_), false) => FaultSource::Both,
+            },
+            code,
+            channel: stopped.first().copied(),
+            group: stopped.get(1..).unwrap_or_default().to_vec(),
+            assumed: true,
+            token: None,
+            notification: None,
+            message: message.map(Box::new),
+            memory: None,
+            suspects: Vec::new(),
+            only_these: true,
+        };
         let is_meant = |c: &&ChannelState| match stopped.is_empty() {
             true => !matches!(c.engine, Engine::Copy(_)),
             false => stopped.contains(&c.id),
         };
         let channels = { self.report.rings.channels.iter() }.filter(|c| c.pid == pid);
-        let mut found = Suspects {
-            works: Vec::new(),
-            only_these: true,
-        };
+        let mut any = false;
         for channel in channels.filter(is_meant) {
+            any = true;
             let Some(judged) = self.report.analysis.of(channel.id) else {
-                found.only_these = false;
+                fault.only_these = false;
                 continue;
             };
             let open = hang::unended(channel, judged, &self.taken.semaphores);
-            found.only_these &= open.is_whole;
+            fault.only_these &= open.is_whole;
             let works = { open.works.iter() }
                 .filter_map(|(step, op)| hang::suspect(channel.id, step.index, op));
-            found.works.extend(works);
+            fault.suspects.extend(works);
         }
-        found
+        fault.only_these &= any;
+        fault
     }
 }
 

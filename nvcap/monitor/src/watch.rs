@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::dump::{self, DumpOptions, Refused, Suspects, xids::Xids};
+use crate::dump::{self, DumpOptions, Refused, xids::Xids};
 use errors::{Log, Notifiers, Told};
 use nvcap_decode::hang::{self, Progress, Report, State};
-use nvcap_decode::record::Xid;
+use nvcap_decode::record::{Fault, Xid};
 use nvcap_process::exit_hold::ExitHold;
 use nvcap_process::host::{choice::Whom, gpu_processes};
 use nvcap_process::procfs::{
@@ -46,12 +46,8 @@ pub struct Finding {
     pub pid: u32,
     /// Reason why the look is worth keeping.
     pub cause: Cause,
-    /// The number of the error.
-    pub code: Option<u32>,
-    /// The kernel log's message about it; of an exception of an SM with those before it that name no process.
-    pub xid: Option<Xid>,
-    /// Work that may have caused the error.
-    pub suspects: Suspects,
+    /// The error.
+    pub fault: Option<Box<Fault>>,
     /// The look at it; without the process where it had ended before.
     pub report: Report,
     /// Progress since the look before, if there was one.
@@ -312,9 +308,7 @@ impl Watch {
         watched.told.then_some(Finding {
             pid,
             cause: Cause::Hang,
-            code: None,
-            xid: None,
-            suspects: Suspects::default(),
+            fault: None,
             report,
             moved: Some(moved),
             hold: None,

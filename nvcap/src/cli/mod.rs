@@ -31,6 +31,7 @@ mod recording;
 mod report;
 #[cfg(feature = "parquet")]
 mod rotated_tables;
+mod said;
 mod schema;
 #[cfg(feature = "serve")]
 mod serve;

@@ -21,7 +21,9 @@ use nvcap_monitor::serve::http::{self, Answers, NoDump, Rights, Token};
 use nvcap_monitor::serve::last_alive::LastAlive;
 use nvcap_monitor::serve::metrics::{Constants, Errors, GpuName, families, metrics};
 use nvcap_monitor::serve::tls;
+use nvcap_monitor::watch::Finding;
 use nvcap_process::clock;
+use nvcap_process::exit_stop;
 use nvcap_process::host::choice::Whom;
 use nvcap_process::memory::{chip, scan::Effort};
 use nvcap_show::output::dump::{self, ReportOptions, Shown};
@@ -36,6 +38,7 @@ use nvcap_monitor::serve::otlp::{push::push, request::request};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use refusals::Refusals;
 
+mod faults;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod refusals;
@@ -106,6 +109,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 
+    /// Say each error of the driver (fault, Xid) as a line of JSON on standard output, with the kernel that had not ended (docs/counts.md)
+    #[arg(long)]
+    faults: bool,
+
     /// Filters of the processes.
     #[command(flatten)]
     filters: super::process_filter::HostFilters,
@@ -113,6 +120,13 @@ pub(super) struct Args {
     #[cfg(feature = "otlp")]
     #[command(flatten)]
     otlp: otlp::OtlpArgs,
+}
+
+impl Args {
+    /// The processes that are counted.
+    fn whom(&self) -> Whom {
+        Whom::All(self.filters.choice(), self.host_root.clone())
+    }
 }
 
 fn unix_ns() -> u64 {
@@ -156,23 +170,34 @@ impl Live {
         })
     }
 
+    fn count_error(&self, pid: Option<u32>, gpu: Option<u32>, code: u32) {
+        let key = self.key_of(pid, gpu);
+        let Some(errors) = &self.errors else {
+            return;
+        };
+        let mut errors = locked(errors);
+        let key = match errors.len() < MOST_ERRORS || errors.contains_key(&(key.clone(), code)) {
+            true => key,
+            false => Key {
+                gpu,
+                ..Key::default()
+            },
+        };
+        *errors.entry((key, code)).or_default() += 1;
+    }
+
+    /// Counts an error that a channel's notifier has told.
+    fn count_error_of(&self, finding: &Finding) {
+        let Some(fault) = &finding.fault else { return };
+        let mut channels = finding.report.rings.channels.iter();
+        let channel = channels.find(|c| Some(c.id) == fault.channel);
+        self.count_error(Some(finding.pid), channel.and_then(|c| c.gpu), fault.code);
+    }
+
     /// Counts the Xids in those messages of the driver that are new.
     fn take_errors(&self, xids: &mut Xids) {
         for xid in xids.take() {
-            let key = self.key_of(xid.process(), xid.gpu);
-            let Some(errors) = &self.errors else {
-                continue;
-            };
-            let mut errors = locked(errors);
-            let key =
-                match errors.len() < MOST_ERRORS || errors.contains_key(&(key.clone(), xid.code)) {
-                    true => key,
-                    false => Key {
-                        gpu: xid.gpu,
-                        ..Key::default()
-                    },
-                };
-            *errors.entry((key, xid.code)).or_default() += 1;
+            self.count_error(xid.process(), xid.gpu, xid.code);
         }
         for line in xids.unread() {
             tell(format_args!("note: {}", Plain(&line)));
@@ -348,8 +373,7 @@ fn host(args: &Args) -> anyhow::Result<(Host<Machine>, Option<LastAlive>)> {
         by_process: args.by_process,
         ..HostOptions::default()
     };
-    let whom = Whom::All(args.filters.choice(), args.host_root.clone());
-    let machine = Machine::new(whom).patient(Readers::new(PATIENCE));
+    let machine = Machine::new(args.whom()).patient(Readers::new(PATIENCE));
     let mut host = Host::new(machine, options);
     let Some(path) = &args.state else {
         return Ok((host, None));
@@ -455,12 +479,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let address = listener.local_addr().unwrap_or(args.listen);
     let (host, alive) = host(args)?;
     let xids = errors();
+    if args.faults {
+        // For the ends that are held: before threads begin.
+        exit_stop::block_sigchld();
+    }
     let live = Arc::new(Live {
         host: Mutex::new(host),
         constants: constants(&args.host_root),
-        errors: xids.is_some().then(Mutex::default),
+        errors: (xids.is_some() || args.faults).then(Mutex::default),
         due: AtomicU64::new(0),
     });
+    if args.faults {
+        faults::begin(&live, args.whom()).map_err(|e| nvcap_process::error::no_thread(&e))?;
+    }
     #[cfg(feature = "otlp")]
     let otlp = args.otlp.otlp(&live.constants.version)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -7,19 +7,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 
-use nvcap_decode::hang::xid;
-use nvcap_decode::record::{Suspect, Xid};
 use nvcap_monitor::dump::{DumpOptions, xids::Xids};
 use nvcap_monitor::watch::{Cause, Finding, Watch};
 use nvcap_process::exit_stop;
 use nvcap_process::memory::scan::Effort;
 use nvcap_show::output::dump::{self, ReportOptions, Shown, Status};
-use nvcap_show::output::fault;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
-use nvcap_show::output::style::Plain;
 use nvcap_show::output::writer::Output;
 
+use super::said::Said;
 use super::target::{self, usage};
 use super::values::{parse_pid, parse_time};
 
@@ -91,6 +88,10 @@ pub(super) struct Args {
     /// End after the first hang or error
     #[arg(long)]
     once: bool,
+
+    /// Say each hang and error as one JSON object a line (docs/hang.md)
+    #[arg(long)]
+    json: bool,
 
     /// Dump the newest N entries of each channel
     #[arg(long, value_name = "N", default_value_t = 20)]
@@ -201,30 +202,6 @@ fn ended(status: io::Result<std::process::ExitStatus>) {
     }
 }
 
-/// First part of the line about a finding: `process 4711 python3: ERROR: Xid 31 in writes(float*), a write to the page at 0x7f00c4800000`.
-fn head(finding: &Finding, word: &str) -> String {
-    let name = { finding.report.processes.first().map(|p| p.name.as_str()) }
-        .or_else(|| finding.xid.as_ref()?.name.as_deref())
-        .unwrap_or("?");
-    let word = word.to_uppercase();
-    let mut head = format!("process {} {}: {word}", finding.pid, Plain(name));
-    let Some(code) = finding.code else {
-        return head;
-    };
-    let works: Vec<&Suspect> = finding.suspects.works.iter().collect();
-    let suspects = fault::suspects(&works, finding.suspects.only_these);
-    head += &format!(": Xid {code}{suspects}");
-    let xid = finding.xid.as_ref();
-    if let Some(access) = xid.and_then(Xid::access) {
-        head += &format!(", {access}");
-    } else if let Some(exception) = xid.and_then(Xid::exception) {
-        head += &format!(", {}", Plain(exception));
-    } else {
-        head += &format!(", {}", xid::meaning(code));
-    }
-    head
-}
-
 /// Writes the dumps, says where, and starts the command.
 fn report(
     out: &mut Output,
@@ -232,38 +209,46 @@ fn report(
     finding: Finding,
     commands: &mut Vec<Child>,
 ) -> anyhow::Result<Status> {
-    let (word, status) = match finding.cause {
-        Cause::Hang => ("hang", Status::Hang),
-        Cause::Error => ("error", Status::Stopped),
+    let status = match finding.cause {
+        Cause::Hang => Status::Hang,
+        Cause::Error => Status::Stopped,
     };
-    let head = head(&finding, word);
     let written = match finding.report.processes.is_empty() {
         true => Err(anyhow::anyhow!("it had ended before it could be dumped")),
         false => dumped(args, &finding),
     };
+    let said = Said::of(&finding);
     // It may end now.
     drop(finding.hold);
-    let paths = match written {
-        Ok(paths) => {
-            let line = format!("{head}: dumped to {} and .json\n", paths.0.display());
-            out.object().extend_from_slice(line.as_bytes());
-            target::written(out)?;
-            Some(paths)
-        }
-        Err(e) => {
-            tell(format_args!("{head}; {e:#}"));
-            None
-        }
+    let (paths, error) = match written {
+        Ok(paths) => (Some(paths), None),
+        Err(e) => (None, Some(e)),
     };
+    let line = match (args.json, &paths) {
+        (true, _) => Some(format!("{}\n", said.json(paths.as_ref()))),
+        (false, Some(paths)) => Some(format!(
+            "{}: dumped to {} and .json\n",
+            said.text(),
+            paths.0.display()
+        )),
+        (false, None) => None,
+    };
+    if let Some(line) = line {
+        out.object().extend_from_slice(line.as_bytes());
+        target::written(out)?;
+    }
+    if let Some(e) = error {
+        tell(format_args!("{}; {e:#}", said.text()));
+    }
     if let Some(command) = &args.exec {
         let mut shell = Command::new("/bin/sh");
         shell
             .args(["-c", command])
             .stdin(Stdio::null())
-            .env("NVCAP_PID", finding.pid.to_string())
-            .env("NVCAP_VERDICT", word);
-        if let Some(code) = finding.code {
-            shell.env("NVCAP_XID", code.to_string());
+            .env("NVCAP_PID", said.pid.to_string())
+            .env("NVCAP_VERDICT", said.word());
+        if let Some(fault) = &said.fault {
+            shell.env("NVCAP_XID", fault.code.to_string());
         }
         if let Some((text, json)) = paths {
             shell.env("NVCAP_DUMP", text).env("NVCAP_DUMP_JSON", json);

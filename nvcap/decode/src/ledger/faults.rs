@@ -32,6 +32,46 @@ pub struct Blame<'a> {
     pub exception: Option<&'a str>,
 }
 
+impl<'a> Blame<'a> {
+    /// That of one fault alone.
+    #[must_use]
+    pub fn of(fault: &'a Fault) -> Self {
+        let mut blame = Self::none(fault.at.pid, fault.code);
+        blame.add(fault);
+        blame
+    }
+
+    fn none(pid: u32, code: u32) -> Self {
+        Self {
+            pid,
+            code,
+            channels: Vec::new(),
+            suspects: Vec::new(),
+            only_these: true,
+            access: None,
+            exception: None,
+        }
+    }
+
+    fn add(&mut self, fault: &'a Fault) {
+        self.only_these &= fault.only_these;
+        for channel in fault.channel.iter().chain(&fault.group) {
+            if !self.channels.contains(channel) {
+                self.channels.push(*channel);
+            }
+        }
+        if let Some(message) = &fault.message {
+            self.access = self.access.take().or_else(|| message.access());
+            self.exception = self.exception.or_else(|| message.exception());
+        }
+        for suspect in &fault.suspects {
+            if !self.suspects.iter().any(|known| is_same(known, suspect)) {
+                self.suspects.push(suspect);
+            }
+        }
+    }
+}
+
 impl Blame<'_> {
     /// The work that caused it, where only one can have.
     #[must_use]
@@ -67,38 +107,9 @@ impl Faults {
         let mut all: Vec<Blame<'_>> = Vec::new();
         for fault in &self.kept {
             let (pid, code) = (fault.at.pid, fault.code);
-            let at = match all.iter().position(|b| (b.pid, b.code) == (pid, code)) {
-                Some(at) => at,
-                None => {
-                    all.push(Blame {
-                        pid,
-                        code,
-                        channels: Vec::new(),
-                        suspects: Vec::new(),
-                        only_these: true,
-                        access: None,
-                        exception: None,
-                    });
-                    all.len() - 1
-                }
-            };
-            let Some(blame) = all.get_mut(at) else {
-                continue;
-            };
-            blame.only_these &= fault.only_these;
-            for channel in fault.channel.iter().chain(&fault.group) {
-                if !blame.channels.contains(channel) {
-                    blame.channels.push(*channel);
-                }
-            }
-            if let Some(message) = &fault.message {
-                blame.access = blame.access.take().or_else(|| message.access());
-                blame.exception = blame.exception.or_else(|| message.exception());
-            }
-            for suspect in &fault.suspects {
-                if !blame.suspects.iter().any(|known| is_same(known, suspect)) {
-                    blame.suspects.push(suspect);
-                }
+            match all.iter_mut().find(|b| (b.pid, b.code) == (pid, code)) {
+                Some(blame) => blame.add(fault),
+                None => all.push(Blame::of(fault)),
             }
         }
         let others: Vec<u32> = { all.iter() }

@@ -241,9 +241,7 @@ impl Watch {
         Finding {
             pid,
             cause: Cause::Error,
-            code: Some(code),
-            xid,
-            suspects: look.suspects(pid),
+            fault: Some(Box::new(look.fault(pid, code, xid))),
             report: look.report,
             moved: None,
             hold,

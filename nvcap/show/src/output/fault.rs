@@ -36,8 +36,7 @@ fn suspect(s: &Suspect) -> String {
 
 /// Describes suspects: ` in f(int)`, ` in one of: f(int), g(), or work that is not known`; empty where there are none.
 /// `only_these`: no other work can have caused the fault.
-#[must_use]
-pub fn suspects(all: &[&Suspect], only_these: bool) -> String {
+fn suspects(all: &[&Suspect], only_these: bool) -> String {
     let mut names: Vec<String> = Vec::new();
     for name in all.iter().map(|s| suspect(s)) {
         if !names.contains(&name) {
@@ -86,6 +85,18 @@ fn blame(b: &Blame<'_>, names_process: bool) -> String {
     }
     if names_process {
         let _ = write!(text, " (process {})", b.pid);
+    }
+    text
+}
+
+/// One fault in a few words: `Xid 31 in bad(float*, int), a write to the page at 0x10000, where nothing is mapped`.
+#[must_use]
+pub fn in_short(fault: &Fault) -> String {
+    let mut text = blame(&Blame::of(fault), false);
+    let message = fault.message.as_ref();
+    // Without an access or an exception the number needs words.
+    if message.is_none_or(|m| m.access().is_none() && m.exception().is_none()) {
+        let _ = write!(text, ", {}", xid::meaning(fault.code));
     }
     text
 }
@@ -217,7 +228,8 @@ fn access_json(access: Option<&Access>) -> Value {
 }
 
 /// The members of a fault's object, behind those that all objects have.
-pub(super) fn members(f: &Fault) -> Vec<(&'static str, Value)> {
+#[must_use]
+pub fn members(f: &Fault) -> Vec<(&'static str, Value)> {
     let suspects: Vec<Value> = f.suspects.iter().map(suspect_json).collect();
     vec![
         ("channel", f.channel.map(|c| c.0).into()),

@@ -168,6 +168,45 @@ pub fn attached() -> Result<()> {
     })
 }
 
+/// `nvcap serve --faults` says it on standard output, with the kernel's name; the process lives on behind it.
+pub fn served() -> Result<()> {
+    let folder = Folder::new()?;
+    let stay = Until::new(&folder, "stay")?;
+    let mut args = words(PROGRAM);
+    args.extend(words(["--wait-stdin", "--before-wait=7"]));
+    args.push(stay.stay().into());
+    let mut gpu = Running::start(&softgpu()?, args)?;
+    gpu.wait_for_line("waiting")?;
+    let pid = u64::from(gpu.pid());
+    let mut nvcap = Running::start(&nvcap()?, ["serve", "--faults", "--listen=127.0.0.1:0"])?;
+    nvcap.wait_until("watching", LIMIT, |r| {
+        r.stderr().contains("nvcap: watching")
+    })?;
+    gpu.write(b"g")?;
+    // Other tests' processes fault, too.
+    let of = |r: &Running| -> Option<Value> {
+        let lines = r.stdout();
+        let all = lines
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        all.into_iter().find(|v| v["pid"] == pid)
+    };
+    nvcap.wait_until("the fault", LIMIT, |r| of(r).is_some())?;
+    let said = of(&nvcap).context("no line")?;
+    let is_right = said["type"] == "finding"
+        && said["verdict"] == "error"
+        && said["xid"] == 31
+        && said["name"] == "softgpu"
+        && said["only_these"] == true
+        && said["dump"].is_null()
+        && said["suspects"][0]["kernel"] == name(0);
+    ensure!(is_right, "{said}");
+    nvcap.signal(libc::SIGINT)?;
+    nvcap.end(LIMIT)?.expect_code(0)?;
+    stay.release()?;
+    gpu.end(LIMIT)?.expect_code(0)
+}
+
 /// Without a fault nothing is said of one.
 pub fn none() -> Result<()> {
     let folder = Folder::new()?;

@@ -140,6 +140,7 @@ pub fn a_fault_is_dumped() -> Result<()> {
     let channels = look["processes"][0]["channels"].as_array();
     ensure!(channels.context("channels")?.iter().any(is_named), "{look}");
     ensure!(line.contains(&kernel), "{line}");
+    ensure!(line.contains(": dumped to "), "{line}");
     Ok(())
 }
 

@@ -1,0 +1,88 @@
+//! A hang or an error of a process in words and as JSON: what `nvcap watch` and `nvcap serve --faults` say of it.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+use nvcap_decode::record::Fault;
+use nvcap_monitor::watch::{Cause, Finding};
+use nvcap_show::output::fault;
+use nvcap_show::output::style::Plain;
+
+/// Version of the object.
+const VERSION: u32 = 1;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// The process.
+    pub(super) pid: u32,
+    cause: Cause,
+    name: Option<String>,
+    rank: Option<u32>,
+    /// The error.
+    pub(super) fault: Option<Box<Fault>>,
+    unix_ns: u64,
+}
+
+impl Said {
+    /// That of a finding, which is of now.
+    pub(super) fn of(finding: &Finding) -> Self {
+        let process = finding.report.processes.first();
+        let message = finding.fault.as_ref().and_then(|f| f.message.as_ref());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            pid: finding.pid,
+            cause: finding.cause,
+            // Of one that has ended, the message has it.
+            name: { process.map(|p| p.name.clone()) }.or_else(|| message?.name.clone()),
+            rank: process.and_then(|p| p.rank),
+            fault: finding.fault.clone(),
+            unix_ns: now.map_or(0, |s| s.as_nanos() as u64),
+        }
+    }
+
+    /// The cause in one word.
+    pub(super) fn word(&self) -> &'static str {
+        match self.cause {
+            Cause::Hang => "hang",
+            Cause::Error => "error",
+        }
+    }
+
+    /// The line: `process 4711 python3: ERROR: Xid 31 in writes(float*), a write to the page at 0x7f00c4800000, where nothing is mapped`.
+    pub(super) fn text(&self) -> String {
+        let name = self.name.as_deref().unwrap_or("?");
+        let word = self.word().to_uppercase();
+        let head = format!("process {} {}: {word}", self.pid, Plain(name));
+        match &self.fault {
+            Some(f) => format!("{head}: {}", fault::in_short(f)),
+            None => head,
+        }
+    }
+
+    /// The object: of an error with all members of a trace's fault.
+    pub(super) fn json(&self, dump: Option<&(PathBuf, PathBuf)>) -> Value {
+        let mut all = Map::new();
+        for (name, value) in [
+            ("type", json!("finding")),
+            ("version", json!(VERSION)),
+            ("unix_ns", json!(self.unix_ns)),
+            ("verdict", json!(self.word())),
+            ("pid", json!(self.pid)),
+            ("name", json!(self.name)),
+            ("rank", json!(self.rank)),
+            ("text", json!(self.text())),
+            ("dump", json!(dump.map(|d| &d.0))),
+            ("dump_json", json!(dump.map(|d| &d.1))),
+        ] {
+            all.insert(name.to_owned(), value);
+        }
+        let members = self.fault.as_ref().map(|f| fault::members(f));
+        for (name, value) in members.into_iter().flatten() {
+            all.insert(name.to_owned(), value);
+        }
+        Value::Object(all)
+    }
+}

@@ -1,0 +1,90 @@
+//! `nvcap serve --faults`: each error of the driver as a line of JSON, with the kernel that had not ended.
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nvcap_monitor::dump::{DumpOptions, xids::Xids};
+use nvcap_monitor::watch::{Finding, Watch};
+use nvcap_process::host::choice::Whom;
+use nvcap_process::memory::scan::Effort;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::plural::plural_of;
+use nvcap_show::output::style::Plain;
+
+use super::Live;
+use crate::cli::said::Said;
+
+/// Time between two readings of the notifiers: the kernel's log wakes the watch before.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The same without the log.
+const PAUSE_WITHOUT_LOG: Duration = Duration::from_millis(200);
+
+/// Begins to watch the host for errors, on a thread of its own: what one process does to it holds up no counting.
+///
+/// # Errors
+/// Those of starting a thread.
+pub(super) fn begin(live: &Arc<Live>, whom: Whom) -> io::Result<()> {
+    // Without the log these are the errors that are counted, too.
+    let log = Xids::open().ok();
+    let (pause, counts) = match log.is_some() {
+        true => (PAUSE, false),
+        false => (PAUSE_WITHOUT_LOG, true),
+    };
+    let options = DumpOptions {
+        last: 20,
+        effort: Effort::Usual,
+        chip: None,
+        known_rings: Vec::new(),
+        stacks: false,
+        qmd_copies: nvcap_live::enrich::graph_qmds::of,
+        kernels: nvcap_live::enrich::names::of,
+    };
+    let mut watch = Watch::new(whom, None, options, log);
+    let live = Arc::clone(live);
+    let run = move || {
+        let mut out = Some(io::stdout());
+        let mut begins = true;
+        loop {
+            match watch.round(Instant::now()) {
+                Ok(findings) => findings.into_iter().for_each(|finding| {
+                    if counts {
+                        live.count_error_of(&finding);
+                    }
+                    say(&mut out, finding);
+                }),
+                Err((pid, e)) => log::info!("process {pid} cannot be watched: {e}"),
+            }
+            if std::mem::take(&mut begins) {
+                let all = plural_of(watch.len() as u64, "process", "processes");
+                tell(format_args!(
+                    "watching {all} and those to come for errors of the driver"
+                ));
+            }
+            watch.wait(pause);
+        }
+    };
+    std::thread::Builder::new()
+        .name("nvcap-fault".into())
+        .spawn(run)
+        .map(drop)
+}
+
+/// Writes the line; where that fails, says so once and is silent from then on.
+fn say(out: &mut Option<io::Stdout>, finding: Finding) {
+    let said = Said::of(&finding);
+    // Its process may end now.
+    drop(finding.hold);
+    let Some(stdout) = out else { return };
+    let line = format!("{}\n", said.json(None));
+    let written = stdout
+        .write_all(line.as_bytes())
+        .and_then(|()| stdout.flush());
+    if let Err(e) = written {
+        tell(format_args!(
+            "errors of the driver cannot be told on standard output any more ({e}); the last: {}",
+            Plain(&said.text())
+        ));
+        *out = None;
+    }
+}
