@@ -49,11 +49,17 @@ pub(super) struct Args {
 
 /// Explains.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let words: Vec<&str> = args.what.iter().map(String::as_str).collect();
+    let first = args.what.first().map(|word| word.to_ascii_lowercase());
+    let rest = args.what.iter().skip(1).map(String::as_str);
+    let words: Vec<&str> = first.as_deref().into_iter().chain(rest).collect();
     let text = match words.as_slice() {
         ["filter"] => filter_help(),
         ["xid"] => xids(args.json),
-        ["xid", number] => xid(number, args.json)?,
+        ["xid", numbers @ ..] => {
+            let each = numbers.iter().map(|number| xid(number, args.json));
+            let texts = each.collect::<anyhow::Result<Vec<String>>>()?;
+            texts.join(if args.json { "" } else { "\n" })
+        }
         ["filter", ..] => bail!("`nvcap explain filter` takes nothing more"),
         ["qmd"] => bail!("name the file that holds the QMD: nvcap explain qmd FILE"),
         ["qmd", file] => qmd(file, 0, args.json)?,

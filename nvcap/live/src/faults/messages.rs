@@ -92,6 +92,11 @@ impl Messages {
         }
     }
 
+    /// Tells whether a fault waits for its message, or a message for its notifier.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.noticed.is_empty() || !self.pending.is_empty()
+    }
+
     /// Takes the messages that have come and are about one of the processes.
     pub(super) fn take(&mut self, processes: &BTreeMap<u32, Watched>, now: Instant) {
         let Some(log) = &mut self.log else { return };
@@ -135,7 +140,9 @@ impl Messages {
         let (noticed, told) = (&mut self.noticed, &self.told);
         self.pending.retain(|p| {
             let is_of = |pid, code| (pid, code) == (p.pid, p.xid.code);
-            let its = |n: &&mut Noticed| is_of(n.pid(), n.code()) && n.may_be_of(p.channel);
+            let its = |n: &&mut Noticed| {
+                is_of(n.pid(), n.code()) && n.may_be_of(p.channel) && n.may_be_on(p.xid.gpu)
+            };
             if let Some(fault) = noticed.iter_mut().find(its) {
                 fault.told_by(p.channel, p.xid.clone());
                 return false;

@@ -43,6 +43,8 @@ pub(super) struct Notice {
 pub(super) struct Noticed {
     /// The fault, as far as suspects and messages go.
     fault: Fault,
+    /// The GPU of its channels, where known.
+    gpu: Option<u32>,
     notices: Vec<Notice>,
     /// Arguments of each suspect.
     args: Vec<Vec<u8>>,
@@ -52,9 +54,10 @@ pub(super) struct Noticed {
 
 impl Noticed {
     /// `fault` is of no channel yet.
-    pub(super) fn new(fault: Fault, came: Instant) -> Self {
+    pub(super) fn new(fault: Fault, gpu: Option<u32>, came: Instant) -> Self {
         Self {
             fault,
+            gpu,
             notices: Vec::new(),
             args: Vec::new(),
             came,
@@ -79,6 +82,15 @@ impl Noticed {
             }
         }
         self.notices.push(notice);
+    }
+
+    pub(super) fn gpu(&self) -> Option<u32> {
+        self.gpu
+    }
+
+    /// Tells whether a message about this GPU, where it is known, can be about it.
+    pub(super) fn may_be_on(&self, gpu: Option<u32>) -> bool {
+        self.gpu.is_none() || gpu.is_none() || self.gpu == gpu
     }
 
     /// Tells whether a message about this channel, where it names one, can be about it.

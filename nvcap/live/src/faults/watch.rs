@@ -70,6 +70,8 @@ pub(super) struct Watch {
     processes: BTreeMap<u32, Watched>,
     /// Processes that have ended since the last look.
     ended: Vec<u32>,
+    /// Processes that have executed another program since then: nothing more comes of what they were.
+    executed: Vec<u32>,
     next: Instant,
     messages: Messages,
 }
@@ -94,15 +96,16 @@ impl Watch {
         Self {
             processes: BTreeMap::new(),
             ended: Vec::new(),
+            executed: Vec::new(),
             next: Instant::now(),
             messages: Messages::open(),
         }
     }
 
-    /// Returns the time until the next look; none where no process is watched.
+    /// Returns the time until the next look; none where no process is watched, and no fault waits.
     pub(super) fn until_next(&self) -> Option<Duration> {
         let until = self.next.saturating_duration_since(Instant::now());
-        (!self.processes.is_empty()).then_some(until)
+        (!self.processes.is_empty() || self.messages.has_waiting()).then_some(until)
     }
 
     /// The next look is due now.
@@ -114,15 +117,17 @@ impl Watch {
     pub(super) fn look(&mut self, pace: Pace, begins: bool) -> Vec<Fault> {
         let now = Instant::now();
         let ended = std::mem::take(&mut self.ended);
+        let executed = std::mem::take(&mut self.executed);
         let mut faults = Vec::new();
         let mut noticed = Vec::new();
-        if now >= self.next || begins || !ended.is_empty() {
+        if now >= self.next || begins || !ended.is_empty() || !executed.is_empty() {
             for (pid, process) in &mut self.processes {
                 process.look(*pid, now, begins, &mut noticed);
             }
             // Behind the notifiers: the driver writes both at about the same time.
             self.messages.take(&self.processes, now);
-            let is_due = |pid: u32| pace == Pace::AtEnd || ended.contains(&pid);
+            let is_over = |pid: u32| ended.contains(&pid) || executed.contains(&pid);
+            let is_due = |pid: u32| pace == Pace::AtEnd || is_over(pid);
             faults.extend(self.messages.join(noticed, now, is_due));
             faults.extend(self.messages.alone(&self.processes, now, is_due));
             let took = now.elapsed();
@@ -149,6 +154,7 @@ impl Watch {
             // The program that an exec begins has other memory.
             Note::Exec(pid) => {
                 self.processes.remove(&pid);
+                self.executed.push(pid);
             }
             Note::Exit(pid) => self.ended.push(pid),
         }
@@ -236,7 +242,7 @@ fn is_fault(n: &Notifier) -> bool {
     n.error.is_some_and(|code| code != REMOVAL)
 }
 
-/// The faults that new errors in notifiers tell, one of each number; `all` are the notifiers of the process.
+/// The faults that new errors in notifiers tell, one of each number and GPU; `all` are the notifiers of the process.
 fn noticed(
     pid: u32,
     channels: &BTreeMap<ChannelId, Known>,
@@ -262,10 +268,11 @@ fn noticed(
             has_work: !open.is_empty(),
         };
         let code = n.error.unwrap_or(0);
-        let one = match told.iter().position(|t| t.code() == code) {
+        let gpu = channel.and_then(|c| channels.get(&c)?.gpu);
+        let one = match told.iter().position(|t| t.code() == code && t.gpu() == gpu) {
             Some(at) => told.get_mut(at),
             None => {
-                told.push(Noticed::new(of_notifiers(pid, code), now));
+                told.push(Noticed::new(of_notifiers(pid, code), gpu, now));
                 told.last_mut()
             }
         };

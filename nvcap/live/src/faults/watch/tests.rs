@@ -53,6 +53,32 @@ fn a_channel_is_known_by_its_token() {
     assert_eq!(told(&BTreeMap::new(), &all), [(None, false, 31, false)]);
 }
 
+/// Two GPUs of one process that fault with one number are two faults, each with the message about its GPU.
+#[test]
+fn faults_of_two_gpus_are_two() {
+    let (kernel, mut messages) = made_up_log();
+    let mut known = channels(&[(0, Some(0xa), true), (1, Some(0x1_000b), true)]);
+    known.get_mut(&ChannelId(1)).unwrap().gpu = Some(1);
+    let all = [notifier(0, 0xa, Some(31)), notifier(1, 0x1_000b, Some(31))];
+    let now = Instant::now();
+    let process = Watched {
+        channels: known.clone(),
+        ..Watched::default()
+    };
+    let processes = BTreeMap::from([(NOBODY, process)]);
+    let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): 31, pid={NOBODY}, name=bad, a word\n");
+    kernel.send(line.as_bytes()).unwrap();
+    messages.take(&processes, now);
+    assert!(messages.has_waiting());
+    let new = noticed(NOBODY, &known, &all, &all, None, now);
+    let mut told = messages.join(new, now, |_| true);
+    told.sort_by_key(|f| f.channel);
+    let of = |f: &Fault| (f.channel.map(|c| c.0), f.group.len(), f.message.is_some());
+    let told: Vec<_> = told.iter().map(of).collect();
+    assert_eq!(told, [(Some(0), 0, true), (Some(1), 0, false)]);
+    assert!(!messages.has_waiting());
+}
+
 /// A made-up kernel log, and the end to which the kernel writes.
 fn made_up_log() -> (std::os::unix::net::UnixDatagram, Messages) {
     use nvcap_process::{procfs::kernel_log::KernelLog, xids::Xids};
