@@ -52,7 +52,7 @@ pub(super) struct OutputArgs {
     #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter)]
     pub filter: Option<Filter>,
 
-    /// Show the names of kernels with their template arguments and parameters
+    /// Show whole names of kernels, with template arguments and parameters
     #[arg(long, help_heading = SHOWN)]
     pub full_names: bool,
 

@@ -49,6 +49,7 @@ mod observe_cost;
 mod output_cli;
 mod output_filter;
 mod output_ledger;
+mod output_names;
 mod output_shared_time;
 mod output_sinks;
 mod output_stacks;

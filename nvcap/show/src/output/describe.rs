@@ -6,6 +6,7 @@ use nvcap_decode::decode::event::{
     LaunchKind, Load, Memory, Operation, PartOf, Place, QmdFrom, Semaphore, SemaphoreAction,
     SemaphoreUnit, Video,
 };
+use nvcap_decode::record::Kernel;
 use nvcap_decode::wire::GpuVa;
 
 use super::channels::size;
@@ -78,11 +79,16 @@ pub(super) fn load(f: &mut Formatter<'_>, l: &Load) {
 
 /// The kernel of a launch, as every line shows it; none where it is not known.
 pub(super) fn kernel(l: &Launch, full: bool) -> Option<String> {
+    kernel_as(l, |kernel| kernels::text(kernel, full))
+}
+
+/// The kernel of a launch, its name as `text` makes it.
+pub(super) fn kernel_as(l: &Launch, text: impl Fn(&Kernel) -> String) -> Option<String> {
     if l.stand_in.is_some() && l.stand_in == l.program {
         return Some("(profiler's stand-in)".to_owned());
     }
     match &l.kernel {
-        Some(kernel) => Some(kernels::text(kernel, full)),
+        Some(kernel) => Some(text(kernel)),
         None => l.program.map(|program| format!("prog {program:#x}")),
     }
 }

@@ -16,7 +16,7 @@ use super::kernel_name;
 use super::names::{known_name, operation_name};
 use super::stack::{word, word_of};
 use super::writer::Output;
-use super::{Detail, Sink, describe};
+use super::{Detail, Sink, describe, kernels};
 
 /// Quantity that is summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -122,7 +122,12 @@ impl Folder {
     /// The frame of an operation.
     fn leaf_of(&self, op: &Operation) -> String {
         match op {
-            Operation::Launch(launch) => launched(describe::kernel(launch, self.full_names)),
+            Operation::Launch(launch) => launched(describe::kernel_as(launch, |kernel| match self
+                .full_names
+            {
+                true => kernels::text(kernel, true),
+                false => kernels::bare(kernel),
+            })),
             op => operation_name(op).to_owned(),
         }
     }

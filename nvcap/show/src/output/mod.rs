@@ -23,6 +23,7 @@ mod identity;
 pub mod ioctls;
 pub mod json;
 pub mod kernel_name;
+mod kernel_short;
 pub mod kernels;
 pub mod ledger;
 pub mod message;

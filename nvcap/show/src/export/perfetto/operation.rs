@@ -120,7 +120,7 @@ fn launch(notes: &mut Notes, l: &Launch, redact: Option<&Redactor>) -> String {
         return "companion of a launch".to_owned();
     }
     match (&l.kernel, l.program) {
-        (Some(kernel), _) => kernels::text(kernel, false),
+        (Some(kernel), _) => kernels::bare(kernel),
         (None, Some(program)) => format!("prog {program:#x}"),
         (None, None) => "kernel".to_owned(),
     }

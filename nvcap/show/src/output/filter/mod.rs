@@ -227,12 +227,15 @@ fn compare(value: &Value<'_>, op: Compare, wanted: &Wanted) -> bool {
                 Compare::Like | Compare::NotLike => false,
             }
         }
-        // The comparison holds if one of the name's forms fits: full, short or mangled.
+        // The comparison holds if one of the name's forms fits: full, short, mangled, or one that a trace may show.
         (Value::Names(name, mangled), wanted) => {
-            let forms = [name.full.as_str(), name.short.as_str(), mangled];
             let is = |op| {
-                let mut forms = forms.iter();
-                forms.any(|form| compare(&Value::Word((*form).into()), op, wanted))
+                let forms = [&name.full, &name.short, &name.shown].into_iter();
+                let mut forms = forms
+                    .chain(&name.forms)
+                    .map(String::as_str)
+                    .chain([&**mangled]);
+                forms.any(|form| compare(&Value::Word(form.into()), op, wanted))
             };
             match op {
                 Compare::NotEqual => !is(Compare::Equal),

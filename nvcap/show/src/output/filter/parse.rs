@@ -197,8 +197,9 @@ impl Parser<'_> {
             .map(|(_, op)| op)
     }
 
-    /// One value as text, and where it began.
-    fn value(&mut self) -> Result<(usize, String), ParseError> {
+    /// One value as text, and where it began. With `templates` what is between `<` and the `>` that belongs to it is a part of a word:
+    /// `reduce<Mean>`.
+    fn value(&mut self, templates: bool) -> Result<(usize, String), ParseError> {
         self.space();
         let start = self.at;
         let rest = self.rest();
@@ -210,11 +211,17 @@ impl Parser<'_> {
             self.at += len + 2;
             return Ok((start, text));
         }
-        let len = rest
-            .find(|c: char| c.is_whitespace() || "()&|!=<>,".contains(c))
-            .unwrap_or(rest.len());
+        let end = |text: &str| {
+            text.find(|c: char| c.is_whitespace() || "()&|!=<>,".contains(c))
+                .unwrap_or(text.len())
+        };
+        let mut len = end(rest);
         if len == 0 {
             return Err(self.error(start, "expected a value".into()));
+        }
+        while templates && let Some(list) = template(&rest[len..]) {
+            len += list;
+            len += end(&rest[len..]);
         }
         let text = rest[..len].to_owned();
         self.at += len;
@@ -223,7 +230,8 @@ impl Parser<'_> {
 
     fn values(&mut self, field: Field, op: Compare) -> Result<Wanted, ParseError> {
         let name = field.name();
-        let (start, first) = self.value()?;
+        let templates = field.kind() == Kind::Text;
+        let (start, first) = self.value(templates)?;
         if matches!(op, Compare::Like | Compare::NotLike) {
             // As grep has it: what has no sign of a pattern may stand anywhere.
             return Ok(Wanted::Pattern(match first.contains(['*', '?']) {
@@ -233,7 +241,7 @@ impl Parser<'_> {
         }
         let mut values = vec![(start, first)];
         while self.eat(",") {
-            values.push(self.value()?);
+            values.push(self.value(templates)?);
         }
         let ordered = !matches!(op, Compare::Equal | Compare::NotEqual);
         if ordered && values.len() > 1 {
@@ -302,6 +310,22 @@ impl Parser<'_> {
             }
         }
     }
+}
+
+/// The length of a list of template arguments at the beginning of a text.
+fn template(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'<' => depth += 1,
+            b'>' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            return (at > 0).then_some(at + 1);
+        }
+    }
+    None
 }
 
 fn unknown_field(name: &str) -> String {
