@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::common::events::{Written, context, launch};
 use nvcap_decode::decode::event::{Body, Event, Operation};
-use nvcap_decode::record::{At, Kernel};
+use nvcap_decode::record::{At, Kernel, KernelParam};
 use nvcap_show::output::Sink;
 use nvcap_show::output::filter::Filter;
 use nvcap_show::output::text::{Text, TextOptions};
@@ -65,6 +65,61 @@ fn text_tells_kernels_apart() {
     );
     let full = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1> >(int, at::native::FillFunctor<float>, std::array<char*, 1>)";
     assert_eq!(shown(&[FILL], true), [full]);
+}
+
+/// Numbers and pointers are shown, structures and long arguments by their size; `-v` has their words.
+#[test]
+fn structures_are_shown_by_their_size() {
+    let shown = |sizes: &[(u32, u32)], bytes: usize, verbose: bool| {
+        let mut operation = launch_of("_Z4scalPfi6Paramsc");
+        let Operation::Launch(l) = &mut operation else {
+            panic!("a launch");
+        };
+        let mut args = 0x7fe6_7780_0000_u64.to_le_bytes().to_vec();
+        args.extend(7_u64.to_le_bytes());
+        args.resize(bytes, 0xaa);
+        l.args = Some(args.into());
+        let param = |(offset, size): &(u32, u32)| KernelParam {
+            offset: *offset,
+            size: *size,
+        };
+        let mut kernel = Kernel::called(At::default(), 0x1000, "_Z4scalPfi6Paramsc");
+        kernel.params = (!sizes.is_empty()).then(|| sizes.iter().map(param).collect());
+        l.kernel = Some(Arc::new(kernel));
+        let written = Written::default();
+        let options = TextOptions {
+            verbose,
+            ..TextOptions::default()
+        };
+        let mut sink = Text::new(written.output(), options);
+        let context = context(7);
+        let body = Body::Operation(&operation);
+        sink.event(&Event {
+            context: &context,
+            entry: 0,
+            body,
+        })
+        .unwrap();
+        sink.flush().unwrap();
+        let text = written.text();
+        let (_, args) = text.trim_end().split_once(" args ").unwrap();
+        args.split(" qmd").next().unwrap().to_owned()
+    };
+    let params = [(0, 8), (8, 4), (16, 360), (376, 1)];
+    assert_eq!(shown(&params, 377, false), "0x7fe677800000,7,{360 B},-86");
+    let verbose = shown(&params, 377, true);
+    assert!(
+        verbose.starts_with("0x7fe677800000,7,{aaaaaaaa "),
+        "{verbose}"
+    );
+    // Parameters that are not known.
+    assert_eq!(shown(&[], 360, false), "{360 B}");
+    assert_eq!(shown(&[], 16, false), "0x7fe677800000,0x7");
+    let verbose = shown(&[], 360, true);
+    assert!(
+        verbose.starts_with("0x7fe677800000,0x7,0xaaaaaaaaaaaaaaaa,"),
+        "{verbose}"
+    );
 }
 
 #[test]

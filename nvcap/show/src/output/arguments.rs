@@ -22,6 +22,8 @@ pub(crate) struct Argument {
     pub kind: Option<String>,
     /// Its value as text.
     pub value: String,
+    /// It is a structure, or its type and size are not those of a number: `value` is its first words.
+    pub structure: bool,
     /// The address, if the argument is a pointer. Where the type is unknown, a value that looks like an address counts as one.
     pub pointer: Option<u64>,
 }
@@ -47,13 +49,13 @@ pub(super) fn typed(types: Option<&[String]>, params: &[Param], bytes: &[u8]) ->
             .checked_add(size)
             .and_then(|end| bytes.get(offset..end));
         let pointer = own.and_then(|own| pointer(kind.as_deref(), own));
-        let value = match (own, pointer) {
-            (None, _) => "?".to_owned(),
-            (_, Some(address)) => format!("{address:#x}"),
-            (Some(own), None) => {
-                let known = kind.as_deref().and_then(|kind| of_type(kind, own));
-                known.unwrap_or_else(|| unknown(own))
-            }
+        let (value, structure) = match (own, pointer) {
+            (None, _) => ("?".to_owned(), false),
+            (_, Some(address)) => (format!("{address:#x}"), false),
+            (Some(own), None) => match kind.as_deref().and_then(|kind| of_type(kind, own)) {
+                Some(known) => (known, false),
+                None => (unknown(own), !is_size_of_number(own)),
+            },
         };
         Argument {
             ordinal: param.ordinal,
@@ -61,6 +63,7 @@ pub(super) fn typed(types: Option<&[String]>, params: &[Param], bytes: &[u8]) ->
             size: param.size,
             kind,
             value,
+            structure,
             pointer,
         }
     };
@@ -150,9 +153,13 @@ fn signed(bytes: &[u8]) -> Option<i64> {
     })
 }
 
+fn is_size_of_number(bytes: &[u8]) -> bool {
+    matches!(bytes.len(), 1 | 2 | 4 | 8)
+}
+
 /// A value of an unknown type: small numbers in decimal, others in hexadecimal, structures as their first words.
 fn unknown(bytes: &[u8]) -> String {
-    if matches!(bytes.len(), 1 | 2 | 4 | 8)
+    if is_size_of_number(bytes)
         && let (Some(value), Some(raw)) = (signed(bytes), unsigned(bytes))
     {
         return if (-SMALL..SMALL).contains(&value) {

@@ -167,7 +167,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
             f.text(format_args!(" ({bytes} B)"));
         }
     }
-    launch_arguments(f, l, MOST_ARGUMENTS, redact);
+    launch_arguments(f, l, MOST_ARGUMENTS, true, redact);
     if let Some(qmd) = l.qmd {
         f.text(format_args!(" qmd "));
         f.role(Role::Address, format_args!("{qmd:#x}"));
@@ -262,11 +262,13 @@ pub(super) fn arguments(
     }
 }
 
-/// The arguments of a launch: one by one where the kernel's parameters are known, else in groups of 8 bytes.
+/// The arguments of a launch: one by one where the kernel's parameters are known, else in groups of 8 bytes. With `words` the first
+/// ones of a structure, and of arguments that are more than `most` groups, are shown; without it their size: `{360 B}`.
 pub(super) fn launch_arguments(
     f: &mut Formatter<'_>,
     l: &Launch,
     most: usize,
+    words: bool,
     redact: Option<&Redactor>,
 ) {
     let Some(args) = l.args.as_deref().filter(|a| !a.is_empty()) else {
@@ -278,6 +280,9 @@ pub(super) fn launch_arguments(
     };
     let Some(known) = known else {
         f.text(format_args!(" args "));
+        if !words && redact.is_none() && args.len() > most * 8 {
+            return f.text(format_args!("{{{} B}}", args.len()));
+        }
         return arguments(f, args, most, redact);
     };
     if known.is_empty() {
@@ -286,7 +291,10 @@ pub(super) fn launch_arguments(
     f.text(format_args!(" args "));
     for (i, a) in known.iter().take(most).enumerate() {
         let comma = if i == 0 { "" } else { "," };
-        f.text(format_args!("{comma}{}", a.value));
+        match a.structure && !words {
+            true => f.text(format_args!("{comma}{{{} B}}", a.size)),
+            false => f.text(format_args!("{comma}{}", a.value)),
+        }
     }
     if known.len() > most {
         f.text(format_args!(",... ({} in all)", known.len()));

@@ -148,7 +148,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     }
     f.text(format_args!("{shape}"));
     node(f, l);
-    describe::launch_arguments(f, l, ARGUMENTS, redact);
+    describe::launch_arguments(f, l, ARGUMENTS, false, redact);
 }
 
 /// The place of a launch in its graph's replay. Nodes are shown if a filter asks for them.
