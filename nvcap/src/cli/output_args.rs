@@ -56,6 +56,10 @@ pub(super) struct OutputArgs {
     #[arg(long, help_heading = SHOWN)]
     pub full_names: bool,
 
+    /// Show each entry that was in the rings of a running process before, not their number
+    #[arg(long, help_heading = SHOWN)]
+    pub history: bool,
+
     /// Show only the ledger
     #[arg(short, long)]
     pub quiet: bool,
@@ -263,6 +267,7 @@ impl OutputArgs {
                         TimeArg::Delta => Clock::Delta,
                     },
                     full_names: self.full_names,
+                    history: self.history,
                     redact,
                 },
             )),

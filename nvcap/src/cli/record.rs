@@ -33,7 +33,7 @@ pub(super) struct Args {
 }
 
 /// Options of a trace that have no meaning here: nothing is shown.
-const USELESS: [&str; 13] = [
+const USELESS: [&str; 14] = [
     "exec_time",
     "verbose",
     "filter",
@@ -44,6 +44,7 @@ const USELESS: [&str; 13] = [
     "json",
     "explain_streams",
     "full_names",
+    "history",
     "phases",
     "chip",
     "record",

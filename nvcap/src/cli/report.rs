@@ -50,7 +50,7 @@ pub(super) struct Args {
 }
 
 /// Options of a trace that have no meaning here. The page never has what `--redact` hides.
-const USELESS: [&str; 7] = [
+const USELESS: [&str; 8] = [
     "quiet",
     "stats",
     "json",
@@ -58,6 +58,7 @@ const USELESS: [&str; 7] = [
     "color",
     "explain_streams",
     "full_names",
+    "history",
 ];
 
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.

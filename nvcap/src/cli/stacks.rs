@@ -75,7 +75,8 @@ pub(super) enum By {
 }
 
 /// Options of a trace that say how events are shown, of which none are.
-const SHOWS_EVENTS: [&str; 8] = [
+const SHOWS_EVENTS: [&str; 9] = [
+    "history",
     "verbose",
     "json",
     "quiet",

@@ -73,13 +73,14 @@ impl From<Rows> for By {
 }
 
 /// Options of a trace that have no meaning here.
-const USELESS: [&str; 6] = [
+const USELESS: [&str; 7] = [
     "quiet",
     "stats",
     "time",
     "redact",
     "explain_streams",
     "full_names",
+    "history",
 ];
 
 /// The command as clap knows it: without options that have no meaning.

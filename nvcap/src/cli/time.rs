@@ -40,7 +40,7 @@ pub(super) struct Args {
 }
 
 /// Options of a trace that have no meaning here.
-const USELESS: [&str; 9] = [
+const USELESS: [&str; 10] = [
     "verbose",
     "quiet",
     "stats",
@@ -48,6 +48,7 @@ const USELESS: [&str; 9] = [
     "redact",
     "explain_streams",
     "full_names",
+    "history",
     "gpu_time",
     "stacks",
 ];

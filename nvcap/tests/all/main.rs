@@ -48,6 +48,7 @@ mod meaning;
 mod observe_cost;
 mod output_cli;
 mod output_filter;
+mod output_history;
 mod output_ledger;
 mod output_names;
 mod output_shared_time;

@@ -18,7 +18,7 @@ use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::entry::EntryKind;
 
 use super::describe::describe;
-use super::holes::{Holes, Part};
+use super::holes::Holes;
 use super::identity;
 use super::kernels;
 use super::ledger::Fit;
@@ -35,18 +35,24 @@ use super::{Detail, Sink};
 mod brief;
 mod columns;
 mod data_run;
+mod earlier;
 mod gpu_time;
+mod history;
+mod loss;
 mod repeats;
 mod skipped;
 mod waits;
+mod words;
 
 pub(super) use brief::brief;
 pub(crate) use brief::is_mechanics;
 pub use columns::Clock;
 use columns::Columns;
 use data_run::DataRun;
+use history::History;
 use repeats::Repeats;
 pub(crate) use waits::is_wait;
+use words::words;
 
 /// The most programs that are remembered to have been shown by their address.
 const MOST_NAMELESS: usize = 1 << 16;
@@ -73,6 +79,8 @@ pub struct TextOptions {
     pub clock: Clock,
     /// Names of kernels with template arguments and parameters.
     pub full_names: bool,
+    /// What was in the rings of a running process before is shown too.
+    pub history: bool,
     /// Replaces users' data by lengths and hashes; `None` shows the data.
     pub redact: Option<Redactor>,
 }
@@ -88,6 +96,7 @@ pub struct Text {
     /// Number of operations that were left out because they are the driver's own, or nodes of graphs.
     left_out: u64,
     repeats: Repeats,
+    history: History,
     /// Data words of a method that carries data, gathered into one line.
     run: DataRun,
     /// The missing bytes of the current submission's entries.
@@ -113,6 +122,7 @@ impl Text {
             releases: Releases::default(),
             left_out: 0,
             repeats: Repeats::default(),
+            history: History::default(),
             run: DataRun::default(),
             holes: Holes::default(),
             stack_of: None,
@@ -206,13 +216,21 @@ impl Text {
         self.stack(c)
     }
 
+    /// Tells whether the driver's own operations are shown, too.
+    fn shows_all(&self) -> bool {
+        let o = &self.options;
+        o.verbose || o.filtered || o.detail >= Detail::Methods
+    }
+
     fn operation(&mut self, c: &Context, entry: u32, op: &Operation) -> io::Result<()> {
         let verbose = self.options.verbose;
         if !verbose {
             self.releases.note(c, op);
         }
-        let all = verbose || self.options.filtered || self.options.detail >= Detail::Methods;
-        if !all {
+        if !self.shows_all() {
+            if !self.options.history && self.history.is_earlier(c, entry) {
+                return Ok(());
+            }
             if is_mechanics(c, entry, op, &self.releases) {
                 self.left_out += 1;
                 return Ok(());
@@ -377,46 +395,6 @@ impl Text {
             _ => Ok(()),
         }
     }
-
-    fn loss(&mut self, l: &Loss) -> io::Result<()> {
-        let of = l
-            .channel
-            .map_or_else(String::new, |c| format!(" of channel {}", c.0));
-        match &l.what {
-            Lost::Entries { position, count } => self.note(
-                l.at,
-                Role::Alarm,
-                format_args!(
-                    "LOST {}{of} from position {position}: overwritten before being read",
-                    plural_of(*count, "entry", "entries")
-                ),
-            ),
-            Lost::Records { kind, count } => self.note(
-                l.at,
-                Role::Alarm,
-                format_args!(
-                    "LOST {}{of} ({kind}): the buffer was full; try a larger --buffer",
-                    plural(*count, "record")
-                ),
-            ),
-            Lost::UnknownChannel { token, count } => {
-                let token = token.map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
-                self.note(
-                    l.at,
-                    Role::Alarm,
-                    format_args!(
-                        "LOST {} of token {token}: no such channel is known",
-                        plural(*count, "doorbell")
-                    ),
-                )
-            }
-            // Not shown here: the ledger says how many stacks were lost.
-            Lost::Stacks { .. } => Ok(()),
-            Lost::Untraced { why } => {
-                self.note(l.at, Role::Alarm, format_args!("UNTRACED: {}", Plain(why)))
-            }
-        }
-    }
 }
 
 impl Sink for Text {
@@ -447,7 +425,10 @@ impl Sink for Text {
         }
         self.end_run()?;
         match &event.body {
-            Body::Submission(s) => return self.submission(c, s),
+            Body::Submission(s) => {
+                self.begin_history(c)?;
+                return self.submission(c, s);
+            }
             Body::Stop(s) => return self.stop(c, s),
             Body::Entry(_) if self.options.detail < Detail::Words => return Ok(()),
             Body::Method(_) if self.options.detail < Detail::Methods => return Ok(()),
@@ -510,6 +491,7 @@ impl Sink for Text {
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
         self.end_run()?;
         self.columns.record(record);
+        self.history.note(record);
         if let Record::Submission(s) = record
             && self.options.detail >= Detail::Words
         {
@@ -557,40 +539,5 @@ impl Sink for Text {
         super::ledger::fitted(self.out.object(), ledger, self.color, fit);
         self.out.end_object()?;
         self.out.flush()
-    }
-}
-
-/// The raw words of a part of an entry, eight a line, with their offset.
-fn words(f: &mut Formatter<'_>, prefix: &str, part: Part<'_>, redact: Option<&Redactor>) {
-    let (at, bytes) = match part {
-        Part::Read(at, bytes) => (at, bytes),
-        Part::Missing(bytes) => {
-            f.line(prefix, 2, Some(Role::Alarm));
-            f.text(format_args!("-- {bytes} B not read"));
-            f.end();
-            return;
-        }
-    };
-    if let Some(redact) = redact {
-        f.line(prefix, 2, Some(Role::Dim));
-        f.text(format_args!("{}", redact.hide(bytes)));
-        f.end();
-        return;
-    }
-    for (i, line) in bytes.chunks(32).enumerate() {
-        f.line(prefix, 2, Some(Role::Dim));
-        f.text(format_args!("{:06x}", at + i * 32));
-        for word in line.chunks(4) {
-            match <[u8; 4]>::try_from(word) {
-                Ok(word) => f.text(format_args!(" {:08x}", u32::from_le_bytes(word))),
-                Err(_) => {
-                    f.text(format_args!(" "));
-                    for b in word {
-                        f.text(format_args!("{b:02x}"));
-                    }
-                }
-            }
-        }
-        f.end();
     }
 }

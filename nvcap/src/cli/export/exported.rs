@@ -33,13 +33,14 @@ pub(in crate::cli) struct FileArgs {
 }
 
 /// Options of a trace that have no meaning for an export; a format may have more.
-pub(super) const USELESS: [&str; 8] = [
+pub(super) const USELESS: [&str; 9] = [
     "quiet",
     "stats",
     "json",
     "time",
     "color",
     "full_names",
+    "history",
     "gpu_time",
     "no_names",
 ];

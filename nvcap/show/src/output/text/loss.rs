@@ -1,0 +1,48 @@
+//! Lines of losses.
+
+use std::io;
+
+use super::{Loss, Lost, Plain, Role, Text, plural, plural_of};
+
+impl Text {
+    /// Writes the line of a loss.
+    pub(super) fn loss(&mut self, l: &Loss) -> io::Result<()> {
+        let of = l
+            .channel
+            .map_or_else(String::new, |c| format!(" of channel {}", c.0));
+        match &l.what {
+            Lost::Entries { position, count } => self.note(
+                l.at,
+                Role::Alarm,
+                format_args!(
+                    "LOST {}{of} from position {position}: overwritten before being read",
+                    plural_of(*count, "entry", "entries")
+                ),
+            ),
+            Lost::Records { kind, count } => self.note(
+                l.at,
+                Role::Alarm,
+                format_args!(
+                    "LOST {}{of} ({kind}): the buffer was full; try a larger --buffer",
+                    plural(*count, "record")
+                ),
+            ),
+            Lost::UnknownChannel { token, count } => {
+                let token = token.map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
+                self.note(
+                    l.at,
+                    Role::Alarm,
+                    format_args!(
+                        "LOST {} of token {token}: no such channel is known",
+                        plural(*count, "doorbell")
+                    ),
+                )
+            }
+            // Not shown here: the ledger says how many stacks were lost.
+            Lost::Stacks { .. } => Ok(()),
+            Lost::Untraced { why } => {
+                self.note(l.at, Role::Alarm, format_args!("UNTRACED: {}", Plain(why)))
+            }
+        }
+    }
+}
