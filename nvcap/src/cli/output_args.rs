@@ -231,6 +231,7 @@ impl OutputArgs {
 
     fn sink(&self, out: Output) -> Box<dyn Sink> {
         let redact = self.redact.then(Redactor::default);
+        let screen = out.is_terminal();
         match (self.stats, self.json) {
             (true, json) => {
                 let form = if json {
@@ -267,6 +268,7 @@ impl OutputArgs {
                         TimeArg::Delta => Clock::Delta,
                     },
                     full_names: self.full_names,
+                    screen,
                     history: self.history,
                     redact,
                 },

@@ -1,8 +1,10 @@
 //! Runs a live trace: from its command line to the ledger and the exit status.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::target::{launch, running_driver, tell_of_newer};
 use super::trace::{Args, StopArg};
@@ -15,6 +17,7 @@ use nvcap_live::observe::session::{ObserveOptions, StopAtExit};
 use nvcap_live::run::{self, Limits, Target};
 use nvcap_live::trap::session::TrapOptions;
 use nvcap_process::channels_file::{ChannelsFile, NamedDoorbell};
+use nvcap_process::host::{self, Host};
 use nvcap_process::stacks::{queue::StackQueue, resolve::Resolver};
 use nvcap_show::{output::message::tell, pipeline::Pipeline};
 
@@ -90,7 +93,10 @@ pub(super) fn run_into<'a>(
     };
     let pipeline = RefCell::new(made.in_time_order());
     let takes_stacks = args.stacks.is_some();
+    let watched = Arc::new(AtomicBool::new(chosen == How::Observe));
+    let attached = attached(&args, is_quiet, watched.clone());
     let observing = move |why: &str| {
+        watched.store(true, Relaxed);
         observing(why);
         if takes_stacks {
             tell("no stacks are shown: they are taken in the trap");
@@ -112,7 +118,7 @@ pub(super) fn run_into<'a>(
             pipeline.borrow_mut().record(record)
         },
         || pipeline.borrow_mut().flush(),
-        attached(&args, is_quiet),
+        attached,
     )
     .inspect_err(|e| show_what_there_is(&mut pipeline.borrow_mut(), e))?;
     if let Some(left) = outcome.left {
@@ -215,8 +221,15 @@ fn searches(args: &Args) -> bool {
 }
 
 /// Notes for the time at which the target is attached.
-fn attached(args: &Args, is_quiet: bool) -> impl FnOnce() + Send + use<> {
-    let pids = args.pid.clone();
+fn attached(
+    args: &Args,
+    is_quiet: bool,
+    observes: Arc<AtomicBool>,
+) -> impl FnOnce() + Send + use<> {
+    let pids: Vec<(u32, String)> = match is_quiet {
+        true => Vec::new(),
+        false => args.pid.iter().map(|pid| (*pid, who(*pid))).collect(),
+    };
     let all = args.all;
     move || {
         if is_quiet {
@@ -227,10 +240,36 @@ fn attached(args: &Args, is_quiet: bool) -> impl FnOnce() + Send + use<> {
                 "no process that is meant uses a GPU yet: waiting for those to come (Ctrl-C ends the trace)",
             );
         }
-        for pid in pids {
-            tell(format_args!("process {pid} attached"));
+        let way = match observes.load(Relaxed) {
+            true => "by observing, which does not slow it",
+            false => "by the trap, which slows each doorbell",
+        };
+        for (pid, who) in pids {
+            tell(format_args!(
+                "process {pid} attached: {who}{way}; Ctrl-C ends the trace, not the process"
+            ));
         }
     }
+}
+
+/// A process's name, user and GPUs for a message, as far as they can be told.
+fn who(pid: u32) -> String {
+    let uses = host::uses::of_process(pid).unwrap_or_default();
+    let Ok(who) = Host::new(Path::new("/")).identity(pid, &uses) else {
+        return String::new();
+    };
+    let uid = who.uid.map(|uid| uid.to_string());
+    let mut text = who.comm;
+    if let Some(user) = who.user.or(uid) {
+        text += &format!(" of {user}");
+    }
+    let gpus: Vec<String> = uses.gpus.iter().map(u32::to_string).collect();
+    match gpus.len() {
+        0 => {}
+        1 => text += &format!(" on GPU {}", gpus.join("")),
+        _ => text += &format!(" on GPUs {}", gpus.join(", ")),
+    }
+    text + ", "
 }
 
 /// Name of the way for a recording.

@@ -51,6 +51,7 @@ mod output_filter;
 mod output_history;
 mod output_ledger;
 mod output_names;
+mod output_screen;
 mod output_shared_time;
 mod output_sinks;
 mod output_stacks;

@@ -32,6 +32,7 @@ use super::style::{Color, Formatter, Plain, Role};
 use super::writer::Output;
 use super::{Detail, Sink};
 
+mod alike;
 mod brief;
 mod columns;
 mod data_run;
@@ -40,10 +41,12 @@ mod gpu_time;
 mod history;
 mod loss;
 mod repeats;
+mod screen;
 mod skipped;
 mod waits;
 mod words;
 
+use alike::Alike;
 pub(super) use brief::brief;
 pub(crate) use brief::is_mechanics;
 pub use columns::Clock;
@@ -79,7 +82,9 @@ pub struct TextOptions {
     pub clock: Clock,
     /// Names of kernels with template arguments and parameters.
     pub full_names: bool,
-    /// What was in the rings of a running process before is shown too.
+    /// The output is read while it is made, on a terminal: columns have a head, and equal lines in a row are counted.
+    pub screen: bool,
+    /// Entries that were in the rings of a running process before are shown too.
     pub history: bool,
     /// Replaces users' data by lengths and hashes; `None` shows the data.
     pub redact: Option<Redactor>,
@@ -96,7 +101,10 @@ pub struct Text {
     /// Number of operations that were left out because they are the driver's own, or nodes of graphs.
     left_out: u64,
     repeats: Repeats,
+    alike: Alike,
     history: History,
+    /// The columns have their head.
+    headed: bool,
     /// Data words of a method that carries data, gathered into one line.
     run: DataRun,
     /// The missing bytes of the current submission's entries.
@@ -122,7 +130,9 @@ impl Text {
             releases: Releases::default(),
             left_out: 0,
             repeats: Repeats::default(),
+            alike: Alike::default(),
             history: History::default(),
+            headed: false,
             run: DataRun::default(),
             holes: Holes::default(),
             stack_of: None,
@@ -238,10 +248,13 @@ impl Text {
             if self.repeats.take(c, op) {
                 return Ok(());
             }
-            self.end_repeats()?;
+            if self.is_alike(c, entry, op)? {
+                return Ok(());
+            }
             self.repeats.begin(c, op);
         }
         self.needed_by(c)?;
+        self.head(c, entry)?;
         if let Operation::Launch(l) = op
             && let (None, Some(program)) = (&l.kernel, l.program)
             && self.nameless.len() < MOST_NAMELESS
@@ -269,6 +282,7 @@ impl Text {
 
     /// Says how often the last fill was repeated, before anything else is shown.
     fn end_repeats(&mut self) -> io::Result<()> {
+        self.end_alike()?;
         let Some((c, fill, more)) = self.repeats.end() else {
             return Ok(());
         };

@@ -207,7 +207,7 @@ pub(super) struct Words {
     pub between: char,
     /// Words that are left out.
     pub without: &'static [&'static str],
-    /// Of several words such as `64x64` the first one is kept.
+    /// Only the first of several words such as `64x64` is kept.
     pub one_tile: bool,
 }
 

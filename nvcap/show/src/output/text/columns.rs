@@ -171,6 +171,36 @@ impl Columns {
         )
     }
 
+    /// The head of the columns, as the lines of a submission have them.
+    pub(super) fn head(&mut self, c: &Context, gpu_time: bool) -> String {
+        self.submission(c);
+        let unit = if self.clock == Clock::Delta {
+            "+s"
+        } else {
+            "s"
+        };
+        let mut text = format!("{:>11}  ", format!("time, {unit}"));
+        if self.all || self.processes.is_more() {
+            let width = if self.all { 20 } else { 16 };
+            text += &format!("{:<width$} ", "process");
+        }
+        if self.all || self.gpus.is_more() {
+            text += "gpu  ";
+        }
+        text += "ch    ";
+        if self.all {
+            text += "token   ";
+        }
+        text += "eng  ";
+        if c.phase.is_some() {
+            text += "[phase] ";
+        }
+        if gpu_time {
+            text += "on GPU    ";
+        }
+        text + "what"
+    }
+
     /// The columns that were made last.
     pub(super) fn latest(&self) -> &str {
         &self.text
