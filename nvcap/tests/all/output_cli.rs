@@ -1162,6 +1162,13 @@ fn lines_fit_the_terminal_that_they_go_to() {
         );
         // A hundred launches of one kernel.
         assert!(lines.iter().any(|l| l.ends_with(" x 100")), "{shown}");
+        // Sums in the place of the table, which `-v` has.
+        let sums = "\n     4225  prog 0x7f4f4f7a2b00\n";
+        assert!(
+            shown.contains(sums) && shown.contains("\n23 graph replays\n"),
+            "{shown}"
+        );
+        assert!(!shown.contains("\nchannel  token "), "{shown}");
         let widest = lines.iter().map(|l| l.chars().count()).max();
         assert_eq!(widest, Some(columns.into()));
         let launch = lines.iter().find(|l| l.contains(" grid 4096 block 256 "));

@@ -1,7 +1,9 @@
 //! Text as a terminal has it: a head for the columns, and equal lines in a row counted.
 
-use crate::common::events::{Written, context, copy, launch};
+use crate::common::events::{Written, context, copy, launch, with_each};
 use nvcap_decode::decode::event::{Body, Event, Operation};
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::ChannelId;
 use nvcap_show::output::Sink;
 use nvcap_show::output::text::{Text, TextOptions};
@@ -54,6 +56,62 @@ fn equal_lines_in_a_row_are_counted() {
     let lines = shown(true, &operations[..7]);
     assert!(lines[2].ends_with(" x 7"), "{lines:#?}");
     assert_eq!(lines.len(), 3);
+}
+
+/// At the end there are sums in the place of the channels' table.
+#[test]
+fn sums_come_before_the_verdict() {
+    let ending = |options: TextOptions| {
+        let written = Written::default();
+        let mut sink = Text::new(written.output(), options);
+        for serial in 0..3 {
+            with_each(|e| {
+                let mut context = e.context.clone();
+                context.serial = serial;
+                sink.event(&Event {
+                    context: &context,
+                    ..e
+                })
+                .unwrap();
+            });
+        }
+        sink.flush().unwrap();
+        let shown = written.text().len();
+        sink.finish(&Ledger::new(), &Model::default()).unwrap();
+        written.text().split_off(shown)
+    };
+    let options = |screen| TextOptions {
+        screen,
+        ..TextOptions::default()
+    };
+    let screen = ending(options(true));
+    let lines: Vec<&str> = screen.lines().collect();
+    assert_eq!(
+        lines[..5],
+        [
+            "9 launches of 2 kernels",
+            "        6  prog 0x7f0000001000",
+            "        3  (QMD not seen)",
+            "copies and fills: fill 9 of 3.0 MiB, h2d 6 of 3.0 MiB",
+            "3 graph replays",
+        ],
+        "{screen}"
+    );
+    assert!(!screen.contains("submissions  "), "{screen}");
+    for options in [
+        options(false),
+        TextOptions {
+            verbose: true,
+            ..options(true)
+        },
+        TextOptions {
+            needed_only: true,
+            ..options(true)
+        },
+    ] {
+        let plain = ending(options);
+        assert!(!plain.contains(" launches of "), "{plain}");
+    }
 }
 
 /// Files and pipes have a line for each, and no head.

@@ -259,7 +259,9 @@ pub fn text(out: &mut Vec<u8>, ledger: &Ledger, color: bool) {
 pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) {
     let t = ledger.totals();
     let mut f = Formatter::new(out, color);
-    table::write(&mut f, ledger, &t, fit);
+    if !fit.without_table {
+        table::write(&mut f, ledger, &t, fit);
+    }
     gaps(&mut f, ledger);
     if let Some(ns) = ledger.duration_ns() {
         rate(&mut f, &t, ns);

@@ -43,6 +43,7 @@ mod loss;
 mod repeats;
 mod screen;
 mod skipped;
+mod tally;
 mod waits;
 mod words;
 
@@ -54,6 +55,7 @@ use columns::Columns;
 use data_run::DataRun;
 use history::History;
 use repeats::Repeats;
+use tally::Tally;
 pub(crate) use waits::is_wait;
 use words::words;
 
@@ -102,6 +104,7 @@ pub struct Text {
     left_out: u64,
     repeats: Repeats,
     alike: Alike,
+    tally: Tally,
     history: History,
     /// The columns have their head.
     headed: bool,
@@ -131,6 +134,7 @@ impl Text {
             left_out: 0,
             repeats: Repeats::default(),
             alike: Alike::default(),
+            tally: Tally::default(),
             history: History::default(),
             headed: false,
             run: DataRun::default(),
@@ -236,6 +240,9 @@ impl Text {
         let verbose = self.options.verbose;
         if !verbose {
             self.releases.note(c, op);
+        }
+        if self.sums_up() {
+            self.tally.take(c, entry, op);
         }
         if !self.shows_all() {
             if !self.options.history && self.history.is_earlier(c, entry) {
@@ -537,6 +544,7 @@ impl Sink for Text {
         if self.options.verbose {
             super::ledger::margins(self.out.object(), ledger, self.color);
         }
+        self.sums();
         if self.left_out > 0 {
             let mut f = Formatter::new(self.out.object(), self.color);
             f.line("", 0, Some(Role::Dim));
@@ -549,6 +557,7 @@ impl Sink for Text {
         let fit = Fit {
             all: self.options.verbose,
             width: self.width(),
+            without_table: self.sums_up(),
         };
         super::ledger::fitted(self.out.object(), ledger, self.color, fit);
         self.out.end_object()?;

@@ -17,6 +17,8 @@ pub(crate) struct Fit {
     pub all: bool,
     /// Width of the terminal in columns; `None` if the output is no terminal.
     pub width: Option<usize>,
+    /// Leaves the table out.
+    pub without_table: bool,
 }
 
 /// A column of the table.
@@ -369,6 +371,7 @@ mod tests {
         let all = Fit {
             all: true,
             width: Some(40),
+            ..Fit::default()
         };
         let shown = table(&ledger(0), all);
         let header = shown.lines().next().unwrap();
@@ -392,7 +395,14 @@ mod tests {
             life: Life::Present { name: name.clone() },
         }));
         for width in [None, Some(80)] {
-            let shown = table(&l, Fit { all: false, width });
+            let shown = table(
+                &l,
+                Fit {
+                    all: false,
+                    width,
+                    ..Fit::default()
+                },
+            );
             assert!(shown.contains("nnn"), "the process is named");
             let longest = shown.lines().map(str::len).max();
             // Its own row may stick out; the others have the width of the widest column.
@@ -412,6 +422,7 @@ mod tests {
             let fit = Fit {
                 all: false,
                 width: Some(width),
+                ..Fit::default()
             };
             let shown = table(&ledger(0), fit);
             let header = shown.lines().next().unwrap();
@@ -441,7 +452,14 @@ mod tests {
         );
         // One row is as short as one line; and who asks for all gets all.
         for (others, all) in [(1, false), (3, true)] {
-            let shown = table(&ledger(others), Fit { all, width: None });
+            let shown = table(
+                &ledger(others),
+                Fit {
+                    all,
+                    width: None,
+                    ..Fit::default()
+                },
+            );
             assert!(!shown.contains("more channel"), "{shown}");
         }
     }

@@ -20,6 +20,22 @@ impl Text {
         self.out.end_object()
     }
 
+    /// Tells whether sums are shown at the end in the place of the channels' table.
+    pub(super) fn sums_up(&self) -> bool {
+        let o = &self.options;
+        o.screen && !o.quiet && !o.verbose && !o.needed_only
+    }
+
+    /// Writes the sums, before the verdict.
+    pub(super) fn sums(&mut self) {
+        let mut f = Formatter::new(self.out.object(), self.color);
+        for line in self.tally.lines() {
+            f.line("", 0, None);
+            f.text(format_args!("{line}"));
+            f.end();
+        }
+    }
+
     /// Tells whether an operation has the same line as the one before, and counts it then; else the row before it ends.
     pub(super) fn is_alike(&mut self, c: &Context, entry: u32, op: &Operation) -> io::Result<bool> {
         let waits = matches!(op, Operation::Semaphore(_));
