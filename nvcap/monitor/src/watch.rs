@@ -8,13 +8,13 @@
 
 mod errors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::dump::{self, DumpOptions, Refused, xids::Xids};
-use errors::{Log, Notifiers, Told};
-use nvcap_decode::hang::{self, Progress, Report, State};
+use crate::dump::{self, DumpOptions, Look, Refused, xids::Xids};
+use errors::{Log, Notifiers, Told, hold};
+use nvcap_decode::hang::{self, Progress, Report, State, xid::REMOVAL};
 use nvcap_decode::record::{Fault, Xid};
 use nvcap_process::exit_hold::ExitHold;
 use nvcap_process::host::{choice::Whom, gpu_processes};
@@ -313,6 +313,97 @@ impl Watch {
             moved: Some(moved),
             hold: None,
         })
+    }
+}
+
+impl Watch {
+    /// Holds the ends of processes that messages name and that are not known yet: finding them takes long. Where processes are chosen by
+    /// more than their ids, none is touched before it is chosen.
+    pub(super) fn hold_strangers(&self, messages: &[Xid]) -> BTreeMap<u32, ExitHold> {
+        let is_meant = |pid: &u32| match &self.whom {
+            Whom::Named(pids) => pids.contains(pid),
+            Whom::All(choice, _) => choice.is_any(),
+        };
+        let named: BTreeSet<u32> = messages.iter().filter_map(Xid::process).collect();
+        { named.into_iter() }
+            .filter(|pid| !self.processes.contains_key(pid) && is_meant(pid))
+            .filter_map(|pid| Some((pid, hold(pid)?)))
+            .collect()
+    }
+
+    /// Processes with an error that is new; `holds` are those of processes that were not known when the messages came.
+    pub(super) fn failed(
+        &mut self,
+        messages: &[Xid],
+        mut holds: BTreeMap<u32, ExitHold>,
+        now: Instant,
+    ) -> Vec<Finding> {
+        // First all ends are held: a look takes long.
+        let mut failed = Vec::new();
+        for (pid, watched) in &mut self.processes {
+            let codes = watched.notifiers.new_errors(&watched.memory);
+            let named = |x: &&Xid| x.process() == Some(*pid);
+            let xid = messages.iter().find(named).cloned();
+            let Some(code) = xid.as_ref().map(|x| x.code).or(codes.first().copied()) else {
+                continue;
+            };
+            if self.told.is_new(*pid, code, now) {
+                let hold = holds.remove(pid).or_else(|| hold(*pid));
+                failed.push((*pid, code, xid, hold));
+            }
+        }
+        let mut findings = Vec::new();
+        for (pid, code, xid, hold) in failed {
+            let xid = xid.or_else(|| self.log.wait_for(pid, code));
+            let look = dump::look(&[pid], &self.options);
+            findings.push(self.found(pid, code, xid, look, hold));
+        }
+        findings.extend(self.failed_without_name(messages, now));
+        findings
+    }
+
+    /// Processes that messages without a process's id are about: by the channel, or all of the GPU.
+    fn failed_without_name(&mut self, messages: &[Xid], now: Instant) -> Vec<Finding> {
+        let unnamed = messages.iter().filter(|x| x.process().is_none());
+        let Some(oldest) = unnamed.map(|x| x.time_ns).min() else {
+            return Vec::new();
+        };
+        let mut findings = Vec::new();
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        for pid in pids {
+            let look = dump::look(&[pid], &self.options);
+            let mut about = look.report.processes.iter().flat_map(|p| &p.xids);
+            let is_new =
+                |x: &&Xid| x.time_ns >= oldest && x.process().is_none() && x.code != REMOVAL;
+            if let Some(xid) = about.find(is_new).cloned()
+                && self.told.is_new(pid, xid.code, now)
+            {
+                findings.push(self.found(pid, xid.code, Some(xid), look, None));
+            }
+        }
+        findings
+    }
+
+    fn found(
+        &mut self,
+        pid: u32,
+        code: u32,
+        xid: Option<Xid>,
+        look: Look,
+        hold: Option<ExitHold>,
+    ) -> Finding {
+        if let Some(watched) = self.processes.get_mut(&pid) {
+            // It will not move any more, which is no hang to be told.
+            watched.told = true;
+        }
+        Finding {
+            pid,
+            cause: Cause::Error,
+            fault: Some(Box::new(look.fault(pid, code, xid))),
+            report: look.report,
+            moved: None,
+            hold,
+        }
     }
 }
 

@@ -490,7 +490,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         due: AtomicU64::new(0),
     });
     if args.faults {
-        faults::begin(&live, args.whom()).map_err(|e| nvcap_process::error::no_thread(&e))?;
+        let counting = Arc::clone(&live);
+        faults::begin(args.whom(), move |finding| counting.count_error_of(finding))
+            .map_err(|e| nvcap_process::error::no_thread(&e))?;
     }
     #[cfg(feature = "otlp")]
     let otlp = args.otlp.otlp(&live.constants.version)?;

@@ -325,14 +325,13 @@ impl Named {
     /// When no file can be made or has no room: then nothing is left of it.
     pub(crate) fn save(&mut self) -> io::Result<bool> {
         let has_no_name = self.file.metadata().is_ok_and(|m| m.nlink() == 0);
-        let (asked, is_lost) = {
+        let asked = {
             let state = self.state();
-            let is_lost = has_no_name && !state.stays && !state.place.is_there();
-            (state.asked.clone(), is_lost)
+            if !has_no_name || state.stays || state.place.is_there() {
+                return Ok(false);
+            }
+            state.asked.clone()
         };
-        if !is_lost {
-            return Ok(false);
-        }
         let other = Self::created_beside(&asked)?;
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         if let Err(e) = File::open(own).and_then(|mut own| io::copy(&mut own, &mut &other.file)) {
@@ -356,17 +355,13 @@ impl Named {
 
     /// Makes a new file of this name, or of the first one with a number that can be made: what is there is not touched, whatever it is.
     fn created_beside(asked: &Path) -> io::Result<Self> {
-        let mut failed = match Self::created(asked, Claim::Unused) {
-            Err(e) => e,
-            created => return created,
-        };
-        for number in 2..=NUMBERS {
-            match Self::created(&numbered(asked, number), Claim::Unused) {
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => failed = e,
-                created => return created,
+        let first = Self::created(asked, Claim::Unused);
+        (2..=NUMBERS).fold(first, |made, number| match made {
+            Err(e) if number == 2 || e.kind() == io::ErrorKind::AlreadyExists => {
+                Self::created(&numbered(asked, number), Claim::Unused)
             }
-        }
-        Err(failed)
+            made => made,
+        })
     }
 
     /// A second handle of the same file: both write at one common position.

@@ -1,7 +1,6 @@
 //! `nvcap serve --faults`: each error of the driver as a line of JSON, with the kernel that had not ended.
 
 use std::io::{self, Write as _};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvcap_monitor::dump::{DumpOptions, xids::Xids};
@@ -12,7 +11,6 @@ use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::style::Plain;
 
-use super::Live;
 use crate::cli::said::Said;
 
 /// Time between two readings of the notifiers: the kernel's log wakes the watch before.
@@ -20,12 +18,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The same without the log.
 const PAUSE_WITHOUT_LOG: Duration = Duration::from_millis(200);
 
-/// Begins to watch the host for errors, on a thread of its own: what one process does to it holds up no counting.
+/// Begins to watch the host for errors, on a thread of its own: what one process does to it holds up no counting. Without the kernel's log these
+/// are the errors that are counted, too: `count` is called.
 ///
 /// # Errors
 /// Those of starting a thread.
-pub(super) fn begin(live: &Arc<Live>, whom: Whom) -> io::Result<()> {
-    // Without the log these are the errors that are counted, too.
+pub(super) fn begin(whom: Whom, count: impl Fn(&Finding) + Send + 'static) -> io::Result<()> {
     let log = Xids::open().ok();
     let (pause, counts) = match log.is_some() {
         true => (PAUSE, false),
@@ -41,7 +39,6 @@ pub(super) fn begin(live: &Arc<Live>, whom: Whom) -> io::Result<()> {
         kernels: nvcap_live::enrich::names::of,
     };
     let mut watch = Watch::new(whom, None, options, log);
-    let live = Arc::clone(live);
     let run = move || {
         let mut out = Some(io::stdout());
         let mut begins = true;
@@ -49,7 +46,7 @@ pub(super) fn begin(live: &Arc<Live>, whom: Whom) -> io::Result<()> {
             match watch.round(Instant::now()) {
                 Ok(findings) => findings.into_iter().for_each(|finding| {
                     if counts {
-                        live.count_error_of(&finding);
+                        count(&finding);
                     }
                     say(&mut out, finding);
                 }),
