@@ -78,7 +78,7 @@ fn structures_are_shown_by_their_size() {
         let mut args = 0x7fe6_7780_0000_u64.to_le_bytes().to_vec();
         args.extend(7_u64.to_le_bytes());
         args.resize(bytes, 0xaa);
-        l.args = Some(args.into());
+        l.args = Some(args);
         let param = |(offset, size): &(u32, u32)| KernelParam {
             offset: *offset,
             size: *size,

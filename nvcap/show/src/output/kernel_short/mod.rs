@@ -228,7 +228,7 @@ fn of_words(name: &str) -> Option<String> {
     };
     let rule = rules::WORDS.iter().find(is)?;
     let mut tiles = 0;
-    let words: Vec<&str> = name
+    let mut words: Vec<&str> = name
         .split('_')
         .filter(|word| {
             if is_one_of(word, rule.without) {
@@ -240,7 +240,10 @@ fn of_words(name: &str) -> Option<String> {
             tiles += usize::from(tile);
             !(tile && rule.one_tile && tiles > 1)
         })
+        .map(|word| word.strip_prefix(rule.bare).unwrap_or(word))
         .collect();
+    // Types of operands are named one after the other.
+    words.dedup();
     let joined = words.join(&rule.between.to_string());
     Some(format!("{}{joined}", rule.called))
 }

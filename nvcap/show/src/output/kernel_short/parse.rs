@@ -70,9 +70,7 @@ impl Iterator for Walk<'_> {
                 }
                 b'>' if at > 0 && bytes.get(at - 1) == Some(&b'-') => {}
                 b'>' => {
-                    if self.open.last() == Some(&b'<') {
-                        self.open.pop();
-                    }
+                    let _ = self.open.pop_if(|open| *open == b'<');
                 }
                 b')' | b'}' | b']' => {
                     let opens = match byte {

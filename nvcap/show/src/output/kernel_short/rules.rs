@@ -207,6 +207,8 @@ pub(super) struct Words {
     pub between: char,
     /// Words that are left out.
     pub without: &'static [&'static str],
+    /// Text at the beginning of a word that is left out.
+    pub bare: &'static str,
     /// Only the first of several words such as `64x64` is kept.
     pub one_tile: bool,
 }
@@ -219,16 +221,19 @@ pub(super) const WORDS: &[Words] = &[
         called: "cutlass ",
         between: ' ',
         without: &["cutlass", "#", "simt", "tensorop", "wmma", "align#"],
+        bare: "",
         one_tile: true,
     },
     Words {
         with: "_xmma_",
         first: false,
-        called: "",
-        between: '_',
+        called: "xmma ",
+        between: ' ',
         without: &[
             "",
             "#",
+            "sm#",
+            "xmma",
             "stage#",
             "warpsize*",
             "aligna#",
@@ -240,6 +245,7 @@ pub(super) const WORDS: &[Words] = &[
             "cudnn",
             "trt",
         ],
+        bare: "tilesize",
         one_tile: false,
     },
 ];

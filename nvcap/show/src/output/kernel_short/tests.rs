@@ -84,7 +84,7 @@ const KERNELS: &[(&str, &str)] = &[
     ),
     (
         "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel__51_cublas",
-        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_ffma",
+        "xmma gemm f32f32 f32 tn n 128x128x8 ffma",
     ),
     ("ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nn"),
     (

@@ -25,8 +25,9 @@ impl History {
     /// Takes a record, before its events are shown.
     pub(super) fn note(&mut self, record: &Record) {
         match record {
-            Record::Channel(c) if matches!(c.origin, Origin::Found | Origin::Notified) => {
-                if self.found.len() < MOST {
+            Record::Channel(c) => {
+                let is_found = matches!(c.origin, Origin::Found | Origin::Notified);
+                if is_found && self.found.len() < MOST {
                     self.found.insert(c.id);
                 }
             }
