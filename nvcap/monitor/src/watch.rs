@@ -8,12 +8,12 @@
 
 mod errors;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::dump::{self, DumpOptions, Look, Refused, xids::Xids};
-use errors::{Log, Notifiers, Told, hold};
+use errors::{Failing, Log, Notifiers, Told, hold};
 use nvcap_decode::hang::{self, Progress, Report, State, xid::REMOVAL};
 use nvcap_decode::record::{Fault, Xid};
 use nvcap_process::exit_hold::ExitHold;
@@ -22,6 +22,7 @@ use nvcap_process::procfs::{
     self,
     mem::{Memory, ReadMemory},
 };
+use nvcap_show::output::message::tell;
 
 /// Offset of GP_GET and GP_PUT in USERD, bytes.
 const GP_GET: u64 = 0x88;
@@ -46,6 +47,8 @@ pub struct Finding {
     pub pid: u32,
     /// Reason why the look is worth keeping.
     pub cause: Cause,
+    /// The process's name, where it is known.
+    pub name: Option<String>,
     /// The error.
     pub fault: Option<Box<Fault>>,
     /// The look at it; without the process where it had ended before.
@@ -93,6 +96,7 @@ impl Pace {
 /// A watched process.
 #[derive(Debug)]
 struct Watched {
+    name: Option<String>,
     memory: Memory,
     /// USERD of its channels, and GP_GET and GP_PUT of each at the last reading.
     channels: Vec<(u64, Option<u64>)>,
@@ -114,6 +118,13 @@ impl Watched {
             *old = now;
         }
         moved
+    }
+
+    /// Tells whether none of its channels is there any more, as after the execution of another program.
+    fn is_gone(&self) -> bool {
+        let mut words =
+            { self.channels.iter() }.map(|(userd, _)| self.memory.word(*userd + GP_GET));
+        !self.channels.is_empty() && words.all(|word| word.is_err())
     }
 
     /// Takes the channels of a look for those to be read.
@@ -144,6 +155,12 @@ pub struct Watch {
     log: Log,
     /// Errors that were told a short time ago.
     told: Told,
+    /// Errors that are still to be looked at.
+    failing: VecDeque<Failing>,
+    /// Findings that wait to be taken.
+    ready: VecDeque<Finding>,
+    /// Processes of which it was told that they may not be looked into.
+    refused: BTreeSet<u32>,
 }
 
 impl Watch {
@@ -167,6 +184,9 @@ impl Watch {
             searched: None,
             log: Log::new(xids),
             told: Told::default(),
+            failing: VecDeque::new(),
+            ready: VecDeque::new(),
+            refused: BTreeSet::new(),
         }
     }
 
@@ -192,11 +212,11 @@ impl Watch {
         self.log.wait(pause);
     }
 
-    /// One round: reads the channels, looks where it is due.
+    /// One round: reads the channels, looks where it is due. [`next_finding`](Self::next_finding) gives what came of it.
     ///
     /// # Errors
-    /// When a process that was named may not be read.
-    pub fn round(&mut self, now: Instant) -> Result<Vec<Finding>, (u32, io::Error)> {
+    /// When a process that was named may not be read, in the first round.
+    pub fn round(&mut self, now: Instant) -> Result<(), (u32, io::Error)> {
         let messages = self.log.take();
         let holds = self.hold_strangers(&messages);
         let is_due = |s: Instant| now.duration_since(s) >= SEARCH;
@@ -206,19 +226,32 @@ impl Watch {
             self.search(now)?;
             self.searched = Some(now);
         }
-        let mut findings = self.failed(&messages, holds, now);
+        self.failed(&messages, holds, now);
         if self.limit.is_some() {
             let pids: Vec<u32> = self.processes.keys().copied().collect();
             for pid in pids {
-                findings.extend(self.look_if_due(pid, now));
+                let hangs = self.look_if_due(pid, now);
+                self.ready.extend(hangs);
             }
         }
-        Ok(findings)
+        Ok(())
+    }
+
+    /// The next finding of the rounds before; a process with an error is looked at now, and its end is held until the finding is dropped.
+    pub fn next_finding(&mut self) -> Option<Finding> {
+        match self.failing.pop_front() {
+            Some(f) => {
+                let look = dump::look(&[f.pid], &self.options);
+                Some(self.found(f, look))
+            }
+            None => self.ready.pop_front(),
+        }
     }
 
     /// Looks for processes that are not watched yet; forgets those that have ended.
     fn search(&mut self, now: Instant) -> Result<(), (u32, io::Error)> {
-        self.processes.retain(|pid, _| !procfs::has_ended(*pid));
+        self.processes
+            .retain(|pid, watched| !procfs::has_ended(*pid) && !watched.is_gone());
         for (pid, watched) in &mut self.processes {
             watched.notifiers.find(*pid, &watched.memory);
         }
@@ -240,15 +273,25 @@ impl Watch {
                 Some((_, Refused::NoGpu)) => continue,
                 Some((_, Refused::Error(_))) if procfs::has_ended(pid) => continue,
                 Some((_, Refused::Error(_))) if matches!(self.whom, Whom::All(..)) => continue,
-                Some((pid, Refused::Error(e))) => return Err((pid, e)),
+                Some((pid, Refused::Error(e))) if is_first => return Err((pid, e)),
+                Some((pid, Refused::Error(e))) => {
+                    // It has executed a program of another user, or the like: the others are watched on.
+                    if self.refused.insert(pid) {
+                        tell(format_args!(
+                            "process {pid} cannot be looked into any more: {e}"
+                        ));
+                    }
+                    continue;
+                }
             }
             let memory = match Memory::open(pid) {
                 Ok(memory) => memory,
                 // It has ended since.
-                Err(_) if procfs::has_ended(pid) || matches!(self.whom, Whom::All(..)) => continue,
-                Err(e) => return Err((pid, e)),
+                Err(e) if is_first && matches!(self.whom, Whom::Named(_)) => return Err((pid, e)),
+                Err(_) => continue,
             };
             let mut watched = Watched {
+                name: report.processes.first().map(|p| p.name.clone()),
                 memory,
                 channels: Vec::new(),
                 pace: Pace::new(self.limit.unwrap_or(Duration::MAX), now),
@@ -307,6 +350,7 @@ impl Watch {
         watched.told = moved.is_hang();
         watched.told.then_some(Finding {
             pid,
+            name: watched.name.clone(),
             cause: Cause::Hang,
             fault: None,
             report,
@@ -319,7 +363,7 @@ impl Watch {
 impl Watch {
     /// Holds the ends of processes that messages name and that are not known yet: finding them takes long. Where processes are chosen by
     /// more than their ids, none is touched before it is chosen.
-    pub(super) fn hold_strangers(&self, messages: &[Xid]) -> BTreeMap<u32, ExitHold> {
+    fn hold_strangers(&self, messages: &[Xid]) -> BTreeMap<u32, ExitHold> {
         let is_meant = |pid: &u32| match &self.whom {
             Whom::Named(pids) => pids.contains(pid),
             Whom::All(choice, _) => choice.is_any(),
@@ -331,44 +375,39 @@ impl Watch {
             .collect()
     }
 
-    /// Processes with an error that is new; `holds` are those of processes that were not known when the messages came.
-    pub(super) fn failed(
-        &mut self,
-        messages: &[Xid],
-        mut holds: BTreeMap<u32, ExitHold>,
-        now: Instant,
-    ) -> Vec<Finding> {
+    /// Takes note of processes with an error that is new; `holds` are those of processes that were not known when the messages came.
+    fn failed(&mut self, messages: &[Xid], mut holds: BTreeMap<u32, ExitHold>, now: Instant) {
         // First all ends are held: a look takes long.
-        let mut failed = Vec::new();
+        let mut failing = Vec::new();
         for (pid, watched) in &mut self.processes {
             let codes = watched.notifiers.new_errors(&watched.memory);
-            let named = |x: &&Xid| x.process() == Some(*pid);
-            let xid = messages.iter().find(named).cloned();
-            let Some(code) = xid.as_ref().map(|x| x.code).or(codes.first().copied()) else {
-                continue;
-            };
-            if self.told.is_new(*pid, code, now) {
-                let hold = holds.remove(pid).or_else(|| hold(*pid));
-                failed.push((*pid, code, xid, hold));
+            let named = messages.iter().filter(|x| x.process() == Some(*pid));
+            let all = errors::joined(named, codes).into_iter();
+            let mut new: Vec<Failing> = all
+                .filter(|(code, _)| self.told.is_new(*pid, *code, now))
+                .map(|(code, xid)| Failing {
+                    pid: *pid,
+                    code,
+                    xid,
+                    hold: None,
+                })
+                .collect();
+            if let Some(last) = new.last_mut() {
+                last.hold = holds.remove(pid).or_else(|| hold(*pid));
             }
+            failing.append(&mut new);
         }
-        let mut findings = Vec::new();
-        for (pid, code, xid, hold) in failed {
-            let xid = xid.or_else(|| self.log.wait_for(pid, code));
-            let look = dump::look(&[pid], &self.options);
-            findings.push(self.found(pid, code, xid, look, hold));
-        }
-        findings.extend(self.failed_without_name(messages, now));
-        findings
+        self.log.wait_for(&mut failing);
+        self.failing.extend(failing);
+        self.failed_without_name(messages, now);
     }
 
-    /// Processes that messages without a process's id are about: by the channel, or all of the GPU.
-    fn failed_without_name(&mut self, messages: &[Xid], now: Instant) -> Vec<Finding> {
+    /// Looks at processes that messages without a process's id are about: by the channel, or all of the GPU.
+    fn failed_without_name(&mut self, messages: &[Xid], now: Instant) {
         let unnamed = messages.iter().filter(|x| x.process().is_none());
         let Some(oldest) = unnamed.map(|x| x.time_ns).min() else {
-            return Vec::new();
+            return;
         };
-        let mut findings = Vec::new();
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         for pid in pids {
             let look = dump::look(&[pid], &self.options);
@@ -378,27 +417,37 @@ impl Watch {
             if let Some(xid) = about.find(is_new).cloned()
                 && self.told.is_new(pid, xid.code, now)
             {
-                findings.push(self.found(pid, xid.code, Some(xid), look, None));
+                let failing = Failing {
+                    pid,
+                    code: xid.code,
+                    xid: Some(xid),
+                    hold: None,
+                };
+                let finding = self.found(failing, look);
+                self.ready.push_back(finding);
             }
         }
-        findings
     }
 
-    fn found(
-        &mut self,
-        pid: u32,
-        code: u32,
-        xid: Option<Xid>,
-        look: Look,
-        hold: Option<ExitHold>,
-    ) -> Finding {
-        if let Some(watched) = self.processes.get_mut(&pid) {
+    fn found(&mut self, failing: Failing, look: Look) -> Finding {
+        let Failing {
+            pid,
+            code,
+            xid,
+            hold,
+        } = failing;
+        let watched = self.processes.get_mut(&pid);
+        let name = { look.report.processes.first().map(|p| p.name.clone()) }
+            .or_else(|| watched.as_ref()?.name.clone())
+            .or_else(|| xid.as_ref()?.name.clone());
+        if let Some(watched) = watched {
             // It will not move any more, which is no hang to be told.
             watched.told = true;
         }
         Finding {
             pid,
             cause: Cause::Error,
+            name,
             fault: Some(Box::new(look.fault(pid, code, xid))),
             report: look.report,
             moved: None,
@@ -447,9 +496,10 @@ mod tests {
             options,
             None,
         );
-        let found = watch.round(Instant::now());
-        assert!(found.is_ok_and(|f| f.is_empty()) && watch.len() == 0 && !watch.is_over());
+        watch.round(Instant::now()).unwrap();
+        assert!(watch.next_finding().is_none() && watch.len() == 0 && !watch.is_over());
         child.end();
-        assert!(watch.is_over() && watch.round(Instant::now()).unwrap().is_empty());
+        watch.round(Instant::now()).unwrap();
+        assert!(watch.is_over() && watch.next_finding().is_none());
     }
 }

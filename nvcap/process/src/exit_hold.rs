@@ -21,6 +21,8 @@ use super::exit_stop::{self, ExitStops, Stop};
 pub const LONGEST: Duration = Duration::from_millis(250);
 /// Time between two looks of the thread whether it is still needed, ms.
 const LOOK_MS: i32 = 500;
+/// The same for a process that is not nvcap's own: others may want to trace it.
+const LOOK_RUNNING_MS: i32 = 20;
 
 /// State that both threads see.
 #[derive(Debug, Default)]
@@ -41,7 +43,7 @@ pub struct ExitHold {
 impl ExitHold {
     /// For the command that waits to be let go; `None` where it cannot be traced.
     pub fn of(pid: u32) -> Option<Self> {
-        match Self::begin(pid, LONGEST, ExitStops::seize_child) {
+        match Self::begin(pid, LONGEST, LOOK_MS, ExitStops::seize_child) {
             Ok(hold) => Some(hold),
             Err(e) => {
                 log::info!("the command's end is not held for names: {e}");
@@ -56,7 +58,7 @@ impl ExitHold {
     /// # Errors
     /// EPERM where it is traced already (by a debugger, strace), may not be traced, or is ending.
     pub fn of_running(pid: u32, longest: Duration) -> io::Result<Self> {
-        Self::begin(pid, longest, |stops, pid| {
+        Self::begin(pid, longest, LOOK_RUNNING_MS, |stops, pid| {
             let first = stops.seize(pid);
             stops.seize_rest(pid);
             // Its first thread may have ended, and others go on.
@@ -67,6 +69,7 @@ impl ExitHold {
     fn begin(
         pid: u32,
         longest: Duration,
+        look_ms: i32,
         seize: impl FnOnce(&mut ExitStops, u32) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let state = Arc::new(State::default());
@@ -80,7 +83,7 @@ impl ExitHold {
                 let went_well = outcome.is_ok();
                 let _ = to.send(outcome);
                 if went_well {
-                    watch(&mut stops, pid, longest, &theirs);
+                    watch(&mut stops, pid, (longest, look_ms), &theirs);
                 }
                 stops.abandon();
             })?;
@@ -110,7 +113,7 @@ impl Drop for ExitHold {
 }
 
 /// Lets the process go on at every stop; at its end when it is released.
-fn watch(stops: &mut ExitStops, pid: u32, longest: Duration, state: &State) {
+fn watch(stops: &mut ExitStops, pid: u32, (longest, look_ms): (Duration, i32), state: &State) {
     while !stops.is_empty() && !state.over.load(Ordering::SeqCst) {
         if let Some(fd) = stops.wake() {
             let mut poll = libc::pollfd {
@@ -119,7 +122,7 @@ fn watch(stops: &mut ExitStops, pid: u32, longest: Duration, state: &State) {
                 revents: 0,
             };
             // SAFETY: one structure.
-            unsafe { libc::poll(&raw mut poll, 1, LOOK_MS) };
+            unsafe { libc::poll(&raw mut poll, 1, look_ms) };
         } else {
             thread::sleep(Duration::from_millis(1));
         }

@@ -30,13 +30,11 @@ impl Said {
     /// That of a finding, which is of now.
     pub(super) fn of(finding: &Finding) -> Self {
         let process = finding.report.processes.first();
-        let message = finding.fault.as_ref().and_then(|f| f.message.as_ref());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             pid: finding.pid,
             cause: finding.cause,
-            // Of one that has ended, the message has it.
-            name: { process.map(|p| p.name.clone()) }.or_else(|| message?.name.clone()),
+            name: finding.name.clone(),
             rank: process.and_then(|p| p.rank),
             fault: finding.fault.clone(),
             unix_ns: now.map_or(0, |s| s.as_nanos() as u64),
@@ -74,8 +72,8 @@ impl Said {
             ("name", json!(self.name)),
             ("rank", json!(self.rank)),
             ("text", json!(self.text())),
-            ("dump", json!(dump.map(|d| &d.0))),
-            ("dump_json", json!(dump.map(|d| &d.1))),
+            ("dump", json!(dump.map(|d| d.0.to_string_lossy()))),
+            ("dump_json", json!(dump.map(|d| d.1.to_string_lossy()))),
         ] {
             all.insert(name.to_owned(), value);
         }

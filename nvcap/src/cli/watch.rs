@@ -32,8 +32,8 @@ A process hangs when no channel of it has moved for so long, and work is unfinis
 when the driver has stopped a channel of it (its error notifier, read each time) or has written an
 Xid message about it (the kernel's log). It is then dumped (nvcap dump) into
 DIR/nvcap-PID-TIME.txt and .json, which the user of nvcap alone can read, and the watch goes on.
-A process that ends for its error is held at its end for that, two seconds at most (ptrace, from the
-error on; a debugger may be attached, then it is not held).
+From the error until then nvcap traces the process (ptrace) and holds its end, five seconds at most;
+where a debugger is attached it does not.
 
 Once a second, with --fault ten times, it reads 8 to 32 bytes of every channel: no breakpoint, no
 BPF, no stop.
@@ -153,7 +153,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut commands: Vec<Child> = Vec::new();
     let mut watched = None;
     loop {
-        let findings = watch.round(Instant::now()).map_err(|(pid, e)| {
+        watch.round(Instant::now()).map_err(|(pid, e)| {
             let unfit = nvcap_process::procfs::unfit::because_of(pid, &e);
             anyhow::anyhow!("cannot look into process {pid}: {unfit}")
         })?;
@@ -165,7 +165,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             };
             tell(format_args!("watching {all} with channels on a GPU{what}"));
         }
-        for finding in findings {
+        while let Some(finding) = watch.next_finding() {
             let status = report(&mut out, args, finding, &mut commands)?;
             if args.once {
                 for mut command in commands {
@@ -202,7 +202,7 @@ fn ended(status: io::Result<std::process::ExitStatus>) {
     }
 }
 
-/// Writes the dumps, says where, and starts the command.
+/// Writes the dumps, starts the command, and says where they are: the command is run also where nobody reads that.
 fn report(
     out: &mut Output,
     args: &Args,
@@ -233,10 +233,6 @@ fn report(
         )),
         (false, None) => None,
     };
-    if let Some(line) = line {
-        out.object().extend_from_slice(line.as_bytes());
-        target::written(out)?;
-    }
     if let Some(e) = error {
         tell(format_args!("{}; {e:#}", said.text()));
     }
@@ -259,6 +255,10 @@ fn report(
                 "the command of --exec could not be started: {e}"
             )),
         }
+    }
+    if let Some(line) = line {
+        out.object().extend_from_slice(line.as_bytes());
+        target::written(out)?;
     }
     Ok(status)
 }

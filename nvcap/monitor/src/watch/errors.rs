@@ -2,7 +2,7 @@
 //!
 //! A program ends as soon as it learns of the error: its end is held (ptrace, from the error on) while it is looked at.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use nvcap_decode::hang::xid::REMOVAL;
@@ -16,13 +16,38 @@ use nvcap_process::procfs::mem::Memory;
 use nvcap_process::xids::{Exceptions, Xids};
 
 /// Longest time for which the end of a process with an error is held.
-const HOLD: Duration = Duration::from_secs(2);
+const HOLD: Duration = Duration::from_secs(5);
 /// Longest time for which a notifier's error waits for the kernel log's message; the driver writes both at about the same time.
 const MESSAGE: Duration = Duration::from_millis(300);
 /// Time between two looks for the message.
 const STEP: Duration = Duration::from_millis(10);
 /// Time within which a process's errors of one number are one.
 const SAME: Duration = Duration::from_secs(5);
+
+/// An error that is to be looked at.
+#[derive(Debug)]
+pub(super) struct Failing {
+    pub(super) pid: u32,
+    pub(super) code: u32,
+    pub(super) xid: Option<Xid>,
+    /// Holds the process's end; of several errors of it the last one has that.
+    pub(super) hold: Option<ExitHold>,
+}
+
+/// Joins a process's messages and the numbers in its notifiers: each number once, those of messages first.
+pub(super) fn joined<'a>(
+    messages: impl Iterator<Item = &'a Xid>,
+    codes: Vec<u32>,
+) -> Vec<(u32, Option<Xid>)> {
+    let mut all: Vec<(u32, Option<Xid>)> = Vec::new();
+    let named = messages.map(|x| (x.code, Some(x.clone())));
+    for (code, xid) in named.chain(codes.into_iter().map(|code| (code, None))) {
+        if !all.iter().any(|(known, _)| *known == code) {
+            all.push((code, xid));
+        }
+    }
+    all
+}
 
 /// The kernel log's Xid messages.
 #[derive(Debug)]
@@ -58,20 +83,29 @@ impl Log {
         all
     }
 
-    /// Waits for a message about an error of a process, for a limited time.
-    pub(super) fn wait_for(&mut self, pid: u32, code: u32) -> Option<Xid> {
-        self.xids.as_ref()?;
+    /// Waits for the messages about errors that have none, for a limited time.
+    pub(super) fn wait_for(&mut self, failing: &mut [Failing]) {
+        if self.xids.is_none() {
+            return;
+        }
         let until = Instant::now() + MESSAGE;
-        loop {
-            let mut all = self.take();
-            let its = |x: &Xid| x.process() == Some(pid) && x.code == code;
-            let found = all.iter().position(its).map(|at| all.remove(at));
-            self.waiting = all;
-            if found.is_some() || Instant::now() >= until {
-                return found;
+        let mut others = Vec::new();
+        while failing.iter().any(|f| f.xid.is_none()) {
+            for xid in self.take() {
+                let its = |f: &&mut Failing| {
+                    f.xid.is_none() && xid.process() == Some(f.pid) && xid.code == f.code
+                };
+                match failing.iter_mut().find(its) {
+                    Some(f) => f.xid = Some(xid),
+                    None => others.push(xid),
+                }
+            }
+            if Instant::now() >= until {
+                break;
             }
             std::thread::sleep(STEP);
         }
+        self.waiting.append(&mut others);
     }
 
     /// Waits until the kernel logs something, at most for `pause`.
@@ -97,8 +131,8 @@ impl Log {
 #[derive(Debug, Default)]
 pub(super) struct Notifiers {
     at: Vec<u64>,
-    /// Those whose error is known.
-    told: BTreeSet<u64>,
+    /// The errors that are known, by the notifier's address.
+    told: BTreeMap<u64, u32>,
 }
 
 impl Notifiers {
@@ -108,7 +142,7 @@ impl Notifiers {
             Ok(areas) => {
                 let all = notifier::notifiers(memory, &areas);
                 self.at = all.iter().map(|n| n.address).collect();
-                self.told.retain(|at| self.at.contains(at));
+                self.told.retain(|at, _| self.at.contains(at));
             }
             Err(e) => log::debug!("process {pid}: its error notifiers cannot be read: {e}"),
         }
@@ -122,7 +156,7 @@ impl Notifiers {
             let Some(code) = error.filter(|code| *code != REMOVAL) else {
                 continue;
             };
-            if self.told.insert(*at) && !codes.contains(&code) {
+            if self.told.insert(*at, code) != Some(code) && !codes.contains(&code) {
                 codes.push(code);
             }
         }
@@ -157,6 +191,22 @@ pub(super) fn hold(pid: u32) -> Option<ExitHold> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_number_of_a_process_is_one() {
+        let xid = |code, text: &str| Xid {
+            code,
+            text: text.to_owned(),
+            ..Xid::default()
+        };
+        let messages = [xid(13, "a"), xid(43, "b"), xid(13, "c")];
+        let all = joined(messages.iter(), vec![31, 43, 31]);
+        let of = |(code, xid): &(u32, Option<Xid>)| (*code, xid.as_ref().map(|x| x.text.clone()));
+        let all: Vec<_> = all.iter().map(of).collect();
+        let (a, b) = (Some("a".to_owned()), Some("b".to_owned()));
+        assert_eq!(all, [(13, a), (43, b), (31, None)]);
+        assert!(joined([].iter(), Vec::new()).is_empty());
+    }
 
     #[test]
     fn an_error_is_told_once() {

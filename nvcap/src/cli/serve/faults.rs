@@ -43,14 +43,14 @@ pub(super) fn begin(whom: Whom, count: impl Fn(&Finding) + Send + 'static) -> io
         let mut out = Some(io::stdout());
         let mut begins = true;
         loop {
-            match watch.round(Instant::now()) {
-                Ok(findings) => findings.into_iter().for_each(|finding| {
-                    if counts {
-                        count(&finding);
-                    }
-                    say(&mut out, finding);
-                }),
-                Err((pid, e)) => log::info!("process {pid} cannot be watched: {e}"),
+            if let Err((pid, e)) = watch.round(Instant::now()) {
+                log::info!("process {pid} cannot be watched: {e}");
+            }
+            while let Some(finding) = watch.next_finding() {
+                if counts {
+                    count(&finding);
+                }
+                say(&mut out, finding);
             }
             if std::mem::take(&mut begins) {
                 let all = plural_of(watch.len() as u64, "process", "processes");

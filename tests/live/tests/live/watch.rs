@@ -94,9 +94,8 @@ pub fn a_hang_is_dumped() -> Result<()> {
     Ok(())
 }
 
-/// A channel that the driver stops is dumped at once, with the kernel's name; a hang is not waited for.
-pub fn a_fault_is_dumped() -> Result<()> {
-    let folder = Folder::new()?;
+/// A process that faults when it is told to, and stays until it is let go.
+fn faulting(stay: &Until) -> Result<Running> {
     let program = [
         "--files",
         "--gpus=1",
@@ -108,10 +107,17 @@ pub fn a_fault_is_dumped() -> Result<()> {
         "--wait-stdin",
         "--before-wait=7",
     ];
-    let stay = Until::new(&folder, "stay")?;
     let words = program.into_iter().map(str::to_owned);
     let mut gpu = Running::start(&softgpu()?, words.chain([stay.stay()]))?;
     gpu.wait_for_line("waiting")?;
+    Ok(gpu)
+}
+
+/// A channel that the driver stops is dumped at once, with the kernel's name; a hang is not waited for.
+pub fn a_fault_is_dumped() -> Result<()> {
+    let folder = Folder::new()?;
+    let stay = Until::new(&folder, "stay")?;
+    let mut gpu = faulting(&stay)?;
     let dir = folder.file(".").display().to_string();
     let pid = gpu.pid().to_string();
     let command = format!("echo $NVCAP_PID $NVCAP_VERDICT $NVCAP_XID >'{dir}/said'");
@@ -141,6 +147,56 @@ pub fn a_fault_is_dumped() -> Result<()> {
     ensure!(channels.context("channels")?.iter().any(is_named), "{look}");
     ensure!(line.contains(&kernel), "{line}");
     ensure!(line.contains(": dumped to "), "{line}");
+    Ok(())
+}
+
+/// Processes that fault together are all dumped, each once, into a folder whose name is no UTF-8; each line is JSON.
+pub fn faults_at_once() -> Result<()> {
+    use std::os::unix::ffi::OsStringExt as _;
+
+    let folder = Folder::new()?;
+    let stay = Until::new(&folder, "stay")?;
+    let mut all = (0..3)
+        .map(|_| faulting(&stay))
+        .collect::<Result<Vec<_>>>()?;
+    let mut dir = folder.file("dumps").into_os_string().into_vec();
+    dir.push(0xff);
+    let dir = std::ffi::OsString::from_vec(dir);
+    std::fs::create_dir(&dir)?;
+    let mut args: Vec<std::ffi::OsString> = ["watch", "--fault", "--json", "--no-stacks", "--dir"]
+        .map(Into::into)
+        .to_vec();
+    args.push(dir.clone());
+    for gpu in &all {
+        args.extend(["-p".into(), gpu.pid().to_string().into()]);
+    }
+    let mut watch = Running::start(&nvcap()?, args)?;
+    watch.wait_until("watching", LIMIT, |r| {
+        r.stderr().contains("watching 3 processes")
+    })?;
+    for gpu in &mut all {
+        gpu.write(b"g")?;
+    }
+    watch.wait_until("three errors", LIMIT, |r| r.stdout().lines().count() >= 3)?;
+    stay.release()?;
+    let pids: Vec<u32> = all.iter().map(Running::pid).collect();
+    for gpu in all {
+        gpu.end(LIMIT)?.expect_code(0)?;
+    }
+    let ended = watch.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let mut told = Vec::new();
+    for line in ended.stdout.lines() {
+        let said: Value = serde_json::from_str(line)?;
+        let is_right = said["xid"] == 31 && said["dump"].is_string() && said["name"] == "softgpu";
+        ensure!(is_right, "{line}");
+        told.push(said["pid"].as_u64().context("pid")? as u32);
+    }
+    told.sort_unstable();
+    let mut pids = pids;
+    pids.sort_unstable();
+    ensure!(told == pids, "{told:?} instead of {pids:?}");
+    ensure!(std::fs::read_dir(&dir)?.count() == 6, "not two files each");
     Ok(())
 }
 

@@ -1,20 +1,22 @@
 //! Equal lines in a row: on a terminal the second and further ones are counted instead of shown.
 
 use nvcap_decode::decode::event::Context;
-use nvcap_decode::record::ChannelId;
 
 /// The line that was shown last, and how often it came.
 #[derive(Debug, Default)]
 pub(super) struct Alike {
-    shown: Option<(ChannelId, Vec<u8>)>,
+    shown: Option<(Context, Vec<u8>)>,
     /// The last one that was counted instead of shown, and how many lines there are with it.
     last: Option<(Context, u64)>,
 }
 
 impl Alike {
-    /// Tells whether a line, without its columns, is like the one before on its channel: then it is counted.
+    /// Tells whether a line, without its columns, is like the one before, of the same channel, thread and phase: then it is counted.
     pub(super) fn take(&mut self, c: &Context, line: &[u8]) -> bool {
-        let alike = matches!(&self.shown, Some((id, shown)) if *id == c.channel && shown == line);
+        let alike = self.shown.as_ref().is_some_and(|(before, shown)| {
+            let of = |c: &Context| (c.channel, c.at.pid, c.at.tid, c.phase.clone());
+            shown == line && of(before) == of(c)
+        });
         if alike {
             let count = self.last.take().map_or(1, |(_, count)| count);
             self.last = Some((c.clone(), count + 1));
@@ -24,7 +26,7 @@ impl Alike {
 
     /// Takes a line that is shown.
     pub(super) fn begin(&mut self, c: &Context, line: Vec<u8>) {
-        self.shown = Some((c.channel, line));
+        self.shown = Some((c.clone(), line));
         self.last = None;
     }
 

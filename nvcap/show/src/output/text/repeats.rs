@@ -30,6 +30,7 @@ impl Repeats {
             && context.phase == c.phase
             && copy.src.is_none()
             && copy.bytes == shown.bytes
+            && (copy.lines, copy.mode, copy.physical) == (shown.lines, shown.mode, shown.physical)
             && copy.pattern == shown.pattern;
         if alike {
             (*context, *shown) = (c.clone(), (**copy).clone());
