@@ -364,15 +364,23 @@ impl Watch {
     /// Holds the ends of processes that messages name and that are not known yet: finding them takes long. Where processes are chosen by
     /// more than their ids, none is touched before it is chosen.
     fn hold_strangers(&self, messages: &[Xid]) -> BTreeMap<u32, ExitHold> {
-        let is_meant = |pid: &u32| match &self.whom {
-            Whom::Named(pids) => pids.contains(pid),
-            Whom::All(choice, _) => choice.is_any(),
-        };
-        let named: BTreeSet<u32> = messages.iter().filter_map(Xid::process).collect();
-        { named.into_iter() }
-            .filter(|pid| !self.processes.contains_key(pid) && is_meant(pid))
+        let strangers: BTreeSet<u32> = self.strangers(messages).filter_map(Xid::process).collect();
+        { strangers.into_iter() }
             .filter_map(|pid| Some((pid, hold(pid)?)))
             .collect()
+    }
+
+    /// Messages that name a process which is not known, and is meant whatever else it is.
+    fn strangers<'a>(&self, messages: &'a [Xid]) -> impl Iterator<Item = &'a Xid> {
+        let is_meant = |pid: u32| match &self.whom {
+            Whom::Named(pids) => pids.contains(&pid),
+            Whom::All(choice, _) => choice.is_any(),
+        };
+        let is_one = move |xid: &&Xid| {
+            let named = xid.process();
+            named.is_some_and(|pid| !self.processes.contains_key(&pid) && is_meant(pid))
+        };
+        messages.iter().filter(is_one)
     }
 
     /// Takes note of processes with an error that is new; `holds` are those of processes that were not known when the messages came.
@@ -396,6 +404,19 @@ impl Watch {
                 last.hold = holds.remove(pid).or_else(|| hold(*pid));
             }
             failing.append(&mut new);
+        }
+        // Those that had ended before they could be found are told, too.
+        let gone: Vec<Xid> = self.strangers(messages).cloned().collect();
+        for xid in gone {
+            let Some(pid) = xid.process() else { continue };
+            if self.told.is_new(pid, xid.code, now) {
+                failing.push(Failing {
+                    pid,
+                    code: xid.code,
+                    xid: Some(xid),
+                    hold: holds.remove(&pid),
+                });
+            }
         }
         self.log.wait_for(&mut failing);
         self.failing.extend(failing);
@@ -477,23 +498,55 @@ mod tests {
         assert!(!pace.is_due(at(180)) && pace.is_due(at(181)));
     }
 
+    const OPTIONS: DumpOptions = DumpOptions {
+        last: 1,
+        effort: nvcap_process::memory::scan::Effort::Usual,
+        chip: None,
+        known_rings: Vec::new(),
+        stacks: false,
+        kernels: |_, _| Vec::new(),
+        qmd_copies: |_| Vec::new(),
+    };
+
+    /// A process that ended before it could be found has an error all the same, by the message that names it; others' are not told.
+    #[test]
+    fn one_that_has_ended_is_told() {
+        use nvcap_process::procfs::kernel_log::KernelLog;
+        use std::fs::File;
+        use std::os::{fd::OwnedFd, unix::net::UnixDatagram};
+
+        // Ids that no process has.
+        let (nobody, other) = (0x7fff_fff0, 0x7fff_fff1);
+        let (kernel, log) = UnixDatagram::pair().unwrap();
+        log.set_nonblocking(true).unwrap();
+        let log = KernelLog::of(File::from(OwnedFd::from(log)));
+        let xids = Xids::of(log, BTreeMap::new());
+        let mut watch = Watch::new(Whom::Named(vec![nobody]), None, OPTIONS, Some(xids));
+        watch.round(Instant::now()).unwrap();
+        assert!(watch.next_finding().is_none());
+        for (pid, code) in [(other, 31), (nobody, 45), (nobody, 43), (nobody, 43)] {
+            let line =
+                format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): {code}, pid={pid}, name=bad, a");
+            kernel.send(line.as_bytes()).unwrap();
+        }
+        watch.round(Instant::now()).unwrap();
+        let finding = watch.next_finding().unwrap();
+        assert_eq!(
+            (finding.pid, finding.name.as_deref()),
+            (nobody, Some("bad"))
+        );
+        assert!(finding.report.processes.is_empty() && finding.fault.unwrap().code == 43);
+        assert!(watch.next_finding().is_none());
+    }
+
     /// A process without a GPU is waited for; one that is gone is forgotten.
     #[test]
     fn processes_without_a_gpu_and_ended_ones() {
         let mut child = nvcap_waiting::Sleeper::start();
-        let options = DumpOptions {
-            last: 1,
-            effort: nvcap_process::memory::scan::Effort::Usual,
-            chip: None,
-            known_rings: Vec::new(),
-            stacks: false,
-            kernels: |_, _| Vec::new(),
-            qmd_copies: |_| Vec::new(),
-        };
         let mut watch = Watch::new(
             Whom::Named(vec![child.id()]),
             Some(Duration::from_secs(1)),
-            options,
+            OPTIONS,
             None,
         );
         watch.round(Instant::now()).unwrap();
