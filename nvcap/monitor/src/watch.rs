@@ -4,7 +4,7 @@
 //! nothing has moved for a while a look is taken ([`crate::dump`]), which tells whether there is unfinished work, and another
 //! one when the time is over. Nothing moved between the two, and there is work: a hang.
 //!
-//! Beside that the channels' error notifiers are read, and the kernel's log: an error is looked at at once ([`errors`]).
+//! Beside that the channels' error notifiers are read, and the kernel's log: an error is looked at at once (the module `errors`).
 
 mod errors;
 
