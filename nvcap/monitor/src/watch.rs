@@ -358,9 +358,7 @@ impl Watch {
             hold: None,
         })
     }
-}
 
-impl Watch {
     /// Holds the ends of processes that messages name and that are not known yet: finding them takes long. Where processes are chosen by
     /// more than their ids, none is touched before it is chosen.
     fn hold_strangers(&self, messages: &[Xid]) -> BTreeMap<u32, ExitHold> {

@@ -142,6 +142,8 @@ const STAND_IN_OF_THE_WAY: &[&str] = &["trace", "revoked", "reload", "reload-at-
 
 /// One test of each kind: run by a cell that differs in one thing. `capture::exec` begins as `capture::one_thread` does, and goes on.
 const FEW: &[&str] = &["capture::exec", "attach::waiting_process"];
+/// Test that such a cell runs in the nightly form beside [`FEW`].
+const NIGHTLY_TOO: &str = "capture::one_thread";
 
 impl Cell {
     /// Its name: the kernel, the way, and its differences from the usual machine.
@@ -192,7 +194,7 @@ impl Cell {
         if self.is_foreign() {
             return match self.kernel.starts_with("6.12") {
                 true => [BED, ALL, STAND_IN].concat(),
-                false => [BED, FEW].concat(),
+                false => [BED, FEW, &[NIGHTLY_TOO]].concat(),
             };
         }
         let restricted = self.lockdown != "none" || self.kptr != 0 || self.user;
@@ -228,6 +230,7 @@ impl Cell {
             tests.push("fentry-refused");
         } else if self.gpus == USUAL.gpus {
             tests.extend(FEW);
+            tests.extend(all.then_some(NIGHTLY_TOO));
         } else {
             tests.extend(["trace", "revoked", "no-peeks"]);
             // Two pages of two GPUs take all four debug registers: a child has only those that it inherits.
