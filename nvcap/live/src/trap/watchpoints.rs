@@ -15,84 +15,132 @@ pub(crate) use super::perf::Stops;
 use super::perf::{self, Life};
 pub(crate) use nvcap_process::clock::now;
 
-/// A thread younger than this when its maker was armed may have missed the inheritance.
-const MARGIN_NS: u64 = 4_000_000;
+#[cfg(test)]
+mod tests;
+
+/// A thread younger than this when its maker was armed may have missed the inheritance: its birth is told after that, and the maker may have had
+/// to wait for a processor in between.
+const MARGIN_NS: u64 = 20_000_000;
 /// Debug registers of a thread.
 const REGISTERS: usize = 4;
 /// The BIRTHS map has a thread's birth within this time after the thread shows in /proc.
 const BIRTH_IS_TOLD: Duration = Duration::from_millis(2);
 
+/// Threads of a process, and the breakpoints that they can be given.
+pub(crate) trait Threads {
+    /// A breakpoint, which ends when this is dropped, in threads that inherited it, too.
+    type Event;
+
+    /// Returns the threads that there are.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    fn all(&self) -> io::Result<Vec<u32>>;
+
+    /// Gives a thread a breakpoint, which the threads inherit that it makes later.
+    ///
+    /// # Errors
+    /// Those of perf_event_open(2).
+    fn watch(&self, tid: u32, at: (Stops, u64), life: Life) -> io::Result<Self::Event>;
+
+    /// Returns the maker of a thread, where its birth was seen.
+    fn birth(&self, tid: u32) -> Option<Birth>;
+
+    /// Waits until the birth of a thread is told that shows already.
+    fn wait_for_birth(&self);
+
+    /// Returns the time on the clock of births, ns.
+    fn now(&self) -> u64;
+}
+
+/// Threads of a process of this machine.
+pub(crate) struct Present<'a, B> {
+    pub(crate) pid: u32,
+    /// Program that runs at a hit.
+    pub(crate) program: BorrowedFd<'a>,
+    /// Births that were seen.
+    pub(crate) births: B,
+}
+
+impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
+    type Event = OwnedFd;
+
+    fn all(&self) -> io::Result<Vec<u32>> {
+        procfs::threads(self.pid)
+    }
+
+    fn watch(&self, tid: u32, at: (Stops, u64), life: Life) -> io::Result<OwnedFd> {
+        perf::watch(tid, at, life, self.program)
+    }
+
+    fn birth(&self, tid: u32) -> Option<Birth> {
+        (self.births)(tid)
+    }
+
+    fn wait_for_birth(&self) {
+        thread::sleep(BIRTH_IS_TOLD);
+    }
+
+    fn now(&self) -> u64 {
+        now()
+    }
+}
+
+/// Times of a thread's breakpoint, ns: threads that it made before `begun` did not inherit it, those long after `armed` did.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    /// Time before it was asked for.
+    begun: u64,
+    /// Time by which it was there.
+    armed: u64,
+}
+
+impl Since {
+    /// It was there from the thread's beginning.
+    const BIRTH: Self = Self { begun: 0, armed: 0 };
+}
+
 /// One watched doorbell word of one process, or one store that is stopped at.
 #[derive(Debug)]
-pub(crate) struct Armed {
+pub(crate) struct Armed<E = OwnedFd> {
     /// The watched address.
     pub address: u64,
     /// Event that it stops at there.
     pub stops: Stops,
     /// Some thread that was there does not have it: it had no debug register left.
     pub partial: bool,
-    /// The next exec ends it.
-    pub until_exec: bool,
+    /// Inheritance and end.
+    pub life: Life,
     /// The process whose events these are, when a child inherited them: they end when that process's are closed.
     pub of: Option<u32>,
-    events: HashMap<u32, OwnedFd>,
-    since: HashMap<u32, u64>,
+    events: HashMap<u32, E>,
+    since: HashMap<u32, Since>,
     /// Time since which every thread present had the breakpoint, ns.
     complete: u64,
 }
 
-/// From when on a thread's children inherit what it is armed with now. A command waits for nvcap before it is executed: all of its do.
-fn armed_at(life: Life) -> u64 {
-    if life.from_exec { 0 } else { now() }
-}
-
-/// The thread has no debug register left.
-fn is_full(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(libc::ENOSPC)
-}
-
-/// Conditions under which each thread of a process is armed; see [`Armed::new`].
-struct Arming<'a, B, R> {
-    life: Life,
-    program: BorrowedFd<'a>,
-    birth: B,
-    /// There is a register for each breakpoint of the process.
-    fits: bool,
-    relieve: R,
-}
-
-impl Armed {
-    /// Watches `address` in every thread of `pid` that has a debug register left. `birth` gives a thread's maker, where its birth
-    /// was seen; `relieve` frees registers of a thread that was born while the process was being armed and holds more than it needs.
-    /// `others`: how many breakpoints the process has beside this one. Where there is a register for each, a thread that has none left has
-    /// some of them twice; where there is not, none is taken from it.
+impl<E> Armed<E> {
+    /// Watches an address in every thread that has a debug register left. `others`: what the process has watched before, in that order. Where
+    /// there is a register for each address, a thread without one left has some of them twice, its own and an inherited one: it gives up the
+    /// former. Where there is not, it keeps what it has.
     ///
     /// # Errors
     /// Those of perf_event_open(2), where no thread has a register left too; a thread that ended meanwhile is no error.
     pub(crate) fn new(
-        pid: u32,
+        threads: &impl Threads<Event = E>,
         (stops, address): (Stops, u64),
         life: Life,
-        program: BorrowedFd<'_>,
-        birth: impl Fn(u32) -> Option<Birth>,
-        (others, relieve): (usize, impl FnMut(u32, Birth) -> bool),
+        others: &mut Vec<Self>,
     ) -> io::Result<Self> {
         let mut armed = Self {
             address,
             stops,
             partial: false,
-            until_exec: life.until_exec,
+            life,
             of: None,
             events: HashMap::new(),
             since: HashMap::new(),
             complete: 0,
-        };
-        let mut arming = Arming {
-            life,
-            program,
-            birth,
-            fits: others < REGISTERS,
-            relieve,
         };
         let mut refused = None;
         let mut considered = HashSet::new();
@@ -100,14 +148,16 @@ impl Armed {
         let mut came = true;
         while came {
             came = false;
-            for tid in procfs::threads(pid)? {
+            for tid in threads.all()? {
                 if considered.insert(tid) {
                     came = true;
-                    refused = armed.watch_thread(tid, &mut arming)?.or(refused);
+                    all_thread_came(others, tid, threads)?;
+                    let refusal = armed.watch_thread(tid, threads, others)?;
+                    refused = refusal.or(refused);
                 }
             }
         }
-        armed.complete = armed_at(life);
+        armed.complete = armed.now(threads);
         armed.partial = refused.is_some();
         match refused {
             Some(e) if armed.since.is_empty() => Err(e),
@@ -115,41 +165,61 @@ impl Armed {
         }
     }
 
+    /// Returns the time; of a command, which waits for nvcap before it is executed, so that all its threads inherit, its beginning.
+    fn now(&self, threads: &impl Threads) -> u64 {
+        match self.life.from_exec {
+            true => 0,
+            false => threads.now(),
+        }
+    }
+
+    /// Tells whether a thread, which is none of those that were armed, may lack this one.
+    fn may_lack(&self, tid: u32, born: Option<Birth>) -> bool {
+        let is_old = born.is_some_and(|b| b.time_ns > self.complete.saturating_add(MARGIN_NS));
+        // What a child inherited is its parent's, whose own threads are armed.
+        !is_old && self.of.is_none() && !self.life.from_exec && !self.since.contains_key(&tid)
+    }
+
     /// Watches the address in a thread, unless the thread inherited that. Returns the refusal where it has no debug register left.
     fn watch_thread(
         &mut self,
         tid: u32,
-        arming: &mut Arming<'_, impl Fn(u32) -> Option<Birth>, impl FnMut(u32, Birth) -> bool>,
+        threads: &impl Threads<Event = E>,
+        others: &mut [Self],
     ) -> io::Result<Option<io::Error>> {
-        let (life, fits) = (arming.life, arming.fits);
-        let mut born = (arming.birth)(tid);
+        let fits = others.len() < REGISTERS;
+        let mut born = threads.birth(tid);
         if self.inherited(born) {
-            self.since.insert(tid, 0);
+            self.since.insert(tid, Since::BIRTH);
             return Ok(None);
         }
-        let (at, program) = ((self.stops, self.address), arming.program);
-        let watch = || perf::watch(tid, at, life, program);
+        let begun = self.now(threads);
+        let watch = || threads.watch(tid, (self.stops, self.address), self.life);
         let mut watched = watch();
         if born.is_none() && watched.as_ref().is_err_and(is_full) {
             // A new thread shows in /proc, with its inherited breakpoints, a moment before BIRTHS has it.
-            thread::sleep(BIRTH_IS_TOLD);
-            born = (arming.birth)(tid);
+            threads.wait_for_birth();
+            born = threads.birth(tid);
         }
         if let Some(born) = born.filter(|_| fits)
             && watched.as_ref().is_err_and(is_full)
-            && (arming.relieve)(tid, born)
+            && release_twin(others, tid, born)
         {
             watched = watch();
         }
         match watched {
             Ok(event) => {
                 self.events.insert(tid, event);
-                self.since.insert(tid, armed_at(life));
+                // It may be the second one, where the thread's birth is known or is yet to be told.
+                let is_first = born.is_some() && !self.may_have_inherited(born);
+                let begun = if is_first { begun } else { 0 };
+                let armed = self.now(threads);
+                self.since.insert(tid, Since { begun, armed });
             }
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
             // Its registers hold breakpoints that it inherited while its maker was being armed.
             Err(e) if is_full(&e) && fits && self.may_have_inherited(born) => {
-                self.since.insert(tid, 0);
+                self.since.insert(tid, Since::BIRTH);
             }
             Err(e) if is_full(&e) => return Ok(Some(e)),
             Err(e) => return Err(e),
@@ -161,12 +231,12 @@ impl Armed {
     /// the breakpoint itself yet.
     pub(crate) fn of_child(&self, pid: u32, tid: u32, time_ns: u64) -> Option<Self> {
         // A thread that is not listed came later, and inherited the breakpoint.
-        let armed = self.since.get(&tid).copied().unwrap_or(self.complete);
+        let armed = self.since.get(&tid).map_or(self.complete, |s| s.armed);
         (time_ns > armed.saturating_add(MARGIN_NS)).then(|| Self {
             address: self.address,
             stops: self.stops,
             partial: self.partial,
-            until_exec: self.until_exec,
+            life: self.life,
             of: self.of.or(Some(pid)),
             events: HashMap::new(),
             since: HashMap::new(),
@@ -181,7 +251,11 @@ impl Armed {
             address,
             stops: Stops::AfterWrite,
             partial: false,
-            until_exec,
+            life: Life {
+                children: true,
+                until_exec,
+                from_exec: false,
+            },
             of: None,
             events: HashMap::new(),
             since: HashMap::new(),
@@ -189,29 +263,66 @@ impl Armed {
         }
     }
 
-    /// Closes a thread's own event where it inherited one as well.
-    pub(crate) fn release(&mut self, tid: u32, born: Birth) -> bool {
-        self.may_have_inherited(Some(born)) && self.events.remove(&tid).is_some()
-    }
-
     /// True for a thread made by an armed thread: it has the breakpoint already, and a second one would trap twice.
     fn inherited(&self, birth: Option<Birth>) -> bool {
         birth.is_some_and(|b| {
-            self.since
-                .get(&b.parent)
-                .is_some_and(|armed| b.time_ns > armed.saturating_add(MARGIN_NS))
+            let maker = self.since.get(&b.parent);
+            maker.is_some_and(|s| b.time_ns > s.armed.saturating_add(MARGIN_NS))
         })
     }
 
-    /// True for a thread made when its maker was armed, or just before that was known.
+    /// True for a thread that was not made before its maker was being armed.
     fn may_have_inherited(&self, birth: Option<Birth>) -> bool {
         birth.is_some_and(|b| {
-            self.since
-                .get(&b.parent)
-                .is_some_and(|armed| b.time_ns.saturating_add(MARGIN_NS) > *armed)
+            let maker = self.since.get(&b.parent);
+            maker.is_some_and(|s| b.time_ns >= s.begun)
         })
     }
+}
 
+/// Watches all addresses of a process, in their order, in a thread that may lack some: it came while its maker was being armed, and showed too late
+/// to be armed with the others. Returns the addresses that were dealt with; where it has no debug register left they are partial.
+///
+/// # Errors
+/// Those of perf_event_open(2).
+pub(crate) fn all_thread_came<E>(
+    list: &mut Vec<Armed<E>>,
+    tid: u32,
+    threads: &impl Threads<Event = E>,
+) -> io::Result<Vec<u64>> {
+    let mut born = threads.birth(tid);
+    let mut dealt_with = Vec::new();
+    for n in 0..list.len() {
+        if list[n].may_lack(tid, born) && born.is_none() {
+            threads.wait_for_birth();
+            born = threads.birth(tid);
+        }
+        if list[n].may_lack(tid, born) {
+            let mut armed = list.remove(n);
+            let refusal = armed.watch_thread(tid, threads, list);
+            dealt_with.push(armed.address);
+            armed.partial |= matches!(refusal, Ok(Some(_)));
+            list.insert(n, armed);
+            refusal?;
+        }
+    }
+    Ok(dealt_with)
+}
+
+/// Closes an event of a thread that inherited a second one for the same address. A thread inherits what its maker has at that moment, which
+/// got the addresses in their order: of the thread's own events, the one of the first address is the twin of an inherited one, if any is. One
+/// that has no twin may not be closed, nor may more than one for each register that is needed.
+fn release_twin<E>(others: &mut [Armed<E>], tid: u32, born: Birth) -> bool {
+    let first = others.iter_mut().find(|a| a.events.contains_key(&tid));
+    first.is_some_and(|a| a.may_have_inherited(Some(born)) && a.events.remove(&tid).is_some())
+}
+
+/// The thread has no debug register left.
+fn is_full(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ENOSPC)
+}
+
+impl Armed {
     /// Lets it rest, or wakes it.
     pub(crate) fn wake(&self, wake: bool) {
         for event in self.events.values() {

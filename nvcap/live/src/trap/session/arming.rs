@@ -4,6 +4,7 @@
 //! suffice, one register is for the store that rings, which serves all doorbells; until it is known the others go to the doorbells that
 //! most likely are rung, and move where none of them is (`moving.rs`).
 
+use nvcap_common::Birth;
 use std::collections::BTreeSet;
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
     Session,
     breakpoints::{Set, Target, Watch, WatchError},
 };
-use nvcap_decode::record::CpuVa;
+use nvcap_decode::record::{At, CpuVa};
 use nvcap_process::error::Result;
 
 /// Debug registers of a thread.
@@ -208,6 +209,42 @@ impl Session {
             self.breakpoints.wake_all(false);
         }
         set
+    }
+
+    /// Watches a new thread for what it may not have inherited, and looks at the rings that it may have rung for meanwhile.
+    pub(super) fn thread_came(&mut self, at: At, (tid, space): (u32, u32)) {
+        let born = Birth {
+            time_ns: at.time_ns,
+            parent: at.tid,
+            pad: 0,
+        };
+        let program = self.capture.bpf.doorbell();
+        let came = self.breakpoints.thread_came(at.pid, (tid, born), program);
+        let dealt_with = match came {
+            Ok(dealt_with) => dealt_with,
+            Err(WatchError::ProcessGone) => return,
+            Err(e) => {
+                let address = self.breakpoints.doorbells(at.pid).next().unwrap_or(0);
+                self.capture.out.untraced(at.pid, &e.of(at.pid, address));
+                return;
+            }
+        };
+        if dealt_with.is_empty() {
+            return;
+        }
+        if self.is_resting() {
+            self.breakpoints.wake_all(false);
+        } else if self.stores.rests(space) {
+            self.breakpoints.wake(at.pid, false);
+        }
+        for (address, set) in dealt_with {
+            if set == Set::Partial {
+                self.leave_unwatched(at.pid, address);
+            }
+        }
+        for index in self.capture.table.of_space(space) {
+            self.capture.peek(index);
+        }
     }
 
     /// Not every thread of the process has the doorbell watched.

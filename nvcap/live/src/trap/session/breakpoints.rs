@@ -13,7 +13,7 @@ use nvcap_common::Birth;
 
 use super::super::{
     perf::Life,
-    watchpoints::{Armed, Stops},
+    watchpoints::{self, Armed, Present, Stops},
 };
 use nvcap_decode::record::At;
 use nvcap_process::error::{Error, remedy_for_refusal};
@@ -105,7 +105,7 @@ pub(super) struct Breakpoints {
 }
 
 impl Breakpoints {
-    /// Watches a doorbell, with `program` and `birth` as for [`Armed::new`].
+    /// Watches a doorbell, with `program` and `birth` as [`Present`] has them.
     ///
     /// # Errors
     /// When no thread can be watched.
@@ -128,28 +128,42 @@ impl Breakpoints {
             nvcap_process::in_step::armed(pid, list.len());
             return Ok(Set::Before);
         }
-        let others = list.len();
-        let relieve = |tid, born| {
-            let released = list.iter_mut().map(|a| a.release(tid, born));
-            released.filter(|&released| released).count() > 0
-        };
-        let armed = Armed::new(
+        let threads = Present {
             pid,
-            (stops, address),
-            life,
             program,
-            birth,
-            (others, relieve),
-        )?;
-        let set = match armed.partial {
-            true => Set::Partial,
-            false => Set::Whole,
+            births: birth,
         };
+        let armed = Armed::new(&threads, (stops, address), life, list)?;
+        let set = set_of(&armed);
         list.push(armed);
         #[cfg(feature = "in-step")]
         nvcap_process::in_step::armed(pid, list.len());
         self.new.insert(pid);
         Ok(set)
+    }
+
+    /// Watches a new thread of a process for what it may not have inherited: its maker was being armed when it was made. Returns the addresses that
+    /// were dealt with, and whether all threads have a register for each.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(super) fn thread_came(
+        &mut self,
+        pid: u32,
+        (tid, born): (u32, Birth),
+        program: BorrowedFd<'_>,
+    ) -> Result<Vec<(u64, Set)>, WatchError> {
+        let Some(list) = self.armed.get_mut(&pid) else {
+            return Ok(Vec::new());
+        };
+        let threads = Present {
+            pid,
+            program,
+            births: |_| Some(born),
+        };
+        let dealt_with = watchpoints::all_thread_came(list, tid, &threads)?;
+        let of = list.iter().filter(|a| dealt_with.contains(&a.address));
+        Ok(of.map(|a| (a.address, set_of(a))).collect())
     }
 
     /// Takes out the processes that got breakpoints since the last call.
@@ -237,7 +251,7 @@ impl Breakpoints {
     /// would hold registers of the new program for addresses of the old one.
     pub(super) fn exec_ends(&mut self, pid: u32) {
         let list = self.armed.get_mut(&pid).into_iter();
-        let over = list.flat_map(|l| l.extract_if(.., |a| a.until_exec));
+        let over = list.flat_map(|l| l.extract_if(.., |a| a.life.until_exec));
         let over: Vec<Armed> = over.collect();
         self.give_up(pid, over);
     }
@@ -286,6 +300,13 @@ impl Breakpoints {
         let mut armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
         armed.append(&mut self.ended);
         armed.iter().map(|a| a.counted().hits).sum::<u64>() + self.closed_hits
+    }
+}
+
+fn set_of(armed: &Armed) -> Set {
+    match armed.partial {
+        true => Set::Partial,
+        false => Set::Whole,
     }
 }
 

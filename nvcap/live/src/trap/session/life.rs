@@ -25,10 +25,13 @@ impl Session {
         let at = assemble::at(&r.header);
         let name = assemble::name(&r.comm);
         match r.header.kind {
-            kind::THREAD => self.emit(Record::Process(Process {
-                at,
-                life: Life::Thread { child: r.child },
-            })),
+            kind::THREAD => {
+                self.emit(Record::Process(Process {
+                    at,
+                    life: Life::Thread { child: r.child },
+                }));
+                self.thread_came(at, (r.child, r.space));
+            }
             kind::FORK => {
                 self.capture.spaces.join(r.child, r.space);
                 if !self.breakpoints.inherit(at, r.child) {
