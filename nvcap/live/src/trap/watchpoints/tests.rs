@@ -33,7 +33,7 @@ struct Model {
 
 impl Model {
     /// A process of one thread, which `foreign` breakpoints are set in by others.
-    fn new(seed: u64, foreign: usize) -> Shared {
+    fn shared(seed: u64, foreign: usize) -> Shared {
         let first = Thread {
             slots: vec![(0, 0); foreign],
             ..Thread::default()
@@ -192,7 +192,7 @@ fn threads_that_come_meanwhile_lack_nothing() {
     let (mut twins, mut refused, mut shown_late) = (0, 0, 0);
     for seed in 0..40_000 {
         let foreign = seed as usize % 3;
-        let model = Model::new(seed, foreign);
+        let model = Model::shared(seed, foreign);
         let mut list: Vec<Armed<Event>> = Vec::new();
         let addresses = 1 + seed / 3 % 4;
         for address in 1..=addresses {
