@@ -6,13 +6,17 @@
 //!
 //! Beside that the channels' error notifiers are read, and the kernel's log: an error is looked at at once (the module `errors`).
 
+mod allowance;
 mod errors;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::dump::{self, DumpOptions, Look, Refused, xids::Xids};
+use allowance::{Allowance, Asked};
 use errors::{Failing, Log, Notifiers, Told, hold};
 use nvcap_decode::hang::{self, Progress, Report, State, xid::REMOVAL};
 use nvcap_decode::record::{Fault, Xid};
@@ -135,6 +139,16 @@ impl Watched {
     }
 }
 
+/// Tells whether an error is told; says, at the first one, that some of a process are not.
+fn is_told(pid: u32, asked: Asked) -> bool {
+    if asked == (Asked::LeftOut { say: true }) {
+        tell(format_args!(
+            "process {pid} has more errors than are told (a process can write its error notifiers itself): one a minute from now on"
+        ));
+    }
+    asked == Asked::Told
+}
+
 /// Tells whether there is unfinished work.
 fn has_work(report: &Report) -> bool {
     let mut channels = report.analysis.channels.iter();
@@ -155,6 +169,7 @@ pub struct Watch {
     log: Log,
     /// Errors that were told a short time ago.
     told: Told,
+    allowance: Allowance,
     /// Errors that are still to be looked at.
     failing: VecDeque<Failing>,
     /// Findings that wait to be taken.
@@ -184,6 +199,7 @@ impl Watch {
             searched: None,
             log: Log::new(xids),
             told: Told::default(),
+            allowance: Allowance::new(Instant::now()),
             failing: VecDeque::new(),
             ready: VecDeque::new(),
             refused: BTreeSet::new(),
@@ -388,7 +404,11 @@ impl Watch {
         for (pid, watched) in &mut self.processes {
             let codes = watched.notifiers.new_errors(&watched.memory);
             let named = messages.iter().filter(|x| x.process() == Some(*pid));
-            let all = errors::joined(named, codes).into_iter();
+            let all = errors::joined(named, codes);
+            if !all.is_empty() && !is_told(*pid, self.allowance.has_any(*pid, now)) {
+                continue;
+            }
+            let all = all.into_iter();
             let mut new: Vec<Failing> = all
                 .filter(|(code, _)| self.told.is_new(*pid, *code, now))
                 .map(|(code, xid)| Failing {
@@ -417,7 +437,16 @@ impl Watch {
             }
         }
         self.log.wait_for(&mut failing);
-        self.failing.extend(failing);
+        let mut all: Vec<Failing> = Vec::new();
+        for f in failing {
+            if is_told(f.pid, self.allowance.ask(f.pid, f.xid.is_some(), now)) {
+                all.push(f);
+            } else if let Some(last) = all.last_mut().filter(|last| last.pid == f.pid) {
+                // Its end is held for those that are told.
+                last.hold = last.hold.take().or(f.hold);
+            }
+        }
+        self.failing.extend(all);
         self.failed_without_name(messages, now);
     }
 
@@ -429,12 +458,16 @@ impl Watch {
         };
         let pids: Vec<u32> = self.processes.keys().copied().collect();
         for pid in pids {
+            if !is_told(pid, self.allowance.has_any(pid, now)) {
+                continue;
+            }
             let look = dump::look(&[pid], &self.options);
             let mut about = look.report.processes.iter().flat_map(|p| &p.xids);
             let is_new =
                 |x: &&Xid| x.time_ns >= oldest && x.process().is_none() && x.code != REMOVAL;
             if let Some(xid) = about.find(is_new).cloned()
                 && self.told.is_new(pid, xid.code, now)
+                && is_told(pid, self.allowance.ask(pid, true, now))
             {
                 let failing = Failing {
                     pid,
@@ -472,85 +505,5 @@ impl Watch {
             moved: None,
             hold,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looks_are_few() {
-        let limit = Duration::from_secs(80);
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut pace = Pace::new(limit, at(0));
-        assert!(!pace.is_due(at(9)));
-        assert!(pace.is_due(at(10)), "an eighth of the time");
-        pace.looked = Some(at(10));
-        assert!(!pace.is_due(at(89)));
-        assert!(pace.is_due(at(90)), "the whole time after the first look");
-        pace.looked = Some(at(90));
-        assert!(!pace.is_due(at(169)) && pace.is_due(at(170)));
-        pace.moves(at(171));
-        assert!(!pace.is_due(at(180)) && pace.is_due(at(181)));
-    }
-
-    const OPTIONS: DumpOptions = DumpOptions {
-        last: 1,
-        effort: nvcap_process::memory::scan::Effort::Usual,
-        chip: None,
-        known_rings: Vec::new(),
-        stacks: false,
-        kernels: |_, _| Vec::new(),
-        qmd_copies: |_| Vec::new(),
-    };
-
-    /// A process that ended before it could be found has an error all the same, by the message that names it; others' are not told.
-    #[test]
-    fn one_that_has_ended_is_told() {
-        use nvcap_process::procfs::kernel_log::KernelLog;
-        use std::fs::File;
-        use std::os::{fd::OwnedFd, unix::net::UnixDatagram};
-
-        // Ids that no process has.
-        let (nobody, other) = (0x7fff_fff0, 0x7fff_fff1);
-        let (kernel, log) = UnixDatagram::pair().unwrap();
-        log.set_nonblocking(true).unwrap();
-        let log = KernelLog::of(File::from(OwnedFd::from(log)));
-        let xids = Xids::of(log, BTreeMap::new());
-        let mut watch = Watch::new(Whom::Named(vec![nobody]), None, OPTIONS, Some(xids));
-        watch.round(Instant::now()).unwrap();
-        assert!(watch.next_finding().is_none());
-        for (pid, code) in [(other, 31), (nobody, 45), (nobody, 43), (nobody, 43)] {
-            let line =
-                format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): {code}, pid={pid}, name=bad, a");
-            kernel.send(line.as_bytes()).unwrap();
-        }
-        watch.round(Instant::now()).unwrap();
-        let finding = watch.next_finding().unwrap();
-        assert_eq!(
-            (finding.pid, finding.name.as_deref()),
-            (nobody, Some("bad"))
-        );
-        assert!(finding.report.processes.is_empty() && finding.fault.unwrap().code == 43);
-        assert!(watch.next_finding().is_none());
-    }
-
-    /// A process without a GPU is waited for; one that is gone is forgotten.
-    #[test]
-    fn processes_without_a_gpu_and_ended_ones() {
-        let mut child = nvcap_waiting::Sleeper::start();
-        let mut watch = Watch::new(
-            Whom::Named(vec![child.id()]),
-            Some(Duration::from_secs(1)),
-            OPTIONS,
-            None,
-        );
-        watch.round(Instant::now()).unwrap();
-        assert!(watch.next_finding().is_none() && watch.len() == 0 && !watch.is_over());
-        child.end();
-        watch.round(Instant::now()).unwrap();
-        assert!(watch.is_over() && watch.next_finding().is_none());
     }
 }

@@ -149,7 +149,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // For the ends that are held: before threads begin.
     exit_stop::block_sigchld();
     let mut watch = Watch::new(whom, args.limit(), options, xids.ok());
-    let mut out = Output::stdout();
+    let mut out = Some(Output::stdout());
     let mut commands: Vec<Child> = Vec::new();
     let mut watched = None;
     loop {
@@ -166,7 +166,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tell(format_args!("watching {all} with channels on a GPU{what}"));
         }
         while let Some(finding) = watch.next_finding() {
-            let status = report(&mut out, args, finding, &mut commands)?;
+            let status = report(&mut out, args, finding, &mut commands);
             if args.once {
                 for mut command in commands {
                     ended(command.wait());
@@ -204,11 +204,11 @@ fn ended(status: io::Result<std::process::ExitStatus>) {
 
 /// Writes the dumps, starts the command, and says where they are: the command is run also where nobody reads that.
 fn report(
-    out: &mut Output,
+    out: &mut Option<Output>,
     args: &Args,
     finding: Finding,
     commands: &mut Vec<Child>,
-) -> anyhow::Result<Status> {
+) -> Status {
     let status = match finding.cause {
         Cause::Hang => Status::Hang,
         Cause::Error => Status::Stopped,
@@ -256,11 +256,16 @@ fn report(
             )),
         }
     }
-    if let Some(line) = line {
-        out.object().extend_from_slice(line.as_bytes());
-        target::written(out)?;
+    if let (Some(line), Some(stdout)) = (line, &mut *out) {
+        stdout.object().extend_from_slice(line.as_bytes());
+        if let Err(e) = target::written(stdout) {
+            tell(format_args!(
+                "nothing can be told on standard output any more ({e}); the watch goes on"
+            ));
+            *out = None;
+        }
     }
-    Ok(status)
+    status
 }
 
 /// Writes both forms of the dump; gives their paths.

@@ -1,0 +1,104 @@
+//! Looks that are due, errors of processes that are gone, and many errors of one.
+
+use std::{
+    fs::File,
+    os::{fd::OwnedFd, unix::net::UnixDatagram},
+};
+
+use super::*;
+use nvcap_process::procfs::kernel_log::KernelLog;
+
+#[test]
+fn looks_are_few() {
+    let limit = Duration::from_secs(80);
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut pace = Pace::new(limit, at(0));
+    assert!(!pace.is_due(at(9)));
+    assert!(pace.is_due(at(10)), "an eighth of the time");
+    pace.looked = Some(at(10));
+    assert!(!pace.is_due(at(89)));
+    assert!(pace.is_due(at(90)), "the whole time after the first look");
+    pace.looked = Some(at(90));
+    assert!(!pace.is_due(at(169)) && pace.is_due(at(170)));
+    pace.moves(at(171));
+    assert!(!pace.is_due(at(180)) && pace.is_due(at(181)));
+}
+
+const OPTIONS: DumpOptions = DumpOptions {
+    last: 1,
+    effort: nvcap_process::memory::scan::Effort::Usual,
+    chip: None,
+    known_rings: Vec::new(),
+    stacks: false,
+    kernels: |_, _| Vec::new(),
+    qmd_copies: |_| Vec::new(),
+};
+
+/// A watch of this process alone, and the kernel's end of the log that it reads.
+fn with_log(pid: u32) -> (Watch, UnixDatagram) {
+    let (kernel, log) = UnixDatagram::pair().unwrap();
+    log.set_nonblocking(true).unwrap();
+    let log = KernelLog::of(File::from(OwnedFd::from(log)));
+    let xids = Xids::of(log, BTreeMap::new());
+    let mut watch = Watch::new(Whom::Named(vec![pid]), None, OPTIONS, Some(xids));
+    watch.round(Instant::now()).unwrap();
+    assert!(watch.next_finding().is_none());
+    (watch, kernel)
+}
+
+fn logs(kernel: &UnixDatagram, pid: u32, code: u32) {
+    let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): {code}, pid={pid}, name=bad, a");
+    kernel.send(line.as_bytes()).unwrap();
+}
+
+/// Ids that no process has.
+const NOBODY: u32 = 0x7fff_fff0;
+const OTHER: u32 = 0x7fff_fff1;
+
+/// A process that ended before it could be found has an error all the same, by the message that names it; others' are not told.
+#[test]
+fn one_that_has_ended_is_told() {
+    let (mut watch, kernel) = with_log(NOBODY);
+    for (pid, code) in [(OTHER, 31), (NOBODY, 45), (NOBODY, 43), (NOBODY, 43)] {
+        logs(&kernel, pid, code);
+    }
+    watch.round(Instant::now()).unwrap();
+    let finding = watch.next_finding().unwrap();
+    assert_eq!(
+        (finding.pid, finding.name.as_deref()),
+        (NOBODY, Some("bad"))
+    );
+    assert!(finding.report.processes.is_empty() && finding.fault.unwrap().code == 43);
+    assert!(watch.next_finding().is_none());
+}
+
+/// Ever new errors of one process are no dump each.
+#[test]
+fn many_errors_of_a_process_are_a_few() {
+    let (mut watch, kernel) = with_log(NOBODY);
+    for code in 1000..1050 {
+        logs(&kernel, NOBODY, code);
+    }
+    watch.round(Instant::now()).unwrap();
+    let told = Vec::from_iter(std::iter::from_fn(|| watch.next_finding()));
+    let codes = Vec::from_iter(told.into_iter().map(|f| f.fault.unwrap().code));
+    assert_eq!(codes, Vec::from_iter(1000..1008));
+}
+
+/// A process without a GPU is waited for; one that is gone is forgotten.
+#[test]
+fn processes_without_a_gpu_and_ended_ones() {
+    let mut child = nvcap_waiting::Sleeper::start();
+    let mut watch = Watch::new(
+        Whom::Named(vec![child.id()]),
+        Some(Duration::from_secs(1)),
+        OPTIONS,
+        None,
+    );
+    watch.round(Instant::now()).unwrap();
+    assert!(watch.next_finding().is_none() && watch.len() == 0 && !watch.is_over());
+    child.end();
+    watch.round(Instant::now()).unwrap();
+    assert!(watch.is_over() && watch.next_finding().is_none());
+}
