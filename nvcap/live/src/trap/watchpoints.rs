@@ -115,6 +115,8 @@ pub(crate) struct Armed<E = OwnedFd> {
     pub of: Option<u32>,
     events: HashMap<u32, E>,
     since: HashMap<u32, Since>,
+    /// Threads that have no debug register for it.
+    refused: HashSet<u32>,
     /// Time since which every thread present had the breakpoint, ns.
     complete: u64,
 }
@@ -140,6 +142,7 @@ impl<E> Armed<E> {
             of: None,
             events: HashMap::new(),
             since: HashMap::new(),
+            refused: HashSet::new(),
             complete: 0,
         };
         let mut refused = None;
@@ -177,7 +180,8 @@ impl<E> Armed<E> {
     fn may_lack(&self, tid: u32, born: Option<Birth>) -> bool {
         let is_old = born.is_some_and(|b| b.time_ns > self.complete.saturating_add(MARGIN_NS));
         // What a child inherited is its parent's, whose own threads are armed.
-        !is_old && self.of.is_none() && !self.life.from_exec && !self.since.contains_key(&tid)
+        let is_armed = self.since.contains_key(&tid) || self.refused.contains(&tid);
+        !is_armed && !is_old && self.of.is_none() && !self.life.from_exec
     }
 
     /// Watches the address in a thread, unless the thread inherited that. Returns the refusal where it has no debug register left.
@@ -221,7 +225,10 @@ impl<E> Armed<E> {
             Err(e) if is_full(&e) && fits && self.may_have_inherited(born) => {
                 self.since.insert(tid, Since::BIRTH);
             }
-            Err(e) if is_full(&e) => return Ok(Some(e)),
+            Err(e) if is_full(&e) => {
+                self.refused.insert(tid);
+                return Ok(Some(e));
+            }
             Err(e) => return Err(e),
         }
         Ok(None)
@@ -240,6 +247,7 @@ impl<E> Armed<E> {
             of: self.of.or(Some(pid)),
             events: HashMap::new(),
             since: HashMap::new(),
+            refused: HashSet::new(),
             complete: 0,
         })
     }
@@ -259,6 +267,7 @@ impl<E> Armed<E> {
             of: None,
             events: HashMap::new(),
             since: HashMap::new(),
+            refused: HashSet::new(),
             complete: 0,
         }
     }
@@ -290,13 +299,19 @@ pub(crate) fn all_thread_came<E>(
     tid: u32,
     threads: &impl Threads<Event = E>,
 ) -> io::Result<Vec<u64>> {
-    let mut born = threads.birth(tid);
     let mut dealt_with = Vec::new();
+    if !list.iter().any(|a| a.may_lack(tid, None)) {
+        return Ok(dealt_with);
+    }
+    let born = threads.birth(tid).or_else(|| {
+        threads.wait_for_birth();
+        threads.birth(tid)
+    });
+    if born.is_none() {
+        // It is dealt with when that is told; one whose birth was forgotten is old.
+        return Ok(dealt_with);
+    }
     for n in 0..list.len() {
-        if list[n].may_lack(tid, born) && born.is_none() {
-            threads.wait_for_birth();
-            born = threads.birth(tid);
-        }
         if list[n].may_lack(tid, born) {
             let mut armed = list.remove(n);
             let refusal = armed.watch_thread(tid, threads, list);

@@ -94,10 +94,19 @@ impl Session {
                 Err(e) => self.capture.out.untraced(pid, &e),
             }
         }
-        for index in self.capture.table.of_space(space) {
-            if !was_there || !self.capture.begin_here(index) {
+        let mut indexes = self.capture.table.of_space(space);
+        let all = indexes.len();
+        if was_there {
+            indexes.retain(|index| !self.capture.begin_here(*index));
+        }
+        if indexes.len() == all {
+            self.capture.peek_when_watched(space, &indexes);
+        } else {
+            // Its memory is there.
+            self.capture.newly_watched.remove(&space);
+            indexes.into_iter().for_each(|index| {
                 self.capture.peek(index);
-            }
+            });
         }
         Ok(())
     }
@@ -145,9 +154,8 @@ impl Session {
     pub(super) fn arm(&mut self, target: Target, life: Life) -> Result<()> {
         if let Some(space) = self.watch(target, life)? {
             if life.until_exec {
-                for index in self.capture.table.of_space(space) {
-                    self.capture.peek(index);
-                }
+                let indexes = self.capture.table.of_space(space);
+                self.capture.peek_when_watched(space, &indexes);
             }
             self.search_known_stores(space)?;
             self.stop_at_stores(space);
@@ -182,6 +190,7 @@ impl Session {
         let Some(space) = self.capture.bpf.proc(pid).map(|p| p.space) else {
             return Ok(None);
         };
+        self.capture.newly_watched.insert(space);
         self.know_doorbell(space, target)?;
         if self.stores.rests(space) {
             self.breakpoints.wake(pid, false);
@@ -237,14 +246,14 @@ impl Session {
         } else if self.stores.rests(space) {
             self.breakpoints.wake(at.pid, false);
         }
+        self.capture.newly_watched.insert(space);
         for (address, set) in dealt_with {
             if set == Set::Partial {
                 self.leave_unwatched(at.pid, address);
             }
         }
-        for index in self.capture.table.of_space(space) {
-            self.capture.peek(index);
-        }
+        let indexes = self.capture.table.of_space(space);
+        self.capture.peek_when_watched(space, &indexes);
     }
 
     /// Not every thread of the process has the doorbell watched.

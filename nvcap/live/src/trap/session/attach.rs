@@ -116,9 +116,8 @@ impl Session {
         self.capture.spaces.keep_memory(pid, memory);
         self.arm_present((space, pid), &mut pages, (&gpus, was_there))?;
         if !was_there {
-            for index in named.into_iter().chain(used) {
-                self.capture.peek(index);
-            }
+            let indexes = Vec::from_iter(named.into_iter().chain(used));
+            self.capture.peek_when_watched(space, &indexes);
         }
         log::debug!("process {pid} is watched");
         Ok(())

@@ -188,6 +188,7 @@ impl Capture {
         self.evidence.forget_space(space);
         self.rung.forget_space(space);
         self.translations.forget_space(space);
+        self.newly_watched.remove(&space);
     }
 
     /// The process's address of what the GPU has at an address of an announced channel; none of registers, which may not be read.

@@ -9,15 +9,15 @@ use nvcap_decode::record::{How, Lost, Origin, Submission};
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 impl Capture {
-    /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more.
-    pub(in super::super) fn peek(&mut self, index: u32) {
+    /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more. False where GP_PUT cannot be read.
+    pub(in super::super) fn peek(&mut self, index: u32) -> bool {
         let channel = &self.table[index];
         let (space, at) = (channel.space, channel.get_put);
         self.open_memory(space);
         let put = self.spaces.memory(space).and_then(|m| m.get_put(at).ok());
         let done = self.table.shared().get(index).done;
         let Some(channel) = self.table.get_mut(index) else {
-            return;
+            return false;
         };
         channel.looked |= put.is_some();
         if let Some((_, put)) = put
@@ -25,6 +25,30 @@ impl Capture {
             && put != channel.index(done)
         {
             self.catch_up(index);
+        }
+        put.is_some()
+    }
+
+    /// Fetches what was submitted before the doorbells of these channels' address space were watched. Where none of them can be read any more, the
+    /// process has given its memory up since, and what it submitted last is not known.
+    pub(in super::super) fn peek_when_watched(&mut self, space: u32, indexes: &[u32]) {
+        let live = |index: &u32| self.table[*index].live;
+        let live = Vec::from_iter(indexes.iter().copied().filter(live));
+        let was_there = live.iter().any(|index| {
+            let channel = &self.table[*index];
+            channel.looked || channel.announced.origin == Origin::Found
+        });
+        let mut is_there = false;
+        for index in live {
+            is_there |= self.peek(index);
+        }
+        if is_there {
+            self.newly_watched.remove(&space);
+        } else if was_there && self.newly_watched.remove(&space) {
+            let pid = self.spaces.pids(space).next().unwrap_or(0);
+            let why = "the program had given up its memory, or had ended, when its doorbells were watched: what it submitted shortly before is not known";
+            let why = why.to_owned();
+            self.out.lost(pid, None, Lost::Untraced { why });
         }
     }
 

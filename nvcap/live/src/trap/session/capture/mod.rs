@@ -95,6 +95,8 @@ pub(super) struct Capture {
     pending: VecDeque<Todo>,
     /// Spaces where a store that was stopped at has captured.
     pub(super) stopped: BTreeSet<u32>,
+    /// Spaces with a doorbell that was not watched when their rings were read last.
+    pub(super) newly_watched: BTreeSet<u32>,
     /// The newest entries that looks from outside have read.
     newest: HashMap<u32, newest::Newest>,
     /// Channels that were never looked at from outside.
@@ -134,6 +136,7 @@ impl Capture {
             copied_out: CopiedOut::default(),
             pending: VecDeque::new(),
             stopped: BTreeSet::new(),
+            newly_watched: BTreeSet::new(),
             newest: HashMap::new(),
             unpeeked: Vec::new(),
             watch,
