@@ -299,6 +299,9 @@ impl<'a> Pipeline<'a> {
             self.ledger.add_unshown(1);
             return Ok(());
         }
+        if let Some(filter) = &mut self.options.filter {
+            filter.record(&record);
+        }
         for sink in &mut self.sinks {
             sink.before(&record, &self.model)?;
         }
@@ -433,7 +436,7 @@ impl<'a> Pipeline<'a> {
         }
         let context = self.context(s, parts);
         let mut outcome = Ok(());
-        let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
+        let (sinks, mut filter) = (&mut self.sinks, self.options.filter.as_mut());
         let matched = &mut self.matched;
         let places = ByModel {
             model: &self.model,
@@ -445,7 +448,7 @@ impl<'a> Pipeline<'a> {
             if outcome.is_err() {
                 return;
             }
-            let matches = matched.count(filter.is_none_or(|f| f.matches(event)));
+            let matches = matched.count(filter.as_mut().is_none_or(|f| f.takes(event)));
             outcome = emit(sinks, event, matches);
             if let (true, Ok(()), Body::Stop(stop)) = (strict, &outcome, &event.body) {
                 let token = context
@@ -465,7 +468,7 @@ impl<'a> Pipeline<'a> {
                 entry,
                 body: Body::Operation(&Operation::Load(load)),
             };
-            let matches = matched.count(filter.is_none_or(|f| f.matches(&event)));
+            let matches = matched.count(filter.as_mut().is_none_or(|f| f.takes(&event)));
             outcome = emit(sinks, &event, matches);
         }
         outcome
@@ -494,12 +497,12 @@ impl<'a> Pipeline<'a> {
     /// Emits graph replays that waited for further submissions: those of a process at its end (`Some(Some(pid))`), all at
     /// the end of the trace (`Some(None)`), or those that need not wait (`None`).
     fn emit_replays(&mut self, end: Option<Option<u32>>) -> io::Result<()> {
-        let (sinks, filter) = (&mut self.sinks, self.options.filter.as_ref());
+        let (sinks, mut filter) = (&mut self.sinks, self.options.filter.as_mut());
         let matched = &mut self.matched;
         let mut outcome = Ok(());
         let mut tell = |event: &Event<'_>| {
             if outcome.is_ok() {
-                let matches = matched.count(filter.is_none_or(|f| f.matches(event)));
+                let matches = matched.count(filter.as_mut().is_none_or(|f| f.takes(event)));
                 outcome = emit(sinks, event, matches);
             }
         };
@@ -560,6 +563,7 @@ impl<'a> Pipeline<'a> {
         Ok(Finished {
             ledger: self.ledger,
             matched: self.matched,
+            unmatched: self.options.filter.as_ref().and_then(Filter::unmatched),
             is_shown,
         })
     }

@@ -48,7 +48,7 @@ pub(super) struct OutputArgs {
     ///
     /// Examples: op=launch, 'op=copy && bytes>1MiB', channel=3, token=0x10012, method=SEND_PCAS_A, 'grid.x>1 && kind=user'.
     /// What EXPR asks for is shown without -v too; if it only says whose or when (pid, tid, thread, comm, user, cgroup, container,
-    /// pod, namespace, gpu, channel, token, engine, phase, time_ns, how, late, api, frame), -v decides as without it. The ledger counts everything whatever EXPR says.
+    /// pod, namespace, gpu, channel, token, engine, phase, time, time_ns, how, late, api, frame), -v decides as without it. The ledger counts everything whatever EXPR says.
     #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter)]
     pub filter: Option<Filter>,
 
@@ -407,7 +407,8 @@ impl OutputArgs {
     /// Ends the pipeline; tells where the filter let nothing through, which is known only after the last event.
     fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<Finished> {
         let finished = pipeline.finish_counted()?;
-        if let Some(nothing) = self.nothing_matched(finished.matched) {
+        if let Some(nothing) = self.nothing_matched(finished.matched, finished.unmatched.as_deref())
+        {
             tell(nothing);
         }
         Ok(finished)
@@ -443,7 +444,7 @@ impl OutputArgs {
     }
 
     /// The message that there were events and the filter let none of them through.
-    fn nothing_matched(&self, matched: Matched) -> Option<String> {
+    fn nothing_matched(&self, matched: Matched, unmatched: Option<&str>) -> Option<String> {
         let filter = self.filter.as_ref()?;
         if matched.shown > 0 || matched.of == 0 {
             return None;
@@ -453,8 +454,9 @@ impl OutputArgs {
         } else {
             ""
         };
+        let unmatched = unmatched.map_or_else(String::new, |u| format!(": {u}"));
         Some(format!(
-            "0 of {} matched the filter{of_channel}; nvcap explain filter lists the fields and their values",
+            "0 of {} matched the filter{unmatched}{of_channel}; nvcap explain filter lists the fields and their values",
             plural(matched.of, "event")
         ))
     }
@@ -519,7 +521,8 @@ mod tests {
         let sink = json::Json::new(nowhere, json::JsonOptions::default());
         let mut pipeline = Pipeline::new(options, vec![Box::new(sink)]).in_time_order();
         pipeline.record(Record::Submission(submission)).unwrap();
-        args.nothing_matched(pipeline.finish_counted().unwrap().matched)
+        let finished = pipeline.finish_counted().unwrap();
+        args.nothing_matched(finished.matched, finished.unmatched.as_deref())
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct Finished {
     pub ledger: Ledger,
     /// Counts of the filter.
     pub matched: Matched,
+    /// The comparisons of the filter that were true for no event, and what there is instead; none if an event was shown.
+    pub unmatched: Option<String>,
     /// No sink that shows the ledger failed to write it.
     pub is_shown: bool,
 }

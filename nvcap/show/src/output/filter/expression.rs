@@ -12,6 +12,8 @@ pub(super) enum Node {
         field: Field,
         op: Compare,
         wanted: Wanted,
+        /// The comparison as it was written.
+        text: String,
     },
     /// A field without a comparison: it is true, or not zero.
     Is(Field),

@@ -1,12 +1,11 @@
 //! The fields an expression may name, what they may be compared with, and how each is read from an event.
 
+use super::words::{self, Words};
 use crate::output::Detail;
 use crate::output::kernels::{self, Name};
 use crate::output::method::method_name;
 use crate::output::names::known_pid;
-use crate::output::names::{
-    EngineName, direction, is_timed, launch_how, launch_kind, operation_name,
-};
+use crate::output::names::{EngineName, direction, is_timed, launch_how, launch_kind};
 use nvcap_decode::decode::event::{
     Body, Context, Copy, Event, InlineContent, Operation, PartOf, SemaphoreAction, SemaphoreUnit,
 };
@@ -31,6 +30,8 @@ pub(super) enum Kind {
     Number,
     /// A time in ns.
     Time,
+    /// A time in s.
+    Seconds,
     /// One of a few words.
     Choice,
     /// Any text.
@@ -43,7 +44,8 @@ pub(super) enum Kind {
 
 fields! {
     "type" Type Choice "kind of object"
-    "op" Op Choice "operation"
+    "op" Op Choice "operation: JSON's kinds, and the words of text"
+    "time" Since Seconds "time since the trace's first record as text shows it, s"
     "time_ns" Time Time "CLOCK_MONOTONIC of the traced machine, ns"
     "pid" Pid Number "process id"
     "tid" Tid Number "thread id"
@@ -137,6 +139,7 @@ impl Field {
         matches!(
             self,
             Self::Time
+                | Self::Since
                 | Self::Pid
                 | Self::Tid
                 | Self::Thread
@@ -216,19 +219,7 @@ impl Field {
                 "macro",
                 "launch",
             ],
-            Self::Op => &[
-                "launch",
-                "graph",
-                "copy",
-                "inline",
-                "load",
-                "semaphore",
-                "barrier",
-                "bind",
-                "draw",
-                "video",
-                "host",
-            ],
+            Self::Op => words::ALL,
             Self::How => nvcap_decode::record::How::NAMES,
             Self::Direction => &["h2d", "d2h", "d2d", "h2h", "p2p"],
             Self::Content => &[
@@ -256,6 +247,15 @@ impl Field {
         }
     }
 
+    /// The letters that text shows before the number.
+    pub(super) fn prefix(self) -> &'static str {
+        match self {
+            Self::Channel => "ch",
+            Self::Gpu => "gpu",
+            _ => "",
+        }
+    }
+
     pub(super) fn detail(self) -> Detail {
         match self {
             Self::Method | Self::Data => Detail::Methods,
@@ -269,6 +269,8 @@ impl Field {
 pub(super) enum Value<'a> {
     Number(u64),
     Word(std::borrow::Cow<'a, str>),
+    /// The words of an operation.
+    Words(Words),
     /// A kernel's name in its forms, and as the compiler wrote it.
     Names(std::sync::Arc<Name>, std::borrow::Cow<'a, str>),
     /// The frames of a stack.
@@ -286,7 +288,7 @@ pub(super) fn same_word(wanted: &str, is: &str) -> bool {
     let lower = wanted.to_ascii_lowercase();
     match lower.as_str() {
         "copy" | "ce" => is.starts_with("ce"),
-        "graphics" | "compute" => is == "gr",
+        "graphics" | "compute" | "gr0" => is == "gr",
         "driver" => is == "companion" || is.starts_with("driver"),
         "acquire" => is.starts_with("acquire"),
         "nvdec" | "nvenc" | "nvjpg" | "ofa" => is.starts_with(&lower),
@@ -307,8 +309,12 @@ fn volume(d: [u32; 3]) -> u64 {
     d.iter().fold(1, |n, d| n.saturating_mul(u64::from(*d)))
 }
 
-/// Reads a field; `None` where the event has none.
-pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> {
+/// Reads a field; `None` where the event has none. `begin_ns`: the time of the trace's first record.
+pub(super) fn read<'a>(
+    field: Field,
+    event: &'a Event<'_>,
+    begin_ns: Option<u64>,
+) -> Option<Value<'a>> {
     let c: &Context = event.context;
     match field {
         Field::Type => word(match event.body {
@@ -320,6 +326,7 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
             Body::Chip(_) => "chip",
         }),
         Field::Time => number(c.at.time()?),
+        Field::Since => number(since(c.at.time()?, begin_ns?)),
         Field::Pid => number(known_pid(c.at.pid)?),
         Field::Tid => number(known_pid(c.at.tid)?),
         Field::Thread => word(c.thread.as_deref()?),
@@ -370,6 +377,11 @@ pub(super) fn read<'a>(field: Field, event: &'a Event<'_>) -> Option<Value<'a>> 
     }
 }
 
+/// The ns between two times that are rounded down to microseconds as text shows them; 0 if the second is later.
+fn since(ns: u64, begin_ns: u64) -> u64 {
+    (ns / 1000).saturating_sub(begin_ns / 1000) * 1000
+}
+
 /// Who the process is.
 fn identity(field: Field, who: &Identity) -> Option<Value<'_>> {
     match field {
@@ -413,7 +425,7 @@ fn gpu_time(field: Field, event: &Event<'_>) -> Option<Value<'static>> {
 
 fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
     if field == Field::Op {
-        return word(operation_name(op));
+        return Some(Value::Words(Words::of(op)));
     }
     match op {
         Operation::Launch(l) => match field {

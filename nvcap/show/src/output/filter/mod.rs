@@ -3,24 +3,34 @@
 //! An expression is tested on each event by itself; a comparison of a field that the event does not have is
 //! false (and its negation true). The ledger counts everything whatever the filter says.
 
+mod compare;
 mod expression;
 mod fields;
+mod near;
 mod parse;
+mod unmatched;
+mod words;
 
 use nvcap_decode::decode::event::{Body, Event};
 use nvcap_decode::glob::like;
+use nvcap_decode::record::Record;
 
-use super::{Detail, phases::Phases, stack};
-use expression::{Compare, Node, Wanted};
+use super::{Detail, phases::Phases};
+use compare::{compare, test};
+use expression::{Node, Wanted};
 pub use fields::Field;
-use fields::{Value, read};
-use nvcap_decode::record::Frame;
+use fields::Value;
 pub use parse::ParseError;
+use unmatched::Unmatched;
 
-/// A parsed expression.
+/// A parsed expression, and what it needs to know of the trace that it is tested on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     root: Node,
+    /// Time of the trace's first record.
+    begin_ns: Option<u64>,
+    /// What the events had that did not match, until one matches.
+    unmatched: Option<Unmatched>,
 }
 
 impl Filter {
@@ -29,7 +39,36 @@ impl Filter {
     /// # Errors
     /// With the column and what would be allowed there.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
-        parse::parse(text).map(|root| Self { root })
+        parse::parse(text).map(|root| Self {
+            unmatched: Some(Unmatched::of(&root)),
+            root,
+            begin_ns: None,
+        })
+    }
+
+    /// Takes note of a record before its events: the first one with a time is the begin of the trace, as in text.
+    pub fn record(&mut self, record: &Record) {
+        if self.begin_ns.is_none() {
+            self.begin_ns = record.at().time();
+        }
+    }
+
+    /// Tells whether the event is to be shown, as [`Filter::matches`] does, and remembers of events that are not what they have
+    /// instead, as long as none was shown.
+    pub fn takes(&mut self, event: &Event<'_>) -> bool {
+        let matches = self.matches(event);
+        if matches {
+            self.unmatched = None;
+        } else if let Some(unmatched) = &mut self.unmatched {
+            unmatched.take(event, self.begin_ns);
+        }
+        matches
+    }
+
+    /// Says which comparisons were true for no event, and what there is instead; none if an event was shown.
+    #[must_use]
+    pub fn unmatched(&self) -> Option<String> {
+        self.unmatched.as_ref().and_then(Unmatched::message)
     }
 
     /// The detail that the decoder must give for this filter to have what it asks for.
@@ -146,7 +185,7 @@ impl Filter {
         match &event.body {
             Body::Stop(_) => true,
             Body::Chip(chip) if chip.by.is_assumed() => true,
-            _ => test(&self.root, event),
+            _ => test(&self.root, event, self.begin_ns),
         }
     }
 }
@@ -186,94 +225,12 @@ fn can(node: &Node, kind: &str) -> (bool, bool) {
             field: Field::Type,
             op,
             wanted,
+            ..
         } => {
             let is = compare(&Value::Word(kind.into()), *op, wanted);
             (is, !is)
         }
         Node::Is(_) | Node::Compare { .. } => (true, true),
-    }
-}
-
-fn test(node: &Node, event: &Event<'_>) -> bool {
-    match node {
-        Node::And(nodes) => nodes.iter().all(|n| test(n, event)),
-        Node::Or(nodes) => nodes.iter().any(|n| test(n, event)),
-        Node::Not(node) => !test(node, event),
-        Node::Is(field) => match read(*field, event) {
-            Some(Value::Number(n)) => n != 0,
-            Some(Value::Word(w)) => !w.is_empty(),
-            Some(Value::Names(..) | Value::Either(..)) => true,
-            Some(Value::Frames(frames)) => !frames.is_empty(),
-            None => false,
-        },
-        Node::Compare { field, op, wanted } => match read(*field, event) {
-            Some(value) => compare(&value, *op, wanted),
-            None => false,
-        },
-    }
-}
-
-fn compare(value: &Value<'_>, op: Compare, wanted: &Wanted) -> bool {
-    match (value, wanted) {
-        (Value::Number(n) | Value::Either(_, n), Wanted::Numbers(wanted)) => {
-            let first = wanted.first().copied().unwrap_or(0);
-            match op {
-                Compare::Equal => wanted.contains(n),
-                Compare::NotEqual => !wanted.contains(n),
-                Compare::Less => *n < first,
-                Compare::LessEqual => *n <= first,
-                Compare::Greater => *n > first,
-                Compare::GreaterEqual => *n >= first,
-                Compare::Like | Compare::NotLike => false,
-            }
-        }
-        // The comparison holds if one of the name's forms fits: full, short, mangled, or one that a trace may show.
-        (Value::Names(name, mangled), wanted) => {
-            let is = |op| {
-                let forms = [&name.full, &name.short, &name.shown].into_iter();
-                let mut forms = forms
-                    .chain(&name.forms)
-                    .map(String::as_str)
-                    .chain([&**mangled]);
-                forms.any(|form| compare(&Value::Word(form.into()), op, wanted))
-            };
-            match op {
-                Compare::NotEqual => !is(Compare::Equal),
-                Compare::NotLike => !is(Compare::Like),
-                op => is(op),
-            }
-        }
-        // The comparison holds if one frame fits. A frame is compared by its function name as folded stacks show it.
-        (Value::Frames(frames), wanted) => {
-            let is = |frame: &Frame| {
-                let word = stack::function(frame);
-                match wanted {
-                    Wanted::Words(words) => words.iter().any(|w| *w == word),
-                    Wanted::Pattern(pattern) => like(pattern.as_bytes(), word.as_bytes()),
-                    Wanted::Numbers(_) => false,
-                }
-            };
-            let any = frames.iter().any(is);
-            match op {
-                Compare::NotEqual | Compare::NotLike => !any,
-                _ => any,
-            }
-        }
-        (Value::Word(w) | Value::Either(w, _), Wanted::Words(wanted)) => {
-            let among = wanted.iter().any(|want| fields::same_word(want, w));
-            match op {
-                Compare::Equal => among,
-                Compare::NotEqual => !among,
-                _ => false,
-            }
-        }
-        (Value::Word(w) | Value::Either(w, _), Wanted::Pattern(pattern)) => {
-            (op == Compare::Like) == like(pattern.as_bytes(), w.as_bytes())
-        }
-        (Value::Number(n), Wanted::Pattern(pattern)) => {
-            (op == Compare::Like) == like(pattern.as_bytes(), format!("{n:#x}").as_bytes())
-        }
-        (Value::Number(_), Wanted::Words(_)) | (Value::Word(_), Wanted::Numbers(_)) => false,
     }
 }
 

@@ -10,8 +10,11 @@
 
 use std::fmt;
 
+use nvcap_decode::glob::like;
+
 use super::expression::{Compare, Node, Wanted};
 use super::fields::{Field, Kind};
+use super::near::near;
 use crate::output::units::{nanoseconds, number};
 
 /// Most nested parentheses and negations: protects the stack. Nobody types as many.
@@ -158,8 +161,10 @@ impl Parser<'_> {
         };
         self.at += len;
         let Some(op) = self.operator() else {
-            if matches!(field.kind(), Kind::Flag | Kind::Number | Kind::Time)
-                && self.at_end_of_term()
+            if matches!(
+                field.kind(),
+                Kind::Flag | Kind::Number | Kind::Time | Kind::Seconds
+            ) && self.at_end_of_term()
             {
                 return Ok(Node::Is(field));
             }
@@ -169,7 +174,13 @@ impl Parser<'_> {
             ));
         };
         let wanted = self.values(field, op)?;
-        Ok(Node::Compare { field, op, wanted })
+        let text = self.text[start..self.at].trim_end().to_owned();
+        Ok(Node::Compare {
+            field,
+            op,
+            wanted,
+            text,
+        })
     }
 
     fn at_end_of_term(&mut self) -> bool {
@@ -234,10 +245,16 @@ impl Parser<'_> {
         let (start, first) = self.value(templates)?;
         if matches!(op, Compare::Like | Compare::NotLike) {
             // As grep has it: what has no sign of a pattern may stand anywhere.
-            return Ok(Wanted::Pattern(match first.contains(['*', '?']) {
+            let pattern = match first.contains(['*', '?']) {
                 true => first,
                 false => format!("*{first}*"),
-            }));
+            };
+            let fits = |word: &str| like(pattern.as_bytes(), word.as_bytes());
+            let choices = field.choices();
+            if op == Compare::Like && !choices.is_empty() && !choices.iter().any(|c| fits(c)) {
+                return Err(self.error(start, no_choice(&pattern, field)));
+            }
+            return Ok(Wanted::Pattern(pattern));
         }
         let mut values = vec![(start, first)];
         while self.eat(",") {
@@ -251,7 +268,8 @@ impl Parser<'_> {
             values
                 .iter()
                 .map(|(at, text)| {
-                    number(text).ok_or_else(|| {
+                    let digits = without_prefix(text, field.prefix());
+                    number(digits).ok_or_else(|| {
                         p.error(
                             *at,
                             format!(
@@ -270,6 +288,19 @@ impl Parser<'_> {
                     nanoseconds(text).ok_or_else(|| {
                         let message = format!(
                             "'{text}' is no time; {name} ({}) takes nanoseconds, or numbers with us, ms or s: 1.5ms",
+                            field.about()
+                        );
+                        self.error(*at, message)
+                    })
+                })
+                .collect::<Result<_, _>>()
+                .map(Wanted::Numbers),
+            Kind::Seconds => values
+                .iter()
+                .map(|(at, text)| {
+                    seconds(text).ok_or_else(|| {
+                        let message = format!(
+                            "'{text}' is no time; {name} ({}) takes seconds, or numbers with ns, us, ms or s: 0.03, 30ms",
                             field.about()
                         );
                         self.error(*at, message)
@@ -301,15 +332,62 @@ impl Parser<'_> {
                     .iter()
                     .find(|(_, t)| !choices.is_empty() && !choices.contains(&t.as_str()))
                 {
-                    return Err(self.error(
-                        *at,
-                        format!("'{text}' is no {name}; allowed: {}", choices.join(", ")),
-                    ));
+                    return Err(self.error(*at, no_choice(text, field)));
+                }
+                let odd = |text: &str| field == Field::Engine && !is_engine(text);
+                if let Some((at, text)) = values.iter().find(|(_, t)| odd(t)) {
+                    let message = format!("'{text}' is no engine; allowed: {ENGINES}");
+                    return Err(self.error(*at, message));
                 }
                 Ok(Wanted::Words(values.into_iter().map(|(_, t)| t).collect()))
             }
         }
     }
+}
+
+/// The error of a word that none of a field's choices is.
+fn no_choice(text: &str, field: Field) -> String {
+    let (name, choices) = (field.name(), field.choices());
+    let meant = near(text, choices.iter().copied());
+    let meant = meant.map_or_else(String::new, |w| format!(" (did you mean {w}?)"));
+    format!(
+        "'{text}' is no {name}{meant}; allowed: {}",
+        choices.join(", ")
+    )
+}
+
+/// A number without the letters that text shows before it: `2` of `ch2`.
+fn without_prefix<'a>(text: &'a str, prefix: &str) -> &'a str {
+    match text.split_at_checked(prefix.len()) {
+        Some((letters, digits)) if letters.eq_ignore_ascii_case(prefix) => digits,
+        _ => text,
+    }
+}
+
+/// Reads a time in ns as [`nanoseconds`] does, of which a number without a unit is in seconds.
+fn seconds(text: &str) -> Option<u64> {
+    let plain = text
+        .bytes()
+        .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'_'));
+    match plain {
+        true => nanoseconds(&format!("{text}s")),
+        false => nanoseconds(text).filter(|_| !text.starts_with('0') || !text.contains(['x', 'X'])),
+    }
+}
+
+/// The words of engines, for people.
+const ENGINES: &str = "gr (graphics, compute), ce (copy), ce0, ce1, ..., grce, nvdec, nvenc, nvjpg, ofa with or without a number, \
+                       sec2, eng0x... and unknown";
+
+/// Tells whether a word may be an engine's.
+fn is_engine(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let kind = lower.trim_end_matches(|c: char| c.is_ascii_digit());
+    matches!(
+        lower.as_str(),
+        "gr" | "gr0" | "grce" | "graphics" | "compute" | "copy" | "sec2" | "?" | "unknown"
+    ) || matches!(kind, "ce" | "nvdec" | "nvenc" | "nvjpg" | "ofa")
+        || lower.starts_with("eng0x")
 }
 
 /// The length of a list of template arguments at the beginning of a text.
