@@ -20,7 +20,7 @@ set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
 [ $# -gt 0 ] || set -- start attached observed busy cupti speed train summary
-FILTER='type=submission||op=launch&&kind=user||op=graph||op=copy'
+FILTER='type=submission||op=launch&&kind=user||op=graph||op=copy&&op!=inline,launch'
 : >"$OUT/time.txt"
 
 echo "== building ($(date -u +%T))"

@@ -56,6 +56,7 @@ mod output_shared_time;
 mod output_sinks;
 mod output_stacks;
 mod output_times;
+mod output_words;
 mod pipeline;
 mod progress;
 mod tables;

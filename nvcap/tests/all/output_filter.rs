@@ -42,6 +42,16 @@ fn filters_say_yes_and_no() {
         ("channel=3", &launch, true),
         ("channel=0xa", &launch, false),
         ("channel.id=3", &launch, true),
+        ("channel=ch3", &launch, true),
+        ("channel=CH2,ch3", &launch, true),
+        ("channel=ch2", &launch, false),
+        ("gpu=gpu0", &launch, true),
+        ("gpu=gpu1", &launch, false),
+        ("engine=gr0", &launch, true),
+        ("op~mem*", &copy, false),
+        ("op~cop*", &copy, true),
+        ("op=fill,wait", &copy, false),
+        ("op!=fill", &copy, true),
         ("token=10", &launch, true),
         ("token=0xa", &launch, true),
         ("token=0xb", &launch, false),
@@ -228,4 +238,137 @@ fn times_of_the_gpu_are_compared_where_they_are_known() {
         Some(Field::Queued)
     );
     assert_eq!(filter("op=launch && time_ns>1s").of_gpu_time(), None);
+}
+
+#[test]
+fn words_of_text_are_words_of_filters() {
+    use nvcap_decode::decode::event::{Operation, SemaphoreAction};
+    let wait = events::semaphore();
+    let mut release = wait.clone();
+    if let Operation::Semaphore(s) = &mut release {
+        s.action = SemaphoreAction::Release;
+    }
+    for (body, are, are_not) in [
+        (
+            &events::memset_node(),
+            &["launch", "memset"][..],
+            &["fill", "copy", "inline"][..],
+        ),
+        (&events::inline(), &["inline", "copy"], &["memset", "fill"]),
+        (&events::inline_fill(), &["inline", "memset"], &["copy"]),
+        (&events::fill(), &["copy", "fill"], &["memset", "inline"]),
+        (&events::copy(), &["copy"], &["fill", "memset", "inline"]),
+        (&wait, &["wait", "acquire", "semaphore"], &["release"]),
+        (&release, &["release", "semaphore"], &["wait", "acquire"]),
+    ] {
+        let body = Body::Operation(body);
+        for (words, is) in [(are, true), (are_not, false)] {
+            for word in words {
+                assert_eq!(passes(&format!("op={word}"), &body), is, "{word} {body:?}");
+                assert_eq!(
+                    passes(&format!("op!={word}"), &body),
+                    !is,
+                    "{word} {body:?}"
+                );
+                assert_eq!(passes(&format!("op~{word}"), &body), is, "{word} {body:?}");
+            }
+        }
+    }
+}
+
+/// The time of the first column of text: from the first record on, to the microsecond.
+#[test]
+fn the_time_of_text_is_a_field() {
+    use nvcap_decode::record::{At, Life, Process, Record};
+    let (context, launch) = (context(7), launch());
+    let event = Event {
+        context: &context,
+        entry: 0,
+        body: Body::Operation(&launch),
+    };
+    let begin = Record::Process(Process {
+        at: At {
+            time_ns: context.at.time_ns - 30_000_999,
+            pid: 7,
+            tid: 7,
+        },
+        life: Life::Exit { process: true },
+    });
+    for (expression, expected) in [
+        ("time>0.03", true),
+        ("time>30ms", true),
+        ("time=0.030001", true),
+        ("time>0.030001", false),
+        ("time<30_100us && time>=0.03s", true),
+        ("time<0.03", false),
+        ("time>1", false),
+    ] {
+        let mut filter = Filter::parse(expression).unwrap_or_else(|e| panic!("{e}"));
+        assert!(!filter.asks_for_kind(), "{expression}");
+        assert!(!filter.matches(&event), "no record yet: {expression}");
+        filter.record(&begin);
+        assert_eq!(filter.takes(&event), expected, "{expression}");
+    }
+}
+
+#[test]
+fn what_there_is_is_said_where_nothing_matched() {
+    let (context, launch, copy) = (context(7), launch(), copy());
+    let said = |expression: &str| {
+        let mut filter = Filter::parse(expression).unwrap_or_else(|e| panic!("{e}"));
+        for op in [&launch, &copy] {
+            filter.takes(&Event {
+                context: &context,
+                entry: 0,
+                body: Body::Operation(op),
+            });
+        }
+        filter.unmatched()
+    };
+    for (expression, expected) in [
+        ("op=launch", None),
+        ("!(pid=4711)", None),
+        (
+            "pid=1",
+            Some("nothing matched pid=1; there is 1 process: 4711"),
+        ),
+        (
+            "channel=ch4 && op=copy",
+            Some("nothing matched channel=ch4; there is 1 channel: ch3"),
+        ),
+        (
+            "kernel=zzzz",
+            Some("nothing matched kernel=zzzz; no event has kernel"),
+        ),
+        (
+            "op=memset",
+            Some("nothing matched op=memset; there are 2 words of operations: copy, launch"),
+        ),
+        ("thread=pyton", None),
+        (
+            "late",
+            Some("nothing matched late; late is false for all events"),
+        ),
+        (
+            "op=copy && kind=user",
+            Some("each comparison was true for some event, all together for none"),
+        ),
+        (
+            "engine=ce3 || gpu=1",
+            Some(
+                "nothing matched engine=ce3 (did you mean ce2?); there are 2 engines: ce2, gr; nothing matched gpu=1; there is 1 GPU: gpu0",
+            ),
+        ),
+        (
+            "bytes>1G",
+            Some("nothing matched bytes>1G; there is 1 value of bytes: 1048576"),
+        ),
+    ] {
+        if expression.starts_with("thread") {
+            let said = said(expression).unwrap();
+            assert!(said.contains("did you mean py\"thon?"), "{said}");
+            continue;
+        }
+        assert_eq!(said(expression).as_deref(), expected, "{expression}");
+    }
 }

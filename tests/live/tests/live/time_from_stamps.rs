@@ -21,7 +21,7 @@ use softgpu::timed::STAMP_TO_START;
 
 use crate::setup::{LIMIT, need_tracing};
 
-pub(crate) const SHOWN: &str = "type=submission||op=launch||op=copy";
+pub(crate) const SHOWN: &str = "type=submission||op=launch||op=copy&&op!=inline";
 /// Submissions of each channel before nvcap is there, where it is attached.
 const BEFORE: u64 = 3;
 /// Longest time that programs in step may take: longer than they wait for each other.

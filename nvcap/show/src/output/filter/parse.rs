@@ -438,6 +438,16 @@ mod tests {
             ("", 1, "expected a field"),
             ("op=lunch", 4, "allowed: launch, graph, copy"),
             ("op=launch &&", 13, "expected a field"),
+            ("op=lunch", 4, "did you mean launch?"),
+            ("op=filll", 4, "did you mean fill?"),
+            ("op~zzz", 4, "is no op"),
+            ("kind~zzz*", 6, "allowed: user"),
+            ("engine=gpu", 8, "is no engine; allowed: gr"),
+            ("channel=chx", 9, "is no number"),
+            ("pid=ch2", 5, "is no number"),
+            ("time>soon", 6, "takes seconds"),
+            ("time>0x10", 6, "takes seconds"),
+            ("time_ns>soon", 9, "takes nanoseconds"),
             ("bytes>big", 7, "is no number"),
             ("gpu_ns>1M", 8, "us, ms or s"),
             ("op=launch && queued_ns<soon", 24, "is no time"),
@@ -453,6 +463,36 @@ mod tests {
             let e = parse(text).unwrap_err();
             assert_eq!(e.column, column, "{text}: {e}");
             assert!(e.message.contains(says), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn what_text_shows_is_understood() {
+        let numbers = |text: &str| match parse(text).unwrap_or_else(|e| panic!("{e}")) {
+            Node::Compare {
+                wanted: Wanted::Numbers(numbers),
+                text: written,
+                ..
+            } => {
+                assert_eq!(written, text);
+                numbers
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(numbers("channel=ch2,3"), [2, 3]);
+        assert_eq!(numbers("gpu=gpu1"), [1]);
+        assert_eq!(numbers("time>0.03"), [30_000_000]);
+        assert_eq!(numbers("time>30ms"), [30_000_000]);
+        assert_eq!(numbers("time<=500us"), [500_000]);
+        assert_eq!(numbers("time=2"), [2_000_000_000]);
+        assert_eq!(numbers("time_ns>2"), [2]);
+        for word in crate::output::filter::words::ALL {
+            assert!(parse(&format!("op={word}")).is_ok(), "{word}");
+        }
+        for engine in [
+            "gr", "gr0", "ce", "ce2", "copy", "grce", "NVDEC0", "ofa", "sec2", "eng0x1f", "?",
+        ] {
+            assert!(parse(&format!("engine={engine}")).is_ok(), "{engine}");
         }
     }
 
