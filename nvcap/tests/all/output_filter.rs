@@ -344,7 +344,7 @@ fn what_there_is_is_said_where_nothing_matched() {
             "op=memset",
             Some("nothing matched op=memset; there are 2 words of operations: copy, launch"),
         ),
-        ("thread=pyton", None),
+        ("thread=py_thon", None),
         (
             "late",
             Some("nothing matched late; late is false for all events"),

@@ -20,7 +20,7 @@ fn shown(file: &str, expression: &str) -> (Vec<String>, String) {
     let told = text(&out.stderr);
     assert!(out.status.success(), "{expression}: {told}");
     let lines = text(&out.stdout);
-    let lines = lines.lines().filter(|l| l.get(15..17) == Some("ch"));
+    let lines = lines.lines().filter(|l| l.get(13..15) == Some("ch"));
     (lines.map(str::to_owned).collect(), told)
 }
 
