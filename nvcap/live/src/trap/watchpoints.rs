@@ -21,6 +21,8 @@ mod tests;
 /// A thread younger than this when its maker was armed may have missed the inheritance: its birth is told after that, and the maker may have had
 /// to wait for a processor in between.
 const MARGIN_NS: u64 = 20_000_000;
+/// So often an address is set anew at most, for threads that come meanwhile.
+const MOST_ANEW: usize = 8;
 /// Debug registers of a thread.
 const REGISTERS: usize = 4;
 /// The BIRTHS map has a thread's birth within this time after the thread shows in /proc.
@@ -42,6 +44,9 @@ pub(crate) trait Threads {
     /// # Errors
     /// Those of perf_event_open(2).
     fn watch(&self, tid: u32, at: (Stops, u64), life: Life) -> io::Result<Self::Event>;
+
+    /// Returns the number of hits of a breakpoint.
+    fn hits(&self, event: &Self::Event) -> u64;
 
     /// Returns the maker of a thread, where its birth was seen.
     fn birth(&self, tid: u32) -> Option<Birth>;
@@ -71,6 +76,10 @@ impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
 
     fn watch(&self, tid: u32, at: (Stops, u64), life: Life) -> io::Result<OwnedFd> {
         perf::watch(tid, at, life, self.program)
+    }
+
+    fn hits(&self, event: &OwnedFd) -> u64 {
+        perf::counted(event).map_or(0, |counted| counted.hits)
     }
 
     fn birth(&self, tid: u32) -> Option<Birth> {
@@ -117,14 +126,16 @@ pub(crate) struct Armed<E = OwnedFd> {
     since: HashMap<u32, Since>,
     /// Threads that have no debug register for it.
     refused: HashSet<u32>,
+    /// Hits of breakpoints that were closed and set anew.
+    closed_hits: u64,
     /// Time since which every thread present had the breakpoint, ns.
     complete: u64,
 }
 
 impl<E> Armed<E> {
     /// Watches an address in every thread that has a debug register left. `others`: what the process has watched before, in that order. Where
-    /// there is a register for each address, a thread without one left has some of them twice, its own and an inherited one: it gives up the
-    /// former. Where there is not, it keeps what it has.
+    /// there is a register for each address, a thread without one left has some of them twice, its own and an inherited one: such an address is
+    /// watched anew. Where there is not, it keeps what it has.
     ///
     /// # Errors
     /// Those of perf_event_open(2), where no thread has a register left too; a thread that ended meanwhile is no error.
@@ -143,11 +154,40 @@ impl<E> Armed<E> {
             events: HashMap::new(),
             since: HashMap::new(),
             refused: HashSet::new(),
+            closed_hits: 0,
             complete: 0,
         };
+        let refused = armed.watch_all(threads, others)?;
+        if others.len() < REGISTERS {
+            armed.separate_own(threads)?;
+        }
+        match refused {
+            Some(e) if armed.since.is_empty() => Err(e),
+            _ => Ok(armed),
+        }
+    }
+
+    /// Sets the address anew while there are threads without a register for it that may have inherited it, from more than one of their makers.
+    fn separate_own(&mut self, threads: &impl Threads<Event = E>) -> io::Result<()> {
+        for _ in 0..MOST_ANEW {
+            let mut refused = self.refused.iter();
+            if !refused.any(|tid| self.may_have_inherited(threads.birth(*tid))) {
+                break;
+            }
+            self.set_anew(threads)?;
+        }
+        Ok(())
+    }
+
+    /// Watches the address in every thread, until none has come while the others were armed. Returns a refusal, where one has no debug register
+    /// left.
+    fn watch_all(
+        &mut self,
+        threads: &impl Threads<Event = E>,
+        others: &mut Vec<Self>,
+    ) -> io::Result<Option<io::Error>> {
         let mut refused = None;
         let mut considered = HashSet::new();
-        // Until no thread has come while the others were armed.
         let mut came = true;
         while came {
             came = false;
@@ -155,17 +195,23 @@ impl<E> Armed<E> {
                 if considered.insert(tid) {
                     came = true;
                     all_thread_came(others, tid, threads)?;
-                    let refusal = armed.watch_thread(tid, threads, others)?;
+                    let refusal = self.watch_thread(tid, threads, others)?;
                     refused = refusal.or(refused);
                 }
             }
         }
-        armed.complete = armed.now(threads);
-        armed.partial = refused.is_some();
-        match refused {
-            Some(e) if armed.since.is_empty() => Err(e),
-            _ => Ok(armed),
-        }
+        self.complete = self.now(threads);
+        self.partial = refused.is_some();
+        Ok(refused)
+    }
+
+    /// Closes all breakpoints, also those that threads inherited, and sets new ones: no thread has two then.
+    fn set_anew(&mut self, threads: &impl Threads<Event = E>) -> io::Result<()> {
+        let closed = self.events.drain().map(|(_, event)| threads.hits(&event));
+        self.closed_hits += closed.sum::<u64>();
+        self.since.clear();
+        self.refused.clear();
+        self.watch_all(threads, &mut Vec::new()).map(drop)
     }
 
     /// Returns the time; of a command, which waits for nvcap before it is executed, so that all its threads inherit, its beginning.
@@ -205,11 +251,14 @@ impl<E> Armed<E> {
             threads.wait_for_birth();
             born = threads.birth(tid);
         }
-        if let Some(born) = born.filter(|_| fits)
-            && watched.as_ref().is_err_and(is_full)
-            && release_twin(others, tid, born)
-        {
-            watched = watch();
+        // It may have others twice, its own and an inherited one, or two inherited ones. None of the latter can be kept: one that was inherited before
+        // its program was there runs none.
+        for other in others {
+            let is_full = fits && watched.as_ref().is_err_and(is_full);
+            if is_full && other.may_have_inherited(born) {
+                other.set_anew(threads)?;
+                watched = watch();
+            }
         }
         match watched {
             Ok(event) => {
@@ -221,10 +270,6 @@ impl<E> Armed<E> {
                 self.since.insert(tid, Since { begun, armed });
             }
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-            // Its registers hold breakpoints that it inherited while its maker was being armed.
-            Err(e) if is_full(&e) && fits && self.may_have_inherited(born) => {
-                self.since.insert(tid, Since::BIRTH);
-            }
             Err(e) if is_full(&e) => {
                 self.refused.insert(tid);
                 return Ok(Some(e));
@@ -248,6 +293,7 @@ impl<E> Armed<E> {
             events: HashMap::new(),
             since: HashMap::new(),
             refused: HashSet::new(),
+            closed_hits: 0,
             complete: 0,
         })
     }
@@ -268,6 +314,7 @@ impl<E> Armed<E> {
             events: HashMap::new(),
             since: HashMap::new(),
             refused: HashSet::new(),
+            closed_hits: 0,
             complete: 0,
         }
     }
@@ -317,19 +364,16 @@ pub(crate) fn all_thread_came<E>(
             let refusal = armed.watch_thread(tid, threads, list);
             dealt_with.push(armed.address);
             armed.partial |= matches!(refusal, Ok(Some(_)));
+            let separated = match list.len() < REGISTERS && matches!(refusal, Ok(Some(_))) {
+                true => armed.separate_own(threads),
+                false => Ok(()),
+            };
             list.insert(n, armed);
             refusal?;
+            separated?;
         }
     }
     Ok(dealt_with)
-}
-
-/// Closes an event of a thread that inherited a second one for the same address. A thread inherits what its maker has at that moment, which
-/// got the addresses in their order: of the thread's own events, the one of the first address is the twin of an inherited one, if any is. One
-/// that has no twin may not be closed, nor may more than one for each register that is needed.
-fn release_twin<E>(others: &mut [Armed<E>], tid: u32, born: Birth) -> bool {
-    let first = others.iter_mut().find(|a| a.events.contains_key(&tid));
-    first.is_some_and(|a| a.may_have_inherited(Some(born)) && a.events.remove(&tid).is_some())
 }
 
 /// The thread has no debug register left.
@@ -349,7 +393,10 @@ impl Armed {
 
     /// Returns the kernel's counts; hits include those that ran no program.
     pub(crate) fn counted(&self) -> perf::Counted {
-        let mut all = perf::Counted::default();
+        let mut all = perf::Counted {
+            hits: self.closed_hits,
+            ..perf::Counted::default()
+        };
         self.events
             .values()
             .filter_map(|e| perf::counted(e).ok())

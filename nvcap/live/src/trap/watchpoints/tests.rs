@@ -8,8 +8,16 @@ use std::{
 
 use super::*;
 
-/// Breakpoint of a thread: the event that it is of, and its address.
-type Slot = (usize, u64);
+/// Breakpoint of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The event that it is of.
+    event: usize,
+    /// Its address, 0 where others set it.
+    address: u64,
+    /// It runs the program: none that was inherited before the program was there does.
+    runs: bool,
+}
 
 #[derive(Default)]
 struct Thread {
@@ -35,7 +43,14 @@ impl Model {
     /// A process of one thread, which `foreign` breakpoints are set in by others.
     fn shared(seed: u64, foreign: usize) -> Shared {
         let first = Thread {
-            slots: vec![(0, 0); foreign],
+            slots: vec![
+                Slot {
+                    event: 0,
+                    address: 0,
+                    runs: false,
+                };
+                foreign
+            ],
             ..Thread::default()
         };
         Shared(Rc::new(RefCell::new(Model {
@@ -93,7 +108,7 @@ impl Drop for Event {
     fn drop(&mut self) {
         let mut model = self.0.0.borrow_mut();
         let all = model.threads.values_mut();
-        all.for_each(|thread| thread.slots.retain(|slot| slot.0 != self.1));
+        all.for_each(|thread| thread.slots.retain(|slot| slot.event != self.1));
     }
 }
 
@@ -130,9 +145,21 @@ impl Threads for Shared {
         if slots.len() == REGISTERS {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        slots.push((event, address));
+        slots.push(Slot {
+            event,
+            address,
+            runs: false,
+        });
+        model.passes();
+        let slots = &mut model.threads.get_mut(&tid).unwrap().slots;
+        let its = slots.iter_mut().filter(|slot| slot.event == event);
+        its.for_each(|slot| slot.runs = true);
         model.passes();
         Ok(Event(self.clone(), event))
+    }
+
+    fn hits(&self, _: &Event) -> u64 {
+        0
     }
 
     fn birth(&self, tid: u32) -> Option<Birth> {
@@ -168,6 +195,10 @@ impl Threads for Told {
         self.0.watch(tid, at, life)
     }
 
+    fn hits(&self, event: &Event) -> u64 {
+        self.0.hits(event)
+    }
+
     fn birth(&self, _: u32) -> Option<Birth> {
         Some(self.1)
     }
@@ -190,7 +221,7 @@ const LIFE: Life = Life {
 #[test]
 fn threads_that_come_meanwhile_lack_nothing() {
     let (mut twins, mut refused, mut shown_late) = (0, 0, 0);
-    for seed in 0..40_000 {
+    for seed in 0..12_000 {
         let foreign = seed as usize % 3;
         let model = Model::shared(seed, foreign);
         let mut list: Vec<Armed<Event>> = Vec::new();
@@ -214,10 +245,11 @@ fn threads_that_come_meanwhile_lack_nothing() {
         refused += usize::from(!whole);
         let inner = model.0.borrow();
         for (tid, thread) in &inner.threads {
-            let has = Vec::from_iter(thread.slots.iter().map(|slot| slot.1));
-            let others = has.iter().filter(|address| **address == 0).count();
+            let has = &thread.slots;
+            let others = has.iter().filter(|slot| slot.address == 0).count();
             assert_eq!(others, foreign, "seed {seed}: thread {tid} has {has:?}");
-            let distinct = BTreeSet::from_iter(has.iter().filter(|a| **a != 0));
+            let running = has.iter().filter(|slot| slot.runs);
+            let distinct = BTreeSet::from_iter(running.map(|slot| slot.address));
             twins += usize::from(distinct.len() + foreign < has.len());
             let lacks = (distinct.len() as u64) < addresses;
             assert!(!whole || !lacks, "seed {seed}: thread {tid} has {has:?}");
@@ -225,5 +257,5 @@ fn threads_that_come_meanwhile_lack_nothing() {
         drop(inner);
     }
     let counts = [twins, refused, shown_late];
-    assert!(counts.iter().all(|count| *count > 1000), "{counts:?}");
+    assert!(counts.iter().all(|count| *count > 300), "{counts:?}");
 }
