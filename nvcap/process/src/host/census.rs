@@ -70,7 +70,7 @@ pub struct GpuProcess {
     /// It used a GPU already when the first round looked: what it did before is not known. The use of others began since the round
     /// before.
     pub was_there: bool,
-    /// It has memory of a GPU mapped that it may write.
+    /// It has memory of a GPU mapped that it may write, or was told to have mapped some.
     pub can_submit: bool,
 }
 
@@ -253,7 +253,14 @@ impl Census {
                 continue;
             };
             if !procfs::has_ended(pid) {
+                let before = changes.len();
                 self.look(pid, false, &mut changes);
+                for change in &mut changes[before..] {
+                    if let Change::Came(found) = change {
+                        // It may have given that memory up since.
+                        found.can_submit = true;
+                    }
+                }
             }
             let was = self.known.get(&pid).map(|k| &k.was);
             let is_seen = matches!(was, Some(Was::Told(_) | Was::Hidden { .. }));

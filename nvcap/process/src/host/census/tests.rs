@@ -137,6 +137,27 @@ fn processes_that_are_told_of() {
     assert!(changes.is_empty(), "{changes:?}");
 }
 
+/// A process that has given up what it mapped before it was looked at may have submitted.
+#[test]
+fn a_process_that_has_given_its_memory_up_may_have_submitted() {
+    let child = Sleeper::start();
+    let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
+    census.own = u32::MAX;
+    census.look_into = |_| {
+        Ok(Uses {
+            gpus: [3].into(),
+            mapped: false,
+        })
+    };
+    let begun = Instant::now();
+    assert!(census.told(&[(child.id(), 3)], false, begun).is_empty());
+    let changes = census.told(&[], false, begun + AT_LATEST);
+    assert!(
+        matches!(&changes[..], [Change::Came(f)] if f.pid == child.id() && f.can_submit),
+        "{changes:?}"
+    );
+}
+
 /// Who keeps mapping is looked at all the same, at the latest after some time.
 #[test]
 fn a_process_that_maps_all_the_time_is_looked_at() {

@@ -29,7 +29,7 @@ pub struct Filter {
     root: Node,
     /// Time of the trace's first record.
     begin_ns: Option<u64>,
-    /// What the events had that did not match, until one matches.
+    /// Values of the events that did not match, until one matches.
     unmatched: Option<Unmatched>,
 }
 

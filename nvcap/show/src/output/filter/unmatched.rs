@@ -1,4 +1,4 @@
-//! What there is in a trace instead of that which a filter asked for: for the message at the end when nothing matched.
+//! Values that a trace has, in the place of those that a filter asked for: for the message at the end when nothing matched.
 
 use std::collections::BTreeSet;
 
