@@ -122,6 +122,8 @@ pub(crate) struct Armed<E = OwnedFd> {
     pub life: Life,
     /// The process whose events these are, when a child inherited them: they end when that process's are closed.
     pub of: Option<u32>,
+    /// Child processes have inherited it, which would lose it if it were set anew.
+    pub has_heirs: bool,
     events: HashMap<u32, E>,
     since: HashMap<u32, Since>,
     /// Threads that have no debug register for it.
@@ -151,6 +153,7 @@ impl<E> Armed<E> {
             partial: false,
             life,
             of: None,
+            has_heirs: false,
             events: HashMap::new(),
             since: HashMap::new(),
             refused: HashSet::new(),
@@ -171,7 +174,8 @@ impl<E> Armed<E> {
     fn separate_own(&mut self, threads: &impl Threads<Event = E>) -> io::Result<()> {
         for _ in 0..MOST_ANEW {
             let mut refused = self.refused.iter();
-            if !refused.any(|tid| self.may_have_inherited(threads.birth(*tid))) {
+            let is_twin = refused.any(|tid| self.may_have_inherited(threads.birth(*tid)));
+            if !is_twin || self.has_heirs {
                 break;
             }
             self.set_anew(threads)?;
@@ -255,7 +259,7 @@ impl<E> Armed<E> {
         // its program was there runs none.
         for other in others {
             let is_full = fits && watched.as_ref().is_err_and(is_full);
-            if is_full && other.may_have_inherited(born) {
+            if is_full && other.may_have_inherited(born) && !other.has_heirs {
                 other.set_anew(threads)?;
                 watched = watch();
             }
@@ -290,6 +294,7 @@ impl<E> Armed<E> {
             partial: self.partial,
             life: self.life,
             of: self.of.or(Some(pid)),
+            has_heirs: false,
             events: HashMap::new(),
             since: HashMap::new(),
             refused: HashSet::new(),
@@ -311,6 +316,7 @@ impl<E> Armed<E> {
                 from_exec: false,
             },
             of: None,
+            has_heirs: false,
             events: HashMap::new(),
             since: HashMap::new(),
             refused: HashSet::new(),

@@ -233,6 +233,11 @@ impl Breakpoints {
             .filter_map(|a| a.of_child(at.pid, at.tid, at.time_ns))
             .collect();
         let whole = inherited.len() == list.map_or(0, Vec::len);
+        let owners = list.into_iter().flatten().map(|a| a.of.unwrap_or(at.pid));
+        for owner in BTreeSet::from_iter(owners) {
+            let all = self.armed.get_mut(&owner).into_iter().flatten();
+            all.for_each(|a| a.has_heirs = true);
+        }
         if !inherited.is_empty() {
             self.armed.entry(child).or_default().extend(inherited);
         }
