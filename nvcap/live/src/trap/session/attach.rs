@@ -99,8 +99,15 @@ impl Session {
     }
 
     fn attach_from(&mut self, pid: u32, was_there: bool) -> Result<()> {
+        let attached = self.attach_now(pid, was_there);
+        self.capture.attaching = None;
+        attached
+    }
+
+    fn attach_now(&mut self, pid: u32, was_there: bool) -> Result<()> {
         let memory = Memory::open(pid).map_err(|e| cannot_attach(pid, &e))?;
         let (space, at) = self.begin_present(pid)?;
+        self.capture.attaching = Some(space);
         let areas = areas_of(pid)?;
         self.check_named_doorbells(pid, &areas)?;
         let named = self.install_named(space, pid, Some((&memory, was_there)))?;

@@ -30,7 +30,8 @@ impl Capture {
     }
 
     /// Fetches what was submitted before the doorbells of these channels' address space were watched. Where none of them can be read any more, the
-    /// process has given its memory up since, and what it submitted last is not known.
+    /// process has given its memory up since, and what it submitted last is not known: told of one that is being attached to, for whose doorbells were
+    /// mapped under the trace are watched long before they can be rung.
     pub(in super::super) fn peek_when_watched(&mut self, space: u32, indexes: &[u32]) {
         let live = |index: &u32| self.table[*index].live;
         let live = Vec::from_iter(indexes.iter().copied().filter(live));
@@ -44,7 +45,7 @@ impl Capture {
         }
         if is_there {
             self.newly_watched.remove(&space);
-        } else if was_there && self.newly_watched.remove(&space) {
+        } else if was_there && self.newly_watched.remove(&space) && self.attaching == Some(space) {
             let pid = self.spaces.pids(space).next().unwrap_or(0);
             let why = "the program had given up its memory, or had ended, when its doorbells were watched: what it submitted shortly before is not known";
             let why = why.to_owned();

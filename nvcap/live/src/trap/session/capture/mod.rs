@@ -97,6 +97,8 @@ pub(super) struct Capture {
     pub(super) stopped: BTreeSet<u32>,
     /// Spaces with a doorbell that was not watched when their rings were read last.
     pub(super) newly_watched: BTreeSet<u32>,
+    /// The space of the process that is being attached to.
+    pub(super) attaching: Option<u32>,
     /// The newest entries that looks from outside have read.
     newest: HashMap<u32, newest::Newest>,
     /// Channels that were never looked at from outside.
@@ -137,6 +139,7 @@ impl Capture {
             pending: VecDeque::new(),
             stopped: BTreeSet::new(),
             newly_watched: BTreeSet::new(),
+            attaching: None,
             newest: HashMap::new(),
             unpeeked: Vec::new(),
             watch,
