@@ -30,8 +30,8 @@ impl Capture {
     }
 
     /// Fetches what was submitted before the doorbells of these channels' address space were watched. Where none of them can be read any more, the
-    /// process has given its memory up since, and what it submitted last is not known: told of one that is being attached to, for whose doorbells were
-    /// mapped under the trace are watched long before they can be rung.
+    /// process has given its memory up since, and what it submitted last is not known. That is told of a process that is being attached to:
+    /// doorbells that a traced process maps are watched long before it can ring them.
     pub(in super::super) fn peek_when_watched(&mut self, space: u32, indexes: &[u32]) {
         let live = |index: &u32| self.table[*index].live;
         let live = Vec::from_iter(indexes.iter().copied().filter(live));
