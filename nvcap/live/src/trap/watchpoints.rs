@@ -135,6 +135,23 @@ pub(crate) struct Armed<E = OwnedFd> {
 }
 
 impl<E> Armed<E> {
+    /// One that no thread has yet.
+    fn unset((stops, address): (Stops, u64), life: Life) -> Self {
+        Self {
+            address,
+            stops,
+            partial: false,
+            life,
+            of: None,
+            has_heirs: false,
+            events: HashMap::new(),
+            since: HashMap::new(),
+            refused: HashSet::new(),
+            closed_hits: 0,
+            complete: 0,
+        }
+    }
+
     /// Watches an address in every thread that has a debug register left. `others`: what the process has watched before, in that order. Where
     /// there is a register for each address, a thread without one left has some of them twice, its own and an inherited one: such an address is
     /// watched anew. Where there is not, it keeps what it has.
@@ -147,19 +164,7 @@ impl<E> Armed<E> {
         life: Life,
         others: &mut Vec<Self>,
     ) -> io::Result<Self> {
-        let mut armed = Self {
-            address,
-            stops,
-            partial: false,
-            life,
-            of: None,
-            has_heirs: false,
-            events: HashMap::new(),
-            since: HashMap::new(),
-            refused: HashSet::new(),
-            closed_hits: 0,
-            complete: 0,
-        };
+        let mut armed = Self::unset((stops, address), life);
         let refused = armed.watch_all(threads, others)?;
         if others.len() < REGISTERS {
             armed.separate_own(threads)?;
@@ -289,40 +294,21 @@ impl<E> Armed<E> {
         // A thread that is not listed came later, and inherited the breakpoint.
         let armed = self.since.get(&tid).map_or(self.complete, |s| s.armed);
         (time_ns > armed.saturating_add(MARGIN_NS)).then(|| Self {
-            address: self.address,
-            stops: self.stops,
             partial: self.partial,
-            life: self.life,
             of: self.of.or(Some(pid)),
-            has_heirs: false,
-            events: HashMap::new(),
-            since: HashMap::new(),
-            refused: HashSet::new(),
-            closed_hits: 0,
-            complete: 0,
+            ..Self::unset((self.stops, self.address), self.life)
         })
     }
 
     /// An `Armed` that watches nothing.
     #[cfg(test)]
     pub(super) fn without_events(address: u64, until_exec: bool) -> Self {
-        Self {
-            address,
-            stops: Stops::AfterWrite,
-            partial: false,
-            life: Life {
-                children: true,
-                until_exec,
-                from_exec: false,
-            },
-            of: None,
-            has_heirs: false,
-            events: HashMap::new(),
-            since: HashMap::new(),
-            refused: HashSet::new(),
-            closed_hits: 0,
-            complete: 0,
-        }
+        let life = Life {
+            children: true,
+            until_exec,
+            from_exec: false,
+        };
+        Self::unset((Stops::AfterWrite, address), life)
     }
 
     /// True for a thread made by an armed thread: it has the breakpoint already, and a second one would trap twice.

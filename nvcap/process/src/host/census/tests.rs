@@ -137,18 +137,24 @@ fn processes_that_are_told_of() {
     assert!(changes.is_empty(), "{changes:?}");
 }
 
+/// A census of all processes, this one too, that looks into them with `look_into`.
+fn looking_with(look_into: fn(u32) -> io::Result<Uses>) -> Census {
+    let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
+    census.own = u32::MAX;
+    census.look_into = look_into;
+    census
+}
+
 /// A process that has given up what it mapped before it was looked at may have submitted.
 #[test]
 fn a_process_that_has_given_its_memory_up_may_have_submitted() {
     let child = Sleeper::start();
-    let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
-    census.own = u32::MAX;
-    census.look_into = |_| {
+    let mut census = looking_with(|_| {
         Ok(Uses {
             gpus: [3].into(),
             mapped: false,
         })
-    };
+    });
     let begun = Instant::now();
     assert!(census.told(&[(child.id(), 3)], false, begun).is_empty());
     let changes = census.told(&[], false, begun + AT_LATEST);
@@ -162,14 +168,12 @@ fn a_process_that_has_given_its_memory_up_may_have_submitted() {
 #[test]
 fn a_process_that_maps_all_the_time_is_looked_at() {
     let child = Sleeper::start();
-    let mut census = Census::new(Host::new(std::path::Path::new("/")), Choice::default());
-    census.own = u32::MAX;
-    census.look_into = |_| {
+    let mut census = looking_with(|_| {
         Ok(Uses {
             gpus: [3].into(),
             mapped: true,
         })
-    };
+    });
     let begun = Instant::now();
     let mut now = begun;
     while now < begun + AT_LATEST {
