@@ -1,6 +1,6 @@
 //! Records of the ring buffer: the BPF programs write them, the user program reads them.
 
-use crate::{BATCH, CODE, MOST_PYTHON, REGS, WINDOW, WINDOW_BEFORE};
+use crate::{BATCH, Birth, CODE, MOST_PYTHON, REGS, WINDOW, WINDOW_BEFORE};
 
 /// Kinds of record, in [`Header::kind`].
 pub mod kind {
@@ -382,6 +382,8 @@ pub struct Life {
     pub space: u32,
     /// Command name, NUL padded.
     pub comm: [u8; 16],
+    /// FORK, THREAD: breakpoints that the child inherited, as [`Birth::breakpoints`].
+    pub breakpoints: [u64; Birth::MOST],
 }
 
 impl Life {

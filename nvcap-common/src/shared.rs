@@ -20,16 +20,40 @@ pub mod proc_flag {
     pub const KEEP: u32 = 4;
 }
 
-/// Who made a thread, in BIRTHS by its thread id.
+/// Birth of a thread, in BIRTHS by its thread id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Birth {
-    /// CLOCK_MONOTONIC, ns: after the thread inherited its maker's breakpoints.
+    /// CLOCK_MONOTONIC, ns: after the thread inherited its maker's breakpoints, and before it runs.
     pub time_ns: u64,
-    /// The thread that made it.
-    pub parent: u32,
-    /// Unused, 0.
-    pub pad: u32,
+    /// Breakpoints that it inherited, then zeros: of each the number of the event that it is a copy of (PERF_EVENT_IOC_ID), with [`Birth::IDLE`]
+    /// where the copy runs no program.
+    pub breakpoints: [u64; Birth::MOST],
+}
+
+/// Breakpoint that a thread inherited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    /// Number of the event that it is a copy of.
+    pub number: u64,
+    /// The copy runs a program: the event had one when it was copied.
+    pub runs: bool,
+}
+
+impl Birth {
+    /// Most breakpoints in a [`Birth`]: twice the registers of a thread, of which the kernel may lose count.
+    pub const MOST: usize = 8;
+    /// In [`Birth::breakpoints`]: it runs no program.
+    pub const IDLE: u64 = 1 << 63;
+
+    /// Returns the breakpoints that the thread inherited.
+    pub fn inherited(&self) -> impl Iterator<Item = Inherited> + '_ {
+        let all = self.breakpoints.iter().take_while(|word| **word != 0);
+        all.map(|word| Inherited {
+            number: word & !Self::IDLE,
+            runs: word & Self::IDLE == 0,
+        })
+    }
 }
 
 /// An address space: the head of its list of channels. Written by the user program.
@@ -407,6 +431,20 @@ pub struct Offsets {
     pub vma_flags: u32,
     /// `vm_area_struct.vm_file`
     pub vma_file: u32,
+    /// `task_struct.perf_event_ctxp`, its last element where it is an array
+    pub task_events: u32,
+    /// `perf_event_context.event_list`
+    pub context_events: u32,
+    /// `perf_event.event_entry`
+    pub event_entry: u32,
+    /// `perf_event.attr.type`
+    pub event_type: u32,
+    /// `perf_event.parent`
+    pub event_parent: u32,
+    /// `perf_event.id`
+    pub event_id: u32,
+    /// `perf_event.prog`
+    pub event_prog: u32,
     /// `pt_regs`: first, second, third and fifth argument of a system call; its number.
     pub regs: [u32; 5],
     /// System call numbers: ioctl, mmap, munmap.

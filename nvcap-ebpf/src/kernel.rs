@@ -31,6 +31,13 @@ static OFFSETS: Global<Offsets> = Global::new(Offsets {
     vma_end: 0,
     vma_flags: 0,
     vma_file: 0,
+    task_events: 0,
+    context_events: 0,
+    event_entry: 0,
+    event_type: 0,
+    event_parent: 0,
+    event_id: 0,
+    event_prog: 0,
     regs: [0; 5],
     syscalls: [0; 3],
 });

@@ -24,13 +24,51 @@ const INFO_CODE: u32 = 8;
 /// The bits of `task_struct.exit_code` that have the signal.
 const EXIT_SIGNAL: u32 = 0x7f;
 
-/// The maker and time of birth of each thread: arming a running process uses them to tell which threads inherited their
-/// breakpoints.
+/// Birth of each thread: arming a running process uses them to tell which threads inherited their breakpoints.
 #[map]
 pub static BIRTHS: LruHashMap<u32, Birth> = LruHashMap::with_max_entries(16384, 0);
 
+/// Breakpoints of nothing that was born.
+const NONE: [u64; Birth::MOST] = [0; Birth::MOST];
+/// `PERF_TYPE_BREAKPOINT`
+const BREAKPOINT: u32 = 5;
+/// Most events of a thread that are looked at for breakpoints: profilers have theirs among them.
+const MOST_EVENTS: u32 = 32;
+
+/// Finds the breakpoints that a thread which does not run yet has inherited.
 #[inline(always)]
-fn life(what: u16, child: u32, space: u32) {
+fn inherited(task: u64) -> [u64; Birth::MOST] {
+    let o = kernel::offsets();
+    let mut found = NONE;
+    let context = kernel::read64(task, o.task_events);
+    if context == 0 {
+        return found;
+    }
+    let head = context + u64::from(o.context_events);
+    let mut at = kernel::read64(head, 0);
+    let mut n = 0;
+    for _ in 0..MOST_EVENTS {
+        if at == 0 || at == head {
+            break;
+        }
+        let event = at - u64::from(o.event_entry);
+        let parent = kernel::read64(event, o.event_parent);
+        if parent != 0 && kernel::read32(event, o.event_type) == BREAKPOINT {
+            let runs = kernel::read64(event, o.event_prog) != 0;
+            let number = kernel::read64(parent, o.event_id);
+            let Some(place) = found.get_mut(n) else {
+                break;
+            };
+            *place = if runs { number } else { number | Birth::IDLE };
+            n += 1;
+        }
+        at = kernel::read64(at, 0);
+    }
+    found
+}
+
+#[inline(always)]
+fn life(what: u16, child: u32, space: u32, breakpoints: [u64; Birth::MOST]) {
     let p = reserve(size_of::<Life>());
     if p.is_null() {
         count(|s| s.dropped += 1);
@@ -43,6 +81,7 @@ fn life(what: u16, child: u32, space: u32) {
             child,
             space,
             comm: kernel::comm(),
+            breakpoints,
         })
     };
     submit(p, WAKEUP);
@@ -57,19 +96,18 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
     let child: u64 = ctx.arg(1);
     let child_pid = kernel::read32(child, o.task_tgid);
     let child_tid = kernel::read32(child, o.task_pid);
-    if child_pid == pid {
-        let (_, parent) = kernel::ids();
-        let _ = BIRTHS.insert(
-            child_tid,
-            Birth {
-                time_ns: kernel::now(),
-                parent,
-                pad: 0,
-            },
-            0,
-        );
-        life(kind::THREAD, child_tid, proc.space);
-    } else if proc.flags & proc_flag::FOLLOW != 0 {
+    let is_thread = child_pid == pid;
+    if !is_thread && proc.flags & proc_flag::FOLLOW == 0 {
+        return 0;
+    }
+    let birth = Birth {
+        time_ns: kernel::now(),
+        breakpoints: inherited(child),
+    };
+    let _ = BIRTHS.insert(child_tid, birth, 0);
+    if is_thread {
+        life(kind::THREAD, child_tid, proc.space, birth.breakpoints);
+    } else {
         // The child shares its parent's shared mappings: until it executes another program, its rings are its parent's.
         let inserted = PROCS.insert(child_pid, proc, 0);
         changed();
@@ -79,7 +117,7 @@ pub fn process_fork(ctx: RawTracePointContext) -> i32 {
                 "child {} of process {} is not followed: too many processes", child_pid, pid
             );
         }
-        life(kind::FORK, child_pid, proc.space);
+        life(kind::FORK, child_pid, proc.space, birth.breakpoints);
     }
     0
 }
@@ -100,7 +138,7 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
             0,
         );
         changed();
-        life(kind::EXEC, 1, proc.space);
+        life(kind::EXEC, 1, proc.space, NONE);
         return 0;
     }
     let space = match NEXT_SPACE.get_ptr_mut(0) {
@@ -122,7 +160,7 @@ pub fn process_exec(ctx: RawTracePointContext) -> i32 {
     }
     let _ = PROCS.insert(pid, Proc { space, ..proc }, 0);
     changed();
-    life(kind::EXEC, 0, space);
+    life(kind::EXEC, 0, space, NONE);
     0
 }
 
@@ -139,7 +177,8 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
         let signal = kernel::read32(task, o.task_exit_code) & EXIT_SIGNAL;
         child = Life::ENDED | signal << Life::SIGNAL;
     }
-    life(kind::EXIT, child, proc.space);
+    let _ = BIRTHS.remove(kernel::ids().1);
+    life(kind::EXIT, child, proc.space, NONE);
     if last {
         let _ = PROCS.remove(pid);
         changed();
@@ -163,7 +202,7 @@ pub fn signal_generate(ctx: RawTracePointContext) -> i32 {
     }
     let Some(proc) = traced(pid) else { return 0 };
     count(|s| s.stray += 1);
-    life(kind::STRAY, 0, proc.space);
+    life(kind::STRAY, 0, proc.space, NONE);
     0
 }
 

@@ -258,7 +258,7 @@ fn breakpoints(loaded: &Loaded) -> Finding {
             life,
             loaded.doorbell.as_fd(),
         ) {
-            Ok(event) => open.push(event),
+            Ok((_, event)) => open.push(event),
             Err(e) => break e,
         }
         if open.len() > 64 {

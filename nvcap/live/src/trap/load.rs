@@ -123,9 +123,25 @@ pub(crate) fn offsets(btf: &Btf) -> Result<Offsets> {
         vma_end: o("vm_area_struct", "vm_end")?,
         vma_flags: o("vm_area_struct", "vm_flags")?,
         vma_file: o("vm_area_struct", "vm_file")?,
+        task_events: o("task_struct", "perf_event_ctxp")? + second_context(btf),
+        context_events: o("perf_event_context", "event_list")?,
+        event_entry: o("perf_event", "event_entry")?,
+        event_type: o("perf_event", "attr")? + o("perf_event_attr", "type")?,
+        event_parent: o("perf_event", "parent")?,
+        event_id: o("perf_event", "id")?,
+        event_prog: o("perf_event", "prog")?,
         regs,
         syscalls,
     })
+}
+
+/// Offset of the context that has breakpoints: before Linux 6.2 a task has two, of hardware's events and of those of the software, which
+/// breakpoints belong to.
+fn second_context(btf: &Btf) -> u32 {
+    match btf.offset("perf_event_pmu_context", "ctx") {
+        Ok(_) => 0,
+        Err(_) => size_of::<u64>() as u32,
+    }
 }
 
 impl Loaded {

@@ -119,7 +119,8 @@ fn watched(storer: &Storer, loaded: &Loaded) -> Result<OwnedFd> {
         from_exec: false,
     };
     let at = (Stops::AfterWrite, storer.address());
-    perf::watch(storer.pid, at, life, loaded.doorbell()).map_err(|e| {
+    let watched = perf::watch(storer.pid, at, life, loaded.doorbell());
+    watched.map(|(_, event)| event).map_err(|e| {
         Error::new(
             "watching a process of nvcap's own",
             &e,

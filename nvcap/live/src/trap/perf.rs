@@ -56,7 +56,7 @@ pub(crate) fn make_ready() {
 }
 
 /// Opens a breakpoint at `address` for thread `tid` in user mode, with `program` attached. It is active when this returns (or
-/// from the next exec on).
+/// from the next exec on). Returns the number that the kernel gave it, too.
 ///
 /// # Errors
 /// Those of perf_event_open(2): ENOSPC when no debug register is left, ESRCH when the thread is gone, EPERM.
@@ -65,7 +65,7 @@ pub(crate) fn watch(
     (stops, address): (Stops, u64),
     life: Life,
     program: BorrowedFd<'_>,
-) -> io::Result<OwnedFd> {
+) -> io::Result<(u64, OwnedFd)> {
     let (kind, len) = match stops {
         Stops::AfterWrite => (b::HW_BREAKPOINT_W, u64::from(b::HW_BREAKPOINT_LEN_4)),
         Stops::Before => (b::HW_BREAKPOINT_X, size_of::<libc::c_long>() as u64),
@@ -103,13 +103,16 @@ pub(crate) fn watch(
     }
     // SAFETY: a new descriptor that nobody else has.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut number = 0;
+    // SAFETY: the descriptor is open, and the number is written where there is room.
+    check(unsafe { sys::ioctls::ID(fd.as_raw_fd(), &raw mut number) })?;
     // SAFETY: both descriptors are open.
     check(unsafe { sys::ioctls::SET_BPF(fd.as_raw_fd(), program.as_raw_fd() as u32) })?;
     if !life.from_exec {
         // SAFETY: the descriptor is open.
         check(unsafe { sys::ioctls::ENABLE(fd.as_raw_fd(), 0) })?;
     }
-    Ok(fd)
+    Ok((number, fd))
 }
 
 /// Lets a breakpoint rest, or wakes it, in all threads that have it. Its register stays its own.

@@ -1,4 +1,8 @@
 //! Breakpoints on a process's doorbells: one perf event for each present thread, which later threads inherit.
+//!
+//! No thread may have an address watched twice. Threads that switch places on a processor swap lists of inherited events, which makes the kernel
+//! lose count of the debug registers that they take: it then lets a thread have more events than there are registers, and refuses that thread's
+//! clone(2). So the birth of each thread tells which events it inherited, and registers are counted here, too.
 
 use nvcap_process::procfs;
 use std::{
@@ -18,15 +22,14 @@ pub(crate) use nvcap_process::clock::now;
 #[cfg(test)]
 mod tests;
 
-/// A thread younger than this when its maker was armed may have missed the inheritance: its birth is told after that, and the maker may have had
-/// to wait for a processor in between.
-const MARGIN_NS: u64 = 20_000_000;
-/// So often an address is set anew at most, for threads that come meanwhile.
-const MOST_ANEW: usize = 8;
 /// Debug registers of a thread.
-const REGISTERS: usize = 4;
-/// The BIRTHS map has a thread's birth within this time after the thread shows in /proc.
-const BIRTH_IS_TOLD: Duration = Duration::from_millis(2);
+pub(crate) const REGISTERS: usize = 4;
+/// Most events of an address that are closed at once because a thread inherited them before their program was there.
+const MOST_CLOSED: usize = 64;
+/// Number of looks for the birth of a thread that does not run yet.
+const LOOKS_FOR_BIRTH: u32 = 50;
+/// Time between two of these looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Threads of a process, and the breakpoints that they can be given.
 pub(crate) trait Threads {
@@ -39,20 +42,17 @@ pub(crate) trait Threads {
     /// When the process is gone.
     fn all(&self) -> io::Result<Vec<u32>>;
 
-    /// Gives a thread a breakpoint, which the threads inherit that it makes later.
+    /// Gives a thread a breakpoint, which the threads inherit that it makes later. Returns its number, which births have.
     ///
     /// # Errors
     /// Those of perf_event_open(2).
-    fn watch(&self, tid: u32, at: (Stops, u64), life: Life) -> io::Result<Self::Event>;
+    fn watch(&self, tid: u32, at: (Stops, u64), life: Life) -> io::Result<(u64, Self::Event)>;
 
     /// Returns the number of hits of a breakpoint.
     fn hits(&self, event: &Self::Event) -> u64;
 
-    /// Returns the maker of a thread, where its birth was seen.
+    /// Returns the birth of a thread, where the thread came since its process is traced. Waits for it where the thread does not run yet.
     fn birth(&self, tid: u32) -> Option<Birth>;
-
-    /// Waits until the birth of a thread is told that shows already.
-    fn wait_for_birth(&self);
 
     /// Returns the time on the clock of births, ns.
     fn now(&self) -> u64;
@@ -74,7 +74,7 @@ impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
         procfs::threads(self.pid)
     }
 
-    fn watch(&self, tid: u32, at: (Stops, u64), life: Life) -> io::Result<OwnedFd> {
+    fn watch(&self, tid: u32, at: (Stops, u64), life: Life) -> io::Result<(u64, OwnedFd)> {
         perf::watch(tid, at, life, self.program)
     }
 
@@ -82,12 +82,20 @@ impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
         perf::counted(event).map_or(0, |counted| counted.hits)
     }
 
+    /// A thread shows in /proc before its birth is told, and runs only after that: one that has run and has none is older than the trace.
     fn birth(&self, tid: u32) -> Option<Birth> {
+        for _ in 0..LOOKS_FOR_BIRTH {
+            let birth = (self.births)(tid);
+            if birth.is_some() {
+                return birth;
+            }
+            if procfs::has_run(self.pid, tid) {
+                break;
+            }
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        // It may have been told, and have run, since.
         (self.births)(tid)
-    }
-
-    fn wait_for_birth(&self) {
-        thread::sleep(BIRTH_IS_TOLD);
     }
 
     fn now(&self) -> u64 {
@@ -95,18 +103,24 @@ impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
     }
 }
 
-/// Times of a thread's breakpoint, ns: threads that it made before `begun` did not inherit it, those long after `armed` did.
-#[derive(Clone, Copy, Debug)]
-struct Since {
-    /// Time before it was asked for.
-    begun: u64,
-    /// Time by which it was there.
-    armed: u64,
+/// Event of one thread, which others may have inherited.
+#[derive(Debug)]
+struct Own<E> {
+    event: E,
+    /// Time by which it was there, ns.
+    since: u64,
+    /// Child processes have inherited it: it is not closed while the trace needs theirs.
+    has_heirs: bool,
 }
 
-impl Since {
-    /// It was there from the thread's beginning.
-    const BIRTH: Self = Self { begun: 0, armed: 0 };
+/// Way in which a thread has an address watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Has {
+    /// By an event of its own, or an inherited one that runs the program.
+    Watched,
+    /// By an inherited one that runs no program, of this number.
+    Idle(u64),
+    Nothing,
 }
 
 /// One watched doorbell word of one process, or one store that is stopped at.
@@ -122,16 +136,16 @@ pub(crate) struct Armed<E = OwnedFd> {
     pub life: Life,
     /// The process whose events these are, when a child inherited them: they end when that process's are closed.
     pub of: Option<u32>,
-    /// Child processes have inherited it, which would lose it if it were set anew.
-    pub has_heirs: bool,
-    events: HashMap<u32, E>,
-    since: HashMap<u32, Since>,
+    /// Events by number.
+    events: HashMap<u64, Own<E>>,
+    /// Number of the event that was set last in each thread.
+    of_thread: HashMap<u32, u64>,
     /// Threads that have no debug register for it.
     refused: HashSet<u32>,
-    /// Hits of breakpoints that were closed and set anew.
+    /// Hits of breakpoints that were closed.
     closed_hits: u64,
-    /// Time since which every thread present had the breakpoint, ns.
-    complete: u64,
+    /// Number of breakpoints that were closed.
+    closed: usize,
 }
 
 impl<E> Armed<E> {
@@ -143,18 +157,15 @@ impl<E> Armed<E> {
             partial: false,
             life,
             of: None,
-            has_heirs: false,
             events: HashMap::new(),
-            since: HashMap::new(),
+            of_thread: HashMap::new(),
             refused: HashSet::new(),
             closed_hits: 0,
-            complete: 0,
+            closed: 0,
         }
     }
 
-    /// Watches an address in every thread that has a debug register left. `others`: what the process has watched before, in that order. Where
-    /// there is a register for each address, a thread without one left has some of them twice, its own and an inherited one: such an address is
-    /// watched anew. Where there is not, it keeps what it has.
+    /// Watches an address in every thread that has a debug register left. `others`: number of addresses that the process has watched already.
     ///
     /// # Errors
     /// Those of perf_event_open(2), where no thread has a register left too; a thread that ended meanwhile is no error.
@@ -162,124 +173,63 @@ impl<E> Armed<E> {
         threads: &impl Threads<Event = E>,
         (stops, address): (Stops, u64),
         life: Life,
-        others: &mut Vec<Self>,
+        others: usize,
     ) -> io::Result<Self> {
-        let mut armed = Self::unset((stops, address), life);
-        let refused = armed.watch_all(threads, others)?;
-        if others.len() < REGISTERS {
-            armed.separate_own(threads)?;
+        if others >= REGISTERS {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
+        let mut armed = Self::unset((stops, address), life);
+        let refused = armed.watch_all(threads)?;
         match refused {
-            Some(e) if armed.since.is_empty() => Err(e),
+            Some(e) if armed.events.is_empty() => Err(e),
             _ => Ok(armed),
         }
     }
 
-    /// Sets the address anew while there are threads without a register for it that may have inherited it, from more than one of their makers.
-    fn separate_own(&mut self, threads: &impl Threads<Event = E>) -> io::Result<()> {
-        for _ in 0..MOST_ANEW {
-            let mut refused = self.refused.iter();
-            let is_twin = refused.any(|tid| self.may_have_inherited(threads.birth(*tid)));
-            if !is_twin || self.has_heirs {
+    /// Watches the address in every thread that lacks it, until none does. Returns a refusal, where one has no debug register left.
+    fn watch_all(&mut self, threads: &impl Threads<Event = E>) -> io::Result<Option<io::Error>> {
+        let mut refused = None;
+        self.refused.clear();
+        loop {
+            let (events, closed) = (self.events.len(), self.closed);
+            for tid in threads.all()? {
+                let refusal = self.watch_thread(tid, threads)?;
+                refused = refusal.or(refused);
+            }
+            if (self.events.len(), self.closed) == (events, closed) {
                 break;
             }
-            self.set_anew(threads)?;
         }
-        Ok(())
-    }
-
-    /// Watches the address in every thread, until none has come while the others were armed. Returns a refusal, where one has no debug register
-    /// left.
-    fn watch_all(
-        &mut self,
-        threads: &impl Threads<Event = E>,
-        others: &mut Vec<Self>,
-    ) -> io::Result<Option<io::Error>> {
-        let mut refused = None;
-        let mut considered = HashSet::new();
-        let mut came = true;
-        while came {
-            came = false;
-            for tid in threads.all()? {
-                if considered.insert(tid) {
-                    came = true;
-                    all_thread_came(others, tid, threads)?;
-                    let refusal = self.watch_thread(tid, threads, others)?;
-                    refused = refusal.or(refused);
-                }
-            }
-        }
-        self.complete = self.now(threads);
-        self.partial = refused.is_some();
+        self.partial = !self.refused.is_empty();
         Ok(refused)
     }
 
-    /// Closes all breakpoints, also those that threads inherited, and sets new ones: no thread has two then.
-    fn set_anew(&mut self, threads: &impl Threads<Event = E>) -> io::Result<()> {
-        let closed = self.events.drain().map(|(_, event)| threads.hits(&event));
-        self.closed_hits += closed.sum::<u64>();
-        self.since.clear();
-        self.refused.clear();
-        self.watch_all(threads, &mut Vec::new()).map(drop)
-    }
-
-    /// Returns the time; of a command, which waits for nvcap before it is executed, so that all its threads inherit, its beginning.
-    fn now(&self, threads: &impl Threads) -> u64 {
-        match self.life.from_exec {
-            true => 0,
-            false => threads.now(),
-        }
-    }
-
-    /// Tells whether a thread, which is none of those that were armed, may lack this one.
-    fn may_lack(&self, tid: u32, born: Option<Birth>) -> bool {
-        let is_old = born.is_some_and(|b| b.time_ns > self.complete.saturating_add(MARGIN_NS));
-        // What a child inherited is its parent's, whose own threads are armed.
-        let is_armed = self.since.contains_key(&tid) || self.refused.contains(&tid);
-        !is_armed && !is_old && self.of.is_none() && !self.life.from_exec
-    }
-
-    /// Watches the address in a thread, unless the thread inherited that. Returns the refusal where it has no debug register left.
+    /// Watches the address in a thread, unless the thread has it. Returns the refusal where it has no debug register left.
     fn watch_thread(
         &mut self,
         tid: u32,
         threads: &impl Threads<Event = E>,
-        others: &mut [Self],
     ) -> io::Result<Option<io::Error>> {
-        let fits = others.len() < REGISTERS;
-        let mut born = threads.birth(tid);
-        if self.inherited(born) {
-            self.since.insert(tid, Since::BIRTH);
+        if self.refused.contains(&tid) {
             return Ok(None);
         }
-        let begun = self.now(threads);
-        let watch = || threads.watch(tid, (self.stops, self.address), self.life);
-        let mut watched = watch();
-        if born.is_none() && watched.as_ref().is_err_and(is_full) {
-            // A new thread shows in /proc, with its inherited breakpoints, a moment before BIRTHS has it.
-            threads.wait_for_birth();
-            born = threads.birth(tid);
+        match self.has(tid, threads.birth(tid)) {
+            Has::Watched => return Ok(None),
+            Has::Idle(number) => self.close(number, threads),
+            Has::Nothing => {}
         }
-        // It may have others twice, its own and an inherited one, or two inherited ones. None of the latter can be kept: one that was inherited before
-        // its program was there runs none.
-        for other in others {
-            let is_full = fits && watched.as_ref().is_err_and(is_full);
-            if is_full && other.may_have_inherited(born) && !other.has_heirs {
-                other.set_anew(threads)?;
-                watched = watch();
-            }
-        }
-        match watched {
-            Ok(event) => {
-                self.events.insert(tid, event);
-                // It may be the second one, where the thread's birth is known or is yet to be told.
-                let is_first = born.is_some() && !self.may_have_inherited(born);
-                let begun = if is_first { begun } else { 0 };
-                let armed = self.now(threads);
-                self.since.insert(tid, Since { begun, armed });
+        match threads.watch(tid, (self.stops, self.address), self.life) {
+            Ok((number, event)) => {
+                let own = Own {
+                    event,
+                    since: threads.now(),
+                    has_heirs: false,
+                };
+                self.events.insert(number, own);
+                self.of_thread.insert(tid, number);
             }
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-            Err(e) if is_full(&e) => {
+            Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => {
                 self.refused.insert(tid);
                 return Ok(Some(e));
             }
@@ -288,96 +238,102 @@ impl<E> Armed<E> {
         Ok(None)
     }
 
-    /// The share of a child that thread `tid` of process `pid` forked at `time_ns`; none where the thread may not have had
-    /// the breakpoint itself yet.
-    pub(crate) fn of_child(&self, pid: u32, tid: u32, time_ns: u64) -> Option<Self> {
-        // A thread that is not listed came later, and inherited the breakpoint.
-        let armed = self.since.get(&tid).map_or(self.complete, |s| s.armed);
-        (time_ns > armed.saturating_add(MARGIN_NS)).then(|| Self {
+    /// Watches the address in a thread that came, and in those that lack it by what had to be closed for that; not where it is another process's.
+    /// Returns false where the thread has it.
+    ///
+    /// # Errors
+    /// Those of perf_event_open(2).
+    pub(crate) fn thread_came(
+        &mut self,
+        (tid, born): (u32, Birth),
+        threads: &impl Threads<Event = E>,
+    ) -> io::Result<bool> {
+        if self.of.is_some() || self.has(tid, Some(born)) == Has::Watched {
+            return Ok(false);
+        }
+        // One of an earlier thread with this id.
+        self.refused.remove(&tid);
+        let closed = self.closed;
+        let refusal = self.watch_thread(tid, threads)?;
+        self.partial |= refusal.is_some();
+        if self.closed > closed {
+            self.watch_all(threads)?;
+        }
+        Ok(true)
+    }
+
+    /// Closes an event in all threads that have it, unless child processes do.
+    fn close(&mut self, number: u64, threads: &impl Threads<Event = E>) {
+        let has_heirs = self.events.get(&number).is_none_or(|own| own.has_heirs);
+        if has_heirs || self.closed >= MOST_CLOSED {
+            return;
+        }
+        if let Some(own) = self.events.remove(&number) {
+            self.closed_hits += threads.hits(&own.event);
+            self.closed += 1;
+        }
+    }
+
+    /// Tells how a thread has the address watched.
+    fn has(&self, tid: u32, born: Option<Birth>) -> Has {
+        let own = self.of_thread.get(&tid).and_then(|n| self.events.get(n));
+        // A later birth is of another thread with this id.
+        if own.is_some_and(|own| born.is_none_or(|b| b.time_ns < own.since)) {
+            return Has::Watched;
+        }
+        let mut has = Has::Nothing;
+        for of in born.iter().flat_map(Birth::inherited) {
+            if self.events.contains_key(&of.number) {
+                match of.runs {
+                    true => return Has::Watched,
+                    false => has = Has::Idle(of.number),
+                }
+            }
+        }
+        has
+    }
+
+    /// Leaves an event to a child process that was born so. Returns false where the child did not inherit any that runs the program.
+    pub(crate) fn leaves_to(&mut self, born: &Birth) -> bool {
+        let of = born.inherited().filter(|of| of.runs);
+        let own = of.map(|of| of.number).find(|n| self.events.contains_key(n));
+        let own = own.and_then(|number| self.events.get_mut(&number));
+        own.map(|own| own.has_heirs = true).is_some()
+    }
+
+    /// The share of a child process that inherits from a process `pid`.
+    pub(crate) fn share(&self, pid: u32) -> Self {
+        Self {
             partial: self.partial,
             of: self.of.or(Some(pid)),
             ..Self::unset((self.stops, self.address), self.life)
-        })
+        }
     }
+}
 
-    /// An `Armed` that watches nothing.
+impl Armed {
+    /// An `Armed` with one event, of this number, that watches nothing.
     #[cfg(test)]
-    pub(super) fn without_events(address: u64, until_exec: bool) -> Self {
+    pub(super) fn with_event(address: u64, until_exec: bool, number: u64) -> Self {
         let life = Life {
             children: true,
             until_exec,
             from_exec: false,
         };
-        Self::unset((Stops::AfterWrite, address), life)
+        let mut armed = Self::unset((Stops::AfterWrite, address), life);
+        let own = Own {
+            event: std::fs::File::open("/dev/null").unwrap().into(),
+            since: 0,
+            has_heirs: false,
+        };
+        armed.events.insert(number, own);
+        armed
     }
 
-    /// True for a thread made by an armed thread: it has the breakpoint already, and a second one would trap twice.
-    fn inherited(&self, birth: Option<Birth>) -> bool {
-        birth.is_some_and(|b| {
-            let maker = self.since.get(&b.parent);
-            maker.is_some_and(|s| b.time_ns > s.armed.saturating_add(MARGIN_NS))
-        })
-    }
-
-    /// True for a thread that was not made before its maker was being armed.
-    fn may_have_inherited(&self, birth: Option<Birth>) -> bool {
-        birth.is_some_and(|b| {
-            let maker = self.since.get(&b.parent);
-            maker.is_some_and(|s| b.time_ns >= s.begun)
-        })
-    }
-}
-
-/// Watches all addresses of a process, in their order, in a thread that may lack some: it came while its maker was being armed, and showed too late
-/// to be armed with the others. Returns the addresses that were dealt with; where it has no debug register left they are partial.
-///
-/// # Errors
-/// Those of perf_event_open(2).
-pub(crate) fn all_thread_came<E>(
-    list: &mut Vec<Armed<E>>,
-    tid: u32,
-    threads: &impl Threads<Event = E>,
-) -> io::Result<Vec<u64>> {
-    let mut dealt_with = Vec::new();
-    if !list.iter().any(|a| a.may_lack(tid, None)) {
-        return Ok(dealt_with);
-    }
-    let born = threads.birth(tid).or_else(|| {
-        threads.wait_for_birth();
-        threads.birth(tid)
-    });
-    if born.is_none() {
-        // It is dealt with when that is told; one whose birth was forgotten is old.
-        return Ok(dealt_with);
-    }
-    for n in 0..list.len() {
-        if list[n].may_lack(tid, born) {
-            let mut armed = list.remove(n);
-            let refusal = armed.watch_thread(tid, threads, list);
-            dealt_with.push(armed.address);
-            armed.partial |= matches!(refusal, Ok(Some(_)));
-            let separated = match list.len() < REGISTERS && matches!(refusal, Ok(Some(_))) {
-                true => armed.separate_own(threads),
-                false => Ok(()),
-            };
-            list.insert(n, armed);
-            refusal?;
-            separated?;
-        }
-    }
-    Ok(dealt_with)
-}
-
-/// The thread has no debug register left.
-fn is_full(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(libc::ENOSPC)
-}
-
-impl Armed {
     /// Lets it rest, or wakes it.
     pub(crate) fn wake(&self, wake: bool) {
-        for event in self.events.values() {
-            if let Err(e) = perf::wake(event, wake) {
+        for own in self.events.values() {
+            if let Err(e) = perf::wake(&own.event, wake) {
                 log::debug!("breakpoint at {:#x}: {e}", self.address);
             }
         }
@@ -391,7 +347,7 @@ impl Armed {
         };
         self.events
             .values()
-            .filter_map(|e| perf::counted(e).ok())
+            .filter_map(|own| perf::counted(&own.event).ok())
             .for_each(|c| all += c);
         all
     }

@@ -123,6 +123,13 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     ids(Path::new(&format!("/proc/{pid}/task")))
 }
 
+/// Tells whether a thread has run, where the kernel counts that; one that is gone has.
+pub fn has_run(pid: u32, tid: u32) -> bool {
+    let text = text(format!("/proc/{pid}/task/{tid}/schedstat"));
+    // Time on a processor and time of waiting for one, ns; number of times that it got one.
+    !text.is_ok_and(|text| text.trim_end().ends_with(" 0"))
+}
+
 /// The names in a folder that are numbers.
 fn ids(folder: &Path) -> io::Result<Vec<u32>> {
     let mut all = Vec::new();

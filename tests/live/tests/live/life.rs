@@ -188,26 +188,33 @@ pub fn root_given_up() -> Result<()> {
     Ok(())
 }
 
-/// More than a thousand threads, each of which submits twice.
+/// More than a thousand threads, each of which submits twice: attached to again and again while threads make others.
 pub fn threads_by_the_thousand() -> Result<()> {
     need_tracing()?;
-    let plan = plan(407, sized(3000, 800));
-    let folder = Folder::new()?;
-    let trace = folder.file("trace.json");
-    let mut gpu = waiting(&plan, &["--threads=6", "--churn=2"])?;
-    let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
-    gpu.write(b"g")?;
-    let ended = gpu.end(LIMIT)?;
-    ended.expect_code(0)?;
-    expect_result(&ended.stdout, &plan)?;
-    nvcap.end(LIMIT)?.expect_code(0)?;
-    let report = verify(&trace, &Expected::part(plan, Extent::From(1)))?;
-    report.expect_complete()?;
-    let threads = report.threads.len() as u64;
+    let mut threads = 0;
+    for round in 0..ROUNDS_OF_THREADS {
+        let plan = plan(4070 + round, sized(800, 400));
+        let folder = Folder::new()?;
+        let trace = folder.file("trace.json");
+        let mut gpu = waiting(&plan, &["--threads=6", "--churn=2"])?;
+        let nvcap = attach(gpu.pid(), &trace, folder.channels()?, &[])?;
+        gpu.write(b"g")?;
+        let ended = gpu.end(LIMIT)?;
+        // A thread with more breakpoints than registers cannot make another one.
+        ended.expect_code(0)?;
+        expect_result(&ended.stdout, &plan)?;
+        nvcap.end(LIMIT)?.expect_code(0)?;
+        let report = verify(&trace, &Expected::part(plan, Extent::From(1)))?;
+        report.expect_complete()?;
+        threads += report.threads.len() as u64;
+    }
     ensure!(threads > sized(1000, 300), "{threads} threads");
     println!("{threads} threads");
     Ok(())
 }
+
+/// Attachments to a program whose threads make others.
+const ROUNDS_OF_THREADS: u64 = 5;
 
 /// Outcome of one trace of several; no account where it could not begin.
 #[derive(Debug)]

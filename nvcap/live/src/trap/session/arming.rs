@@ -11,16 +11,13 @@ use super::{
     super::{
         perf::Life,
         space::{doorbell_of, may_be_same},
-        watchpoints::{self, Stops},
+        watchpoints::{self, REGISTERS, Stops},
     },
     Session,
     breakpoints::{Set, Target, Watch, WatchError},
 };
 use nvcap_decode::record::{At, CpuVa};
 use nvcap_process::error::Result;
-
-/// Debug registers of a thread.
-pub(super) const REGISTERS: usize = 4;
 
 /// Page of doorbells that a running process has mapped.
 #[derive(Clone, Copy, Debug)]
@@ -220,17 +217,15 @@ impl Session {
         set
     }
 
-    /// Watches a new thread for what it may not have inherited, and looks at the rings that it may have rung for meanwhile.
-    pub(super) fn thread_came(&mut self, at: At, (tid, space): (u32, u32)) {
-        let born = Birth {
-            time_ns: at.time_ns,
-            parent: at.tid,
-            pad: 0,
-        };
-        let program = self.capture.bpf.doorbell();
-        let came = self.breakpoints.thread_came(at.pid, (tid, born), program);
-        let dealt_with = match came {
-            Ok(dealt_with) => dealt_with,
+    /// Watches a new thread for what it did not inherit, and looks at the rings that it may have rung for meanwhile.
+    pub(super) fn thread_came(&mut self, at: At, (tid, born): (u32, Birth), space: u32) {
+        let bpf = &self.capture.bpf;
+        let birth = |tid| bpf.birth(tid);
+        let came = self
+            .breakpoints
+            .thread_came(at.pid, (tid, born), bpf.doorbell(), birth);
+        let lacked = match came {
+            Ok(lacked) => lacked,
             Err(WatchError::ProcessGone) => return,
             Err(e) => {
                 let address = self.breakpoints.doorbells(at.pid).next().unwrap_or(0);
@@ -238,20 +233,48 @@ impl Session {
                 return;
             }
         };
-        if dealt_with.is_empty() {
+        if lacked.is_empty() {
             return;
         }
-        if self.is_resting() {
-            self.breakpoints.wake_all(false);
-        } else if self.stores.rests(space) {
-            self.breakpoints.wake(at.pid, false);
-        }
-        self.capture.newly_watched.insert(space);
-        for (address, set) in dealt_with {
+        for (address, set) in lacked {
             if set == Set::Partial {
                 self.leave_unwatched(at.pid, address);
             }
         }
+        self.look_behind(at.pid, space);
+    }
+
+    /// Watches a child process for what it did not inherit, and looks at the rings that it may have rung for meanwhile.
+    pub(super) fn child_came(&mut self, at: At, (child, born): (u32, Birth), space: u32) {
+        let lacking = self.breakpoints.inherit(at.pid, (child, &born));
+        self.stores.inherit(at.pid, child);
+        if lacking.is_empty() {
+            return;
+        }
+        for watch in lacking {
+            match self.set(watch) {
+                Ok(Set::Whole | Set::Before) | Err(WatchError::ProcessGone) => {}
+                Ok(Set::Partial) | Err(WatchError::NoRegister) => match watch.stops {
+                    Stops::AfterWrite => self.leave_unwatched(child, watch.address),
+                    Stops::Before => self.stores.partial(space),
+                },
+                Err(e) => self
+                    .capture
+                    .out
+                    .untraced(child, &e.of(child, watch.address)),
+            }
+        }
+        self.look_behind(child, space);
+    }
+
+    /// Looks at the rings of a process of which a thread was watched late.
+    fn look_behind(&mut self, pid: u32, space: u32) {
+        if self.is_resting() {
+            self.breakpoints.wake_all(false);
+        } else if self.stores.rests(space) {
+            self.breakpoints.wake(pid, false);
+        }
+        self.capture.newly_watched.insert(space);
         let indexes = self.capture.table.of_space(space);
         self.capture.peek_when_watched(space, &indexes);
     }

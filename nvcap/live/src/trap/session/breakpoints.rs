@@ -13,9 +13,8 @@ use nvcap_common::Birth;
 
 use super::super::{
     perf::Life,
-    watchpoints::{self, Armed, Present, Stops},
+    watchpoints::{Armed, Present, Stops},
 };
-use nvcap_decode::record::At;
 use nvcap_process::error::{Error, remedy_for_refusal};
 
 /// For so long a breakpoint may have no debug register while its thread runs, ns: what it takes to set it, and much more.
@@ -99,9 +98,6 @@ pub(super) struct Breakpoints {
     closed_hits: u64,
     /// Processes that got breakpoints since they were last taken out.
     new: BTreeSet<u32>,
-    /// Children that may have inherited breakpoints, which is not certain, and whose these are: their parents', or those of which their
-    /// parents may have them.
-    heirs: HashMap<u32, BTreeSet<u32>>,
 }
 
 impl Breakpoints {
@@ -133,7 +129,7 @@ impl Breakpoints {
             program,
             births: birth,
         };
-        let armed = Armed::new(&threads, (stops, address), life, list)?;
+        let armed = Armed::new(&threads, (stops, address), life, list.len())?;
         let set = set_of(&armed);
         list.push(armed);
         #[cfg(feature = "in-step")]
@@ -142,8 +138,8 @@ impl Breakpoints {
         Ok(set)
     }
 
-    /// Watches a new thread of a process for what it may not have inherited: its maker was being armed when it was made. Returns the addresses that
-    /// were dealt with, and whether all threads have a register for each.
+    /// Watches a new thread of a process for what it did not inherit: its maker was being armed when it was made. Returns the addresses that it
+    /// lacked, and whether all threads have a register for each.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -152,18 +148,24 @@ impl Breakpoints {
         pid: u32,
         (tid, born): (u32, Birth),
         program: BorrowedFd<'_>,
+        birth: impl Fn(u32) -> Option<Birth>,
     ) -> Result<Vec<(u64, Set)>, WatchError> {
-        let Some(list) = self.armed.get_mut(&pid) else {
-            return Ok(Vec::new());
+        let births = |other| match other == tid {
+            true => Some(born),
+            false => birth(other),
         };
         let threads = Present {
             pid,
             program,
-            births: |_| Some(born),
+            births,
         };
-        let dealt_with = watchpoints::all_thread_came(list, tid, &threads)?;
-        let of = list.iter().filter(|a| dealt_with.contains(&a.address));
-        Ok(of.map(|a| (a.address, set_of(a))).collect())
+        let mut lacked = Vec::new();
+        for armed in self.armed.get_mut(&pid).into_iter().flatten() {
+            if armed.thread_came((tid, born), &threads)? {
+                lacked.push((armed.address, set_of(armed)));
+            }
+        }
+        Ok(lacked)
     }
 
     /// Takes out the processes that got breakpoints since the last call.
@@ -223,33 +225,26 @@ impl Breakpoints {
         all.for_each(|a| a.wake(wake));
     }
 
-    /// A child has the breakpoints of the thread that forked it: its own would trap twice, and there may be no registers
-    /// for them. False where it is not certain that it has all.
-    pub(super) fn inherit(&mut self, at: At, child: u32) -> bool {
-        let list = self.armed.get(&at.pid);
-        let inherited: Vec<Armed> = list
-            .into_iter()
-            .flatten()
-            .filter_map(|a| a.of_child(at.pid, at.tid, at.time_ns))
-            .collect();
-        let whole = inherited.len() == list.map_or(0, Vec::len);
-        let owners = list.into_iter().flatten().map(|a| a.of.unwrap_or(at.pid));
-        for owner in BTreeSet::from_iter(owners) {
-            let all = self.armed.get_mut(&owner).into_iter().flatten();
-            all.for_each(|a| a.has_heirs = true);
+    /// Notes that a child process has the breakpoints that it was born with: its own would trap twice. Returns those of its parent that it lacks.
+    pub(super) fn inherit(&mut self, pid: u32, (child, born): (u32, &Birth)) -> Vec<Watch> {
+        let parents = self.armed.get(&pid).into_iter().flatten();
+        let shares = Vec::from_iter(parents.map(|a| a.share(pid)));
+        let mut lacking = Vec::new();
+        for share in shares {
+            let all = self.armed.values_mut().flatten().chain(&mut self.ended);
+            let mut same = all.filter(|a| a.address == share.address);
+            if same.any(|a| a.leaves_to(born)) {
+                self.armed.entry(child).or_default().push(share);
+            } else {
+                lacking.push(Watch {
+                    pid: child,
+                    stops: share.stops,
+                    address: share.address,
+                    life: share.life,
+                });
+            }
         }
-        if !inherited.is_empty() {
-            self.armed.entry(child).or_default().extend(inherited);
-        }
-        let mut may_have = self.heirs.get(&at.pid).cloned().unwrap_or_default();
-        if !whole {
-            may_have.insert(at.pid);
-        }
-        let is_certain = may_have.is_empty();
-        if !is_certain {
-            self.heirs.insert(child, may_have);
-        }
-        is_certain
+        lacking
     }
 
     /// A process executed another program, which ends its breakpoints. Those set after the exec, before nvcap heard of it,
@@ -263,17 +258,15 @@ impl Breakpoints {
 
     /// A process has ended.
     pub(super) fn close(&mut self, pid: u32) {
-        self.heirs.remove(&pid);
         let over = self.armed.remove(&pid).unwrap_or_default();
         self.give_up(pid, over);
     }
 
-    /// Closes breakpoints of a process, except those that children inherited, or may have.
+    /// Closes breakpoints of a process, except those that children inherited.
     fn give_up(&mut self, pid: u32, over: Vec<Armed>) {
-        let has_heirs = self.heirs.values().any(|of| of.contains(&pid));
         for armed in over {
             let mut all = self.armed.values().flatten();
-            if has_heirs || all.any(|a| a.of == Some(pid) && a.address == armed.address) {
+            if all.any(|a| a.of == Some(pid) && a.address == armed.address) {
                 self.ended.push(armed);
             } else {
                 self.closed_hits += armed.counted().hits;
@@ -319,12 +312,6 @@ fn set_of(armed: &Armed) -> Set {
 mod tests {
     use super::*;
 
-    const LATER: At = At {
-        time_ns: 1 << 40,
-        pid: 10,
-        tid: 11,
-    };
-
     fn with(pid: u32, armed: Vec<Armed>) -> Breakpoints {
         Breakpoints {
             armed: HashMap::from([(pid, armed)]),
@@ -337,17 +324,24 @@ mod tests {
         list.map(|a| a.address).collect()
     }
 
+    /// Birth with these breakpoints.
+    fn born(breakpoints: &[u64]) -> Birth {
+        let mut birth = Birth::default();
+        birth.breakpoints[..breakpoints.len()].copy_from_slice(breakpoints);
+        birth
+    }
+
     #[test]
     fn a_child_s_breakpoints_outlive_their_parent() {
-        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
-        assert!(all.inherit(LATER, 20));
+        let mut all = with(10, vec![Armed::with_event(0x90, true, 7)]);
+        assert_eq!(all.inherit(10, (20, &born(&[5, 7]))).len(), 0);
         assert_eq!(watched(&all, 20), [0x90]);
         assert_eq!(all.spare(10, false), None, "it is the only one");
         assert_eq!(all.spare(10, true), Some(0x90));
         all.close(10);
         assert_eq!((watched(&all, 10).len(), all.ended.len()), (0, 1));
         // A grandchild's also belong to the first process.
-        assert!(all.inherit(At { pid: 20, ..LATER }, 30));
+        assert_eq!(all.inherit(20, (30, &born(&[7]))).len(), 0);
         assert_eq!(all.armed[&30][0].of, Some(10));
         let mut heirs = all.disarm(10, 0x90);
         heirs.sort_unstable();
@@ -355,53 +349,24 @@ mod tests {
         assert_eq!((watched(&all, 20).len(), watched(&all, 30).len()), (0, 0));
     }
 
-    /// A child that was forked while its parent was being armed may have inherited: its parent's breakpoints stay.
+    /// A child that was forked while its parent was being armed has nothing, or what runs no program.
     #[test]
-    fn what_a_child_may_have_inherited_stays() {
-        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
-        assert!(!all.inherit(
-            At {
-                time_ns: 0,
-                ..LATER
-            },
-            20
-        ));
-        assert_eq!(watched(&all, 20).len(), 0);
-        all.close(10);
-        assert_eq!(all.ended.len(), 1);
-        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
-        assert!(!all.inherit(
-            At {
-                time_ns: 0,
-                ..LATER
-            },
-            20
-        ));
-        all.close(20);
-        all.close(10);
-        assert!(all.ended.is_empty(), "the child was gone before");
-    }
-
-    /// So may its own children, forked however much later: a daemon's, say.
-    #[test]
-    fn what_a_grandchild_may_have_inherited_stays() {
-        let mut all = with(10, vec![Armed::without_events(0x90, true)]);
-        let early = At {
-            time_ns: 0,
-            ..LATER
-        };
-        assert!(!all.inherit(early, 20));
-        assert!(!all.inherit(At { pid: 20, ..LATER }, 30));
-        all.close(20);
-        all.close(10);
-        assert_eq!(all.ended.len(), 1);
-        assert!(!all.inherit(At { pid: 30, ..LATER }, 40));
+    fn what_a_child_did_not_inherit_it_lacks() {
+        for breakpoints in [&[][..], &[8], &[7 | Birth::IDLE]] {
+            let mut all = with(10, vec![Armed::with_event(0x90, true, 7)]);
+            let lacking = all.inherit(10, (20, &born(breakpoints)));
+            let lacking = Vec::from_iter(lacking.iter().map(|w| (w.pid, w.address)));
+            assert_eq!(lacking, [(20, 0x90)], "{breakpoints:x?}");
+            assert_eq!(watched(&all, 20).len(), 0);
+            all.close(10);
+            assert!(all.ended.is_empty(), "no child has it");
+        }
     }
 
     #[test]
     fn an_exec_ends_what_was_to_end_by_it() {
-        let kept = Armed::without_events(0x1090, false);
-        let mut all = with(10, vec![Armed::without_events(0x90, true), kept]);
+        let kept = Armed::with_event(0x1090, false, 8);
+        let mut all = with(10, vec![Armed::with_event(0x90, true, 7), kept]);
         assert_eq!(all.spare(10, false), Some(0x1090));
         assert_eq!(all.spare(11, true), None);
         all.exec_ends(10);

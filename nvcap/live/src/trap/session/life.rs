@@ -24,21 +24,21 @@ impl Session {
     pub(super) fn life_event(&mut self, r: &c::Life) -> Result<()> {
         let at = assemble::at(&r.header);
         let name = assemble::name(&r.comm);
+        let born = c::Birth {
+            time_ns: at.time_ns,
+            breakpoints: r.breakpoints,
+        };
         match r.header.kind {
             kind::THREAD => {
                 self.emit(Record::Process(Process {
                     at,
                     life: Life::Thread { child: r.child },
                 }));
-                self.thread_came(at, (r.child, r.space));
+                self.thread_came(at, (r.child, born), r.space);
             }
             kind::FORK => {
                 self.capture.spaces.join(r.child, r.space);
-                if !self.breakpoints.inherit(at, r.child) {
-                    // It may not stop at stores.
-                    self.stores.partial(r.space);
-                }
-                self.stores.inherit(at.pid, r.child);
+                self.child_came(at, (r.child, born), r.space);
                 self.emit(Record::Process(Process {
                     at,
                     life: Life::Fork { child: r.child },

@@ -5,9 +5,11 @@
 use std::collections::BTreeSet;
 
 use super::{
-    super::{space::may_be_same, watchpoints::Stops},
+    super::{
+        space::may_be_same,
+        watchpoints::{REGISTERS, Stops},
+    },
     Session,
-    arming::REGISTERS,
     breakpoints::{Set, Watch},
     rung::DoorbellWord,
     stores::Doorbell,
