@@ -431,7 +431,7 @@ pub struct Offsets {
     pub vma_flags: u32,
     /// `vm_area_struct.vm_file`
     pub vma_file: u32,
-    /// `task_struct.perf_event_ctxp`, its last element where it is an array
+    /// `task_struct.perf_event_ctxp`, its last element where it is an array.
     pub task_events: u32,
     /// `perf_event_context.event_list`
     pub context_events: u32,
