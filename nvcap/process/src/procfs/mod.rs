@@ -23,6 +23,7 @@ use std::{
     io::{self, Read as _},
     os::{fd::AsRawFd as _, unix::fs::OpenOptionsExt as _},
     path::Path,
+    sync::LazyLock,
 };
 
 pub mod auxv;
@@ -123,11 +124,19 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     ids(Path::new(&format!("/proc/{pid}/task")))
 }
 
-/// Tells whether a thread has run, where the kernel counts that; one that is gone has.
+/// Tells whether a thread has run; true where it is gone, and where the kernel does not count that.
 pub fn has_run(pid: u32, tid: u32) -> bool {
-    let text = text(format!("/proc/{pid}/task/{tid}/schedstat"));
-    // Time on a processor and time of waiting for one, ns; number of times that it got one.
-    !text.is_ok_and(|text| text.trim_end().ends_with(" 0"))
+    // This program has run, of course.
+    static IS_COUNTED: LazyLock<bool> = LazyLock::new(|| slices(Path::new("/proc/self")) > Some(0));
+    let slices = slices(Path::new(&format!("/proc/{pid}/task/{tid}")));
+    !*IS_COUNTED || slices != Some(0)
+}
+
+/// Number of times that a thread got a processor.
+fn slices(folder: &Path) -> Option<u64> {
+    // Behind the time on one and the time of waiting for one, ns.
+    let text = text(folder.join("schedstat")).ok()?;
+    text.split_whitespace().nth(2)?.parse().ok()
 }
 
 /// The names in a folder that are numbers.
@@ -285,6 +294,12 @@ mod tests {
             });
             thread.join().unwrap()
         })
+    }
+
+    #[test]
+    fn who_runs_has_run() {
+        named(c"runs", |pid, tid| assert!(has_run(pid, tid)));
+        assert!(has_run(0, 0), "there is none");
     }
 
     #[test]
