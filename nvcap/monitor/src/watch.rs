@@ -13,6 +13,8 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::dump::{self, DumpOptions, Look, Refused, xids::Xids};
@@ -32,6 +34,8 @@ use nvcap_show::output::message::tell;
 const GP_GET: u64 = 0x88;
 /// Time between two searches for processes that use a GPU.
 const SEARCH: Duration = Duration::from_secs(10);
+/// Longest time between two looks for errors while a process is looked at.
+const BESIDE: Duration = Duration::from_millis(50);
 /// Time after the last movement at which a first look is taken: this part of the time that makes a hang.
 const FIRST: u32 = 8;
 
@@ -172,6 +176,8 @@ pub struct Watch {
     allowance: Allowance,
     /// Errors that are still to be looked at.
     failing: VecDeque<Failing>,
+    /// Messages without a process's id that came while a process was looked at.
+    unnamed: Vec<Xid>,
     /// Findings that wait to be taken.
     ready: VecDeque<Finding>,
     /// Processes of which it was told that they may not be looked into.
@@ -201,6 +207,7 @@ impl Watch {
             told: Told::default(),
             allowance: Allowance::new(Instant::now()),
             failing: VecDeque::new(),
+            unnamed: Vec::new(),
             ready: VecDeque::new(),
             refused: BTreeSet::new(),
         }
@@ -243,6 +250,8 @@ impl Watch {
             self.searched = Some(now);
         }
         self.failed(&messages, holds, now);
+        self.unnamed.extend(messages);
+        self.failed_without_name(now);
         if self.limit.is_some() {
             let pids: Vec<u32> = self.processes.keys().copied().collect();
             for pid in pids {
@@ -255,13 +264,27 @@ impl Watch {
 
     /// The next finding of the rounds before; a process with an error is looked at now, and its end is held until the finding is dropped.
     pub fn next_finding(&mut self) -> Option<Finding> {
-        match self.failing.pop_front() {
-            Some(f) => {
-                let look = dump::look(&[f.pid], &self.options);
-                Some(self.found(f, look))
+        let Some(f) = self.failing.pop_front() else {
+            return self.ready.pop_front();
+        };
+        let (pid, options) = (f.pid, self.options.clone());
+        let look = self.beside(move || dump::look(&[pid], &options));
+        Some(self.found(f, look))
+    }
+
+    /// Does work that takes long. Processes that fail meanwhile, as the ranks of a job do together, are held until it is their turn.
+    fn beside<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let working = scope.spawn(work);
+            while !working.is_finished() {
+                let messages = self.log.take();
+                let holds = self.hold_strangers(&messages);
+                self.failed(&messages, holds, Instant::now());
+                self.unnamed.extend(messages);
+                self.log.wait(BESIDE);
             }
-            None => self.ready.pop_front(),
-        }
+            working.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
     }
 
     /// Looks for processes that are not watched yet; forgets those that have ended.
@@ -447,12 +470,12 @@ impl Watch {
             }
         }
         self.failing.extend(all);
-        self.failed_without_name(messages, now);
     }
 
     /// Looks at processes that messages without a process's id are about: by the channel, or all of the GPU.
-    fn failed_without_name(&mut self, messages: &[Xid], now: Instant) {
-        let unnamed = messages.iter().filter(|x| x.process().is_none());
+    fn failed_without_name(&mut self, now: Instant) {
+        let unnamed = std::mem::take(&mut self.unnamed);
+        let unnamed = unnamed.iter().filter(|x| x.process().is_none());
         let Some(oldest) = unnamed.map(|x| x.time_ns).min() else {
             return;
         };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::*;
+use nvcap_process::exit_stop;
 use nvcap_process::procfs::kernel_log::KernelLog;
 
 #[test]
@@ -71,6 +72,33 @@ fn one_that_has_ended_is_told() {
     );
     assert!(finding.report.processes.is_empty() && finding.fault.unwrap().code == 43);
     assert!(watch.next_finding().is_none());
+}
+
+/// Ranks of a job fail together: the end of one that fails while another is looked at is held, and it is looked at next.
+#[test]
+fn one_that_fails_while_another_is_looked_at_is_held() {
+    exit_stop::block_sigchld();
+    let mut child = nvcap_waiting::Sleeper::start();
+    let pid = child.id();
+    let (mut watch, kernel) = with_log(pid);
+    let is_held = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+        tracer.is_some_and(|tracer| tracer.trim() != "0")
+    };
+    watch.beside(|| {
+        logs(&kernel, pid, 31);
+        let begun = Instant::now();
+        while !is_held() {
+            assert!(begun.elapsed().as_secs() < 60, "guard: it is not held");
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let finding = watch.next_finding().unwrap();
+    assert_eq!((finding.pid, finding.cause), (pid, Cause::Error));
+    assert!(finding.hold.is_some() && is_held());
+    drop(finding);
+    child.end();
 }
 
 /// Ever new errors of one process are no dump each.
