@@ -6,6 +6,7 @@
 
 use nvcap_process::procfs;
 use std::{
+    cell::Cell,
     collections::{HashMap, HashSet},
     io,
     os::fd::{BorrowedFd, OwnedFd},
@@ -26,8 +27,8 @@ mod tests;
 pub(crate) const REGISTERS: usize = 4;
 /// Most events of an address that are closed at once because a thread inherited them before their program was there.
 const MOST_CLOSED: usize = 64;
-/// Number of looks for the birth of a thread that does not run yet.
-const LOOKS_FOR_BIRTH: u32 = 50;
+/// Number of looks for births of threads that do not run yet, of all together: threads that do not get a processor are none.
+const LOOKS_FOR_BIRTHS: u32 = 50;
 /// Time between two of these looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
@@ -60,11 +61,23 @@ pub(crate) trait Threads {
 
 /// Threads of a process of this machine.
 pub(crate) struct Present<'a, B> {
-    pub(crate) pid: u32,
-    /// Program that runs at a hit.
-    pub(crate) program: BorrowedFd<'a>,
-    /// Births that were seen.
-    pub(crate) births: B,
+    pid: u32,
+    program: BorrowedFd<'a>,
+    births: B,
+    /// Looks for births that are left.
+    looks: Cell<u32>,
+}
+
+impl<'a, B> Present<'a, B> {
+    /// Threads of process `pid`. `program` runs at a hit; `births` gives the birth of a thread where that was seen.
+    pub(crate) fn new(pid: u32, program: BorrowedFd<'a>, births: B) -> Self {
+        Self {
+            pid,
+            program,
+            births,
+            looks: Cell::new(LOOKS_FOR_BIRTHS),
+        }
+    }
 }
 
 impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
@@ -84,14 +97,15 @@ impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
 
     /// A thread shows in /proc before its birth is told, and runs only after that: one that has run and has none is older than the trace.
     fn birth(&self, tid: u32) -> Option<Birth> {
-        for _ in 0..LOOKS_FOR_BIRTH {
+        loop {
             let birth = (self.births)(tid);
             if birth.is_some() {
                 return birth;
             }
-            if procfs::has_run(self.pid, tid) {
+            if self.looks.get() == 0 || procfs::has_run(self.pid, tid) {
                 break;
             }
+            self.looks.set(self.looks.get() - 1);
             thread::sleep(BETWEEN_LOOKS);
         }
         // It may have been told, and have run, since.

@@ -101,7 +101,7 @@ pub(super) struct Breakpoints {
 }
 
 impl Breakpoints {
-    /// Watches a doorbell, with `program` and `birth` as [`Present`] has them.
+    /// Watches a doorbell, with `program` and `birth` as [`Present::new`] takes them.
     ///
     /// # Errors
     /// When no thread can be watched.
@@ -124,11 +124,7 @@ impl Breakpoints {
             nvcap_process::in_step::armed(pid, list.len());
             return Ok(Set::Before);
         }
-        let threads = Present {
-            pid,
-            program,
-            births: birth,
-        };
+        let threads = Present::new(pid, program, birth);
         let armed = Armed::new(&threads, (stops, address), life, list.len())?;
         let set = set_of(&armed);
         list.push(armed);
@@ -154,11 +150,7 @@ impl Breakpoints {
             true => Some(born),
             false => birth(other),
         };
-        let threads = Present {
-            pid,
-            program,
-            births,
-        };
+        let threads = Present::new(pid, program, births);
         let mut lacked = Vec::new();
         for armed in self.armed.get_mut(&pid).into_iter().flatten() {
             if armed.thread_came((tid, born), &threads)? {
