@@ -24,7 +24,7 @@ use super::output_args::OutputArgs;
 use super::overwrite::Files;
 use super::recorder::{self, RecordingOptions, Traced};
 use super::target::{self, usage};
-use super::values::{CAPTURE, SHOWN, parse_pid, parse_seconds, parse_time};
+use super::values::{CAPTURE, Named, SHOWN, parse_named, parse_seconds, parse_time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,10 +62,22 @@ read, 5 all was read, but not all was understood; and 4.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Look at the running process PID; may be given several times
+    /// Look at the running process PID, or those called NAME; also PID,PID, and several times
     ///
     /// The id of a thread stands for its process.
-    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid, help_heading = "Target")]
+    #[arg(
+        id = "pid",
+        short,
+        long = "pid",
+        value_name = "PID|NAME",
+        value_parser = parse_named,
+        value_delimiter = ',',
+        help_heading = "Target"
+    )]
+    pub named: Vec<Named>,
+
+    /// Processes that [`Self::named`] names.
+    #[arg(skip)]
     pub pid: Vec<u32>,
 
     /// Look at every process that has a GPU's device file mapped

@@ -150,9 +150,9 @@ fn capture(args: &Args) -> anyhow::Result<ExitCode> {
              -o extcap.nvcap.pid:PID"
         );
     };
-    let pid = values::parse_pid(pid).map_err(anyhow::Error::msg)?;
+    let named = values::parse_named(pid).map_err(anyhow::Error::msg)?;
     let mut trace = Trace::parse_from(["nvcap", "--quiet"]).args;
-    trace.pid = target::processes(&[pid]);
+    trace.pid = target::processes(&[named]).map_err(anyhow::Error::msg)?;
     trace.how = args.how;
     trace.gpu_time = args.gpu_time;
     let out = target::open(Some(fifo), false, false, &[])?;

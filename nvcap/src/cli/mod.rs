@@ -61,6 +61,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use nvcap_decode::ledger::{STATUS_ERROR, STATUS_USAGE};
 use nvcap_show::output::message::tell;
 
+use values::Named;
+
 /// Shows the command streams that NVIDIA's userspace driver submits to the GPU, live and complete.
 ///
 /// Without a subcommand it traces: a command given after `--`, or running processes named with -p.
@@ -143,20 +145,22 @@ enum Command {
 }
 
 impl Cli {
-    /// The processes that are named with -p, where the command takes such.
-    fn pids(&mut self) -> Option<&mut Vec<u32>> {
+    /// What is named with -p, where the command takes such, and the place of the processes that are meant.
+    fn named(&mut self) -> Option<(&[Named], &mut Vec<u32>)> {
         match &mut self.command {
-            None => Some(&mut self.trace.pid),
-            Some(Command::Ioctls(args)) => Some(&mut args.target.pid),
-            Some(Command::Channels(args) | Command::Maps(args)) => Some(&mut args.target.pid),
-            Some(Command::Dump(args)) => Some(&mut args.pid),
-            Some(Command::Watch(args)) => Some(&mut args.pid),
-            Some(Command::Counts(args)) => Some(&mut args.pid),
-            Some(Command::Top(args)) => Some(&mut args.pid),
-            Some(Command::Stacks(args)) => Some(&mut args.trace.pid),
-            Some(Command::Time(args)) => Some(&mut args.trace.pid),
-            Some(Command::Record(args)) => Some(&mut args.trace.pid),
-            Some(Command::Export(args)) => args.pids(),
+            None => self.trace.named(),
+            Some(Command::Ioctls(args)) => Some((&args.target.named, &mut args.target.pid)),
+            Some(Command::Channels(args) | Command::Maps(args)) => {
+                Some((&args.target.named, &mut args.target.pid))
+            }
+            Some(Command::Dump(args)) => Some((&args.named, &mut args.pid)),
+            Some(Command::Watch(args)) => Some((&args.named, &mut args.pid)),
+            Some(Command::Counts(args)) => Some((&args.named, &mut args.pid)),
+            Some(Command::Top(args)) => Some((&args.named, &mut args.pid)),
+            Some(Command::Stacks(args)) => args.trace.named(),
+            Some(Command::Time(args)) => args.trace.named(),
+            Some(Command::Record(args)) => args.trace.named(),
+            Some(Command::Export(args)) => args.trace().and_then(trace::Args::named),
             Some(Command::Code(_) | Command::Bench(_) | Command::Study(_)) => None,
             #[cfg(feature = "serve")]
             Some(Command::Serve(_)) => None,
@@ -391,8 +395,14 @@ pub fn main() -> ExitCode {
         tell(why);
         return ExitCode::from(STATUS_USAGE);
     }
-    if let Some(pids) = cli.pids() {
-        *pids = target::processes(pids);
+    if let Some((named, pids)) = cli.named() {
+        match target::processes(named) {
+            Ok(processes) => *pids = processes,
+            Err(why) => {
+                tell(why);
+                return ExitCode::from(STATUS_USAGE);
+            }
+        }
     }
     let failed = match &cli.command {
         // 1 says that they differ.

@@ -20,16 +20,27 @@ use nvcap_show::output::writer::Output;
 use super::overwrite::{Refused, another_writes, is_input, is_standard_output, read_too};
 use super::progress::Reading;
 use super::recording;
-use super::values::{self, CAPTURE, Discover, Force};
+use super::values::{self, CAPTURE, Discover, Force, Named};
 
 /// Target to look at.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Target {
-    /// Look at the running process PID; may be given several times
+    /// Look at the running process PID, or those called NAME; also PID,PID, and several times
     ///
     /// The id of a thread stands for its process.
-    #[arg(short, long = "pid", value_name = "PID", value_parser = values::parse_pid)]
+    #[arg(
+        id = "pid",
+        short,
+        long = "pid",
+        value_name = "PID|NAME",
+        value_parser = values::parse_named,
+        value_delimiter = ','
+    )]
+    pub named: Vec<Named>,
+
+    /// Processes that [`Self::named`] names.
+    #[arg(skip)]
     pub pid: Vec<u32>,
 
     /// Run COMMAND as USER, a name or a number; `nvcap --help` says who it is by default
@@ -501,12 +512,28 @@ pub(super) fn launch(
     })
 }
 
-/// The processes of these ids, each once. An id may be a thread's: its process is taken, which is said.
-pub(super) fn processes(ids: &[u32]) -> Vec<u32> {
-    use nvcap_process::procfs;
+/// The processes of these ids and names, each once. An id may be a thread's: its process is taken, which is said.
+///
+/// # Errors
+/// A name that no process has, with what to type.
+pub(super) fn processes(named: &[Named]) -> Result<Vec<u32>, String> {
+    use nvcap_process::{host, procfs};
 
-    let mut all = Vec::new();
-    for id in ids {
+    let (mut ids, mut all) = (Vec::new(), Vec::new());
+    for named in named {
+        match named {
+            Named::Pid(id) => ids.push(*id),
+            Named::Name(name) => match &host::called(name)[..] {
+                [] => {
+                    return Err(format!(
+                        "no process is called '{name}', and no script of that name uses a GPU: type nvcap to see those that do, or give an id"
+                    ));
+                }
+                called => ids.extend_from_slice(called),
+            },
+        }
+    }
+    for id in &ids {
         // The id of a process that is gone stays in the list: the code that looks at it reports that.
         let process = procfs::process_of(*id).unwrap_or(*id);
         if process != *id {
@@ -519,7 +546,7 @@ pub(super) fn processes(ids: &[u32]) -> Vec<u32> {
             all.push(process);
         }
     }
-    all
+    Ok(all)
 }
 
 /// The status of a command line that names nothing.

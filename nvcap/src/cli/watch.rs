@@ -18,7 +18,7 @@ use nvcap_show::output::writer::Output;
 
 use super::said::Said;
 use super::target::{self, usage};
-use super::values::{parse_pid, parse_time};
+use super::values::{Named, parse_named, parse_time};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -53,8 +53,19 @@ driver's; 1 error; 2 usage.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The running process PID (or the process of the thread PID); may be given several times
-    #[arg(short, long = "pid", value_name = "PID", value_parser = parse_pid)]
+    /// The running process PID (or the process of the thread PID), or those called NAME; also PID,PID, and several times
+    #[arg(
+        id = "pid",
+        short,
+        long = "pid",
+        value_name = "PID|NAME",
+        value_parser = parse_named,
+        value_delimiter = ','
+    )]
+    pub named: Vec<Named>,
+
+    /// Processes that [`Self::named`] names.
+    #[arg(skip)]
     pub pid: Vec<u32>,
 
     /// Every process that uses a GPU, now or later

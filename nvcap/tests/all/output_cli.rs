@@ -228,7 +228,12 @@ fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
             "cannot read the phases",
         ),
         (vec!["-p", "0"], 2, "'0' is no process id"),
-        (vec!["dump", "-p", "abc"], 2, "'abc' is no process id"),
+        (vec!["-p", "1,0"], 2, "'0' is no process id"),
+        (
+            vec!["dump", "-p", "nobody-is-called-so"],
+            2,
+            "no process is called 'nobody-is-called-so'",
+        ),
         (vec!["--user", "root", "-p", "1"], 2, "cannot be used with"),
         (
             vec!["ioctls", "--user", "root", "-p", "1"],

@@ -98,7 +98,7 @@ fn a_contiguous_stream_is_complete_over_the_wrap() {
     assert!(l.channel(ChannelId(0)).unwrap().from_start());
     assert_eq!(
         verdict(&l),
-        "complete: 20 submissions on 1 channel, 60 entries, 3840 B, nothing missing"
+        "complete: 20 submissions on 1 channel, 60 entries, 3.8 KiB, nothing missing"
     );
 }
 

@@ -152,6 +152,37 @@ impl GpuProcesses {
     }
 }
 
+/// Finds processes by name: that of the process, or of its program's file. Where some of them use a GPU, or processes that do execute a script of
+/// that name, only those are meant. nvcap itself is none.
+#[must_use]
+pub fn called(name: &str) -> Vec<u32> {
+    let others = procfs::processes().into_iter();
+    let names = others.filter(|pid| *pid != std::process::id());
+    let names = names.filter_map(|pid| Some((pid, procfs::name(pid, None)?)));
+    let names = names.map(|(pid, comm)| (pid, comm, procfs::arguments(pid).unwrap_or_default()));
+    let mut named = Vec::new();
+    let mut of_scripts = Vec::new();
+    for (pid, comm, arguments) in names {
+        let is_called = |path: &String| Path::new(path).file_name().is_some_and(|n| n == name);
+        let mut arguments = arguments.iter();
+        let program = arguments.next();
+        let script = arguments.find(|word| !word.starts_with('-'));
+        if comm == name || program.is_some_and(is_called) {
+            named.push(pid);
+        } else if script.is_some_and(is_called) {
+            of_scripts.push(pid);
+        }
+    }
+    let uses_gpu = |pid: &&u32| uses::of_process(**pid).is_ok_and(|uses| uses.any());
+    let both = named.iter().chain(&of_scripts);
+    let mut meant = Vec::from_iter(both.filter(uses_gpu).copied());
+    if meant.is_empty() {
+        meant = named;
+    }
+    meant.sort_unstable();
+    meant
+}
+
 /// Looks for them once.
 #[must_use]
 pub fn gpu_processes() -> GpuProcesses {
@@ -175,6 +206,32 @@ mod tests {
 
     const ID: &str = "3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a";
     const UID: &str = "0b6f6a1c-52bd-4b7e-8f6a-1c52bd4b7e8f";
+
+    /// By the name of the process, and by that of its program's file; a script alone is none where it uses no GPU.
+    #[test]
+    fn processes_by_name() {
+        use std::os::unix::process::CommandExt as _;
+        use std::process::Command;
+
+        let name = format!("called-{}", std::process::id());
+        assert!(called(&name).is_empty());
+        let start = |program: &str, script: &str| {
+            let mut command = Command::new("tail");
+            command.arg0(program).args(["-f", "/dev/null", script]);
+            let null = std::process::Stdio::null;
+            command.stdout(null()).stderr(null()).spawn().unwrap()
+        };
+        let mut child = start(&format!("/nowhere/{name}"), "x");
+        let mut other = start("other", &name);
+        let found = called(&name);
+        let by_comm = called("tail");
+        for child in [&mut child, &mut other] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(found, [child.id()]);
+        assert!(by_comm.contains(&child.id()) && by_comm.contains(&other.id()));
+    }
 
     /// A host's files with one process, 4711, of a pod.
     fn made(name: &str) -> PathBuf {

@@ -71,12 +71,22 @@ const MOST_COMMAND_LINE: u64 = 4096;
 /// The command line of a process, its arguments divided by spaces, cut where it is very long; none where it is gone or has none. The
 /// kernel takes it from memory without a file alone (CVE-2018-1120), so that no program answers for it.
 pub fn command_line(pid: u32) -> Option<String> {
+    let text = arguments(pid)?.join(" ");
+    let text = text.trim_end();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The arguments of a process, as [`command_line`] has them.
+pub fn arguments(pid: u32) -> Option<Vec<String>> {
     let file = fs::File::open(format!("/proc/{pid}/cmdline")).ok()?;
     let mut bytes = Vec::new();
     file.take(MOST_COMMAND_LINE).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
-    let text = text.trim_end();
-    (!text.is_empty()).then(|| text.to_owned())
+    let words = bytes.split(|byte| *byte == 0);
+    Some(
+        words
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect(),
+    )
 }
 
 /// The path of `what` of a process: `maps`, `mem`, `fd` and others that go with its memory. When the first thread has ended

@@ -72,11 +72,11 @@ fn seen(ledger: &Ledger) -> String {
         n => format!(" ({n} were read late with those before them, as one submission)"),
     };
     format!(
-        "{} on {}, {}{merged}, {} B",
+        "{} on {}, {}{merged}, {}",
         plural_of(t.submissions, "submission", "submissions"),
         plural_of(t.channels, "channel", "channels"),
         plural_of(t.entries, "entry", "entries"),
-        t.bytes
+        Bytes(t.bytes as f64)
     )
 }
 
@@ -97,8 +97,8 @@ pub fn missing(ledger: &Ledger) -> Option<String> {
     }
     if t.unreadable > 0 {
         missing.push(format!(
-            "{} B could not be read ({})",
-            t.unreadable,
+            "{} could not be read ({})",
+            Bytes(t.unreadable as f64),
             channels(|c| c.unreadable > 0)
         ));
     }

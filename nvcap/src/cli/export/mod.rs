@@ -38,14 +38,14 @@ enum Format {
 }
 
 impl Args {
-    /// The processes that are named with -p.
-    pub(super) fn pids(&mut self) -> Option<&mut Vec<u32>> {
+    /// The trace that the export is of, where it is of one.
+    pub(super) fn trace(&mut self) -> Option<&mut super::trace::Args> {
         match &mut self.format {
             Format::Pcapng(_) | Format::Wireshark(_) => None,
-            Format::Perfetto(args) => Some(&mut args.trace.pid),
-            Format::Csv(args) => Some(&mut args.trace.pid),
+            Format::Perfetto(args) => Some(&mut args.trace),
+            Format::Csv(args) => Some(&mut args.trace),
             #[cfg(feature = "parquet")]
-            Format::Parquet(args) => Some(&mut args.trace.pid),
+            Format::Parquet(args) => Some(&mut args.trace),
             #[cfg(feature = "parquet")]
             Format::Partitions(_) => None,
         }

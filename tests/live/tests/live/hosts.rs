@@ -96,6 +96,49 @@ fn interrupted(nvcap: Running) -> Result<Ended> {
     nvcap.end(LIMIT)
 }
 
+/// `-p NAME`: each process of that name, and no other one; beside it an id, behind a comma.
+pub fn named_by_option() -> Result<()> {
+    let folder = Folder::new()?;
+    let (meant, other) = (
+        named(&folder, "hosts-called")?,
+        named(&folder, "hosts-called2")?,
+    );
+    let stay = Until::new(&folder, "stay")?;
+    let stays = stay.stay();
+    let waits = ["--wait-stdin", "--before-wait=7", "--sleep-us=500", &stays];
+    let mut gpus = Vec::new();
+    for (program, seed) in [(&meant, 371), (&meant, 372), (&other, 373), (&other, 374)] {
+        let mut gpu = Running::start(program, args_of(&small(seed), &waits))?;
+        gpu.wait_for_line("waiting")?;
+        gpus.push(gpu);
+    }
+    let pids = Vec::from_iter(gpus.iter().map(Running::pid));
+    let whom = format!("hosts-called,{}", pids[2]);
+    let args = ["--how=observe", "--json", "-p", &whom];
+    let mut nvcap = Running::start(&nvcap()?, args)?;
+    nvcap.wait_until("three attachments", LIMIT, |r| {
+        r.stderr().matches(" attached").count() == 3
+    })?;
+    for gpu in &mut gpus {
+        gpu.write(b"g")?;
+    }
+    for pid in &pids[..3] {
+        wait_for_submissions(&mut nvcap, *pid, 200 - 2 * 7)?;
+    }
+    let ended = interrupted(nvcap)?;
+    stay.release()?;
+    for gpu in gpus {
+        gpu.end(LIMIT)?.expect_code(0)?;
+    }
+    ended.expect_code(0)?;
+    ensure!(
+        !ended.stdout.contains(&format!("\"pid\":{},", pids[3])),
+        "{}",
+        ended.stderr
+    );
+    Ok(())
+}
+
 /// One that runs already, one that comes and goes, one that is not meant: what each submits is shown, from its first submission on
 /// where it came later.
 pub fn come_and_go() -> Result<()> {

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         faults: from_the_start of_two_kernels attached none served;
         life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
-        hosts: come_and_go came_while_stopped trapped whole_node whole_node_started short_lives short_lives_observed not_looked_into contained;
+        hosts: named_by_option come_and_go came_while_stopped trapped whole_node whole_node_started short_lives short_lives_observed not_looked_into contained;
         unseen: hidden_by_proc quiet_host short_process;
         watch: a_fault_is_dumped faults_at_once a_hang_is_dumped a_hang_seals nothing_to_dump refused;
         counts: as_the_trap_counts first_thread_ended without_a_gpu forks_are_counted_once served refused of_another_user;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::output::plural::{plural, plural_of};
+use crate::output::units::Bytes;
 use nvcap_decode::ledger::{ChannelLedger, Ledger};
 use nvcap_decode::record::{ChannelId, Lost, Record};
 
@@ -53,7 +54,8 @@ impl Wrong {
         let entries = |n| plural_of(n, "entry", "entries");
         let all = [
             more(self.gaps, before.gaps).map(|n| format!("{} missing", entries(n))),
-            more(self.unreadable, before.unreadable).map(|n| format!("{n} B could not be read")),
+            more(self.unreadable, before.unreadable)
+                .map(|n| format!("{} could not be read", Bytes(n as f64))),
             more(self.repeated, before.repeated).map(|n| format!("{} captured twice", entries(n))),
             more(self.contradictions, before.contradictions)
                 .map(|_| "GP_PUT contradicts the one before".to_owned()),
