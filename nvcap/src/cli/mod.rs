@@ -391,10 +391,6 @@ pub fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(status) => return status,
     };
-    if let Some(why) = cli.refusal() {
-        tell(why);
-        return ExitCode::from(STATUS_USAGE);
-    }
     if let Some((named, pids)) = cli.named() {
         match target::processes(named) {
             Ok(processes) => *pids = processes,
@@ -403,6 +399,10 @@ pub fn main() -> ExitCode {
                 return ExitCode::from(STATUS_USAGE);
             }
         }
+    }
+    if let Some(why) = cli.refusal() {
+        tell(why);
+        return ExitCode::from(STATUS_USAGE);
     }
     let failed = match &cli.command {
         // 1 says that they differ.

@@ -32,7 +32,8 @@ pub fn args_of(gpus: usize, plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// Counts the submissions of a trace that were seen each way: precommit, trapped, observed.
+/// Counts the entries of a trace's submissions that were seen each way: precommit, trapped, observed. What one look reads is one submission, however
+/// much it is: how many these are depends on who had the processor.
 fn hows(trace: &Path) -> Result<[usize; 3]> {
     let text = std::fs::read_to_string(trace)?;
     let mut counts = [0; 3];
@@ -44,7 +45,7 @@ fn hows(trace: &Path) -> Result<[usize; 3]> {
             .iter()
             .position(|k| *k == how && line["type"] == "submission")
         {
-            counts[place] += 1;
+            counts[place] += line["entries"].as_u64().context("entries")? as usize;
         }
     }
     Ok(counts)
