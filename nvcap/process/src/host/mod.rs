@@ -223,6 +223,16 @@ mod tests {
         };
         let mut child = start(&format!("/nowhere/{name}"), "x");
         let mut other = start("other", &name);
+        // A process that has just been executed has its name and arguments a moment later.
+        let begun = std::time::Instant::now();
+        let is_shown = |pid| {
+            let arguments = procfs::arguments(pid).is_some_and(|all| all.len() > 3);
+            arguments && procfs::name(pid, None).is_some_and(|comm| comm == "tail")
+        };
+        while !(is_shown(child.id()) && is_shown(other.id())) {
+            assert!(begun.elapsed().as_secs() < 60, "guard: it is not shown");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let found = called(&name);
         let by_comm = called("tail");
         for child in [&mut child, &mut other] {
