@@ -176,7 +176,7 @@ pub struct Watch {
     allowance: Allowance,
     /// Errors that are still to be looked at.
     failing: VecDeque<Failing>,
-    /// Messages without a process's id that came while a process was looked at.
+    /// Messages without a process's id that are still to be dealt with.
     unnamed: Vec<Xid>,
     /// Findings that wait to be taken.
     ready: VecDeque<Finding>,
@@ -249,8 +249,7 @@ impl Watch {
             self.search(now)?;
             self.searched = Some(now);
         }
-        self.failed(&messages, holds, now);
-        self.unnamed.extend(messages);
+        self.failed(messages, holds, now);
         self.failed_without_name(now);
         if self.limit.is_some() {
             let pids: Vec<u32> = self.processes.keys().copied().collect();
@@ -279,8 +278,7 @@ impl Watch {
             while !working.is_finished() {
                 let messages = self.log.take();
                 let holds = self.hold_strangers(&messages);
-                self.failed(&messages, holds, Instant::now());
-                self.unnamed.extend(messages);
+                self.failed(messages, holds, Instant::now());
                 self.log.wait(BESIDE);
             }
             working.join().unwrap_or_else(|panic| resume_unwind(panic))
@@ -420,8 +418,9 @@ impl Watch {
         messages.iter().filter(is_one)
     }
 
-    /// Takes note of processes with an error that is new; `holds` are those of processes that were not known when the messages came.
-    fn failed(&mut self, messages: &[Xid], mut holds: BTreeMap<u32, ExitHold>, now: Instant) {
+    /// Takes note of processes with an error that is new, and keeps messages without a process. `holds` are those of processes that were not known when
+    /// the messages came.
+    fn failed(&mut self, messages: Vec<Xid>, mut holds: BTreeMap<u32, ExitHold>, now: Instant) {
         // First all ends are held: a look takes long.
         let mut failing = Vec::new();
         for (pid, watched) in &mut self.processes {
@@ -447,7 +446,7 @@ impl Watch {
             failing.append(&mut new);
         }
         // Those that had ended before they could be found are told, too.
-        let gone: Vec<Xid> = self.strangers(messages).cloned().collect();
+        let gone: Vec<Xid> = self.strangers(&messages).cloned().collect();
         for xid in gone {
             let Some(pid) = xid.process() else { continue };
             if self.told.is_new(pid, xid.code, now) {
@@ -470,13 +469,14 @@ impl Watch {
             }
         }
         self.failing.extend(all);
+        let unnamed = messages.into_iter().filter(|x| x.process().is_none());
+        self.unnamed.extend(unnamed);
     }
 
     /// Looks at processes that messages without a process's id are about: by the channel, or all of the GPU.
     fn failed_without_name(&mut self, now: Instant) {
         let unnamed = std::mem::take(&mut self.unnamed);
-        let unnamed = unnamed.iter().filter(|x| x.process().is_none());
-        let Some(oldest) = unnamed.map(|x| x.time_ns).min() else {
+        let Some(oldest) = unnamed.iter().map(|x| x.time_ns).min() else {
             return;
         };
         let pids: Vec<u32> = self.processes.keys().copied().collect();
