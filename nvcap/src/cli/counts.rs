@@ -25,9 +25,10 @@ use samples::Names;
 use table::Table;
 
 use super::overwrite;
+use super::pids::Pids;
 use super::process_filter::cannot_look;
 use super::target::{self, usage};
-use super::values::{Force, Named, parse_core, parse_named, parse_time};
+use super::values::{Force, parse_core, parse_time};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -52,20 +53,8 @@ Exit status: 0 all processes that were named have ended, or --times is over; 1 e
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The running process PID (or the process of the thread PID), or those called NAME; also PID,PID, and several times
-    #[arg(
-        id = "pid",
-        short,
-        long = "pid",
-        value_name = "PID|NAME",
-        value_parser = parse_named,
-        value_delimiter = ','
-    )]
-    pub named: Vec<Named>,
-
-    /// Processes that [`Self::named`] names.
-    #[arg(skip)]
-    pub pid: Vec<u32>,
+    #[command(flatten)]
+    pub pid: Pids,
 
     /// Every process that uses a GPU, now or later
     #[arg(short, long, conflicts_with = "pid")]

@@ -22,9 +22,10 @@ use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 use super::output_args::OutputArgs;
 use super::overwrite::Files;
+use super::pids::Pids;
 use super::recorder::{self, RecordingOptions, Traced};
 use super::target::{self, usage};
-use super::values::{CAPTURE, Named, SHOWN, parse_named, parse_seconds, parse_time};
+use super::values::{CAPTURE, SHOWN, parse_seconds, parse_time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,23 +63,8 @@ read, 5 all was read, but not all was understood; and 4.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Look at the running process PID, or those called NAME; also PID,PID, and several times
-    ///
-    /// The id of a thread stands for its process.
-    #[arg(
-        id = "pid",
-        short,
-        long = "pid",
-        value_name = "PID|NAME",
-        value_parser = parse_named,
-        value_delimiter = ',',
-        help_heading = "Target"
-    )]
-    pub named: Vec<Named>,
-
-    /// Processes that [`Self::named`] names.
-    #[arg(skip)]
-    pub pid: Vec<u32>,
+    #[command(flatten, next_help_heading = "Target")]
+    pub pid: Pids,
 
     /// Look at every process that has a GPU's device file mapped
     #[arg(short, long, conflicts_with = "pid", help_heading = "Target")]
@@ -456,7 +442,7 @@ enum LookOutcome {
 /// The processes to look at. None where no process uses a GPU, which the user is told.
 fn pids(args: &Args) -> anyhow::Result<Option<Vec<u32>>> {
     if !args.all {
-        return Ok(Some(args.pid.clone()));
+        return Ok(Some(args.pid.to_vec()));
     }
     let choice = args.filters.choice(args.user.iter().cloned());
     let found = nvcap_process::host::gpu_processes();

@@ -137,7 +137,7 @@ struct Trace {
 fn capture(args: &Args) -> anyhow::Result<ExitCode> {
     use anyhow::Context as _;
 
-    use super::{recorder, target, values};
+    use super::{pids, recorder, target};
     use nvcap_show::output::recorder::Files;
     use nvcap_show::output::wireshark::Packets;
     use nvcap_show::pipeline::{Pipeline, PipelineOptions};
@@ -150,9 +150,8 @@ fn capture(args: &Args) -> anyhow::Result<ExitCode> {
              -o extcap.nvcap.pid:PID"
         );
     };
-    let named = values::parse_named(pid).map_err(anyhow::Error::msg)?;
     let mut trace = Trace::parse_from(["nvcap", "--quiet"]).args;
-    trace.pid = target::processes(&[named]).map_err(anyhow::Error::msg)?;
+    trace.pid = pids::of_word(pid).map_err(anyhow::Error::msg)?;
     trace.how = args.how;
     trace.gpu_time = args.gpu_time;
     let out = target::open(Some(fifo), false, false, &[])?;

@@ -23,6 +23,7 @@ mod maps;
 mod output_args;
 mod overview;
 mod overwrite;
+mod pids;
 mod process_filter;
 mod progress;
 mod record;
@@ -60,8 +61,6 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use nvcap_decode::ledger::{STATUS_ERROR, STATUS_USAGE};
 use nvcap_show::output::message::tell;
-
-use values::Named;
 
 /// Shows the command streams that NVIDIA's userspace driver submits to the GPU, live and complete.
 ///
@@ -142,43 +141,6 @@ enum Command {
     /// Write a manual page a command into a folder; whoever makes a package calls it
     #[command(hide = true)]
     ManPages(man_pages::Args),
-}
-
-impl Cli {
-    /// What is named with -p, where the command takes such, and the place of the processes that are meant.
-    fn named(&mut self) -> Option<(&[Named], &mut Vec<u32>)> {
-        match &mut self.command {
-            None => self.trace.named(),
-            Some(Command::Ioctls(args)) => Some((&args.target.named, &mut args.target.pid)),
-            Some(Command::Channels(args) | Command::Maps(args)) => {
-                Some((&args.target.named, &mut args.target.pid))
-            }
-            Some(Command::Dump(args)) => Some((&args.named, &mut args.pid)),
-            Some(Command::Watch(args)) => Some((&args.named, &mut args.pid)),
-            Some(Command::Counts(args)) => Some((&args.named, &mut args.pid)),
-            Some(Command::Top(args)) => Some((&args.named, &mut args.pid)),
-            Some(Command::Stacks(args)) => args.trace.named(),
-            Some(Command::Time(args)) => args.trace.named(),
-            Some(Command::Record(args)) => args.trace.named(),
-            Some(Command::Export(args)) => args.trace().and_then(trace::Args::named),
-            Some(Command::Code(_) | Command::Bench(_) | Command::Study(_)) => None,
-            #[cfg(feature = "serve")]
-            Some(Command::Serve(_)) => None,
-            Some(
-                Command::Decode(_)
-                | Command::Diff(_)
-                | Command::Stats(_)
-                | Command::Report(_)
-                | Command::Wireshark(_)
-                | Command::Extcap(_)
-                | Command::Explain(_)
-                | Command::Schema(_)
-                | Command::Doctor(_)
-                | Command::Completions(_)
-                | Command::ManPages(_),
-            ) => None,
-        }
-    }
 }
 
 impl Cli {
@@ -387,19 +349,10 @@ pub fn main() -> ExitCode {
     nvcap_process::signals::survive_sealing();
     nvcap_process::descriptors::make_room();
     logger::init();
-    let (mut cli, typed) = match parse() {
+    let (cli, typed) = match parse() {
         Ok(parsed) => parsed,
         Err(status) => return status,
     };
-    if let Some((named, pids)) = cli.named() {
-        match target::processes(named) {
-            Ok(processes) => *pids = processes,
-            Err(why) => {
-                tell(why);
-                return ExitCode::from(STATUS_USAGE);
-            }
-        }
-    }
     if let Some(why) = cli.refusal() {
         tell(why);
         return ExitCode::from(STATUS_USAGE);

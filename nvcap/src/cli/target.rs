@@ -18,30 +18,17 @@ use nvcap_show::output::which::is_same;
 use nvcap_show::output::writer::Output;
 
 use super::overwrite::{Refused, another_writes, is_input, is_standard_output, read_too};
+use super::pids::Pids;
 use super::progress::Reading;
 use super::recording;
-use super::values::{self, CAPTURE, Discover, Force, Named};
+use super::values::{self, CAPTURE, Discover, Force};
 
 /// Target to look at.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Target {
-    /// Look at the running process PID, or those called NAME; also PID,PID, and several times
-    ///
-    /// The id of a thread stands for its process.
-    #[arg(
-        id = "pid",
-        short,
-        long = "pid",
-        value_name = "PID|NAME",
-        value_parser = values::parse_named,
-        value_delimiter = ','
-    )]
-    pub named: Vec<Named>,
-
-    /// Processes that [`Self::named`] names.
-    #[arg(skip)]
-    pub pid: Vec<u32>,
+    #[command(flatten)]
+    pub pid: Pids,
 
     /// Run COMMAND as USER, a name or a number; `nvcap --help` says who it is by default
     #[arg(long, value_name = "USER", requires = "command", conflicts_with_all = ["pid", "file"])]
@@ -446,11 +433,11 @@ impl Target {
             max_submissions: None,
         };
         let target = if self.command.is_empty() {
-            live::Target::Pids(self.pid.clone())
+            live::Target::Pids(self.pid.to_vec())
         } else {
             live::Target::Command(launch(&self.command, self.user.as_deref())?)
         };
-        let pids = self.pid.clone();
+        let pids = self.pid.to_vec();
         let attached = move || {
             for pid in pids {
                 tell(format_args!("process {pid} attached"));
@@ -510,43 +497,6 @@ pub(super) fn launch(
         argv: command.to_vec(),
         user: chosen,
     })
-}
-
-/// The processes of these ids and names, each once. An id may be a thread's: its process is taken, which is said.
-///
-/// # Errors
-/// A name that no process has, with what to type.
-pub(super) fn processes(named: &[Named]) -> Result<Vec<u32>, String> {
-    use nvcap_process::{host, procfs};
-
-    let (mut ids, mut all) = (Vec::new(), Vec::new());
-    for named in named {
-        match named {
-            Named::Pid(id) => ids.push(*id),
-            Named::Name(name) => match &host::called(name)[..] {
-                [] => {
-                    return Err(format!(
-                        "no process is called '{name}', and no script of that name uses a GPU: type nvcap to see those that do, or give an id"
-                    ));
-                }
-                called => ids.extend_from_slice(called),
-            },
-        }
-    }
-    for id in &ids {
-        // The id of a process that is gone stays in the list: the code that looks at it reports that.
-        let process = procfs::process_of(*id).unwrap_or(*id);
-        if process != *id {
-            tell(format_args!(
-                "{id} is a thread of process {process} ({}): all of the process is taken",
-                procfs::name(process, None).unwrap_or_default()
-            ));
-        }
-        if !all.contains(&process) {
-            all.push(process);
-        }
-    }
-    Ok(all)
 }
 
 /// The status of a command line that names nothing.

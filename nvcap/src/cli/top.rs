@@ -18,8 +18,9 @@ mod shown;
 use shown::shown;
 
 use super::output_args::OutputArgs;
+use super::pids::Pids;
 use super::recording::RecordingArgs;
-use super::values::{Named, parse_named, parse_share, parse_time};
+use super::values::{parse_share, parse_time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,20 +48,8 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "all"])]
     file: Option<PathBuf>,
 
-    /// The running process PID (or the process of the thread PID), or those called NAME; also PID,PID, and several times
-    #[arg(
-        id = "pid",
-        short,
-        long = "pid",
-        value_name = "PID|NAME",
-        value_parser = parse_named,
-        value_delimiter = ','
-    )]
-    pub named: Vec<Named>,
-
-    /// Processes that [`Self::named`] names.
-    #[arg(skip)]
-    pub pid: Vec<u32>,
+    #[command(flatten)]
+    pub pid: Pids,
 
     /// Every process that uses a GPU, now or later (the default)
     #[arg(short, long, conflicts_with = "pid")]

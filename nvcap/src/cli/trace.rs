@@ -6,33 +6,18 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::output_args::OutputArgs;
+use super::pids::Pids;
 use super::thinning::ThinningArgs;
 use super::values::{ADVANCED, CAPTURE};
-use super::values::{
-    Discover, Named, parse_named, parse_part, parse_seconds, parse_share, parse_size,
-};
+use super::values::{Discover, parse_part, parse_seconds, parse_share, parse_size};
 use super::way_options::{HowArg, WayOption};
 
 /// Target and options of a trace.
 #[derive(clap::Args, Debug, Clone)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Args {
-    /// Trace the running process PID, or those called NAME; also PID,PID, and several times
-    ///
-    /// The id of a thread stands for its process.
-    #[arg(
-        id = "pid",
-        short,
-        long = "pid",
-        value_name = "PID|NAME",
-        value_parser = parse_named,
-        value_delimiter = ','
-    )]
-    pub named: Vec<Named>,
-
-    /// Processes that [`Self::named`] names.
-    #[arg(skip)]
-    pub pid: Vec<u32>,
+    #[command(flatten)]
+    pub pid: Pids,
 
     /// Trace every process of this host that uses a GPU, and those to come
     ///
@@ -273,13 +258,6 @@ pub(super) struct Args {
     /// Take the channels from FILE (docs/channels-file.md); by default they are found
     #[arg(long, value_name = "FILE", help_heading = ADVANCED)]
     pub channels: Option<PathBuf>,
-}
-
-impl Args {
-    /// What is named with -p, and the place of the processes that are meant.
-    pub(super) fn named(&mut self) -> Option<(&[Named], &mut Vec<u32>)> {
-        Some((&self.named, &mut self.pid))
-    }
 }
 
 /// `--stop-at-exit`.

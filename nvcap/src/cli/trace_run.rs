@@ -202,7 +202,7 @@ fn target(args: &Args, is_quiet: bool) -> anyhow::Result<Target> {
         everyone.notice = (!is_quiet).then_some(notice);
         Target::All(everyone)
     } else if args.command.is_empty() {
-        Target::Pids(args.pid.clone())
+        Target::Pids(args.pid.to_vec())
     } else {
         Target::Command(launch(&args.command, args.user.as_deref())?)
     })

@@ -71,22 +71,6 @@ impl Discover {
     }
 }
 
-/// Process that `-p` names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    Pid(u32),
-    /// Each process of this name ([`nvcap_process::host::called`]).
-    Name(String),
-}
-
-/// `-p` of a command that takes several processes.
-pub(super) fn parse_named(text: &str) -> Result<Named, String> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return parse_pid(text).map(Named::Pid);
-    }
-    Ok(Named::Name(text.to_owned()))
-}
-
 /// `-p` of one process.
 pub(super) fn parse_pid(text: &str) -> Result<u32, String> {
     let pid = text.parse::<u32>().ok().filter(|pid| *pid != 0);

@@ -16,9 +16,10 @@ use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::writer::Output;
 
+use super::pids::Pids;
 use super::said::Said;
 use super::target::{self, usage};
-use super::values::{Named, parse_named, parse_time};
+use super::values::parse_time;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -53,20 +54,8 @@ driver's; 1 error; 2 usage.";
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The running process PID (or the process of the thread PID), or those called NAME; also PID,PID, and several times
-    #[arg(
-        id = "pid",
-        short,
-        long = "pid",
-        value_name = "PID|NAME",
-        value_parser = parse_named,
-        value_delimiter = ','
-    )]
-    pub named: Vec<Named>,
-
-    /// Processes that [`Self::named`] names.
-    #[arg(skip)]
-    pub pid: Vec<u32>,
+    #[command(flatten)]
+    pub pid: Pids,
 
     /// Every process that uses a GPU, now or later
     #[arg(short, long, conflicts_with = "pid")]

@@ -38,21 +38,6 @@ enum Format {
 }
 
 impl Args {
-    /// The trace that the export is of, where it is of one.
-    pub(super) fn trace(&mut self) -> Option<&mut super::trace::Args> {
-        match &mut self.format {
-            Format::Pcapng(_) | Format::Wireshark(_) => None,
-            Format::Perfetto(args) => Some(&mut args.trace),
-            Format::Csv(args) => Some(&mut args.trace),
-            #[cfg(feature = "parquet")]
-            Format::Parquet(args) => Some(&mut args.trace),
-            #[cfg(feature = "parquet")]
-            Format::Partitions(_) => None,
-        }
-    }
-}
-
-impl Args {
     /// Returns the reason why the export must not begin: it would replace files.
     pub(super) fn refusal(&self) -> Option<String> {
         match &self.format {

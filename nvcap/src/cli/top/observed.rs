@@ -94,16 +94,16 @@ impl Observed {
             tally: tally.clone(),
             stop: stop.clone(),
         };
-        let mut options = Options::try_parse_from([
+        let options = Options::try_parse_from([
             "nvcap",
             "--quiet",
             "--how=observe",
             "--gpu-time",
             "--stop-at-exit=never",
             &format!("--observe-cpu={}%", cpu * 100.0),
+            &format!("--pid={pid}"),
         ])
         .context("the options of observing a process; please report this")?;
-        options.trace.pid = vec![pid];
         let thread = thread::Builder::new()
             .name("nvcap-observes".into())
             .spawn(move || trace_into(options.trace, sink))
