@@ -104,10 +104,6 @@ struct Pace {
     parts: Vec<(u64, u64)>,
 }
 
-/// A read that takes this many times as long as the fastest was interrupted; a shorter one was slow in all its parts, as where two
-/// threads share a core.
-const SLOW: u64 = 3;
-
 impl Pace {
     /// Creates the pace of so many regions.
     fn new(regions: usize) -> Self {
@@ -158,9 +154,9 @@ impl Pace {
     /// another one that took `second`, ns.
     fn of(&self, region: usize, first: u64, second: u64) -> (u64, u64) {
         let (begin, behind) = self.parts.get(region).copied().unwrap_or_default();
-        let scaled = |part: u64, took: u64| match took < self.all.saturating_mul(SLOW) {
-            true => (u128::from(part) * u128::from(took) / u128::from(self.all.max(1))) as u64,
-            false => part,
+        // A slower read may have been held up in any of its parts: no more than the fastest one's time is sure.
+        let scaled = |part: u64, took: u64| {
+            (u128::from(part) * u128::from(took.min(self.all)) / u128::from(self.all.max(1))) as u64
         };
         (
             scaled(begin, first).saturating_sub(MARGIN_NS),
@@ -500,9 +496,11 @@ mod tests {
         assert_eq!(pace.of(0, 850, 850), (250, 350));
         assert_eq!(pace.of(1, 850, 850), (350, 50));
         assert_eq!(pace.of(2, 850, 850), (650, 0));
-        // Slow in all its parts, and interrupted.
-        assert_eq!(pace.of(1, 1_700, 1_700), (850, 100));
-        assert_eq!(pace.of(1, 9_000, 9_000), (350, 50));
+        // Faster than those that were learnt from; held up, who knows where.
+        assert_eq!(pace.of(1, 680, 680), (250, 40));
+        for took in [1_700, 9_000] {
+            assert_eq!(pace.of(1, took, took), (350, 50));
+        }
         let mut one = Pace::new(1);
         assert_eq!(one.wants(), None);
         one.alone = vec![500, 500];
