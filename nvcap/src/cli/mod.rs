@@ -23,6 +23,7 @@ mod maps;
 mod output_args;
 mod overview;
 mod overwrite;
+mod parts;
 mod pids;
 mod process_filter;
 mod progress;
@@ -511,7 +512,7 @@ mod tests {
             let said = hint(line).expect(line);
             assert!(said.ends_with(meant), "{line}: {said}");
         }
-        for line in ["help foo", "--sise 4", "decode a b", "watch -q 4"] {
+        for line in ["help foo", "--sise 4", "dump a b", "watch -q 4"] {
             assert_eq!(hint(line), None, "{line}");
         }
     }

@@ -33,7 +33,6 @@ pub(super) struct Reading {
 /// # Errors
 /// When it cannot be opened.
 pub(super) fn open(path: &Path) -> io::Result<(Box<dyn Read>, Reading)> {
-    let read = Arc::new(AtomicU64::new(0));
     let (file, bytes): (Box<dyn Read>, _) = match path.as_os_str() == "-" {
         true => (stdin()?, None),
         false => {
@@ -42,21 +41,40 @@ pub(super) fn open(path: &Path) -> io::Result<(Box<dyn Read>, Reading)> {
             (Box::new(file), known.map(|m| m.len()))
         }
     };
-    let counted = Counted {
-        file,
-        read: read.clone(),
-    };
+    let (reading, counter) = reading(bytes, path.as_os_str() == "-");
+    Ok((counter.counted(file), reading))
+}
+
+/// Watches how far files of so many bytes in all are read, which the counter gives.
+pub(super) fn of_files(bytes: u64) -> (Reading, Counter) {
+    reading(Some(bytes), false)
+}
+
+fn reading(bytes: Option<u64>, is_stdin: bool) -> (Reading, Counter) {
+    let counter = Counter::default();
     let reading = Reading {
-        read,
+        read: counter.0.clone(),
         bytes,
         begun: Instant::now(),
         records: 0,
         shown: false,
         bar: None,
-        is_stdin: path.as_os_str() == "-",
+        is_stdin,
         interrupted: false,
     };
-    Ok((Box::new(counted), reading))
+    (reading, counter)
+}
+
+/// Count of the bytes that were read.
+#[derive(Clone, Default)]
+pub(super) struct Counter(Arc<AtomicU64>);
+
+impl Counter {
+    /// The file, whose bytes are counted as they are read.
+    pub(super) fn counted(&self, file: Box<dyn Read>) -> Box<dyn Read> {
+        let read = self.0.clone();
+        Box::new(Counted { file, read })
+    }
 }
 
 /// A file that counts the bytes that were read from it.

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use super::parts;
 use super::progress::{self, Reading};
 use anyhow::{Context as _, bail};
 use clap::ValueEnum;
@@ -29,6 +30,10 @@ pub(super) struct RecordingArgs {
 
     /// The capture, plain or compressed by gzip, xz or zstd; - is standard input
     pub file: PathBuf,
+
+    /// More files of the same trace (nvcap record --rotate), in any order: they are read as one
+    #[arg(value_name = "FILE")]
+    pub more: Vec<PathBuf>,
 
     /// With an oracle capture: take the classes, rings and USERDs of channels from FILE, the oracle's standard error
     #[arg(long, value_name = "FILE")]
@@ -88,6 +93,7 @@ impl RecordingArgs {
         Self {
             from: None,
             file: file.to_owned(),
+            more: Vec::new(),
             channels: None,
             strict: false,
         }
@@ -95,8 +101,22 @@ impl RecordingArgs {
 
     /// The files that are read.
     pub(super) fn inputs(&self) -> Vec<&Path> {
-        let files = [Some(&self.file), self.channels.as_ref()];
-        files.into_iter().flatten().map(PathBuf::as_path).collect()
+        let files = self.files().chain(self.channels.as_deref());
+        files.collect()
+    }
+
+    /// The files of the trace.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        { [&self.file].into_iter().chain(&self.more) }.map(PathBuf::as_path)
+    }
+
+    /// Name of what is read, for messages.
+    pub(super) fn name(&self) -> String {
+        let first = self.file.display();
+        match self.more.len() {
+            0 => first.to_string(),
+            more => format!("{first} and {more} more"),
+        }
     }
 
     /// Opens it. It must be a capture unless its format was named.
@@ -116,6 +136,10 @@ impl RecordingArgs {
     }
 
     fn opened(&self, logs: bool) -> anyhow::Result<Recording<'_>> {
+        if !self.more.is_empty() {
+            let files: Vec<&Path> = self.files().collect();
+            return self.of_reader(parts::open(&files)?, logs);
+        }
         let name = self.file.display();
         let opened = progress::open(&self.file)
             .and_then(|(reader, reading)| Ok((packed::unpacked(reader)?, reading)));
@@ -188,11 +212,17 @@ impl RecordingArgs {
                 "{name} holds no submissions: it is {}",
                 Kind::IoctlLog.seems().replace("FILE", &name.to_string())
             ),
-            (None, Kind::Program | Kind::Text | Kind::Other(_)) => bail!(
-                "{name} is no capture: it is {}; nvcap decode --from orc {} reads it as one all the same",
-                kind.seems(),
-                quoted(&self.file)
-            ),
+            (None, Kind::Program | Kind::Other(Some(_))) => {
+                bail!("{name} is no capture: it is {}", kind.seems())
+            }
+            (None, Kind::Text | Kind::Other(None)) => match kind::by_name(&self.file) {
+                Some(what) => bail!("{name} is no capture: it is {what}"),
+                None => bail!(
+                    "{name} is no capture: it is {}; nvcap decode --from orc {} reads it as one all the same",
+                    kind.seems(),
+                    quoted(&self.file)
+                ),
+            },
         }
     }
 }
@@ -241,7 +271,7 @@ impl Recording<'_> {
             let driver = info.driver.as_deref().and_then(|d| d.parse().ok());
             pipeline.as_recorded(driver, info.gpu_time, !info.in_order);
         }
-        let name = self.args.file.display();
+        let name = self.args.name();
         self.reading.begin()?;
         confine();
         let played = match self.opened {
@@ -356,11 +386,15 @@ fn play_pcapng(
     (reading, says_part): (&mut Reading, bool),
     name: &impl Display,
 ) -> io::Result<()> {
+    // The trace's description has come; its last file is not here.
+    let (mut begun, mut goes_on) = (false, false);
     for item in reader {
         if !reading.goes_on() {
             break;
         }
         match item {
+            // The next one of several files goes on where the one before it ended.
+            Ok(Item::Trace(_)) if std::mem::replace(&mut begun, true) => goes_on = false,
             Ok(Item::Trace(info)) if info.file > 0 && says_part => tell(format_args!(
                 "{name}: file {} of a trace, counted from 0; what came before it is in earlier files{}",
                 info.file,
@@ -372,9 +406,7 @@ fn play_pcapng(
                     ),
                 }
             )),
-            Ok(Item::Continued) if says_part => {
-                tell(format_args!("{name}: the trace goes on in the next file"))
-            }
+            Ok(Item::Continued) => goes_on = true,
             Ok(Item::Record(record)) => pipeline.record(record)?,
             Ok(Item::Idle) => pipeline.flush()?,
             Ok(Item::End(end)) => {
@@ -394,6 +426,9 @@ fn play_pcapng(
             Ok(_) => {}
             Err(error) => pipeline.record(damage(&error, name))?,
         }
+    }
+    if goes_on && says_part {
+        tell(format_args!("{name}: the trace goes on in the next file"));
     }
     Ok(())
 }

@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         // As for text: kinds of operations that the filter asks for are shown without -v, too.
         all: shown.verbose > 0 || shown.filter.as_ref().is_some_and(Filter::asks_for_kind),
         limit: args.limit,
-        file: args.recording.file.display().to_string(),
+        file: args.recording.name(),
         filtered: shown.filter.is_some(),
         trace,
     };

@@ -34,6 +34,10 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
     pub file: Option<PathBuf>,
 
+    /// More files of the same trace (nvcap record --rotate), in any order: they are read as one
+    #[arg(value_name = "FILE", requires = "file", help_heading = "Target")]
+    pub more: Vec<PathBuf>,
+
     /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
@@ -71,7 +75,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         );
     }
     match &args.file {
-        Some(file) => of_file(file, &args.trace.output),
+        Some(file) => {
+            let of = RecordingArgs {
+                more: args.more,
+                ..RecordingArgs::of(file)
+            };
+            of_file(&of, &args.trace.output)
+        }
         None => live(args.trace),
     }
 }
@@ -89,17 +99,16 @@ fn report(
     Ok(Pipeline::new(options, vec![Box::new(sink)]))
 }
 
-fn of_file(file: &Path, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-    let args = RecordingArgs::of(file);
-    let mut recording = args.open()?;
+fn of_file(of: &RecordingArgs, output: &OutputArgs) -> anyhow::Result<ExitCode> {
+    let mut recording = of.open()?;
     if !recording.trace().is_some_and(|info| info.gpu_time) {
         bail!(
             "{} has no time stamps of the GPU: they are recorded with --gpu-time (nvcap record --gpu-time -p PID)",
-            file.display()
+            of.name()
         );
     }
     let output = output.of_recording(recording.trace());
-    let mut pipeline = report(&output, false, &[file], None)?;
+    let mut pipeline = report(&output, false, &of.inputs(), None)?;
     recording
         .quiet_until_the_end(output.output.as_deref())
         .play(&mut pipeline)?;

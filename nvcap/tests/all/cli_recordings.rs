@@ -1,14 +1,24 @@
 //! Recordings on the command line: of captures, cut, and of other kinds of files.
 
 use std::fs;
+use std::path::Path;
+
+use nvcap_recording::recording::{Item, Reader};
+use nvcap_show::output::recorder::{Files, Recorder, Rotation};
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 use crate::common::cli::{Folder, argument, nvcap, text};
 use crate::common::files::fixture;
 
 /// A recording of the fixture, and what the fixture itself is shown as.
 fn recorded(folder: &Folder, options: &[&str]) -> (String, Vec<u8>) {
+    recorded_as(folder, "run", options)
+}
+
+/// The same with a name of its own.
+fn recorded_as(folder: &Folder, name: &str, options: &[&str]) -> (String, Vec<u8>) {
     let capture = argument(fixture("h200-cut.orc"));
-    let file = folder.path("run.pcapng");
+    let file = folder.path(&format!("{name}.pcapng"));
     let mut args = vec!["export", "pcapng", &capture, "-o", &file];
     args.extend(options);
     let out = nvcap(&args);
@@ -215,5 +225,92 @@ fn what_is_asked_of_the_wrong_file_is_explained() {
             matches!(out.status.code(), Some(0 | 3)),
             "{command}: {error}"
         );
+    }
+}
+
+/// The files of a rotated recording of the fixture; `trace`: the number of the trace.
+fn rotated(folder: &Folder, name: &str, trace: u32) -> Vec<String> {
+    let (whole, _) = recorded_as(folder, name, &[]);
+    let mut reader = Reader::new(fs::File::open(&whole).unwrap());
+    let info = reader.trace().unwrap().clone();
+    let rotation = Rotation {
+        bytes: Some(fs::metadata(&whole).unwrap().len() / 5),
+        ..Rotation::default()
+    };
+    let path = folder.path(&format!("{name}-part.pcapng"));
+    let files = Files::numbered(Path::new(&path), rotation, false).unwrap();
+    let recorder = Recorder::new(files, info, trace).unwrap();
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(recorder)]);
+    for item in reader {
+        if let Ok(Item::Record(record)) = item {
+            pipeline.record(record).unwrap();
+        }
+    }
+    pipeline.finish().unwrap();
+    let parts = (1..).map(|n| folder.path(&format!("{name}-part.{n:05}.pcapng")));
+    parts.take_while(|part| Path::new(part).exists()).collect()
+}
+
+#[test]
+fn the_files_of_one_trace_are_read_as_one() {
+    let folder = Folder::new("recording-parts");
+    let (whole, _) = recorded(&folder, &[]);
+    let parts = rotated(&folder, "one", 7);
+    assert!(parts.len() > 3, "{parts:?}");
+    let of = |command: &[&str], files: &[&String]| {
+        let files = files.iter().map(|f| f.as_str());
+        let args: Vec<&str> = command.iter().copied().chain(files).collect();
+        let out = nvcap(&args);
+        (out.status.code(), text(&out.stdout), text(&out.stderr))
+    };
+    let mut shuffled: Vec<&String> = parts.iter().rev().collect();
+    shuffled.swap(0, 2);
+    for command in [&["decode", "--json", "-vv"][..], &["stats", "--json"]] {
+        let (status, wanted, _) = of(command, &[&whole]);
+        assert_eq!(of(command, &shuffled), (status, wanted, String::new()));
+    }
+    // One that lacks is said and counted, and so is the end.
+    let without: Vec<&String> = [0, 1, 3].map(|n| &parts[n]).to_vec();
+    let (status, shown, said) = of(&["stats"], &without);
+    assert_eq!(status, Some(3));
+    assert!(
+        said.contains("1 file between those given is missing"),
+        "{said}"
+    );
+    assert!(
+        said.contains("the trace goes on in the next file"),
+        "{said}"
+    );
+    assert!(shown.contains("of the records up to number"), "{shown}");
+    // One that was cut: the next ones are read all the same.
+    let bytes = fs::read(&parts[1]).unwrap();
+    let cut = folder.path("cut.pcapng");
+    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    let mut with_cut: Vec<&String> = parts.iter().collect();
+    with_cut[1] = &cut;
+    let (status, shown, _) = of(&["decode", "-q"], &with_cut);
+    assert_eq!(status, Some(3));
+    assert!(
+        shown.contains("are missing, the first is number"),
+        "{shown}"
+    );
+    assert!(!shown.contains("the recording has no end"), "{shown}");
+}
+
+#[test]
+fn files_that_are_not_of_one_trace_are_refused() {
+    let folder = Folder::new("recording-not-parts");
+    let (one, two) = (rotated(&folder, "one", 7), rotated(&folder, "two", 8));
+    let capture = argument(fixture("h200-cut.orc"));
+    for (files, words) in [
+        ([&one[0], &two[1]], "are of two traces"),
+        ([&one[0], &one[0]], "both have file 0 of the trace"),
+        ([&one[0], &capture], "is no recording of nvcap's"),
+        ([&one[0], &"-".to_owned()], "standard input is read alone"),
+    ] {
+        let out = nvcap(&["decode", files[0], files[1]]);
+        assert_eq!(out.status.code(), Some(1), "{files:?}");
+        let said = text(&out.stderr);
+        assert!(said.contains(words), "{said}");
     }
 }

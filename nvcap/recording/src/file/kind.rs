@@ -1,6 +1,7 @@
 //! Kinds of files, told by their first bytes. Nothing here parses the file's content.
 
 use std::io::{self, Cursor, Read};
+use std::path::Path;
 
 /// Bytes that are looked at.
 const MOST: u64 = 16 << 10;
@@ -26,6 +27,8 @@ pub enum Kind {
     Other(Option<&'static str>),
 }
 
+const JSON: &str = "JSON, which nvcap writes and does not read: record a trace (nvcap record), and read the recording";
+
 /// First bytes of files that are given by mistake.
 const MAGICS: &[(&[u8], &str)] = &[
     (
@@ -47,7 +50,7 @@ const MAGICS: &[(&[u8], &str)] = &[
     (b"PERFILE2", "a recording of perf"),
     (
         b"SQLite format 3\0",
-        "an SQLite database (as nsys export writes)",
+        "an SQLite database, as nsys export writes one: nsys stats shows it, nvcap does not",
     ),
     (b"PK\x03\x04", "a zip archive"),
     (
@@ -60,7 +63,7 @@ const MAGICS: &[(&[u8], &str)] = &[
     ),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (b"%PDF-", "a PDF document"),
-    (b"{", "JSON, which nvcap writes and does not read"),
+    (b"{", JSON),
     (b"PHASE ", "a file of phases (--phases)"),
     (b"channel ", "a file of channels (--channels)"),
     (b"doorbell ", "a file of channels (--channels)"),
@@ -107,11 +110,16 @@ pub fn by_head(head: &[u8]) -> Kind {
     if lines.any(|l| l.starts_with(b"IOCTL /dev/") || l.starts_with(b"MMAP /dev/")) {
         return Kind::IoctlLog;
     }
+    if head.starts_with(b"{") && CHROME.iter().any(|key| contains(head, key)) {
+        return Kind::Other(Some(
+            "a trace of events in JSON, as torch.profiler writes one: Perfetto shows it, nvcap does not",
+        ));
+    }
     if let Some((_, what)) = MAGICS.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Kind::Other(Some(what));
     }
     // A capture whose beginning is damaged.
-    if head.windows(4).any(|w| w == b"ORC1") {
+    if contains(head, b"ORC1") {
         return Kind::Orc;
     }
     if head.get(257..262) == Some(b"ustar") {
@@ -121,6 +129,27 @@ pub fn by_head(head: &[u8]) -> Kind {
         true => Kind::Text,
         false => Kind::Other(None),
     }
+}
+
+/// Members that the JSON of torch.profiler and of Chrome's tracing begins with.
+const CHROME: &[&[u8]] = &[b"\"traceEvents\"", b"\"schemaVersion\""];
+
+fn contains(head: &[u8], what: &[u8]) -> bool {
+    head.windows(what.len()).any(|w| w == what)
+}
+
+/// The kind of a file by its name, in words that go behind "it is": for those whose first bytes tell nothing.
+#[must_use]
+pub fn by_name(path: &Path) -> Option<&'static str> {
+    Some(match path.extension()?.to_str()? {
+        "nsys-rep" | "qdrep" | "qdstrm" => {
+            "a report of Nsight Systems by its name: nsys stats shows it, nvcap does not"
+        }
+        "ncu-rep" => {
+            "a report of Nsight Compute by its name: ncu --import shows it, nvcap does not"
+        }
+        _ => return None,
+    })
 }
 
 fn is_recording(head: &[u8]) -> bool {
@@ -180,6 +209,7 @@ mod tests {
             (b"\x01\x02\x03", Kind::Other(None)),
             (b"\xff\xff", Kind::Other(None)),
             ("gr\u{fc}".as_bytes(), Kind::Text),
+            (b"{\"type\":\"ledger\"}", Kind::Other(Some(JSON))),
             (&"gr\u{fc}".as_bytes()[..3], Kind::Text),
         ] {
             assert_eq!(by_head(head), kind, "{head:?}");
@@ -187,6 +217,21 @@ mod tests {
         for (magic, what) in MAGICS {
             assert_eq!(by_head(magic), Kind::Other(Some(what)));
         }
+    }
+
+    #[test]
+    fn files_of_other_profilers_are_named() {
+        let kineto = b"{\n  \"schemaVersion\": 1,\n  \"deviceProperties\": [";
+        for head in [&kineto[..], b"{\"traceEvents\":[]}"] {
+            let Kind::Other(Some(what)) = by_head(head) else {
+                panic!("{:?}", by_head(head));
+            };
+            assert!(what.contains("torch.profiler"), "{what}");
+        }
+        let named = |name| by_name(Path::new(name)).unwrap_or_default();
+        assert!(named("a.nsys-rep").contains("nsys stats"));
+        assert!(named("b/c.ncu-rep").contains("ncu --import"));
+        assert_eq!(by_name(Path::new("nsys-rep")), None);
     }
 
     #[test]

@@ -191,6 +191,12 @@ impl<R: Read> Reader<R> {
         }
     }
 
+    /// Returns the number that all files of the trace have; none before a packet of it was read.
+    #[must_use]
+    pub fn trace_number(&self) -> Option<u32> {
+        self.trace
+    }
+
     /// Bytes of the file that were read.
     #[must_use]
     pub fn position(&self) -> u64 {

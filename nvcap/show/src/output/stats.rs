@@ -195,11 +195,16 @@ impl Stats {
         methods
     }
 
+    /// Writes kernels and moves of bytes, then all operations by channel and phase.
     fn text(&mut self, color: bool) {
         let mut lines = Lines::default();
+        self.kernel_lines(&mut lines);
+        std::mem::take(&mut lines).write(&mut Formatter::new(self.out.object(), color));
+        if let Some(profile) = &mut self.profile {
+            profile.moves_text(&mut Formatter::new(self.out.object(), color));
+        }
         let all = self.operation_lines(&mut lines);
         self.channel_lines(&mut lines, all);
-        self.kernel_lines(&mut lines);
         self.phase_lines(&mut lines);
         if self.detail >= Detail::Methods {
             self.method_lines(&mut lines);
@@ -272,11 +277,11 @@ impl Stats {
         if kernels.is_empty() {
             return;
         }
-        lines.row(String::new());
         lines.head(format!("{:>10} {:>7}  kernel", "launches", "%"));
         for kernel in kernels {
             lines.row(Plain(&kernel).to_string());
         }
+        lines.row(String::new());
     }
 
     fn phase_lines(&self, lines: &mut Lines) {

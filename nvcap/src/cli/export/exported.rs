@@ -23,6 +23,10 @@ pub(in crate::cli) struct FileArgs {
     #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"])]
     pub file: Option<PathBuf>,
 
+    /// More files of the same trace (nvcap record --rotate), in any order: they are read as one
+    #[arg(value_name = "FILE", requires = "file")]
+    pub more: Vec<PathBuf>,
+
     /// With FILE: its format; by default its content tells
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub from: Option<recording::Format>,
@@ -157,6 +161,7 @@ fn of_file(
 ) -> anyhow::Result<ExitCode> {
     let of = RecordingArgs {
         from: file.from,
+        more: file.more.clone(),
         channels: trace.channels.clone(),
         strict: file.strict,
         ..RecordingArgs::of(path)

@@ -146,13 +146,18 @@ impl Profile {
         self.moves.finish();
     }
 
+    /// Writes how bytes were moved.
+    pub(super) fn moves_text(&mut self, f: &mut Formatter<'_>) {
+        self.moved(&mut Tables(f));
+    }
+
+    /// Writes the table of `--by`, or all but [`moves_text`](Self::moves_text).
     pub(super) fn text(&mut self, f: &mut Formatter<'_>) {
         let mut tables = Tables(f);
         if let Some(table) = &self.table {
             let (head, lines) = table.lines();
             return tables.put(&head, &lines);
         }
-        self.moved(&mut tables);
         if let Some((head, lines)) = self.graphs.lines(SHOWN) {
             tables.put(&head, &lines);
         }
