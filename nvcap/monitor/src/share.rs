@@ -1,0 +1,326 @@
+//! Shares of the GPUs: which process had which GPU for how long, from the driver's own record of context switches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::rc::Rc;
+
+use nvcap_decode::driver::Version;
+use nvcap_decode::record::Identity;
+use nvcap_decode::switches::{EngineSums, Held, Instance, Residence, Who};
+use nvcap_live::switches::{Refusal, Scope, Source, Told};
+use nvcap_process::host::Host;
+use nvcap_process::host::uses::Uses;
+use nvcap_process::rm::{Error, Os};
+
+/// What a GPU's driver told in a period, and of whom.
+struct Period {
+    began: u64,
+    residence: Residence,
+    missing: u64,
+    strange: u64,
+}
+
+impl Period {
+    fn new(began: u64) -> Self {
+        Self {
+            began,
+            residence: Residence::new(began),
+            missing: 0,
+            strange: 0,
+        }
+    }
+
+    fn take(&mut self, told: &Told) {
+        match told {
+            Told::Switch(switch) => self.residence.take(switch),
+            Told::Missing(missing) => {
+                self.missing = self.missing.saturating_add(*missing);
+                self.residence.lost();
+            }
+            Told::Strange => self.strange += 1,
+        }
+    }
+
+    fn view(&self, gpu: u32, scope: Scope, now: u64, dropped: u64) -> GpuView {
+        let engines = self.residence.sums(now).into_iter().map(EngineView::of);
+        GpuView {
+            gpu,
+            scope,
+            began_ns: self.began,
+            ns: now.saturating_sub(self.began),
+            engines: engines.collect(),
+            missing: self.missing.saturating_add(dropped),
+            strange: self.strange,
+        }
+    }
+
+    /// Begins anew at a GPU time; who has the engines stays known.
+    fn restart(&mut self, now: u64) {
+        (self.began, self.missing, self.strange) = (now, 0, 0);
+        self.residence.restart(now);
+    }
+}
+
+struct Gpu {
+    scope: Scope,
+    /// Since the measurement began.
+    whole: Period,
+    /// Since it was shown last.
+    part: Period,
+}
+
+/// A GPU in a period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuView {
+    /// Number N of `/dev/nvidiaN`.
+    pub gpu: u32,
+    /// Users whose processes the driver names.
+    pub scope: Scope,
+    /// Begin of the period, GPU time, ns.
+    pub began_ns: u64,
+    /// Length of the period, GPU time, ns.
+    pub ns: u64,
+    /// Its engines: one, or one for each MIG instance of which something was told. None where no switch was told.
+    pub engines: Vec<EngineView>,
+    /// Records that the driver has dropped, or the GPU has written over before the driver read them.
+    pub missing: u64,
+    /// Records that are not understood.
+    pub strange: u64,
+}
+
+/// An engine in a period.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineView {
+    /// The MIG instance, where the GPU is in that mode.
+    pub instance: Option<Instance>,
+    /// Length of the period, ns.
+    pub ns: u64,
+    /// Processes with the sums of their contexts, and the number of these; that with the longest time first.
+    pub holders: Vec<(Who, Held, usize)>,
+    /// Number of switches.
+    pub switches: u64,
+    /// Time in them, ns.
+    pub switch_ns: u64,
+    /// Time in which no context had the engine, ns.
+    pub nobody_ns: u64,
+    /// Time of which nothing is known, ns.
+    pub unknown_ns: u64,
+    /// Slices without a begin or an end.
+    pub incomplete: u64,
+}
+
+impl EngineView {
+    /// The sums of an engine, by process.
+    #[must_use]
+    pub fn of(sums: EngineSums) -> Self {
+        let mut by_process: BTreeMap<Who, (Held, usize)> = BTreeMap::new();
+        for ((who, _), held) in &sums.holders {
+            let (all, contexts) = by_process.entry(*who).or_default();
+            all.join(*held);
+            *contexts += 1;
+        }
+        let rows = by_process.into_iter();
+        let mut holders: Vec<_> = rows.map(|(who, (held, n))| (who, held, n)).collect();
+        holders.sort_by_key(|(who, held, _)| (std::cmp::Reverse(held.resident_ns), *who));
+        Self {
+            instance: sums.instance,
+            ns: sums.ns,
+            holders,
+            switches: sums.switches,
+            switch_ns: sums.switch_ns,
+            nobody_ns: sums.nobody_ns,
+            unknown_ns: sums.unknown_ns,
+            incomplete: sums.incomplete,
+        }
+    }
+
+    /// A part of the period.
+    #[must_use]
+    pub fn share(&self, ns: u64) -> f64 {
+        match self.ns {
+            0 => 0.0,
+            all => ns as f64 / all as f64,
+        }
+    }
+}
+
+/// Tells whether process ids here are the host's, which the driver tells.
+#[must_use]
+pub fn has_host_pids() -> bool {
+    /// The inode number of the machine's initial PID namespace, the same in every Linux.
+    const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
+    let namespace = std::fs::metadata("/proc/self/ns/pid");
+    namespace.is_ok_and(|m| m.ino() == INITIAL_PID_NAMESPACE)
+}
+
+/// The shares of GPUs.
+pub struct Share {
+    source: Source,
+    gpus: BTreeMap<u32, Gpu>,
+    /// `None` where process ids are those of another PID namespace.
+    host: Option<Host>,
+    /// Processes that have had a GPU: who each is, where that could be found.
+    known: BTreeMap<u32, Option<Identity>>,
+}
+
+impl Share {
+    /// Measures from now on, the GPUs with these minor numbers, all where there are none. Beside it those that refuse.
+    ///
+    /// # Errors
+    /// When the driver takes no client, there is no such GPU, or it does not tell its time.
+    pub fn open(
+        os: Rc<dyn Os>,
+        version: Option<Version>,
+        only: &[u32],
+        host_root: &Path,
+    ) -> Result<(Self, Vec<Refusal>), Error> {
+        let (source, refusals) = Source::open(os, version, only)?;
+        let mut gpus = BTreeMap::new();
+        for (gpu, scope) in source.gpus() {
+            let began = source.time(gpu)?;
+            let (whole, part) = (Period::new(began), Period::new(began));
+            gpus.insert(gpu, Gpu { scope, whole, part });
+        }
+        let share = Self {
+            source,
+            gpus,
+            host: has_host_pids().then(|| Host::new(host_root)),
+            known: BTreeMap::new(),
+        };
+        Ok((share, refusals))
+    }
+
+    /// The GPUs that are measured, and the users that their drivers tell of.
+    pub fn gpus(&self) -> impl Iterator<Item = (u32, Scope)> {
+        self.gpus.iter().map(|(gpu, of)| (*gpu, of.scope))
+    }
+
+    /// Takes what there is. Best done some times a second: the driver tells of a process only while it is there, and so does `/proc`.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn poll(&mut self) -> Result<(), Error> {
+        let mut seen = BTreeSet::new();
+        let gpus = &mut self.gpus;
+        self.source.poll(|gpu, told| {
+            if let Told::Switch(switch) = &told
+                && let Who::Process(pid) = switch.who()
+            {
+                seen.insert(pid);
+            }
+            if let Some(of) = gpus.get_mut(&gpu) {
+                of.whole.take(&told);
+                of.part.take(&told);
+            }
+        })?;
+        for pid in seen {
+            let host = self.host.as_mut();
+            let look = |host: &mut Host| host.identity(pid, &Uses::default()).ok();
+            let who = self.known.entry(pid);
+            who.or_insert_with(|| host.and_then(look));
+        }
+        Ok(())
+    }
+
+    /// Who a process is; `None` where it had ended before nvcap looked, or has another id here.
+    #[must_use]
+    pub fn identity(&self, pid: u32) -> Option<&Identity> {
+        self.known.get(&pid)?.as_ref()
+    }
+
+    /// The period since the last call. Polls.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn part(&mut self) -> Result<Vec<GpuView>, Error> {
+        let now = self.times()?;
+        let views = self.views(&now, |gpu| &gpu.part);
+        for (gpu, of) in &mut self.gpus {
+            of.part.restart(now[gpu]);
+        }
+        Ok(views)
+    }
+
+    /// All since the beginning. Polls.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn whole(&mut self) -> Result<Vec<GpuView>, Error> {
+        let now = self.times()?;
+        Ok(self.views(&now, |gpu| &gpu.whole))
+    }
+
+    /// Returns the GPUs' times up to which everything is read.
+    fn times(&mut self) -> Result<BTreeMap<u32, u64>, Error> {
+        let mut times = BTreeMap::new();
+        for gpu in self.gpus.keys() {
+            times.insert(*gpu, self.source.time(*gpu)?);
+        }
+        self.poll()?;
+        Ok(times)
+    }
+
+    fn views(&self, now: &BTreeMap<u32, u64>, of: impl Fn(&Gpu) -> &Period) -> Vec<GpuView> {
+        let view = |(number, gpu): (&u32, &Gpu)| {
+            let dropped = self.source.dropped(*number);
+            of(gpu).view(*number, gpu.scope, now[number], dropped)
+        };
+        self.gpus.iter().map(view).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvcap_decode::switches::{Switch, Tag};
+
+    use super::*;
+
+    fn switch(tag: Tag, pid: u32, context: u32, time_ns: u64) -> Told {
+        Told::Switch(Switch {
+            tag,
+            pid,
+            context,
+            time_ns,
+            ..Switch::default()
+        })
+    }
+
+    #[test]
+    fn contexts_of_a_process_are_one_line_and_the_longest_stands_first() {
+        let mut period = Period::new(0);
+        let slices = [(1, 10), (2, 20), (1, 11), (1, 10)];
+        for (time, (pid, context)) in (0..).step_by(100).zip(slices) {
+            period.take(&switch(Tag::BEGIN, pid, context, time));
+            period.take(&switch(Tag::END, pid, context, time + 90));
+        }
+        let view = period.view(3, Scope::AllUsers, 390, 0);
+        let [engine] = &view.engines[..] else {
+            panic!("{view:?}");
+        };
+        let holders: Vec<_> = { engine.holders.iter() }
+            .map(|(who, held, contexts)| (*who, held.resident_ns, held.slices, *contexts))
+            .collect();
+        let expected = [(Who::Process(1), 270, 3, 2), (Who::Process(2), 90, 1, 1)];
+        assert_eq!((holders, engine.ns), (expected.to_vec(), 390));
+        assert_eq!((engine.switches, engine.switch_ns), (3, 30));
+    }
+
+    #[test]
+    fn a_period_begins_anew_and_losses_are_its_own() {
+        let mut period = Period::new(1_000);
+        period.take(&switch(Tag::BEGIN, 1, 10, 1_000));
+        period.take(&Told::Missing(7));
+        period.take(&Told::Strange);
+        let view = period.view(0, Scope::OwnUser, 2_000, 5);
+        assert_eq!((view.missing, view.strange, view.ns), (12, 1, 1_000));
+        assert_eq!(view.engines[0].unknown_ns, 1_000);
+        period.restart(2_000);
+        period.take(&switch(Tag::BEGIN, 2, 20, 2_400));
+        let view = period.view(0, Scope::OwnUser, 3_000, 0);
+        let engine = &view.engines[0];
+        assert_eq!((view.began_ns, view.missing, view.strange), (2_000, 0, 0));
+        assert_eq!((engine.ns, engine.unknown_ns), (1_000, 400));
+        assert_eq!(engine.holders[0].1.resident_ns, 600);
+    }
+}
