@@ -6,14 +6,16 @@
 #     ends       one program that ends meanwhile, one that has a context and does nothing
 #     alone      one program alone: the driver tells of no switch
 #     eight      eight programs, their speed with and without nvcap in PAIRS (default 10) pairs, and nvcap's processor time
+#     killed_program   one of three programs is killed
+#     often      many switches: nothing is lost, nvcap's processor time; nvcap stopped for 12 s: its losses are told
 #     killed     nvcap killed, then two at once; Ctrl-C; not root
 #
-# Needs: root, nvcc, python3, and bin/nvcap beside this script or one folder up. Takes three minutes (PAIRS=3 SECONDS_OF=3: one).
+# Needs: root, nvcc, python3, and bin/nvcap beside this script or one folder up. Takes five minutes (PAIRS=3 SECONDS_OF=3: two).
 # Writes to $OUT, else to ./gpu-results: summary.txt, shares.txt.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- working ends alone eight killed
+[ $# -gt 0 ] || set -- working ends killed_program alone eight often killed
 if ! nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/work" "$HERE/share/work.cu" 2>"$WORK/nvcc.log"; then
     row "NOT RUN" share "nvcc does not build work.cu: $(tail -n 1 "$WORK/nvcc.log")"
     exit 2
@@ -25,7 +27,9 @@ for section in "$@"; do
         case $kind in
         ROW) row "$result" "$what" "$detail" ;;
         NOTE) printf '%-8s %-34s %s\n' note "$what" "$detail" | tee -a "$SUMMARY" ;;
-        *) row FAIL "$section" "$kind $result $what $detail" ;;
+        '') ;;
+        Traceback*) row FAIL "$section" "share.py ended: see shares.txt" ;;
+        *) printf '%s\n' "$kind $result $what $detail" ;;
         esac
     done < <(python3 "$HERE/share/share.py" "$section" "$NVCAP" "$WORK/work" "$WORK" 2>&1 | tee -a "$OUT/shares.txt")
 done

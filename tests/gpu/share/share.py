@@ -200,4 +200,58 @@ def killed():
         process.wait(60)
 
 
-{"working": working, "ends": ends, "alone": alone, "eight": eight, "killed": killed}[SECTION]()
+def spent(process):
+    """Processor time of nvcap, ns."""
+    with open(f"/proc/{process.pid}/schedstat") as text:
+        return int(text.read().split()[0])
+
+
+def often():
+    """Many switches: nothing is lost, and what it costs; then nvcap is stopped until its buffer is full."""
+    names = [f"often{i}" for i in range(16)]
+    programs = [start(name, 20, 1, 2 * SECONDS + 24) for name in names]
+    ready(programs)
+    process = share(SECONDS + 2)
+    time.sleep(1)
+    (t0, before) = time.monotonic(), spent(process)
+    time.sleep(SECONDS)
+    (t1, after) = time.monotonic(), spent(process)
+    objects, said, status = measured(process)
+    one = busiest(objects)
+    rate = one["switches"] / one["seconds"]
+    row(status == 0 and one["missing_records"] == 0, "often: nothing is lost", f"{rate:.0f} switches/s, {len(one['processes'])} processes, status {status} {said.strip()[-200:]}")
+    adds_up("often", one)
+    row(None, "often: cost", f"{100 * (after - before) / 1e9 / (t1 - t0):.3f} % of a core at {rate:.0f} switches/s")
+    process = share(SECONDS + 14)
+    time.sleep(1)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(12)
+    process.send_signal(signal.SIGCONT)
+    objects, said, status = measured(process)
+    one = busiest(objects)
+    lost = one["missing_records"]
+    row(status == (3 if lost else 0), "stopped for 12 s", f"{lost} records missing, {one['unknown_seconds']:.2f} of {one['seconds']:.2f} s not known, status {status}")
+    adds_up("stopped", one)
+    text = subprocess.run([NVCAP, "share", "--duration", "1", *FLAGS], capture_output=True, text=True)
+    print(text.stdout, file=sys.stderr)
+    for program in programs:
+        program.kill()
+
+
+def killed_program():
+    """One of three programs is killed in the middle: its last slices are told as nobody else's."""
+    long = SECONDS + 4
+    three = [start(name, 2000, 0, long) for name in ("stays1", "stays2", "dies")]
+    ready(three)
+    process = share(SECONDS)
+    time.sleep(SECONDS / 2)
+    three[2].kill()
+    objects, said, status = measured(process)
+    one = busiest(objects)
+    adds_up("one is killed", one)
+    compare("one is killed", one, three[:2], ["stays1", "stays2"])
+    told = [f"{p.get('pid', 'not named')}:{100 * p['share']:.2f}" for p in one["processes"]]
+    row(status == 0, "one is killed", f"{' '.join(told)}, killed {three[2].pid}")
+
+
+{"often": often, "killed_program": killed_program, "working": working, "ends": ends, "alone": alone, "eight": eight, "killed": killed}[SECTION]()
