@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::counts::system::owner;
+use crate::counts::view::{Key, Named, Shares};
 use nvcap_decode::driver::Version;
 use nvcap_decode::record::Identity;
 use nvcap_decode::switches::{EngineSums, Held, Instance, Residence, Who};
@@ -64,8 +66,8 @@ impl Period {
 
 struct Gpu {
     scope: Scope,
-    /// Since the measurement began.
-    whole: Period,
+    /// Since the measurement began, where that is kept.
+    whole: Option<Period>,
     /// Since it was shown last.
     part: Period,
 }
@@ -154,6 +156,9 @@ pub fn has_host_pids() -> bool {
     namespace.is_ok_and(|m| m.ino() == INITIAL_PID_NAMESPACE)
 }
 
+/// Sums by owner at most; what comes later is the host's.
+const MOST_KEYS: usize = 1000;
+
 /// The shares of GPUs.
 pub struct Share {
     source: Source,
@@ -179,7 +184,7 @@ impl Share {
         let mut gpus = BTreeMap::new();
         for (gpu, scope) in source.gpus() {
             let began = source.time(gpu)?;
-            let (whole, part) = (Period::new(began), Period::new(began));
+            let (whole, part) = (Some(Period::new(began)), Period::new(began));
             gpus.insert(gpu, Gpu { scope, whole, part });
         }
         let share = Self {
@@ -189,6 +194,21 @@ impl Share {
             known: BTreeMap::new(),
         };
         Ok((share, refusals))
+    }
+
+    /// Keeps no sums since the beginning, and forgets processes: for whoever goes on for months and adds up the parts.
+    #[must_use]
+    pub fn of_parts_alone(mut self) -> Self {
+        for gpu in self.gpus.values_mut() {
+            gpu.whole = None;
+        }
+        self
+    }
+
+    /// Adds a part to sums by owner; with `by_process` by process, too. Whose processes are not in the part is forgotten.
+    pub fn add(&mut self, part: &[GpuView], by_process: bool, to: &mut Shares) {
+        let seen = add(part, |pid| self.identity(pid), by_process, to);
+        self.known.retain(|pid, _| seen.contains(pid));
     }
 
     /// The GPUs that are measured, and the users that their drivers tell of.
@@ -210,7 +230,9 @@ impl Share {
                 seen.insert(pid);
             }
             if let Some(of) = gpus.get_mut(&gpu) {
-                of.whole.take(&told);
+                if let Some(whole) = &mut of.whole {
+                    whole.take(&told);
+                }
                 of.part.take(&told);
             }
         })?;
@@ -235,7 +257,8 @@ impl Share {
     /// When the driver refuses.
     pub fn part(&mut self) -> Result<Vec<GpuView>, Error> {
         let now = self.times()?;
-        let views = self.views(&now, |gpu| &gpu.part);
+        // Drops that no record has followed yet are counted with the next one.
+        let views = self.views(&now, |gpu| Some(&gpu.part), |_| 0);
         for (gpu, of) in &mut self.gpus {
             of.part.restart(now[gpu]);
         }
@@ -248,7 +271,8 @@ impl Share {
     /// When the driver refuses.
     pub fn whole(&mut self) -> Result<Vec<GpuView>, Error> {
         let now = self.times()?;
-        Ok(self.views(&now, |gpu| &gpu.whole))
+        let dropped = |gpu| self.source.dropped(gpu);
+        Ok(self.views(&now, |gpu| gpu.whole.as_ref(), dropped))
     }
 
     /// Returns the GPUs' times up to which everything is read.
@@ -261,13 +285,66 @@ impl Share {
         Ok(times)
     }
 
-    fn views(&self, now: &BTreeMap<u32, u64>, of: impl Fn(&Gpu) -> &Period) -> Vec<GpuView> {
+    fn views(
+        &self,
+        now: &BTreeMap<u32, u64>,
+        of: impl Fn(&Gpu) -> Option<&Period>,
+        dropped: impl Fn(u32) -> u64,
+    ) -> Vec<GpuView> {
         let view = |(number, gpu): (&u32, &Gpu)| {
-            let dropped = self.source.dropped(*number);
-            of(gpu).view(*number, gpu.scope, now[number], dropped)
+            Some(of(gpu)?.view(*number, gpu.scope, now[number], dropped(*number)))
         };
-        self.gpus.iter().map(view).collect()
+        self.gpus.iter().filter_map(view).collect()
     }
+}
+
+/// Adds a part to sums by owner. Returns the processes in it.
+fn add<'a>(
+    part: &[GpuView],
+    identity: impl Fn(u32) -> Option<&'a Identity>,
+    by_process: bool,
+    to: &mut Shares,
+) -> BTreeSet<u32> {
+    let mut seen = BTreeSet::new();
+    for gpu in part {
+        let place = |engine: &EngineView| Key {
+            gpu: Some(gpu.gpu),
+            instance: engine.instance.map(|instance| instance.gpu.into()),
+            ..Key::default()
+        };
+        for engine in &gpu.engines {
+            for (who, held, _) in &engine.holders {
+                let mut key = place(engine);
+                if let Who::Process(pid) = *who
+                    && let Some(identity) = identity(pid)
+                {
+                    seen.insert(pid);
+                    key.owner = owner(identity);
+                    key.process = by_process.then(|| Named {
+                        pid,
+                        name: identity.comm.clone(),
+                    });
+                }
+                let full = to.resident_ns.len() >= MOST_KEYS;
+                if full && !to.resident_ns.contains_key(&key) {
+                    key = place(engine);
+                }
+                *to.resident_ns.entry(key).or_default() += held.resident_ns;
+            }
+            let sums = to.engines.entry(place(engine)).or_default();
+            sums.switches += engine.switches;
+            sums.switch_ns += engine.switch_ns;
+            sums.unknown_ns += engine.unknown_ns;
+        }
+        if gpu.missing > 0 {
+            let key = Key {
+                gpu: Some(gpu.gpu),
+                ..Key::default()
+            };
+            to.engines.entry(key).or_default().missing += gpu.missing;
+        }
+    }
+    seen
 }
 
 #[cfg(test)]
@@ -322,5 +399,63 @@ mod tests {
         assert_eq!((view.began_ns, view.missing, view.strange), (2_000, 0, 0));
         assert_eq!((engine.ns, engine.unknown_ns), (1_000, 400));
         assert_eq!(engine.holders[0].1.resident_ns, 600);
+    }
+
+    #[test]
+    fn sums_by_owner_grow_and_are_bounded() {
+        use nvcap_decode::record::Container;
+
+        let identity = Identity {
+            comm: "python3".to_owned(),
+            container: Some(Container {
+                id: "c1".to_owned(),
+                ..Container::default()
+            }),
+            ..Identity::default()
+        };
+        let held = |resident_ns| Held {
+            resident_ns,
+            slices: 1,
+            longest_ns: resident_ns,
+        };
+        let engine = |pids: std::ops::Range<u32>| EngineView {
+            holders: { pids.map(|pid| (Who::Process(pid), held(10), 1)) }
+                .chain([(Who::Hidden, held(3), 1)])
+                .collect(),
+            switches: 2,
+            switch_ns: 5,
+            unknown_ns: 1,
+            ..EngineView::default()
+        };
+        let gpu = |pids| GpuView {
+            gpu: 1,
+            scope: Scope::AllUsers,
+            began_ns: 0,
+            ns: 100,
+            engines: vec![engine(pids)],
+            missing: 4,
+            strange: 0,
+        };
+        let mut shares = Shares::default();
+        let known = |pid| (pid > 0).then_some(&identity);
+        for _ in 0..2 {
+            // Process 0 is not known: its time is the host's.
+            let seen = add(&[gpu(0..3)], known, false, &mut shares);
+            assert_eq!(seen, [1, 2].into());
+        }
+        let sums: Vec<_> = { shares.resident_ns.iter() }
+            .map(|(key, ns)| (key.owner.container.as_str(), key.gpu, *ns))
+            .collect();
+        assert_eq!(sums, [("", Some(1), 26), ("c1", Some(1), 40)]);
+        let of = shares.engines.values().copied().collect::<Vec<_>>();
+        let [of] = of[..] else { panic!("{of:?}") };
+        assert_eq!(
+            (of.switches, of.switch_ns, of.unknown_ns, of.missing),
+            (4, 10, 2, 8)
+        );
+        let mut shares = Shares::default();
+        add(&[gpu(1..3_000)], known, true, &mut shares);
+        assert_eq!(shares.resident_ns.len(), MOST_KEYS + 1);
+        assert_eq!(shares.resident_ns.values().sum::<u64>(), 2_999 * 10 + 3);
     }
 }

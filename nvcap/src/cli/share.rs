@@ -47,7 +47,7 @@ table says how many, and for how long it is not known who had the GPU.";
 const STATUS_LOST: u8 = nvcap_decode::ledger::STATUS_LOST;
 
 /// Time between two readings. A process that ends meanwhile may be unknown to the driver when it looks.
-const POLL: Duration = Duration::from_millis(50);
+pub(super) const POLL: Duration = Duration::from_millis(50);
 
 /// Whose shares, and how.
 #[derive(clap::Args, Debug)]
@@ -191,7 +191,7 @@ fn rest(wait: Duration) {
     unsafe { libc::poll(&raw mut poll, 1, ms) };
 }
 
-fn refused(refusal: &Refusal) -> String {
+pub(super) fn refused(refusal: &Refusal) -> String {
     let Refusal { gpu, why, remedy } = refusal;
     match *remedy {
         "" => format!("GPU {gpu} is not measured: {why}"),
@@ -200,7 +200,7 @@ fn refused(refusal: &Refusal) -> String {
 }
 
 /// Tells what the driver does not tell this user, or what cannot be known in this container.
-fn tell_of_limits(gpus: &[(u32, Scope)]) {
+pub(super) fn tell_of_limits(gpus: &[(u32, Scope)]) {
     // SAFETY: reads an id.
     let root = unsafe { libc::geteuid() } == 0;
     if gpus.iter().any(|(_, scope)| *scope == Scope::OwnUser) {
