@@ -201,9 +201,13 @@ def killed():
 
 
 def spent(process):
-    """Processor time of nvcap, ns."""
+    """Processor time of nvcap, ns, and its parts in user space and in the kernel (the driver's), s."""
     with open(f"/proc/{process.pid}/schedstat") as text:
-        return int(text.read().split()[0])
+        all_ns = int(text.read().split()[0])
+    with open(f"/proc/{process.pid}/stat") as text:
+        fields = text.read().rsplit(")", 1)[1].split()
+    tick = os.sysconf("SC_CLK_TCK")
+    return all_ns, int(fields[11]) / tick, int(fields[12]) / tick
 
 
 def often():
@@ -221,7 +225,7 @@ def often():
     rate = one["switches"] / one["seconds"]
     row(status == 0 and one["missing_records"] == 0, "often: nothing is lost", f"{rate:.0f} switches/s, {len(one['processes'])} processes, status {status} {said.strip()[-200:]}")
     adds_up("often", one)
-    row(None, "often: cost", f"{100 * (after - before) / 1e9 / (t1 - t0):.3f} % of a core at {rate:.0f} switches/s")
+    row(None, "often: cost", f"{100 * (after[0] - before[0]) / 1e9 / (t1 - t0):.3f} % of a core at {rate:.0f} switches/s (user {after[1] - before[1]:.2f} s, kernel {after[2] - before[2]:.2f} s of {t1 - t0:.1f})")
     process = share(SECONDS + 14)
     time.sleep(1)
     process.send_signal(signal.SIGSTOP)
