@@ -4,6 +4,7 @@
 #   share.sh [SECTION...]     sections, default all in this order:
 #     working    three programs, two of which always work: their working time, with the saving of their state, is nvcap's; the sum of all
 #     ends       one program that ends meanwhile, one that has a context and does nothing
+#     gone       two programs that end, and nobody after them
 #     alone      one program alone: the driver tells of no switch
 #     eight      eight programs, their speed with and without nvcap in PAIRS (default 10) pairs, and nvcap's processor time
 #     killed_program   one of three programs is killed
@@ -15,7 +16,7 @@
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- working ends killed_program alone eight often killed
+[ $# -gt 0 ] || set -- working ends killed_program gone alone eight often killed
 if ! nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/work" "$HERE/share/work.cu" 2>"$WORK/nvcc.log"; then
     row "NOT RUN" share "nvcc does not build work.cu: $(tail -n 1 "$WORK/nvcc.log")"
     exit 2

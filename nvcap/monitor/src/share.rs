@@ -57,6 +57,10 @@ impl Period {
         }
     }
 
+    fn ended(&mut self, pid: u32, by: u64) {
+        self.residence.ended(pid, by);
+    }
+
     /// Begins anew at a GPU time; who has the engines stays known.
     fn restart(&mut self, now: u64) {
         (self.began, self.missing, self.strange) = (now, 0, 0);
@@ -167,6 +171,14 @@ pub struct Share {
     host: Option<Host>,
     /// Processes that have had a GPU: who each is, where that could be found.
     known: BTreeMap<u32, Option<Identity>>,
+    /// Processes that have an engine, and had ended at the last reading.
+    ending: BTreeSet<u32>,
+}
+
+/// A process is there and no zombie, as far as this user may know.
+fn is_there(pid: u32) -> bool {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+    !program.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 impl Share {
@@ -192,6 +204,7 @@ impl Share {
             gpus,
             host: has_host_pids().then(|| Host::new(host_root)),
             known: BTreeMap::new(),
+            ending: BTreeSet::new(),
         };
         Ok((share, refusals))
     }
@@ -241,6 +254,30 @@ impl Share {
             let look = |host: &mut Host| host.identity(pid, &Uses::default()).ok();
             let who = self.known.entry(pid);
             who.or_insert_with(|| host.and_then(look));
+        }
+        self.look_for_ends()
+    }
+
+    /// Takes what a process had that has ended: the driver may not tell of that. Its files were closed by the last reading at the latest, so
+    /// this one has taken all its records.
+    fn look_for_ends(&mut self) -> Result<(), Error> {
+        if self.host.is_none() {
+            return Ok(());
+        }
+        let before = std::mem::take(&mut self.ending);
+        for (number, gpu) in &mut self.gpus {
+            let holding: Vec<u32> = gpu.part.residence.holding().collect();
+            for pid in holding.into_iter().filter(|pid| !is_there(*pid)) {
+                if !before.contains(&pid) {
+                    self.ending.insert(pid);
+                    continue;
+                }
+                let now = self.source.time(*number)?;
+                gpu.part.ended(pid, now);
+                if let Some(whole) = &mut gpu.whole {
+                    whole.ended(pid, now);
+                }
+            }
         }
         Ok(())
     }

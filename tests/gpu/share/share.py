@@ -258,4 +258,19 @@ def killed_program():
     row(status == 0, "one is killed", f"{' '.join(told)}, killed {three[2].pid}")
 
 
-{"often": often, "killed_program": killed_program, "working": working, "ends": ends, "alone": alone, "eight": eight, "killed": killed}[SECTION]()
+def gone():
+    """Two programs end, and nobody else has the GPU: its last holder must not have it for ever."""
+    two = [start("gone1", 1000, 0, SECONDS / 2), start("gone2", 1000, 0, SECONDS / 2)]
+    ready(two)
+    process = share(SECONDS + 2, "--interval", "0.5")
+    for program in two:
+        program.wait(60)
+    objects, said, status = measured(process)
+    last = [o for o in objects if not o["whole"]][-2]
+    whole = [o for o in objects if o["whole"]][-1]
+    row(last["nobody_seconds"] > 0.99 * last["seconds"], "gone: the end", " ".join(
+        f"{sum(p['share'] for p in o['processes']):.2f}/{o['nobody_seconds']:.2f}" for o in objects) + f" (shares/s nobody, by interval), incomplete {whole['incomplete_slices']}")
+    adds_up("gone", whole)
+
+
+{"gone": gone, "often": often, "killed_program": killed_program, "working": working, "ends": ends, "alone": alone, "eight": eight, "killed": killed}[SECTION]()

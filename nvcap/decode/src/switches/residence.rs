@@ -145,6 +145,21 @@ impl Engine {
         to.sums
     }
 
+    /// The process has ended by a time: its contexts are gone.
+    fn ended(&mut self, pid: u32, by: u64) {
+        let State::Held(who @ (Who::Process(held), _)) = self.state else {
+            return;
+        };
+        if held != pid {
+            return;
+        }
+        let passed = by.saturating_sub(self.at);
+        self.at = self.at.max(by);
+        self.sums.ns += passed;
+        self.hold(who, passed);
+        self.state = State::Free;
+    }
+
     /// Begins new sums at a time; who has the engine stays known.
     fn restart(&mut self, now: u64) {
         let instance = self.sums.instance;
@@ -188,6 +203,24 @@ impl Residence {
     pub fn lost(&mut self) {
         for engine in self.engines.values_mut() {
             engine.state = State::Unknown;
+        }
+    }
+
+    /// The processes that have an engine after the last record.
+    pub fn holding(&self) -> impl Iterator<Item = u32> {
+        self.engines
+            .values()
+            .filter_map(|engine| match engine.state {
+                State::Held((Who::Process(pid), _)) => Some(pid),
+                _ => None,
+            })
+    }
+
+    /// A process has ended by a GPU time, and all records until then were taken: the driver tells of no end of a context whose channel is
+    /// gone when it looks. Nobody has from then on what the process had.
+    pub fn ended(&mut self, pid: u32, by: u64) {
+        for engine in self.engines.values_mut() {
+            engine.ended(pid, by);
         }
     }
 
@@ -315,6 +348,22 @@ mod tests {
         adds_up(sums);
         assert_eq!(held(sums, 1).resident_ns, 1_000);
         assert_eq!(sums.incomplete, 0);
+    }
+
+    #[test]
+    fn nobody_has_what_a_process_had_that_has_ended() {
+        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
+        residence.ended(2, 3_000);
+        assert_eq!(residence.holding().collect::<Vec<_>>(), [1]);
+        residence.ended(1, 3_000);
+        assert_eq!(residence.holding().count(), 0);
+        let sums = &residence.sums(9_000)[0];
+        adds_up(sums);
+        assert_eq!((held(sums, 1).resident_ns, sums.nobody_ns), (2_000, 6_000));
+        residence.take(&switch(Tag::BEGIN, 2, 9_000 + LONGEST_SWITCH_NS));
+        let sums = &residence.sums(9_000 + LONGEST_SWITCH_NS)[0];
+        adds_up(sums);
+        assert_eq!((sums.switches, sums.incomplete), (0, 0));
     }
 
     #[test]
