@@ -10,5 +10,6 @@ pub mod gpu_time;
 pub mod hang;
 pub mod ledger;
 pub mod record;
+pub mod switches;
 mod tables;
 pub mod wire;

@@ -9,4 +9,5 @@ mod faults;
 pub mod how;
 pub mod observe;
 pub mod run;
+pub mod switches;
 pub mod trap;

@@ -7,5 +7,6 @@ pub mod counts;
 pub mod dump;
 #[cfg(feature = "serve")]
 pub mod serve;
+pub mod share;
 pub mod top;
 pub mod watch;

@@ -19,6 +19,7 @@ pub mod in_step;
 pub mod memory;
 pub mod procfs;
 pub mod rights;
+pub mod rm;
 pub mod signals;
 pub mod stacks;
 pub mod user;

@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::bail;
 
 use super::{overwrite, target};
-use nvcap_lab::bench::{self, rm::Kernel};
+use nvcap_lab::bench;
 use nvcap_process::host::uses;
 use nvcap_process::procfs;
+use nvcap_process::rm::Kernel;
 use nvcap_show::output::{message::tell, writer::Output};
 
 pub(super) const EXAMPLES: &str = "\

@@ -23,6 +23,7 @@ Examples:
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap counts -a                     submissions of all processes, exactly and for nothing
+  sudo nvcap share                         who had the GPU: slices and switches of each process
   sudo nvcap top                           the same on a screen, as htop shows processes
   sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap bench                              what the GPU does without CUDA: latency, bandwidth
@@ -98,6 +99,7 @@ const JOBS: &[Job] = &[
         commands: &[
             "top",
             "counts",
+            "share",
             #[cfg(feature = "serve")]
             "serve",
         ],

@@ -37,6 +37,7 @@ mod said;
 mod schema;
 #[cfg(feature = "serve")]
 mod serve;
+mod share;
 mod stacks;
 mod stats;
 mod study;
@@ -121,6 +122,8 @@ enum Command {
     Watch(watch::Args),
     /// Count submissions exactly: done, pending, the oldest's age; of all GPU processes at next to no cost
     Counts(counts::Args),
+    /// Show who had the GPU: time slices and context switches of each process, from the driver's own record
+    Share(share::Args),
     /// Measure the GPU without CUDA: copies by each engine, inline data, semaphores, doorbells, an empty kernel
     Bench(bench::Args),
     /// Study CUDA's copies and graphs: what it submits for them, and what of the time is the GPU's
@@ -165,6 +168,7 @@ impl Cli {
             Some(Command::Diff(args)) => args.refusal(),
             Some(Command::Dump(args)) => args.refusal(),
             Some(Command::Counts(args)) => args.refusal(),
+            Some(Command::Share(args)) => args.refusal(),
             Some(Command::Code(args)) => args.refusal(),
             Some(Command::Bench(args)) => args.refusal(),
             Some(Command::Study(args)) => args.refusal(),
@@ -285,6 +289,7 @@ impl Cli {
             Some(Command::Bench(args)) => bench::run(&args),
             Some(Command::Study(args)) => study::run(&args),
             Some(Command::Counts(args)) => counts::run(&args),
+            Some(Command::Share(args)) => share::run(&args),
             Some(Command::Top(args)) => top::run(&args),
             #[cfg(feature = "serve")]
             Some(Command::Serve(args)) => serve::run(&args),

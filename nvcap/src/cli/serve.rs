@@ -15,7 +15,7 @@ use nvcap_monitor::counts::host::{Host, HostOptions};
 use nvcap_monitor::counts::pace::rest;
 use nvcap_monitor::counts::patient::{PATIENCE, Readers};
 use nvcap_monitor::counts::system::Machine;
-use nvcap_monitor::counts::view::{Key, View};
+use nvcap_monitor::counts::view::{Key, Shares, View};
 use nvcap_monitor::dump::{DumpOptions, Refused, xids::Xids};
 use nvcap_monitor::serve::http::{self, Answers, NoDump, Rights, Token};
 use nvcap_monitor::serve::last_alive::LastAlive;
@@ -42,6 +42,7 @@ mod faults;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod refusals;
+mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -113,6 +114,10 @@ pub(super) struct Args {
     #[arg(long)]
     faults: bool,
 
+    /// Add who had the GPUs, by the driver's own record of context switches (nvcap share): of all processes, whatever is filtered
+    #[arg(long)]
+    shares: bool,
+
     /// Filters of the processes.
     #[command(flatten)]
     filters: super::process_filter::HostFilters,
@@ -145,6 +150,8 @@ struct Live {
     constants: Constants,
     /// None where the kernel log cannot be read.
     errors: Option<Mutex<Errors>>,
+    /// Who had the GPUs; none where that is not asked, or refused.
+    shares: Mutex<Option<Shares>>,
     /// Time at which the next reading is due, ns; 0 before the first one.
     due: AtomicU64,
 }
@@ -157,7 +164,8 @@ const MOST_ERRORS: usize = 200;
 impl Live {
     /// The newest counts, and the counts of Xids: all that metrics are made of.
     fn reading(&self) -> (View, Option<Errors>) {
-        let view = locked(&self.host).view();
+        let mut view = locked(&self.host).view();
+        view.shares.clone_from(&locked(&self.shares));
         let errors = self.errors.as_ref().map(|errors| locked(errors).clone());
         (view, errors)
     }
@@ -487,8 +495,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         host: Mutex::new(host),
         constants: constants(&args.host_root),
         errors: (xids.is_some() || args.faults).then(Mutex::default),
+        shares: Mutex::default(),
         due: AtomicU64::new(0),
     });
+    if args.shares {
+        shares::begin(Arc::clone(&live), &args.host_root, args.by_process)
+            .map_err(|e| nvcap_process::error::no_thread(&e))?;
+    }
     if args.faults {
         let counting = Arc::clone(&live);
         faults::begin(args.whom(), move |finding| counting.count_error_of(finding))

@@ -221,7 +221,7 @@ fn run_graph(args: &Graph) -> anyhow::Result<ExitCode> {
 fn run_sharing(args: &Sharing) -> anyhow::Result<ExitCode> {
     let work = begin(&args.shared, What::Sharing, 1, args.streams.clone())?;
     let driver = target::running_driver();
-    let engines = bench::copy_engines(Rc::new(bench::rm::Kernel), driver, args.shared.gpu);
+    let engines = bench::copy_engines(Rc::new(nvcap_process::rm::Kernel), driver, args.shared.gpu);
     let engines = engines.map_err(|e| e.to_string());
     tell("CUDA, undisturbed");
     let untraced = work.alone::<sharing::told::Told>()?;
@@ -286,7 +286,7 @@ fn measure(shared: &Shared, sizes: Vec<u64>) -> anyhow::Result<Measured> {
         keep: false,
     };
     Ok(bench::measure(
-        Rc::new(bench::rm::Kernel),
+        Rc::new(nvcap_process::rm::Kernel),
         &options,
         &|what| log::info!("bench: {what}"),
     )?)

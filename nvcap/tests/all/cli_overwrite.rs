@@ -66,6 +66,7 @@ fn a_file_that_is_there_stays() {
         &["maps", "-p", "4194305", "-o", &file],
         &["code", "add", &capture, "-o", &file],
         &["counts", "-p", "4194305", "-o", &file],
+        &["share", "-o", &file],
         &["bench", "-o", &file],
         &["bench", "--plots", &file],
         &["bench", "--submissions", &file],

@@ -1185,3 +1185,23 @@ fn lines_fit_the_terminal_that_they_go_to() {
     let verdict = on_a_terminal(40, &["decode", &orc, "-q"]);
     assert!(verdict.trim_end().ends_with("nothing missing"), "{verdict}");
 }
+
+/// Without a driver, as on a GPU machine, a GPU that is not there is an error that says what to do.
+#[test]
+fn shares_of_a_gpu_that_is_not_there() {
+    let out = nvcap(&["share", "--gpu", "99", "--duration", "1"]);
+    let said = text(&out.stderr);
+    assert_eq!(
+        (out.status.code(), out.stdout.len()),
+        (Some(1), 0),
+        "{said}"
+    );
+    let ways = [
+        "driver is not loaded, or this container",
+        "as a user who may use the GPU",
+        "there is no GPU 99",
+    ];
+    assert!(ways.iter().any(|way| said.contains(way)), "{said}");
+    let out = nvcap(&["share", "-a", "-p", "1"]);
+    assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
+}

@@ -149,6 +149,13 @@ pub fn all() -> anyhow::Result<Vec<Format>> {
             256 * MIB,
             kernel::check_ring_records,
         ),
+        format(
+            "switches",
+            read(of("switches")?)?,
+            false,
+            8 * MIB,
+            kernel::check_switches,
+        ),
     ])
 }
 

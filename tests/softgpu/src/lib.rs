@@ -28,6 +28,7 @@ mod say;
 mod step;
 pub mod store;
 pub mod stream;
+pub mod switches;
 pub mod timed;
 pub mod truth;
 mod waits;

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 use nvcap_decode::driver::{Layout, Version, layout};
 use nvcap_decode::wire::entry;
-use nvcap_lab::bench::rm::{Access, Mapping, Os};
+use nvcap_process::rm::{Access, Mapping, Os};
 
 use crate::engine::{Engine, Memory, map};
 
@@ -210,8 +210,7 @@ fn channel_parameters(version: Option<Version>) -> &'static str {
 impl State {
     /// A structure as the driver's release has it.
     fn fields(&self, name: &'static str) -> io::Result<Fields> {
-        let layout = layout(name, self.version, None);
-        Ok(Fields(layout.ok_or(io::ErrorKind::Unsupported)?))
+        Fields::of(name, self.version)
     }
 
     /// The argument of an ioctl, which must have the release's size.
@@ -370,9 +369,20 @@ impl State {
 
 /// The fields of a structure, by name.
 #[derive(Clone, Copy)]
-struct Fields(Layout);
+pub(crate) struct Fields(Layout);
 
 impl Fields {
+    /// The structure as a release has it, as the newest has it without one.
+    pub(crate) fn of(name: &'static str, version: Option<Version>) -> io::Result<Self> {
+        let layout = layout(name, version, None);
+        Ok(Self(layout.ok_or(io::ErrorKind::Unsupported)?))
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(self) -> usize {
+        self.0.size()
+    }
+
     fn range(self, field: &'static str) -> io::Result<std::ops::Range<usize>> {
         let field = self.0.field(field).ok_or(io::ErrorKind::InvalidInput)?;
         // Of an array, the first element.
@@ -384,13 +394,13 @@ impl Fields {
         Ok(field.offset..field.offset + size)
     }
 
-    fn get(self, bytes: &[u8], field: &'static str) -> io::Result<u64> {
+    pub(crate) fn get(self, bytes: &[u8], field: &'static str) -> io::Result<u64> {
         let bytes = bytes.get(self.range(field)?);
         let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?.iter().rev();
         Ok(bytes.fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    fn set(self, bytes: &mut [u8], field: &'static str, value: u64) -> io::Result<()> {
+    pub(crate) fn set(self, bytes: &mut [u8], field: &'static str, value: u64) -> io::Result<()> {
         let bytes = bytes.get_mut(self.range(field)?);
         let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
         let len = bytes.len().min(8);
@@ -399,7 +409,7 @@ impl Fields {
     }
 
     /// A field of a structure that the client's argument points to.
-    fn get_at(self, pointer: u64, field: &'static str) -> io::Result<u64> {
+    pub(crate) fn get_at(self, pointer: u64, field: &'static str) -> io::Result<u64> {
         if pointer == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }

@@ -1,25 +1,27 @@
 //! `nvcap bench`: what the GPU does without CUDA. Opens the driver itself, forms its own pushbuffers and measures with the
 //! GPU's own time stamps.
 //!
-//! [`rm`] calls the driver; a `gpu` has memory and channels; `push` forms submissions; [`measure`](mod@measure) has what is measured; [`report`]
+//! [`nvcap_process::rm`] calls the driver; a `gpu` has memory and channels; `push` forms submissions; [`measure`](mod@measure) has what is measured; [`report`]
 //! makes tables of it, [`plot`] drawings.
 //!
 //! Whatever ends the program, the driver frees all that it had: it frees what a client has when the client's file is closed.
 
+mod error;
 pub(crate) mod gpu;
 pub mod measure;
 pub mod plot;
 pub(crate) mod push;
 pub mod report;
-pub mod rm;
 
 use std::{rc::Rc, time::Duration};
 
 use gpu::{Channel, Gpu, Kept, Memory, Place, Submission, engine};
 use measure::{Buffers, Latency, Series};
-use rm::{Error, Os, gpu_file};
 
 use nvcap_decode::driver::Version;
+use nvcap_process::rm::{Os, gpu_file};
+
+pub use error::Error;
 
 /// Bytes of the GPU's memory that the processor accesses.
 const ACCESSED: u64 = 0x1_0000;

@@ -1,6 +1,6 @@
 //! One submission: what it asks of its channel, as method writes by the names of the class's header.
 
-use super::{gpu::Channel, rm::Error};
+use super::{error::Error, gpu::Channel};
 use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::wire::GpuVa;
 

@@ -62,7 +62,7 @@ pub struct Machine {
 }
 
 /// Returns the owner of a process.
-fn owner(who: &Identity) -> Owner {
+pub(crate) fn owner(who: &Identity) -> Owner {
     let word = |text: Option<&String>| text.cloned().unwrap_or_default();
     let pod = who.pod.as_ref();
     let container = who.container.as_ref();

@@ -178,6 +178,28 @@ pub struct ProcessView {
     pub has_series: bool,
 }
 
+/// Times of contexts on the GPUs, as the driver records them; they only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shares {
+    /// Time for which contexts were resident, by whose they are, ns.
+    pub resident_ns: BTreeMap<Key, u64>,
+    /// Times that are nobody's, by GPU and MIG instance.
+    pub engines: BTreeMap<Key, EngineShares>,
+}
+
+/// Times of a GPU, or of a MIG instance, that are nobody's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineShares {
+    /// Number of switches.
+    pub switches: u64,
+    /// Time in them, ns.
+    pub switch_ns: u64,
+    /// Time of which it is not known who had the GPU, ns.
+    pub unknown_ns: u64,
+    /// Records that the driver has lost.
+    pub missing: u64,
+}
+
 /// The counts of all processes at one reading.
 #[derive(Clone, Debug, Default)]
 pub struct View {
@@ -207,6 +229,8 @@ pub struct View {
     pub left: BTreeMap<Key, u64>,
     /// Time in which submissions may have passed unseen, by reason, ns.
     pub blind_ns: BTreeMap<&'static str, u64>,
+    /// Who had the GPUs, where that is asked of the driver.
+    pub shares: Option<Shares>,
     /// CPU time of nvcap, ns.
     pub cpu_ns: u64,
     /// Number of refused processes whose memory did not answer in time: nobody waits for it any more.

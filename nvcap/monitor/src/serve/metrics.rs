@@ -9,6 +9,7 @@ mod labels;
 mod lost;
 mod own;
 mod sampled;
+mod shares;
 
 pub use self::labels::{Constants, GpuName};
 use self::labels::{NS, Of};
@@ -57,6 +58,7 @@ pub(super) fn write(
         channel_errors(text, errors, constants);
     }
     sampled::metrics(text, view, constants);
+    shares::metrics(text, view, constants);
     own::metrics(text, view, constants);
 }
 

@@ -1,6 +1,8 @@
-//! Formats that the kernel and nvcap's programs in it hand over: type information, mappings, records of the ring buffer.
+//! Formats that the kernel, nvcap's programs in it and the driver hand over: type information, mappings, records of the ring buffer and of
+//! context switches.
 
 use nvcap_decode::record::MOST_BYTES;
+use nvcap_decode::switches::{RECORD_LEN, Residence, Sequence, Switch};
 use nvcap_decode::wire::entry;
 use nvcap_live::trap::{
     assemble::{Assembler, Raw, parse},
@@ -101,6 +103,29 @@ pub(super) fn check_ring_records(_: &Seeds, mutant: &Mutant) -> Result<(), Strin
             all += had;
         }
         holds(all <= MOST_BYTES, || format!("a submission of {all} B"))?;
+    }
+    Ok(())
+}
+
+/// The driver's records of context switches: all times of an engine add up, and what was read is formed again.
+pub(super) fn check_switches(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
+    let (mut residence, mut sequence) = (Residence::new(0), Sequence::default());
+    let mut last = 0;
+    for switch in mutant.bytes.chunks(RECORD_LEN).filter_map(Switch::read) {
+        if sequence.missing(switch.sequence, 0) > 0x8000 {
+            residence.lost();
+        }
+        residence.take(&switch);
+        last = last.max(switch.time_ns);
+        let formed = Switch::read(&switch.bytes());
+        holds(formed.is_some_and(|s| s.who() == switch.who()), || {
+            format!("{switch:?} is formed as {formed:?}")
+        })?;
+    }
+    for engine in residence.sums(last) {
+        let held: u64 = engine.holders.values().map(|h| h.resident_ns).sum();
+        let all = held + engine.switch_ns + engine.nobody_ns + engine.unknown_ns;
+        holds(all == engine.ns, || format!("{all} ns of {engine:?}"))?;
     }
     Ok(())
 }

@@ -10,10 +10,11 @@ use super::{
     Gpu, Memory, Place, engine,
     kept::{Kept, Submission},
 };
-use crate::bench::rm::{Error, Mapping};
+use crate::bench::error::Error;
 use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::driver::layouts;
 use nvcap_decode::wire::{GpuVa, entry};
+use nvcap_process::rm::Mapping;
 
 /// KEPLER_CHANNEL_GROUP_A.
 const CLASS_GROUP: u32 = 0xa06c;

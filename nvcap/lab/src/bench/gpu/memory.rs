@@ -2,8 +2,9 @@
 //! process too.
 
 use super::Gpu;
-use crate::bench::rm::{Access, Error, Mapping, Object};
+use crate::bench::error::Error;
 use nvcap_decode::wire::GpuVa;
+use nvcap_process::rm::{Access, Mapping, Object};
 
 /// Location of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,29 +7,27 @@ mod channel;
 mod kept;
 mod memory;
 
-use std::{os::fd::OwnedFd, rc::Rc};
+use std::rc::Rc;
 
 pub(crate) use channel::{Channel, PUSHBUFFER_LEN};
 pub(crate) use kept::Kept;
 pub(crate) use kept::Submission;
 pub(crate) use memory::{Memory, Place};
 
-use super::rm::{Access, Client, Error, Mapping, Object, Os};
+use super::error::Error;
 use nvcap_decode::driver::Version;
+use nvcap_process::rm::{self, Access, Client, Device, Mapping, Object, Os};
 
-/// Classes of RM objects (cl0080.h, cl2080.h, cl90f1.h, cl0070.h).
+/// Classes of RM objects (cl90f1.h, cl0070.h).
 mod class {
-    pub(super) const DEVICE: u32 = 0x80;
-    pub(super) const SUBDEVICE: u32 = 0x2080;
     pub(super) const VASPACE: u32 = 0x90f1;
     pub(super) const MEMORY_VIRTUAL: u32 = 0x70;
     /// HOPPER_USERMODE_A: from here on doorbells may lie in BAR1.
     pub(super) const HOPPER_USERMODE: u32 = 0xc661;
 }
 
-/// Control commands (ctrl0000gpu.h, ctrl0080gpu.h, ctrl2080gpu.h, ctrl2080ce.h).
+/// Control commands (ctrl0080gpu.h, ctrl2080gpu.h, ctrl2080ce.h).
 mod command {
-    pub(super) const GET_ID_INFO_V2: u32 = 0x205;
     pub(super) const GET_CLASSLIST_V2: u32 = 0x0080_0292;
     pub(super) const GET_ENGINES_V2: u32 = 0x2080_0170;
     pub(super) const GET_CE_PCE_MASK: u32 = 0x2080_2a02;
@@ -96,8 +94,8 @@ pub(crate) struct Gpu {
     doorbells: Rc<Mapping>,
     /// List of submissions, if they are kept.
     kept: Option<Kept>,
-    /// Open as long as the GPU is used: the driver keeps it initialised.
-    _file: OwnedFd,
+    /// Open as long as the GPU is used.
+    _opened: Device,
 }
 
 impl Gpu {
@@ -111,34 +109,16 @@ impl Gpu {
         let cards = client.cards()?;
         let Some(card) = cards.iter().find(|card| card.minor == minor) else {
             let there = cards.iter().map(|card| card.minor).collect();
-            return Err(Error::NoGpu { minor, there });
+            return Err(rm::Error::NoGpu { minor, there }.into());
         };
-        let file = client.open_gpu(minor)?;
-        let fields = [("gpuId", card.id.into())];
-        let mut info = client.structure("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS", &fields)?;
-        client.control(
-            "ask for the GPU",
-            client.root(),
-            command::GET_ID_INFO_V2,
-            &mut info,
-        )?;
-
         /// NV_DEVICE_ALLOCATION_VAMODE_MULTIPLE_VASPACES.
         const MULTIPLE: u64 = 2;
-        let mut device = client.structure(
-            "NV0080_ALLOC_PARAMETERS",
-            &[
-                ("deviceId", info.get("deviceInstance")?),
-                ("hClientShare", client.root().field()),
-                ("vaMode", MULTIPLE),
-            ],
-        )?;
-        let what = "open the device";
-        let device = client.alloc(what, client.root(), class::DEVICE, Some(&mut device))?;
-        let fields = [("subDeviceId", info.get("subDeviceInstance")?)];
-        let mut subdevice = client.structure("NV2080_ALLOC_PARAMETERS", &fields)?;
-        let what = "open the subdevice";
-        let subdevice = client.alloc(what, device, class::SUBDEVICE, Some(&mut subdevice))?;
+        let fields = [
+            ("hClientShare", client.root().field()),
+            ("vaMode", MULTIPLE),
+        ];
+        let opened = Device::open(&client, *card, &fields)?;
+        let (device, subdevice) = (opened.device, opened.subdevice);
 
         let mut vaspace = client.structure("NV_VASPACE_ALLOCATION_PARAMETERS", &[])?;
         let what = "get an address space";
@@ -194,7 +174,7 @@ impl Gpu {
             engines,
             doorbells: Rc::new(doorbells),
             kept: None,
-            _file: file,
+            _opened: opened,
         })
     }
 
@@ -231,7 +211,7 @@ impl Gpu {
 
 /// The numbers of a list in a structure, as many as the structure says.
 fn numbers(
-    list: &super::rm::Structure,
+    list: &rm::Structure,
     count: &'static str,
     field: &'static str,
 ) -> Result<Vec<u32>, Error> {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::{END, Point, START, Series, Times, Way, repeat};
 use crate::bench::{
+    error::Error,
     gpu::{Channel, Memory, engine},
     push::{Segment, Waits},
-    rm::Error,
 };
 
 /// The memory that is copied from and to.

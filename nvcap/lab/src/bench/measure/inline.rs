@@ -2,9 +2,9 @@
 
 use super::{END, Point, START, Series, Times, Way, copies::runs, repeat};
 use crate::bench::{
+    error::Error,
     gpu::{Channel, Memory, PUSHBUFFER_LEN},
     push::{Segment, Waits},
-    rm::Error,
 };
 
 /// The most inline data that is measured: what fits into one submission with its headers.

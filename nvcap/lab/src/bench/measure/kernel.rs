@@ -2,9 +2,9 @@
 
 use super::{END, Latency, START, latencies::RUNS, repeat};
 use crate::bench::{
+    error::Error,
     gpu::{Channel, Memory},
     push::{Segment, Waits},
-    rm::Error,
 };
 use nvcap_decode::decode::{encode::Qmd, qmd};
 use nvcap_decode::wire::GpuVa;

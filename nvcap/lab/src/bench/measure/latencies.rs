@@ -7,9 +7,9 @@ use std::{
 
 use super::{END, GATE, Latency, START, repeat};
 use crate::bench::{
+    error::Error,
     gpu::{Channel, Memory},
     push::{Segment, Waits},
-    rm::Error,
 };
 
 /// Runs of a pass.

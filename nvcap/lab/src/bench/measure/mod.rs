@@ -11,7 +11,7 @@ pub(crate) use inline::{bind as bind_compute, inline};
 pub(crate) use kernel::kernel;
 pub(crate) use latencies::{accesses, latencies};
 
-use super::rm::Error;
+use super::error::Error;
 
 /// The semaphores of a submission: its start, its end, and one that the processor releases.
 const START: usize = 0;

@@ -1,16 +1,18 @@
 //! A client of the driver's resource manager (RM): objects are allocated, asked and mapped by ioctls of /dev/nvidiactl.
 //!
 //! Numbers are those of the public headers (nvos.h, nv-ioctl-numbers.h, cl*.h, ctrl*.h); structures come from the tables
-//! of facts/rm by the driver's release, so that one program speaks to all of them. Knows nothing of pushbuffers.
+//! of facts/rm by the driver's release, so that one program speaks to all of them. Knows nothing of pushbuffers. Used by
+//! `nvcap bench`, which drives the GPU, and by `nvcap share`, which reads the driver's record of context switches.
 
 mod client;
+mod device;
 mod os;
 mod structure;
 
-pub(crate) use client::{Client, Object, gpu_file};
-pub use os::Kernel;
-pub use os::{Access, Mapping, Os};
-pub(crate) use structure::Structure;
+pub use client::{Card, Client, Object, gpu_file};
+pub use device::Device;
+pub use os::{Access, Kernel, Mapping, Os};
+pub use structure::Structure;
 
 use std::io;
 
@@ -61,41 +63,6 @@ pub enum Error {
         minor: u32,
         /// Minor numbers of the GPUs that there are.
         there: Vec<u32>,
-    },
-    /// The GPU has no class of an engine that is needed.
-    #[error(
-        "this GPU lacks channels with doorbells, compute or copy engines: Volta or newer is needed"
-    )]
-    Classes,
-    /// A submission is longer than a pushbuffer.
-    #[error("a submission of {0} bytes is longer than the pushbuffer")]
-    TooLong(u64),
-    /// A class's table lacks a method.
-    #[error(transparent)]
-    Unnamed(#[from] nvcap_decode::decode::encode::Unnamed),
-    /// Nothing was measured.
-    #[error("nothing was measured")]
-    Nothing,
-    /// The GPU's clock went back.
-    #[error("the GPU's time stamps go back from {0} to {1}")]
-    Clock(u64, u64),
-    /// No kernel can be formed for a class.
-    #[error(
-        "nvcap forms no kernel for class {0:x}: it does for cbc0 (Hopper), cdc0 and cec0 (Blackwell)"
-    )]
-    NoKernel(u32),
-    /// The GPU did not finish a submission.
-    #[error(
-        "the GPU did not finish a submission in 10 s (engine {engine:#x}, GP_GET {get}, GP_PUT {put}); `dmesg | grep Xid` tells \
-         of faults"
-    )]
-    Hang {
-        /// NV2080_ENGINE_TYPE.
-        engine: u32,
-        /// The next entry that it takes.
-        get: u32,
-        /// The next entry that is written.
-        put: u32,
     },
 }
 

@@ -15,6 +15,8 @@ pub enum Access {
     ReadWrite,
     /// Doorbells, which cannot be read.
     WriteOnly,
+    /// Memory that the driver alone writes.
+    ReadOnly,
 }
 
 /// System calls as the driver's device files answer them.
@@ -63,6 +65,7 @@ impl Os for Kernel {
         let protection = match access {
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
             Access::WriteOnly => libc::PROT_WRITE,
+            Access::ReadOnly => libc::PROT_READ,
         };
         // SAFETY: the kernel chooses the address; nothing of this process is replaced.
         let start = unsafe {
@@ -104,20 +107,20 @@ impl Mapping {
     ///
     /// # Panics
     /// When the word does not lie in the mapping, or not at a multiple of 4: a fault of the caller's.
-    pub(crate) fn word(&self, offset: usize) -> *mut u32 {
+    pub fn word(&self, offset: usize) -> *mut u32 {
         assert!(offset.is_multiple_of(4) && offset < self.len && self.len - offset >= 4);
         // SAFETY: the offset lies in the mapping, as was just asserted.
         unsafe { self.start.add(offset) }.cast()
     }
 
     /// The 32-bit word at `offset`.
-    pub(crate) fn read(&self, offset: usize) -> u32 {
+    pub fn read(&self, offset: usize) -> u32 {
         // SAFETY: `word` gives an aligned address in the mapping.
         unsafe { self.word(offset).read_volatile() }
     }
 
     /// The 64-bit word at `offset`, in one load where it is aligned.
-    pub(crate) fn read_long(&self, offset: usize) -> u64 {
+    pub fn read_long(&self, offset: usize) -> u64 {
         assert!(offset.is_multiple_of(8));
         self.word(offset + 4);
         // SAFETY: both halves lie in the mapping, and its start is that of a page.
@@ -125,13 +128,13 @@ impl Mapping {
     }
 
     /// Stores a 32-bit word at `offset`.
-    pub(crate) fn write(&self, offset: usize, value: u32) {
+    pub fn write(&self, offset: usize, value: u32) {
         // SAFETY: as in `read`.
         unsafe { self.word(offset).write_volatile(value) }
     }
 
     /// Stores a 64-bit word at `offset`, which is a multiple of 8.
-    pub(crate) fn write_long(&self, offset: usize, value: u64) {
+    pub fn write_long(&self, offset: usize, value: u64) {
         assert!(offset.is_multiple_of(8));
         self.word(offset + 4);
         // SAFETY: as in `read_long`.
@@ -139,7 +142,7 @@ impl Mapping {
     }
 
     /// Stores bytes from `offset` on, as fast as the processor can: in no certain order.
-    pub(crate) fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
         assert!(offset <= self.len && bytes.len() <= self.len - offset);
         // SAFETY: within the mapping, which nothing else in this process refers to; the bytes lie elsewhere.
         unsafe {
@@ -149,7 +152,7 @@ impl Mapping {
     }
 
     /// Stores words from `offset` on.
-    pub(crate) fn write_words(&self, offset: usize, words: &[u32]) {
+    pub fn write_words(&self, offset: usize, words: &[u32]) {
         for (i, word) in words.iter().enumerate() {
             self.write(offset + 4 * i, *word);
         }

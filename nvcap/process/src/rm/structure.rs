@@ -6,7 +6,7 @@ use super::Error;
 
 /// The bytes of a structure, reached by the names of its fields.
 #[derive(Clone, Debug)]
-pub(crate) struct Structure {
+pub struct Structure {
     layout: Layout,
     /// The structure, and [`SLACK`] behind it.
     bytes: Vec<u8>,
@@ -17,7 +17,7 @@ const SLACK: usize = 4096;
 
 impl Structure {
     /// The structure `name` with these fields set and all others zero; of an array, its first element is set.
-    pub(crate) fn of(
+    pub fn of(
         name: &'static str,
         version: Option<Version>,
         fields: &[(&'static str, u64)],
@@ -34,7 +34,7 @@ impl Structure {
     }
 
     /// Sets element `i` of a field, or the field itself where it is no array.
-    pub(crate) fn set(&mut self, field: &'static str, i: usize, value: u64) -> Result<(), Error> {
+    pub fn set(&mut self, field: &'static str, i: usize, value: u64) -> Result<(), Error> {
         let at = self.place(field, i)?;
         for (byte, value) in self.bytes[at].iter_mut().zip(value.to_le_bytes()) {
             *byte = value;
@@ -43,19 +43,19 @@ impl Structure {
     }
 
     /// Element `i` of a field.
-    pub(crate) fn element(&self, field: &'static str, i: usize) -> Result<u64, Error> {
+    pub fn element(&self, field: &'static str, i: usize) -> Result<u64, Error> {
         let at = self.place(field, i)?;
         let bytes = self.bytes[at].iter().rev();
         Ok(bytes.fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
     /// A field that is no array.
-    pub(crate) fn get(&self, field: &'static str) -> Result<u64, Error> {
+    pub fn get(&self, field: &'static str) -> Result<u64, Error> {
         self.element(field, 0)
     }
 
     /// Returns the number of elements that a field has.
-    pub(crate) fn count(&self, field: &'static str) -> Result<usize, Error> {
+    pub fn count(&self, field: &'static str) -> Result<usize, Error> {
         let field = self.layout.field(field).ok_or(self.unknown(field))?;
         Ok(elements(field.kind))
     }
@@ -80,7 +80,7 @@ impl Structure {
     }
 
     /// The structure as the driver takes it.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         let size = self.layout.size();
         &mut self.bytes[..size]
     }

@@ -32,28 +32,28 @@ const CONTROL_FILE: &str = "/dev/nvidiactl";
 
 /// A handle of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Object(pub(crate) u32);
+pub struct Object(pub u32);
 
 impl Object {
     /// The handle as a field of a structure takes it.
-    pub(crate) fn field(self) -> u64 {
+    pub fn field(self) -> u64 {
         self.0.into()
     }
 }
 
 /// A GPU that the driver tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub struct Card {
     /// The number of its device file.
-    pub(crate) minor: u32,
+    pub minor: u32,
     /// The driver's number of it.
-    pub(crate) id: u32,
+    pub id: u32,
 }
 
 /// A client: what is allocated lives in it, and goes with it.
 ///
 /// The driver frees all that a client has when its file is closed, so a process that is killed leaves nothing behind.
-pub(crate) struct Client {
+pub struct Client {
     os: Rc<dyn Os>,
     control: OwnedFd,
     root: Object,
@@ -62,7 +62,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// A new client. `version` is the driver's release, where it is known.
-    pub(crate) fn new(os: Rc<dyn Os>, version: Option<Version>) -> Result<Self, Error> {
+    pub fn new(os: Rc<dyn Os>, version: Option<Version>) -> Result<Self, Error> {
         let control = open(&*os, CONTROL_FILE)?;
         let mut client = Self {
             os,
@@ -75,17 +75,17 @@ impl Client {
     }
 
     /// The client's own handle.
-    pub(crate) fn root(&self) -> Object {
+    pub fn root(&self) -> Object {
         self.root
     }
 
     /// The driver's release, where it is known.
-    pub(crate) fn version(&self) -> Option<Version> {
+    pub fn version(&self) -> Option<Version> {
         self.version
     }
 
     /// A structure for the driver's release.
-    pub(crate) fn structure(
+    pub fn structure(
         &self,
         name: &'static str,
         fields: &[(&'static str, u64)],
@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// The GPUs.
-    pub(crate) fn cards(&self) -> Result<Vec<Card>, Error> {
+    pub fn cards(&self) -> Result<Vec<Card>, Error> {
         let name = "nv_ioctl_card_info_t";
         let layout = layout(name, self.version, None).ok_or(Error::Structure(name))?;
         let field = |field: &'static str| {
@@ -127,7 +127,7 @@ impl Client {
     }
 
     /// Opens the device file of a GPU for this client.
-    pub(crate) fn open_gpu(&self, minor: u32) -> Result<OwnedFd, Error> {
+    pub fn open_gpu(&self, minor: u32) -> Result<OwnedFd, Error> {
         let gpu = open(&*self.os, &gpu_file(minor))?;
         let control = self.control.as_raw_fd() as u64;
         let mut register = self.structure("nv_ioctl_register_fd_t", &[("ctl_fd", control)])?;
@@ -137,7 +137,7 @@ impl Client {
     }
 
     /// A new object; the driver chooses its handle.
-    pub(crate) fn alloc(
+    pub fn alloc(
         &self,
         what: &str,
         parent: Object,
@@ -160,22 +160,40 @@ impl Client {
     }
 
     /// Asks or tells an object something.
-    pub(crate) fn control(
+    pub fn control(
         &self,
         what: &str,
         object: Object,
         command: u32,
         parameters: &mut Structure,
     ) -> Result<(), Error> {
-        let bytes = parameters.bytes_mut();
+        self.control_with(what, object, command, parameters.bytes_mut())
+    }
+
+    /// Tells an object something that has no parameters.
+    pub fn command(&self, what: &str, object: Object, command: u32) -> Result<(), Error> {
+        self.control_with(what, object, command, &mut [])
+    }
+
+    fn control_with(
+        &self,
+        what: &str,
+        object: Object,
+        command: u32,
+        parameters: &mut [u8],
+    ) -> Result<(), Error> {
+        let pointer = match parameters.is_empty() {
+            true => 0,
+            false => parameters.as_mut_ptr() as u64,
+        };
         let mut call = self.structure(
             "NVOS54_PARAMETERS",
             &[
                 ("hClient", self.root.field()),
                 ("hObject", object.field()),
                 ("cmd", command.into()),
-                ("params", bytes.as_mut_ptr() as u64),
-                ("paramsSize", bytes.len() as u64),
+                ("params", pointer),
+                ("paramsSize", parameters.len() as u64),
             ],
         )?;
         self.call(
@@ -189,7 +207,7 @@ impl Client {
 
     /// Maps an object of a device or subdevice into this process: of a GPU through its file, of the system's memory through
     /// the control file. Each mapping has a file of its own, which stays open as long as the mapping.
-    pub(crate) fn map(
+    pub fn map(
         &self,
         what: &str,
         parent: Object,
@@ -202,11 +220,13 @@ impl Client {
             Some(minor) => self.open_gpu(minor)?,
             None => open(&*self.os, CONTROL_FILE)?,
         };
-        /// NVOS33_FLAGS_ACCESS_WRITE_ONLY.
+        /// NVOS33_FLAGS_ACCESS.
+        const READ_ONLY: u64 = 1;
         const WRITE_ONLY: u64 = 2;
         let flags = match access {
             Access::ReadWrite => 0,
             Access::WriteOnly => WRITE_ONLY,
+            Access::ReadOnly => READ_ONLY,
         };
         let mut call = self.structure(
             "nv_ioctl_nvos33_parameters_with_fd",
@@ -231,7 +251,7 @@ impl Client {
     }
 
     /// Maps memory into an address space of the GPU; the driver chooses the address.
-    pub(crate) fn map_gpu(
+    pub fn map_gpu(
         &self,
         what: &str,
         device: Object,
@@ -305,7 +325,7 @@ fn open(os: &dyn Os, path: &str) -> Result<OwnedFd, Error> {
 }
 
 /// The device file of a GPU.
-pub(crate) fn gpu_file(minor: u32) -> String {
+pub fn gpu_file(minor: u32) -> String {
     format!("/dev/nvidia{minor}")
 }
 

@@ -1,0 +1,423 @@
+//! Slices of contexts, and how long each holder had an engine.
+
+use std::collections::BTreeMap;
+
+use super::record::{Instance, Switch, Who};
+
+/// Longest time between two slices that counts as a switch. A switch of an H200 takes some 85 us; between contexts of which none has
+/// work nobody has the engine.
+pub const LONGEST_SWITCH_NS: u64 = 1_000_000;
+
+/// Sums of one holder's slices. A holder is a context of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Time for which it had the engine, ns.
+    pub resident_ns: u64,
+    /// Number of slices, with those that began before the measurement and those that have not ended.
+    pub slices: u64,
+    /// Its longest slice, ns.
+    pub longest_ns: u64,
+}
+
+impl Held {
+    fn add(&mut self, ns: u64) {
+        self.resident_ns = self.resident_ns.saturating_add(ns);
+        self.slices += 1;
+        self.longest_ns = self.longest_ns.max(ns);
+    }
+
+    /// Adds another holder's sums.
+    pub fn join(&mut self, other: Self) {
+        self.resident_ns = self.resident_ns.saturating_add(other.resident_ns);
+        self.slices += other.slices;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+    }
+}
+
+/// Sums of an engine: of the GPU, or of one MIG instance. The times of all holders, `switch_ns`, `nobody_ns` and `unknown_ns` add up to
+/// `ns`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineSums {
+    /// The MIG instance, where the GPU is in that mode.
+    pub instance: Option<Instance>,
+    /// Time that was measured, ns.
+    pub ns: u64,
+    /// Holders: process and context.
+    pub holders: BTreeMap<(Who, u32), Held>,
+    /// Number of switches: slices that followed another one within [`LONGEST_SWITCH_NS`].
+    pub switches: u64,
+    /// Time between the slices of these switches, ns.
+    pub switch_ns: u64,
+    /// Time in which no context had the engine, ns.
+    pub nobody_ns: u64,
+    /// Time of which it is not known who had the engine, because records are missing, ns.
+    pub unknown_ns: u64,
+    /// Slices whose begin or end the driver did not tell although no record is missing.
+    pub incomplete: u64,
+}
+
+/// State of an engine.
+#[derive(Clone, Debug)]
+enum State {
+    /// Nothing was told yet.
+    Begun,
+    /// This holder has it since then.
+    Held((Who, u32)),
+    /// Nobody has it.
+    Free,
+    /// Records are missing.
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+struct Engine {
+    state: State,
+    /// Time up to which the sums go.
+    at: u64,
+    sums: EngineSums,
+}
+
+impl Engine {
+    fn new(began: u64) -> Self {
+        Self {
+            state: State::Begun,
+            at: began,
+            sums: EngineSums::default(),
+        }
+    }
+
+    fn hold(&mut self, who: (Who, u32), ns: u64) {
+        self.sums.holders.entry(who).or_default().add(ns);
+    }
+
+    fn take(&mut self, switch: &Switch) {
+        let who = (switch.who(), switch.context);
+        let (begins, ends) = (switch.tag.begins(), switch.tag.ends());
+        if !begins && !ends {
+            return;
+        }
+        // Records of a time before the measurement tell the state at its begin.
+        let passed = switch.time_ns.saturating_sub(self.at);
+        self.at = self.at.max(switch.time_ns);
+        self.sums.ns += passed;
+        match (&self.state, begins) {
+            (State::Unknown, _) => self.sums.unknown_ns += passed,
+            // Whose slice ends first has had the engine since before.
+            (State::Begun, false) => self.hold(who, passed),
+            (State::Begun, true) => self.sums.nobody_ns += passed,
+            (State::Free, true) if passed <= LONGEST_SWITCH_NS => {
+                self.sums.switches += 1;
+                self.sums.switch_ns += passed;
+            }
+            (State::Free, true) => self.sums.nobody_ns += passed,
+            // An end without a begin.
+            (State::Free, false) => {
+                self.sums.incomplete += 1;
+                self.sums.unknown_ns += passed;
+            }
+            // The driver no longer knows the process of a context that is gone.
+            (State::Held(held), false) if *held == who || who.0 == Who::Hidden => {
+                self.hold(*held, passed);
+            }
+            // A begin without an end before it, or another one's end.
+            (State::Held(_), _) => {
+                self.sums.incomplete += 1;
+                self.sums.unknown_ns += passed;
+            }
+        }
+        self.state = match begins {
+            true => State::Held(who),
+            false => State::Free,
+        };
+    }
+
+    /// The sums at a time: the slice that lasts is counted until then.
+    fn sums(&self, now: u64) -> EngineSums {
+        let mut to = self.clone();
+        let passed = now.saturating_sub(self.at);
+        to.sums.ns += passed;
+        match self.state {
+            State::Held(who) => to.hold(who, passed),
+            // Without a record nobody is known to have had the engine, nor that nobody had it.
+            State::Begun | State::Unknown => to.sums.unknown_ns += passed,
+            State::Free => to.sums.nobody_ns += passed,
+        }
+        to.sums
+    }
+
+    /// The process has ended by a time: its contexts are gone.
+    fn ended(&mut self, pid: u32, by: u64) {
+        let State::Held(who @ (Who::Process(held), _)) = self.state else {
+            return;
+        };
+        if held != pid {
+            return;
+        }
+        let passed = by.saturating_sub(self.at);
+        self.at = self.at.max(by);
+        self.sums.ns += passed;
+        self.hold(who, passed);
+        self.state = State::Free;
+    }
+
+    /// Begins new sums at a time; who has the engine stays known.
+    fn restart(&mut self, now: u64) {
+        let instance = self.sums.instance;
+        self.at = self.at.max(now);
+        self.sums = EngineSums {
+            instance,
+            ..EngineSums::default()
+        };
+    }
+}
+
+/// Residence of contexts on a GPU's engines, from its records in their order.
+#[derive(Clone, Debug)]
+pub struct Residence {
+    began: u64,
+    engines: BTreeMap<Option<Instance>, Engine>,
+}
+
+impl Residence {
+    /// The residence from a GPU time on, ns.
+    #[must_use]
+    pub fn new(began: u64) -> Self {
+        Self {
+            began,
+            engines: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the next record.
+    pub fn take(&mut self, switch: &Switch) {
+        let began = self.began;
+        let engine = { self.engines.entry(switch.instance) }.or_insert_with(|| {
+            let mut engine = Engine::new(began);
+            engine.sums.instance = switch.instance;
+            engine
+        });
+        engine.take(switch);
+    }
+
+    /// Records are missing from here on, until the next one: it is not known who had which engine.
+    pub fn lost(&mut self) {
+        for engine in self.engines.values_mut() {
+            engine.state = State::Unknown;
+        }
+    }
+
+    /// The processes that have an engine after the last record.
+    pub fn holding(&self) -> impl Iterator<Item = u32> {
+        self.engines
+            .values()
+            .filter_map(|engine| match engine.state {
+                State::Held((Who::Process(pid), _)) => Some(pid),
+                _ => None,
+            })
+    }
+
+    /// A process has ended by a GPU time, and all records until then were taken: the driver tells of no end of a context whose channel is
+    /// gone when it looks. Nobody has from then on what the process had.
+    pub fn ended(&mut self, pid: u32, by: u64) {
+        for engine in self.engines.values_mut() {
+            engine.ended(pid, by);
+        }
+    }
+
+    /// The sums of each engine at a GPU time. A GPU without any record has none: its driver has told of no switch.
+    #[must_use]
+    pub fn sums(&self, now: u64) -> Vec<EngineSums> {
+        self.engines.values().map(|e| e.sums(now)).collect()
+    }
+
+    /// Begins new sums at a GPU time.
+    pub fn restart(&mut self, now: u64) {
+        self.began = self.began.max(now);
+        for engine in self.engines.values_mut() {
+            engine.restart(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Tag;
+    use super::*;
+
+    fn switch(tag: Tag, pid: u32, time_ns: u64) -> Switch {
+        Switch {
+            tag,
+            pid,
+            context: pid * 10,
+            time_ns,
+            ..Switch::default()
+        }
+    }
+
+    fn of(records: &[(Tag, u32, u64)]) -> Residence {
+        let mut residence = Residence::new(1_000);
+        for (tag, pid, time) in records {
+            residence.take(&switch(*tag, *pid, *time));
+        }
+        residence
+    }
+
+    fn held(sums: &EngineSums, pid: u32) -> Held {
+        let context = pid * 10;
+        sums.holders
+            .get(&(Who::Process(pid), context))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// All times of an engine add up to the time that was measured.
+    fn adds_up(sums: &EngineSums) {
+        let held: u64 = sums.holders.values().map(|h| h.resident_ns).sum();
+        let all = held + sums.switch_ns + sums.nobody_ns + sums.unknown_ns;
+        assert_eq!(all, sums.ns, "{sums:?}");
+    }
+
+    #[test]
+    fn slices_switches_and_what_lasts() {
+        // Process 1 has it before; 2 has it at the end.
+        let residence = of(&[
+            (Tag::END, 1, 1_100),
+            (Tag::BEGIN, 2, 1_185),
+            (Tag::END, 2, 2_000),
+            (Tag::BEGIN, 1, 2_085),
+            (Tag::END, 1, 3_000),
+            (Tag::BEGIN, 2, 3_085),
+        ]);
+        let [sums] = &residence.sums(4_000)[..] else {
+            panic!("one engine");
+        };
+        adds_up(sums);
+        assert_eq!((sums.ns, sums.switches, sums.switch_ns), (3_000, 3, 255));
+        let expected = Held {
+            resident_ns: 100 + 915,
+            slices: 2,
+            longest_ns: 915,
+        };
+        assert_eq!(held(sums, 1), expected);
+        assert_eq!(held(sums, 2).resident_ns, 815 + 915);
+        assert_eq!(
+            (sums.nobody_ns, sums.unknown_ns, sums.incomplete),
+            (0, 0, 0)
+        );
+    }
+
+    #[test]
+    fn nobody_has_an_engine_before_the_first_begin_and_in_long_pauses() {
+        let long = 1_500 + LONGEST_SWITCH_NS + 1;
+        let records = [
+            (Tag::BEGIN, 1, 1_400),
+            (Tag::END, 1, 1_500),
+            (Tag::BEGIN, 1, long),
+            (Tag::END, 1, long + 10),
+        ];
+        let sums = &of(&records).sums(long + 30)[0];
+        adds_up(sums);
+        assert_eq!((sums.switches, sums.switch_ns), (0, 0));
+        assert_eq!(sums.nobody_ns, 400 + LONGEST_SWITCH_NS + 1 + 20);
+    }
+
+    #[test]
+    fn times_with_missing_records_are_unknown() {
+        let mut residence = of(&[(Tag::BEGIN, 1, 1_100)]);
+        residence.lost();
+        residence.take(&switch(Tag::END, 2, 5_000));
+        residence.take(&switch(Tag::BEGIN, 1, 5_085));
+        let sums = &residence.sums(6_000)[0];
+        adds_up(sums);
+        assert_eq!(sums.unknown_ns, 3_900);
+        assert_eq!(
+            (held(sums, 1).resident_ns, held(sums, 2).resident_ns),
+            (915, 0)
+        );
+        residence.lost();
+        assert_eq!(residence.sums(7_000)[0].unknown_ns, 3_900 + 1_915);
+    }
+
+    #[test]
+    fn the_end_of_a_process_that_is_gone_is_its_own() {
+        let mut gone = switch(Tag::END, 0, 2_000);
+        gone.context = 0;
+        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
+        residence.take(&gone);
+        let sums = &residence.sums(2_000)[0];
+        adds_up(sums);
+        assert_eq!(held(sums, 1).resident_ns, 1_000);
+        assert_eq!(sums.incomplete, 0);
+    }
+
+    #[test]
+    fn nobody_has_what_a_process_had_that_has_ended() {
+        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
+        residence.ended(2, 3_000);
+        assert_eq!(residence.holding().collect::<Vec<_>>(), [1]);
+        residence.ended(1, 3_000);
+        assert_eq!(residence.holding().count(), 0);
+        let sums = &residence.sums(9_000)[0];
+        adds_up(sums);
+        assert_eq!((held(sums, 1).resident_ns, sums.nobody_ns), (2_000, 6_000));
+        residence.take(&switch(Tag::BEGIN, 2, 9_000 + LONGEST_SWITCH_NS));
+        let sums = &residence.sums(9_000 + LONGEST_SWITCH_NS)[0];
+        adds_up(sums);
+        assert_eq!((sums.switches, sums.incomplete), (0, 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_its_time_unknown() {
+        let records = [
+            (Tag::BEGIN, 1, 1_000),
+            (Tag::BEGIN, 2, 2_000),
+            (Tag::END, 3, 3_000),
+            (Tag::END, 3, 4_000),
+            (Tag(0x55), 9, 4_500),
+        ];
+        let sums = &of(&records).sums(4_000)[0];
+        adds_up(sums);
+        assert_eq!((sums.incomplete, sums.unknown_ns), (3, 3_000));
+    }
+
+    #[test]
+    fn instances_are_engines_of_their_own() {
+        let mut residence = Residence::new(0);
+        for gpu in [1, 2] {
+            let instance = Some(Instance {
+                gpu,
+                compute: Some(0),
+            });
+            let begin = switch(Tag::BEGIN, gpu.into(), 0);
+            residence.take(&Switch { instance, ..begin });
+        }
+        let sums = residence.sums(100);
+        let all: Vec<_> = sums.iter().map(|s| s.instance.map(|i| i.gpu)).collect();
+        assert_eq!(all, [Some(1), Some(2)]);
+        for (engine, pid) in sums.iter().zip(1..) {
+            adds_up(engine);
+            assert_eq!(held(engine, pid).resident_ns, 100);
+        }
+    }
+
+    #[test]
+    fn sums_begin_anew_and_the_holder_stays_known() {
+        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
+        residence.restart(5_000);
+        let sums = &residence.sums(6_000)[0];
+        adds_up(sums);
+        assert_eq!((sums.ns, held(sums, 1).resident_ns), (1_000, 1_000));
+        assert!(Residence::new(0).sums(1_000).is_empty());
+    }
+
+    #[test]
+    fn times_that_go_back_take_nothing_away() {
+        let records = [
+            (Tag::BEGIN, 1, 9_000),
+            (Tag::END, 1, 3_000),
+            (Tag::BEGIN, 1, u64::MAX),
+            (Tag::END, 1, 0),
+        ];
+        adds_up(&of(&records).sums(0)[0]);
+    }
+}

@@ -1,0 +1,126 @@
+//! The driver's own record of context switches, live: nvcap is a client of the driver and has an event buffer for each GPU, which
+//! the driver fills. Nothing is done to any other process, nor to the GPU.
+//!
+//! The driver takes the records from the GPU some 30 times a second, and when it is asked to ([`Source::poll`]). It keeps the oldest
+//! records when a buffer is full, counts those that it drops, and numbers all of them. Whatever ends nvcap, the driver frees all of this:
+//! it frees what a client has when the client's file is closed.
+
+mod buffer;
+
+use std::rc::Rc;
+
+use buffer::Buffer;
+use nvcap_decode::driver::Version;
+use nvcap_decode::switches::Switch;
+use nvcap_process::rm::{Card, Client, Error, Os};
+
+/// Users whose processes the driver tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All users. To a client that is not root it tells of other users' slices without their process, and at times that are not
+    /// exact.
+    AllUsers,
+    /// The client's own user.
+    OwnUser,
+}
+
+/// A GPU whose driver does not tell of its switches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Number N of `/dev/nvidiaN`.
+    pub gpu: u32,
+    /// The reason.
+    pub why: String,
+    /// Way out: what to do.
+    pub remedy: &'static str,
+}
+
+/// News from a GPU, in the order in which they happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A record.
+    Switch(Switch),
+    /// So many records are missing here.
+    Missing(u64),
+    /// Bytes that are no record of this kind.
+    Strange,
+}
+
+/// The records of all GPUs.
+pub struct Source {
+    /// Dropped before the client: a mapping outlives no memory.
+    gpus: Vec<Buffer>,
+    client: Client,
+}
+
+impl Source {
+    /// Has the driver record from now on, on the GPUs with these minor numbers, on all where there are none. Beside it the GPUs that
+    /// refuse.
+    ///
+    /// # Errors
+    /// When the driver takes no client, or there is no such GPU.
+    pub fn open(
+        os: Rc<dyn Os>,
+        version: Option<Version>,
+        only: &[u32],
+    ) -> Result<(Self, Vec<Refusal>), Error> {
+        let client = Client::new(os, version)?;
+        let mut cards = client.cards()?;
+        cards.sort_by_key(|card| card.minor);
+        let there = |cards: &[Card]| cards.iter().map(|card| card.minor).collect();
+        let is_there = |minor: &u32| cards.iter().any(|card| card.minor == *minor);
+        if let Some(minor) = only.iter().copied().find(|minor| !is_there(minor)) {
+            let there = there(&cards);
+            return Err(Error::NoGpu { minor, there });
+        }
+        let (mut gpus, mut refusals) = (Vec::new(), Vec::new());
+        let chosen = |card: &&Card| only.is_empty() || only.contains(&card.minor);
+        for card in cards.iter().filter(chosen) {
+            match Buffer::open(&client, *card) {
+                Ok(buffer) => gpus.push(buffer),
+                Err(refused) => refusals.push(refused),
+            }
+        }
+        Ok((Self { gpus, client }, refusals))
+    }
+
+    /// The GPUs that are recorded, by minor number, and the users.
+    pub fn gpus(&self) -> impl Iterator<Item = (u32, Scope)> {
+        self.gpus.iter().map(|gpu| (gpu.minor(), gpu.scope()))
+    }
+
+    /// A GPU's own time, ns.
+    ///
+    /// # Errors
+    /// When the driver does not tell it, or `gpu` is not recorded.
+    pub fn time(&self, gpu: u32) -> Result<u64, Error> {
+        let Some(of) = self.gpus.iter().find(|of| of.minor() == gpu) else {
+            let there = self.gpus.iter().map(Buffer::minor).collect();
+            return Err(Error::NoGpu { minor: gpu, there });
+        };
+        of.time(&self.client)
+    }
+
+    /// Has the driver take what there is from the GPUs, and gives it with the GPU's minor number.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn poll(&mut self, mut each: impl FnMut(u32, Told)) -> Result<(), Error> {
+        // The driver flushes all GPUs at once.
+        if let Some(gpu) = self.gpus.first() {
+            gpu.flush(&self.client)?;
+        }
+        for gpu in &mut self.gpus {
+            let minor = gpu.minor();
+            gpu.read(&self.client, |told| each(minor, told))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of records that a GPU's driver has dropped behind the last one that was read.
+    #[must_use]
+    pub fn dropped(&self, gpu: u32) -> u64 {
+        let of = self.gpus.iter().find(|of| of.minor() == gpu);
+        of.map_or(0, Buffer::dropped)
+    }
+}

@@ -1,0 +1,498 @@
+//! Shares of the GPUs: which process had which GPU for how long, from the driver's own record of context switches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::counts::system::owner;
+use crate::counts::view::{Key, Named, Shares};
+use nvcap_decode::driver::Version;
+use nvcap_decode::record::Identity;
+use nvcap_decode::switches::{EngineSums, Held, Instance, Residence, Who};
+use nvcap_live::switches::{Refusal, Scope, Source, Told};
+use nvcap_process::host::Host;
+use nvcap_process::host::uses::Uses;
+use nvcap_process::rm::{Error, Os};
+
+/// What a GPU's driver told in a period, and of whom.
+struct Period {
+    began: u64,
+    residence: Residence,
+    missing: u64,
+    strange: u64,
+}
+
+impl Period {
+    fn new(began: u64) -> Self {
+        Self {
+            began,
+            residence: Residence::new(began),
+            missing: 0,
+            strange: 0,
+        }
+    }
+
+    fn take(&mut self, told: &Told) {
+        match told {
+            Told::Switch(switch) => self.residence.take(switch),
+            Told::Missing(missing) => {
+                self.missing = self.missing.saturating_add(*missing);
+                self.residence.lost();
+            }
+            Told::Strange => self.strange += 1,
+        }
+    }
+
+    fn view(&self, gpu: u32, scope: Scope, now: u64, dropped: u64) -> GpuView {
+        let engines = self.residence.sums(now).into_iter().map(EngineView::of);
+        GpuView {
+            gpu,
+            scope,
+            began_ns: self.began,
+            ns: now.saturating_sub(self.began),
+            engines: engines.collect(),
+            missing: self.missing.saturating_add(dropped),
+            strange: self.strange,
+        }
+    }
+
+    fn ended(&mut self, pid: u32, by: u64) {
+        self.residence.ended(pid, by);
+    }
+
+    /// Begins anew at a GPU time; who has the engines stays known.
+    fn restart(&mut self, now: u64) {
+        (self.began, self.missing, self.strange) = (now, 0, 0);
+        self.residence.restart(now);
+    }
+}
+
+struct Gpu {
+    scope: Scope,
+    /// Since the measurement began, where that is kept.
+    whole: Option<Period>,
+    /// Since it was shown last.
+    part: Period,
+}
+
+/// A GPU in a period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuView {
+    /// Number N of `/dev/nvidiaN`.
+    pub gpu: u32,
+    /// Users whose processes the driver names.
+    pub scope: Scope,
+    /// Begin of the period, GPU time, ns.
+    pub began_ns: u64,
+    /// Length of the period, GPU time, ns.
+    pub ns: u64,
+    /// Its engines: one, or one for each MIG instance of which something was told. None where no switch was told.
+    pub engines: Vec<EngineView>,
+    /// Records that the driver has dropped, or the GPU has written over before the driver read them.
+    pub missing: u64,
+    /// Records that are not understood.
+    pub strange: u64,
+}
+
+/// An engine in a period.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineView {
+    /// The MIG instance, where the GPU is in that mode.
+    pub instance: Option<Instance>,
+    /// Length of the period, ns.
+    pub ns: u64,
+    /// Processes with the sums of their contexts, and the number of these; that with the longest time first.
+    pub holders: Vec<(Who, Held, usize)>,
+    /// Number of switches.
+    pub switches: u64,
+    /// Time in them, ns.
+    pub switch_ns: u64,
+    /// Time in which no context had the engine, ns.
+    pub nobody_ns: u64,
+    /// Time of which nothing is known, ns.
+    pub unknown_ns: u64,
+    /// Slices without a begin or an end.
+    pub incomplete: u64,
+}
+
+impl EngineView {
+    /// The sums of an engine, by process.
+    #[must_use]
+    pub fn of(sums: EngineSums) -> Self {
+        let mut by_process: BTreeMap<Who, (Held, usize)> = BTreeMap::new();
+        for ((who, _), held) in &sums.holders {
+            let (all, contexts) = by_process.entry(*who).or_default();
+            all.join(*held);
+            *contexts += 1;
+        }
+        let rows = by_process.into_iter();
+        let mut holders: Vec<_> = rows.map(|(who, (held, n))| (who, held, n)).collect();
+        holders.sort_by_key(|(who, held, _)| (std::cmp::Reverse(held.resident_ns), *who));
+        Self {
+            instance: sums.instance,
+            ns: sums.ns,
+            holders,
+            switches: sums.switches,
+            switch_ns: sums.switch_ns,
+            nobody_ns: sums.nobody_ns,
+            unknown_ns: sums.unknown_ns,
+            incomplete: sums.incomplete,
+        }
+    }
+
+    /// A part of the period.
+    #[must_use]
+    pub fn share(&self, ns: u64) -> f64 {
+        match self.ns {
+            0 => 0.0,
+            all => ns as f64 / all as f64,
+        }
+    }
+}
+
+/// Tells whether process ids here are the host's, which the driver tells.
+#[must_use]
+pub fn has_host_pids() -> bool {
+    /// The inode number of the machine's initial PID namespace, the same in every Linux.
+    const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
+    let namespace = std::fs::metadata("/proc/self/ns/pid");
+    namespace.is_ok_and(|m| m.ino() == INITIAL_PID_NAMESPACE)
+}
+
+/// Sums by owner at most; what comes later is the host's.
+const MOST_KEYS: usize = 1000;
+
+/// The shares of GPUs.
+pub struct Share {
+    source: Source,
+    gpus: BTreeMap<u32, Gpu>,
+    /// `None` where process ids are those of another PID namespace.
+    host: Option<Host>,
+    /// Processes that have had a GPU: who each is, where that could be found.
+    known: BTreeMap<u32, Option<Identity>>,
+    /// Processes that have an engine, and had ended at the last reading.
+    ending: BTreeSet<u32>,
+}
+
+/// A process is there and no zombie, as far as this user may know.
+fn is_there(pid: u32) -> bool {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+    !program.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+impl Share {
+    /// Measures from now on, the GPUs with these minor numbers, all where there are none. Beside it those that refuse.
+    ///
+    /// # Errors
+    /// When the driver takes no client, there is no such GPU, or it does not tell its time.
+    pub fn open(
+        os: Rc<dyn Os>,
+        version: Option<Version>,
+        only: &[u32],
+        host_root: &Path,
+    ) -> Result<(Self, Vec<Refusal>), Error> {
+        let (source, refusals) = Source::open(os, version, only)?;
+        let mut gpus = BTreeMap::new();
+        for (gpu, scope) in source.gpus() {
+            let began = source.time(gpu)?;
+            let (whole, part) = (Some(Period::new(began)), Period::new(began));
+            gpus.insert(gpu, Gpu { scope, whole, part });
+        }
+        let share = Self {
+            source,
+            gpus,
+            host: has_host_pids().then(|| Host::new(host_root)),
+            known: BTreeMap::new(),
+            ending: BTreeSet::new(),
+        };
+        Ok((share, refusals))
+    }
+
+    /// Keeps no sums since the beginning, and forgets processes: for whoever goes on for months and adds up the parts.
+    #[must_use]
+    pub fn of_parts_alone(mut self) -> Self {
+        for gpu in self.gpus.values_mut() {
+            gpu.whole = None;
+        }
+        self
+    }
+
+    /// Adds a part to sums by owner; with `by_process` by process, too. Whose processes are not in the part is forgotten.
+    pub fn add(&mut self, part: &[GpuView], by_process: bool, to: &mut Shares) {
+        let seen = add(part, |pid| self.identity(pid), by_process, to);
+        self.known.retain(|pid, _| seen.contains(pid));
+    }
+
+    /// The GPUs that are measured, and the users that their drivers tell of.
+    pub fn gpus(&self) -> impl Iterator<Item = (u32, Scope)> {
+        self.gpus.iter().map(|(gpu, of)| (*gpu, of.scope))
+    }
+
+    /// Takes what there is. Best done some times a second: the driver tells of a process only while it is there, and so does `/proc`.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn poll(&mut self) -> Result<(), Error> {
+        let mut seen = BTreeSet::new();
+        let gpus = &mut self.gpus;
+        self.source.poll(|gpu, told| {
+            if let Told::Switch(switch) = &told
+                && let Who::Process(pid) = switch.who()
+            {
+                seen.insert(pid);
+            }
+            if let Some(of) = gpus.get_mut(&gpu) {
+                if let Some(whole) = &mut of.whole {
+                    whole.take(&told);
+                }
+                of.part.take(&told);
+            }
+        })?;
+        for pid in seen {
+            let host = self.host.as_mut();
+            let look = |host: &mut Host| host.identity(pid, &Uses::default()).ok();
+            let who = self.known.entry(pid);
+            who.or_insert_with(|| host.and_then(look));
+        }
+        self.look_for_ends()
+    }
+
+    /// Takes what a process had that has ended: the driver may not tell of that. Its files were closed by the last reading at the latest, so
+    /// this one has taken all its records.
+    fn look_for_ends(&mut self) -> Result<(), Error> {
+        if self.host.is_none() {
+            return Ok(());
+        }
+        let before = std::mem::take(&mut self.ending);
+        for (number, gpu) in &mut self.gpus {
+            let holding: Vec<u32> = gpu.part.residence.holding().collect();
+            for pid in holding.into_iter().filter(|pid| !is_there(*pid)) {
+                if !before.contains(&pid) {
+                    self.ending.insert(pid);
+                    continue;
+                }
+                let now = self.source.time(*number)?;
+                gpu.part.ended(pid, now);
+                if let Some(whole) = &mut gpu.whole {
+                    whole.ended(pid, now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Who a process is; `None` where it had ended before nvcap looked, or has another id here.
+    #[must_use]
+    pub fn identity(&self, pid: u32) -> Option<&Identity> {
+        self.known.get(&pid)?.as_ref()
+    }
+
+    /// The period since the last call. Polls.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn part(&mut self) -> Result<Vec<GpuView>, Error> {
+        let now = self.times()?;
+        // Drops that no record has followed yet are counted with the next one.
+        let views = self.views(&now, |gpu| Some(&gpu.part), |_| 0);
+        for (gpu, of) in &mut self.gpus {
+            of.part.restart(now[gpu]);
+        }
+        Ok(views)
+    }
+
+    /// All since the beginning. Polls.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn whole(&mut self) -> Result<Vec<GpuView>, Error> {
+        let now = self.times()?;
+        let dropped = |gpu| self.source.dropped(gpu);
+        Ok(self.views(&now, |gpu| gpu.whole.as_ref(), dropped))
+    }
+
+    /// Returns the GPUs' times up to which everything is read.
+    fn times(&mut self) -> Result<BTreeMap<u32, u64>, Error> {
+        let mut times = BTreeMap::new();
+        for gpu in self.gpus.keys() {
+            times.insert(*gpu, self.source.time(*gpu)?);
+        }
+        self.poll()?;
+        Ok(times)
+    }
+
+    fn views(
+        &self,
+        now: &BTreeMap<u32, u64>,
+        of: impl Fn(&Gpu) -> Option<&Period>,
+        dropped: impl Fn(u32) -> u64,
+    ) -> Vec<GpuView> {
+        let view = |(number, gpu): (&u32, &Gpu)| {
+            Some(of(gpu)?.view(*number, gpu.scope, now[number], dropped(*number)))
+        };
+        self.gpus.iter().filter_map(view).collect()
+    }
+}
+
+/// Adds a part to sums by owner. Returns the processes in it.
+fn add<'a>(
+    part: &[GpuView],
+    identity: impl Fn(u32) -> Option<&'a Identity>,
+    by_process: bool,
+    to: &mut Shares,
+) -> BTreeSet<u32> {
+    let mut seen = BTreeSet::new();
+    for gpu in part {
+        let place = |engine: &EngineView| Key {
+            gpu: Some(gpu.gpu),
+            instance: engine.instance.map(|instance| instance.gpu.into()),
+            ..Key::default()
+        };
+        for engine in &gpu.engines {
+            for (who, held, _) in &engine.holders {
+                let mut key = place(engine);
+                if let Who::Process(pid) = *who
+                    && let Some(identity) = identity(pid)
+                {
+                    seen.insert(pid);
+                    key.owner = owner(identity);
+                    key.process = by_process.then(|| Named {
+                        pid,
+                        name: identity.comm.clone(),
+                    });
+                }
+                let full = to.resident_ns.len() >= MOST_KEYS;
+                if full && !to.resident_ns.contains_key(&key) {
+                    key = place(engine);
+                }
+                *to.resident_ns.entry(key).or_default() += held.resident_ns;
+            }
+            let sums = to.engines.entry(place(engine)).or_default();
+            sums.switches += engine.switches;
+            sums.switch_ns += engine.switch_ns;
+            sums.unknown_ns += engine.unknown_ns;
+        }
+        if gpu.missing > 0 {
+            let key = Key {
+                gpu: Some(gpu.gpu),
+                ..Key::default()
+            };
+            to.engines.entry(key).or_default().missing += gpu.missing;
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use nvcap_decode::switches::{Switch, Tag};
+
+    use super::*;
+
+    fn switch(tag: Tag, pid: u32, context: u32, time_ns: u64) -> Told {
+        Told::Switch(Switch {
+            tag,
+            pid,
+            context,
+            time_ns,
+            ..Switch::default()
+        })
+    }
+
+    #[test]
+    fn contexts_of_a_process_are_one_line_and_the_longest_stands_first() {
+        let mut period = Period::new(0);
+        let slices = [(1, 10), (2, 20), (1, 11), (1, 10)];
+        for (time, (pid, context)) in (0..).step_by(100).zip(slices) {
+            period.take(&switch(Tag::BEGIN, pid, context, time));
+            period.take(&switch(Tag::END, pid, context, time + 90));
+        }
+        let view = period.view(3, Scope::AllUsers, 390, 0);
+        let [engine] = &view.engines[..] else {
+            panic!("{view:?}");
+        };
+        let holders: Vec<_> = { engine.holders.iter() }
+            .map(|(who, held, contexts)| (*who, held.resident_ns, held.slices, *contexts))
+            .collect();
+        let expected = [(Who::Process(1), 270, 3, 2), (Who::Process(2), 90, 1, 1)];
+        assert_eq!((holders, engine.ns), (expected.to_vec(), 390));
+        assert_eq!((engine.switches, engine.switch_ns), (3, 30));
+    }
+
+    #[test]
+    fn a_period_begins_anew_and_losses_are_its_own() {
+        let mut period = Period::new(1_000);
+        period.take(&switch(Tag::BEGIN, 1, 10, 1_000));
+        period.take(&Told::Missing(7));
+        period.take(&Told::Strange);
+        let view = period.view(0, Scope::OwnUser, 2_000, 5);
+        assert_eq!((view.missing, view.strange, view.ns), (12, 1, 1_000));
+        assert_eq!(view.engines[0].unknown_ns, 1_000);
+        period.restart(2_000);
+        period.take(&switch(Tag::BEGIN, 2, 20, 2_400));
+        let view = period.view(0, Scope::OwnUser, 3_000, 0);
+        let engine = &view.engines[0];
+        assert_eq!((view.began_ns, view.missing, view.strange), (2_000, 0, 0));
+        assert_eq!((engine.ns, engine.unknown_ns), (1_000, 400));
+        assert_eq!(engine.holders[0].1.resident_ns, 600);
+    }
+
+    #[test]
+    fn sums_by_owner_grow_and_are_bounded() {
+        use nvcap_decode::record::Container;
+
+        let identity = Identity {
+            comm: "python3".to_owned(),
+            container: Some(Container {
+                id: "c1".to_owned(),
+                ..Container::default()
+            }),
+            ..Identity::default()
+        };
+        let held = |resident_ns| Held {
+            resident_ns,
+            slices: 1,
+            longest_ns: resident_ns,
+        };
+        let engine = |pids: std::ops::Range<u32>| EngineView {
+            holders: { pids.map(|pid| (Who::Process(pid), held(10), 1)) }
+                .chain([(Who::Hidden, held(3), 1)])
+                .collect(),
+            switches: 2,
+            switch_ns: 5,
+            unknown_ns: 1,
+            ..EngineView::default()
+        };
+        let gpu = |pids| GpuView {
+            gpu: 1,
+            scope: Scope::AllUsers,
+            began_ns: 0,
+            ns: 100,
+            engines: vec![engine(pids)],
+            missing: 4,
+            strange: 0,
+        };
+        let mut shares = Shares::default();
+        let known = |pid| (pid > 0).then_some(&identity);
+        for _ in 0..2 {
+            // Process 0 is not known: its time is the host's.
+            let seen = add(&[gpu(0..3)], known, false, &mut shares);
+            assert_eq!(seen, [1, 2].into());
+        }
+        let sums: Vec<_> = { shares.resident_ns.iter() }
+            .map(|(key, ns)| (key.owner.container.as_str(), key.gpu, *ns))
+            .collect();
+        assert_eq!(sums, [("", Some(1), 26), ("c1", Some(1), 40)]);
+        let of = shares.engines.values().copied().collect::<Vec<_>>();
+        let [of] = of[..] else { panic!("{of:?}") };
+        assert_eq!(
+            (of.switches, of.switch_ns, of.unknown_ns, of.missing),
+            (4, 10, 2, 8)
+        );
+        let mut shares = Shares::default();
+        add(&[gpu(1..3_000)], known, true, &mut shares);
+        assert_eq!(shares.resident_ns.len(), MOST_KEYS + 1);
+        assert_eq!(shares.resident_ns.values().sum::<u64>(), 2_999 * 10 + 3);
+    }
+}

@@ -1,0 +1,220 @@
+//! `nvcap share`: which process had which GPU, by the driver's own record of context switches.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use nvcap_live::switches::{Refusal, Scope};
+use nvcap_monitor::share::{GpuView, Share, has_host_pids};
+use nvcap_process::rm::Kernel;
+use nvcap_process::signals;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::writer::Output;
+
+mod table;
+
+use super::overwrite;
+use super::pids::Pids;
+use super::target;
+use super::values::{Force, parse_time};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  sudo nvcap share                       who has which GPU, a table a second, until Ctrl-C
+  sudo nvcap share --duration 10         one table, of ten seconds
+  sudo nvcap share -p 4711 --interval 5  one process beside the sum of the others
+  sudo nvcap share --json --duration 10  one JSON object for each GPU
+
+The driver records when a context gets the graphics and compute engine of a GPU and when it loses
+it (docs/sharing.md). nvcap reads that record: nothing is done to any process, nor to the GPU.
+
+  SHARE    part of the time for which the process's contexts were resident
+  SLICES   how often they got the engine;  MEAN, LONGEST: for how long each time
+  /s       slices in a second
+  lost in switches: from the end of a slice to the begin of the next. The time in which a context's
+           state is saved, about as long, belongs to its slice: the driver tells no more
+
+A share is residence, not work: a context that is alone stays resident though it does nothing.
+Copy engines and video engines are not in it. MPS has one context for all its clients.
+
+Exit status: 0 all that happened is in it; 1 error; 2 usage; 3 the driver has lost records: the
+table says how many, and for how long it is not known who had the GPU.";
+
+/// Status where records are missing.
+const STATUS_LOST: u8 = nvcap_decode::ledger::STATUS_LOST;
+
+/// Time between two readings. A process that ends meanwhile may be unknown to the driver when it looks.
+pub(super) const POLL: Duration = Duration::from_millis(50);
+
+/// Whose shares, and how.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(flatten)]
+    pid: Pids,
+
+    /// Every process, which is so without -p, too
+    #[arg(short, long, conflicts_with = "pid")]
+    all: bool,
+
+    /// Only this GPU, N of /dev/nvidiaN; may be given several times
+    #[arg(long, value_name = "N")]
+    gpu: Vec<u32>,
+
+    /// Show a table of each TIME [default: 1s, without --duration]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    interval: Option<Duration>,
+
+    /// End after TIME, with a table of all of it
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    duration: Option<Duration>,
+
+    /// Write JSON: an object for each GPU (of MIG instances: for each of these)
+    #[arg(long)]
+    json: bool,
+
+    /// Write to FILE instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Option that has FILE replaced.
+    #[command(flatten)]
+    force: Force,
+
+    /// Find the host's files below FOLDER. For nvcap in a container with the host's /proc (hostPID), /etc and /var/log mounted there
+    #[arg(long, value_name = "FOLDER", default_value = "/")]
+    host_root: PathBuf,
+}
+
+impl Args {
+    /// Returns the reason why measuring must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        overwrite::refusal(self.output.as_deref(), self.force.force, &[])
+    }
+}
+
+/// Measures.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let version = target::running_driver();
+    target::tell_of_newer(version);
+    let opened = Share::open(Rc::new(Kernel), version, &args.gpu, &args.host_root);
+    let (mut share, refusals) = opened.context("cannot ask the driver who has the GPUs")?;
+    for refusal in &refusals {
+        tell(refused(refusal));
+    }
+    let gpus: Vec<(u32, Scope)> = share.gpus().collect();
+    if gpus.is_empty() {
+        match refusals.is_empty() {
+            true => bail!("the driver tells of no GPU"),
+            false => bail!("no GPU's driver tells who has it"),
+        }
+    }
+    tell_of_limits(&gpus);
+    let mut out = target::open(args.output.as_deref(), args.force.force, false, &[])?;
+    // SAFETY: reads an id.
+    signals::catch(unsafe { libc::gettid() })?;
+    signals::reads();
+    let began = Instant::now();
+    let end = args.duration.map(|duration| began + duration);
+    let interval = match (args.interval, args.duration) {
+        (None, Some(_)) => None,
+        (interval, _) => Some(interval.unwrap_or(Duration::from_secs(1)).max(POLL)),
+    };
+    let mut due = interval.map(|interval| began + interval);
+    loop {
+        let now = Instant::now();
+        let next = { [Some(now + POLL), due, end].into_iter().flatten() }.min();
+        rest(next.unwrap_or(now).saturating_duration_since(now));
+        let now = Instant::now();
+        let gone = !args.pid.is_empty() && !args.pid.iter().any(is_there);
+        if signals::is_one() || gone || end.is_some_and(|end| now >= end) {
+            break;
+        }
+        match due {
+            Some(at) if now >= at => {
+                let part = share.part().context(CANNOT_READ)?;
+                show(args, &mut out, &part, &share, false)?;
+                // Tables that were missed are not made up for.
+                due = interval.map(|interval| (at + interval).max(now));
+            }
+            _ => share.poll().context(CANNOT_READ)?,
+        }
+    }
+    signals::traced();
+    let whole = share.whole().context(CANNOT_READ)?;
+    show(args, &mut out, &whole, &share, true)?;
+    let lost = whole.iter().any(|gpu| gpu.missing > 0 || gpu.strange > 0);
+    Ok(match lost {
+        true => ExitCode::from(STATUS_LOST),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+const CANNOT_READ: &str = "cannot read the driver's record of context switches";
+
+fn is_there(pid: &u32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn show(
+    args: &Args,
+    out: &mut Output,
+    views: &[GpuView],
+    share: &Share,
+    whole: bool,
+) -> anyhow::Result<()> {
+    let who = |pid| share.identity(pid);
+    let only = (!args.pid.is_empty()).then_some(&args.pid[..]);
+    match args.json {
+        true => table::json(out.object(), views, who, only, whole),
+        false => table::text(out.object(), views, who, only, whole),
+    }
+    target::written(out)
+}
+
+/// Waits so long, or until a signal comes.
+fn rest(wait: Duration) {
+    let Some(wake) = signals::wake() else {
+        return std::thread::sleep(wait.min(POLL));
+    };
+    let mut poll = libc::pollfd {
+        fd: wake,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // Rounded up: else the last millisecond is waited for in a busy loop.
+    let ms = wait.as_micros().div_ceil(1000) as i32;
+    // SAFETY: one pollfd, of a descriptor that stays open.
+    unsafe { libc::poll(&raw mut poll, 1, ms) };
+}
+
+pub(super) fn refused(refusal: &Refusal) -> String {
+    let Refusal { gpu, why, remedy } = refusal;
+    match *remedy {
+        "" => format!("GPU {gpu} is not measured: {why}"),
+        remedy => format!("GPU {gpu} is not measured: {why}; {remedy}"),
+    }
+}
+
+/// Tells what the driver does not tell this user, or what cannot be known in this container.
+pub(super) fn tell_of_limits(gpus: &[(u32, Scope)]) {
+    // SAFETY: reads an id.
+    let root = unsafe { libc::geteuid() } == 0;
+    if gpus.iter().any(|(_, scope)| *scope == Scope::OwnUser) {
+        tell(
+            "the driver tells of this user's processes alone; run as root (sudo nvcap share) to see all",
+        );
+    } else if !root {
+        tell(
+            "the driver does not name other users' processes, and their times are not exact: run as root (sudo nvcap share) to see them",
+        );
+    }
+    if !has_host_pids() {
+        tell(
+            "nvcap runs in a container (a PID namespace): the driver tells process ids of the host, which have no names here; run nvcap on the host, or start the container with --pid=host",
+        );
+    }
+}

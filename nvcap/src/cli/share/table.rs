@@ -1,0 +1,520 @@
+//! The table of `nvcap share`, and its JSON.
+
+use std::io::Write as _;
+
+use serde_json::{Value, json};
+
+use nvcap_decode::record::Identity;
+use nvcap_decode::switches::{Held, Who};
+use nvcap_live::switches::Scope;
+use nvcap_monitor::share::{EngineView, GpuView};
+use nvcap_show::output::plural::{plural, plural_of};
+use nvcap_show::output::style::Plain;
+use nvcap_show::output::units::Nanoseconds;
+
+/// Processes that are shown by name; the others are one line.
+const MOST: usize = 30;
+
+/// A line of the table.
+struct Row {
+    pid: String,
+    name: String,
+    user: String,
+    place: String,
+    held: Held,
+}
+
+impl Row {
+    fn of<'a>(who: Who, held: Held, identity: &impl Fn(u32) -> Option<&'a Identity>) -> Self {
+        let mut row = Self {
+            pid: String::new(),
+            name: String::new(),
+            user: "-".to_owned(),
+            place: String::new(),
+            held,
+        };
+        match who {
+            Who::Driver => row.name = "(the driver)".to_owned(),
+            Who::Hidden => row.name = "(not named)".to_owned(),
+            Who::Process(pid) => {
+                row.pid = pid.to_string();
+                let Some(identity) = identity(pid) else {
+                    row.name = "?".to_owned();
+                    return row;
+                };
+                row.name = Plain(&identity.comm).to_string();
+                let uid = identity.uid.map(|uid| uid.to_string());
+                if let Some(user) = identity.user.clone().or(uid) {
+                    row.user = Plain(&user).to_string();
+                }
+                row.place = Plain(&place(identity)).to_string();
+            }
+        }
+        row
+    }
+
+    fn others(count: usize, held: Held) -> Self {
+        Self {
+            pid: String::new(),
+            name: format!("({})", plural(count as u64, "other")),
+            user: "-".to_owned(),
+            place: String::new(),
+            held,
+        }
+    }
+}
+
+/// Pod or container of a process, by name where it has one.
+fn place(identity: &Identity) -> String {
+    if let Some(pod) = &identity.pod {
+        let name = pod.name.as_deref().unwrap_or(&pod.uid);
+        return match &pod.namespace {
+            Some(namespace) => format!("{namespace}/{name}"),
+            None => name.to_owned(),
+        };
+    }
+    let container = identity.container.as_ref();
+    container.map_or(String::new(), |container| {
+        let short: String = container.id.chars().take(12).collect();
+        container.name.clone().unwrap_or(short)
+    })
+}
+
+/// The holders that are shown one by one, and the sum of the others with their number.
+fn parted(engine: &EngineView, only: Option<&[u32]>) -> (Vec<(Who, Held, usize)>, Held, usize) {
+    let (mut shown, mut others, mut count) = (Vec::new(), Held::default(), 0);
+    for (who, held, contexts) in &engine.holders {
+        let is_meant = match (only, who) {
+            (Some(only), Who::Process(pid)) => only.contains(pid),
+            (Some(_), _) => false,
+            (None, _) => shown.len() < MOST,
+        };
+        match is_meant {
+            true => shown.push((*who, *held, *contexts)),
+            false => {
+                others.join(*held);
+                count += 1;
+            }
+        }
+    }
+    (shown, others, count)
+}
+
+fn title(view: &GpuView, engine: &EngineView) -> String {
+    match engine.instance {
+        None => format!("GPU {}", view.gpu),
+        Some(instance) => {
+            let compute = instance.compute.map_or("-".to_owned(), |c| c.to_string());
+            format!("GPU {}, MIG {}/{compute}", view.gpu, instance.gpu)
+        }
+    }
+}
+
+fn per_second(number: u64, ns: u64) -> f64 {
+    match ns {
+        0 => 0.0,
+        ns => number as f64 * 1e9 / ns as f64,
+    }
+}
+
+/// Writes the tables, and for all of the time a verdict each.
+pub(super) fn text<'a>(
+    out: &mut Vec<u8>,
+    views: &[GpuView],
+    identity: impl Fn(u32) -> Option<&'a Identity>,
+    only: Option<&[u32]>,
+    whole: bool,
+) {
+    for view in views {
+        for engine in &view.engines {
+            table(out, view, engine, &identity, only);
+        }
+        if whole || view.engines.is_empty() {
+            for verdict in verdicts(view) {
+                let _ = writeln!(out, "{verdict}");
+            }
+        }
+        for lack in lacks(view) {
+            let _ = writeln!(out, "{lack}");
+        }
+    }
+}
+
+fn table<'a>(
+    out: &mut Vec<u8>,
+    view: &GpuView,
+    engine: &EngineView,
+    identity: &impl Fn(u32) -> Option<&'a Identity>,
+    only: Option<&[u32]>,
+) {
+    let (shown, others, count) = parted(engine, only);
+    let rows = { shown.into_iter() }.map(|(who, held, _)| Row::of(who, held, identity));
+    let others = (count > 0).then(|| Row::others(count, others));
+    let rows: Vec<Row> = rows.chain(others).collect();
+    let _ = writeln!(out, "{}: {}", title(view, engine), Nanoseconds(engine.ns));
+    let _ = writeln!(
+        out,
+        "{:>8} {:<15} {:<12} {:>8} {:>9} {:>9} {:>9} {:>8}  POD OR CONTAINER",
+        "PID", "COMM", "USER", "SHARE", "SLICES", "MEAN", "LONGEST", "/s"
+    );
+    for row in rows {
+        let held = row.held;
+        let mean = held.resident_ns / held.slices.max(1);
+        let line = format!(
+            "{:>8} {:<15} {:<12} {:>6.2} % {:>9} {:>9} {:>9} {:>8.1}  {}",
+            row.pid,
+            row.name,
+            row.user,
+            100.0 * engine.share(held.resident_ns),
+            held.slices,
+            Nanoseconds(mean).to_string(),
+            Nanoseconds(held.longest_ns).to_string(),
+            per_second(held.slices, engine.ns),
+            row.place
+        );
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    let mean = engine.switch_ns / engine.switches.max(1);
+    let rest = [
+        (
+            "lost in switches",
+            engine.switch_ns,
+            Some((engine.switches, mean)),
+        ),
+        ("nobody had it", engine.nobody_ns, None),
+        ("not known", engine.unknown_ns, None),
+    ];
+    for (name, ns, switches) in rest {
+        let Some(figures) = (switches.is_some() || ns > 0).then_some(switches) else {
+            continue;
+        };
+        let _ = write!(
+            out,
+            "{:>8} {name:<28} {:>6.2} %",
+            "",
+            100.0 * engine.share(ns)
+        );
+        if let Some((number, mean)) = figures {
+            let _ = write!(
+                out,
+                " {number:>9} {:>9} {:>9} {:>8.1}",
+                Nanoseconds(mean).to_string(),
+                "",
+                per_second(number, engine.ns)
+            );
+        }
+        let _ = writeln!(out);
+    }
+}
+
+/// The sentence that sums up each engine.
+fn verdicts(view: &GpuView) -> Vec<String> {
+    if view.engines.is_empty() {
+        return vec![format!(
+            "GPU {}: no context switch in {}: one context stayed resident all the time, or none was; the driver does not tell which (nvcap counts -a tells who submits)",
+            view.gpu,
+            Nanoseconds(view.ns)
+        )];
+    }
+    let verdict = |engine: &EngineView| {
+        let of = |who: fn(&Who) -> bool| engine.holders.iter().filter(|h| who(&h.0)).count();
+        let named = of(|who| matches!(who, Who::Process(_)));
+        let mut processes = plural_of(named as u64, "process", "processes");
+        if of(|who| matches!(who, Who::Hidden)) > 0 {
+            processes += " and others that are not named";
+        }
+        let had = match engine.holders.len() {
+            0 | 1 => "had",
+            _ => "shared",
+        };
+        let mut text = format!("{processes} {had} {}", title(view, engine));
+        let lost = 100.0 * engine.share(engine.switch_ns);
+        let rate = per_second(engine.switches, engine.ns);
+        let mean = Nanoseconds(engine.switch_ns / engine.switches.max(1));
+        if engine.switches > 0 {
+            text += &format!(": {lost:.1} % of it was lost in {rate:.0} switches/s of {mean}");
+        }
+        text
+    };
+    view.engines.iter().map(verdict).collect()
+}
+
+/// What is missing, and what was not understood.
+fn lacks(view: &GpuView) -> Vec<String> {
+    let gpu = view.gpu;
+    let mut all = Vec::new();
+    if view.missing > 0 {
+        let records = plural(view.missing, "record");
+        all.push(format!(
+            "GPU {gpu}: at least {records} missing: the driver lost them"
+        ));
+    }
+    if view.strange > 0 {
+        let records = plural(view.strange, "record");
+        all.push(format!("GPU {gpu}: {records} not understood: update nvcap"));
+    }
+    let incomplete: u64 = view.engines.iter().map(|e| e.incomplete).sum();
+    if incomplete > 0 {
+        let slices = plural(incomplete, "slice");
+        all.push(format!("GPU {gpu}: {slices} without a begin or an end"));
+    }
+    all
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn held_json(held: Held, engine: &EngineView) -> Value {
+    json!({
+        "share": engine.share(held.resident_ns),
+        "resident_seconds": seconds(held.resident_ns),
+        "slices": held.slices,
+        "mean_slice_seconds": seconds(held.resident_ns / held.slices.max(1)),
+        "longest_slice_seconds": seconds(held.longest_ns),
+    })
+}
+
+fn holder_json(who: Who, contexts: usize, identity: Option<&Identity>, mut value: Value) -> Value {
+    value["contexts"] = contexts.into();
+    match who {
+        Who::Driver => value["driver"] = true.into(),
+        Who::Hidden => value["hidden"] = true.into(),
+        Who::Process(pid) => value["pid"] = pid.into(),
+    }
+    if let Some(identity) = identity {
+        value["comm"] = identity.comm.as_str().into();
+        let mut put = |name: &str, of: Option<Value>| {
+            if let Some(of) = of {
+                value[name] = of;
+            }
+        };
+        put("uid", identity.uid.map(Value::from));
+        put("user", identity.user.clone().map(Value::from));
+        put("cgroup", identity.cgroup.clone().map(Value::from));
+        let container = identity.container.as_ref();
+        put("container", container.map(|c| c.id.as_str().into()));
+        let name = container.and_then(|c| c.name.clone());
+        put("container_name", name.map(Value::from));
+        let pod = identity.pod.as_ref();
+        put("pod_uid", pod.map(|p| p.uid.as_str().into()));
+        put("pod", pod.and_then(|p| p.name.clone()).map(Value::from));
+        let namespace = pod.and_then(|p| p.namespace.clone());
+        put("namespace", namespace.map(Value::from));
+    }
+    value
+}
+
+/// Writes an object for each engine, and for a GPU of which nothing was told.
+pub(super) fn json<'a>(
+    out: &mut Vec<u8>,
+    views: &[GpuView],
+    identity: impl Fn(u32) -> Option<&'a Identity>,
+    only: Option<&[u32]>,
+    whole: bool,
+) {
+    for view in views {
+        let nothing = EngineView {
+            ns: view.ns,
+            unknown_ns: view.ns,
+            ..EngineView::default()
+        };
+        let engines = match view.engines.is_empty() {
+            true => std::slice::from_ref(&nothing),
+            false => &view.engines[..],
+        };
+        for engine in engines {
+            let (shown, others, count) = parted(engine, only);
+            let processes: Vec<Value> = { shown.into_iter() }
+                .map(|(who, held, contexts)| {
+                    let identity = match who {
+                        Who::Process(pid) => identity(pid),
+                        _ => None,
+                    };
+                    holder_json(who, contexts, identity, held_json(held, engine))
+                })
+                .collect();
+            let mut value = json!({
+                "type": "share",
+                "whole": whole,
+                "gpu": view.gpu,
+                "gpu_time_begin_ns": view.began_ns,
+                "gpu_time_end_ns": view.began_ns.saturating_add(view.ns),
+                "seconds": seconds(engine.ns),
+                "all_users": view.scope == Scope::AllUsers,
+                "processes": processes,
+                "switches": engine.switches,
+                "switch_seconds": seconds(engine.switch_ns),
+                "nobody_seconds": seconds(engine.nobody_ns),
+                "unknown_seconds": seconds(engine.unknown_ns),
+                "incomplete_slices": engine.incomplete,
+                "missing_records": view.missing,
+                "strange_records": view.strange,
+            });
+            if count > 0 {
+                value["others"] = held_json(others, engine);
+                value["others"]["processes"] = count.into();
+            }
+            if let Some(instance) = engine.instance {
+                value["mig"] = instance.gpu.into();
+                value["compute_instance"] = instance.compute.into();
+            }
+            let _ = writeln!(out, "{value}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvcap_decode::record::Pod;
+
+    fn held(resident_ns: u64, slices: u64, longest_ns: u64) -> Held {
+        Held {
+            resident_ns,
+            slices,
+            longest_ns,
+        }
+    }
+
+    fn view(engines: Vec<EngineView>) -> GpuView {
+        GpuView {
+            gpu: 1,
+            scope: Scope::AllUsers,
+            began_ns: 5,
+            ns: 1_000_000_000,
+            engines,
+            missing: 0,
+            strange: 0,
+        }
+    }
+
+    fn shared() -> EngineView {
+        EngineView {
+            ns: 1_000_000_000,
+            holders: vec![
+                (Who::Process(4711), held(550_000_000, 500, 2_200_000), 1),
+                (Who::Process(4712), held(400_000_000, 499, 1_000_000), 2),
+                (Who::Hidden, held(4_000_000, 1, 4_000_000), 1),
+            ],
+            switches: 540,
+            switch_ns: 46_000_000,
+            ..EngineView::default()
+        }
+    }
+
+    fn python() -> Identity {
+        Identity {
+            comm: "python3".to_owned(),
+            uid: Some(0),
+            user: Some("root".to_owned()),
+            pod: Some(Pod {
+                uid: "1-2-3".to_owned(),
+                name: Some("notebook".to_owned()),
+                namespace: Some("research".to_owned()),
+                ..Pod::default()
+            }),
+            ..Identity::default()
+        }
+    }
+
+    fn written(views: &[GpuView], only: Option<&[u32]>, whole: bool) -> String {
+        let python = python();
+        let mut out = Vec::new();
+        let identity = |pid| (pid == 4711).then_some(&python);
+        text(&mut out, views, identity, only, whole);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_shared_gpu_has_a_table_and_a_verdict() {
+        let text = written(&[view(vec![shared()])], None, true);
+        let expected = "\
+GPU 1: 1.00 s
+     PID COMM            USER            SHARE    SLICES      MEAN   LONGEST       /s  POD OR CONTAINER
+    4711 python3         root          55.00 %       500   1.10 ms   2.20 ms    500.0  research/notebook
+    4712 ?               -             40.00 %       499    802 us   1.00 ms    499.0
+         (not named)     -              0.40 %         1   4.00 ms   4.00 ms      1.0
+         lost in switches               4.60 %       540   85.2 us              540.0
+2 processes and others that are not named shared GPU 1: 4.6 % of it was lost in 540 switches/s of 85.2 us
+";
+        assert_eq!(text, expected, "{text}");
+        assert_eq!(
+            written(&[view(vec![shared()])], None, false)
+                .lines()
+                .count(),
+            6
+        );
+    }
+
+    #[test]
+    fn named_processes_stand_beside_the_others() {
+        let text = written(&[view(vec![shared()])], Some(&[4712]), false);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert!(lines[0].starts_with("    4712 ?"), "{text}");
+        assert!(
+            lines[1].contains("(2 others)") && lines[1].contains("55.40 %"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let text = written(&[view(Vec::new())], None, false);
+        assert!(
+            text.starts_with("GPU 1: no context switch in 1.00 s: one context stayed"),
+            "{text}"
+        );
+        let engine = EngineView {
+            unknown_ns: 250_000_000,
+            nobody_ns: 10_000_000,
+            incomplete: 1,
+            ..shared()
+        };
+        let gpu = GpuView {
+            missing: 12,
+            strange: 1,
+            ..view(vec![engine])
+        };
+        let text = written(&[gpu], None, false);
+        for part in [
+            "not known                     25.00 %",
+            "nobody had it                  1.00 %",
+            "GPU 1: at least 12 records missing",
+            "GPU 1: 1 record not understood",
+            "GPU 1: 1 slice without a begin or an end",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn json_has_the_same() {
+        let python = python();
+        let mut out = Vec::new();
+        let identity = |pid| (pid == 4711).then_some(&python);
+        let views = [view(vec![shared()]), view(Vec::new())];
+        json(&mut out, &views, identity, Some(&[4711]), true);
+        let text = String::from_utf8(out).expect("text");
+        let objects: Vec<Value> = { text.lines() }
+            .map(|line| serde_json::from_str(line).expect("an object"))
+            .collect();
+        let [shared, nothing] = &objects[..] else {
+            panic!("{text}");
+        };
+        let process = &shared["processes"][0];
+        assert_eq!(process["pid"], 4711);
+        assert_eq!(process["share"], 0.55);
+        assert_eq!(
+            (&process["pod"], &process["namespace"]),
+            (&"notebook".into(), &"research".into())
+        );
+        assert_eq!(shared["others"]["processes"], 2);
+        assert_eq!(
+            (&shared["switches"], &shared["whole"]),
+            (&540.into(), &true.into())
+        );
+        assert_eq!(nothing["unknown_seconds"], 1.0);
+        assert_eq!(nothing["processes"], json!([]));
+    }
+}
