@@ -7,6 +7,7 @@
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
 //! - [`served`]: mappings of files that another program answers for, which are not read.
+//! - `errands`: reads that may never end, made by a process that can be left alone.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of processes that are born.
 //! - [`unfit`]: why a process cannot be looked into.
@@ -30,6 +31,7 @@ pub mod auxv;
 pub mod births;
 pub mod budget;
 pub mod environ;
+mod errands;
 pub mod kernel_log;
 mod lossy;
 pub mod maps;
