@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::{exists, of_process};
 
@@ -73,6 +73,13 @@ fn list() -> Option<&'static OwnedFd> {
     Some(LIST.get_or_init(|| list))
 }
 
+/// Opens the list while this thread has all its rights.
+pub(crate) fn prepare() {
+    if Path::new(FUSE).exists() {
+        list();
+    }
+}
+
 fn is_list(fd: &OwnedFd) -> bool {
     const MAGIC: u64 = 0x6573_5543;
     // SAFETY: zeros are a statfs, which the kernel fills.
@@ -127,7 +134,8 @@ pub(super) fn strangers_serve(now: u64) -> bool {
     /// Number of links of the list, when it was looked at, and whether there were any.
     static KNOWN: Mutex<(u64, u64, bool)> = Mutex::new((0, 0, false));
     if !LOADED.load(Ordering::Relaxed) {
-        if Path::new(SYS).exists() && !Path::new(FUSE).exists() {
+        static HAS_SYS: LazyLock<bool> = LazyLock::new(|| Path::new(SYS).exists());
+        if *HAS_SYS && !Path::new(FUSE).exists() {
             return false;
         }
         LOADED.store(true, Ordering::Relaxed);
