@@ -109,11 +109,15 @@ impl GivenUp {
         silent.began = began;
         silent.errands.push(errand);
         *self.of_user.entry(user(pid)).or_default() += 1;
+        ANY.store(true, Ordering::Relaxed);
+        self.tell(pid);
+    }
+
+    fn tell(&mut self, pid: u32) {
         if self.told.len() < MOST_TOLD {
             self.told.push(pid);
             EVER.store(self.told.len(), Ordering::Release);
         }
-        ANY.store(true, Ordering::Relaxed);
     }
 }
 
@@ -243,22 +247,27 @@ pub(super) fn read_file(
     if is_silent(pid) {
         return Some(Err(silent()));
     }
-    may_hang().then(|| match at {
-        None => ask(pid, &Asked::File(file, None), to),
-        Some(at) => {
-            let portions = portions(std::iter::once((at, to.len())));
-            in_turn(&portions, to, |portion, to| {
-                let from = portion.first().map(|(at, _)| *at);
-                ask(pid, &Asked::File(file, from), to)
-            })
-        }
-    })
+    if !may_hang() {
+        return None;
+    }
+    let Some(at) = at else {
+        let read = ask(pid, &Asked::File(file, None), to);
+        // A thread that decodes has given up passing files on.
+        let refused = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
+        return (!read.as_ref().is_err_and(refused)).then_some(read);
+    };
+    let portions = portions(std::iter::once((at, to.len())));
+    Some(in_turn(&portions, to, |portion, to| {
+        let from = portion.first().map(|(at, _)| *at);
+        ask(pid, &Asked::File(file, from), to)
+    }))
 }
 
 fn ask(pid: u32, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
-    let patience = match ANY.load(Ordering::Relaxed) {
-        true => all().patience(&user(pid)),
-        false => PATIENCE,
+    // Asked for once it waits.
+    let patience = || {
+        let user = user(pid);
+        all().patience(&user)
     };
     let own = OWN.try_with(|own| {
         let mut own = own.borrow_mut();
@@ -266,7 +275,7 @@ fn ask(pid: u32, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
             Some(errand) => errand,
             None => Errand::start()?,
         };
-        let answer = errand.ask(from, to, patience)?;
+        let answer = errand.ask(from, to, &patience)?;
         match answer {
             Some(_) => *own = Some(errand),
             None => {
@@ -276,7 +285,11 @@ fn ask(pid: u32, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
         }
         io::Result::Ok(answer)
     });
-    match own.map_err(io::Error::other)?? {
+    let answer = own.map_err(io::Error::other).flatten().inspect_err(|e| {
+        log::warn!("process {pid}: its memory could not be read: {e}");
+        all().tell(pid);
+    });
+    match answer? {
         None => Err(silent()),
         Some(n) => usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(-n as i32)),
     }

@@ -272,7 +272,7 @@ impl Errand {
         &mut self,
         from: &Asked<'_>,
         to: &mut [u8],
-        patience: Duration,
+        patience: &dyn Fn() -> Duration,
     ) -> io::Result<Option<isize>> {
         let at = self.desk.load(Ordering::Relaxed);
         let desk = self.desk();
@@ -311,8 +311,8 @@ impl Errand {
             }
             match stat.is_ok_and(|stat| stat.state != 'R') {
                 true => {
-                    let since = *waits.get_or_insert_with(Instant::now);
-                    let left = since.elapsed() >= patience
+                    let until = *waits.get_or_insert_with(|| Instant::now() + patience());
+                    let left = Instant::now() >= until
                         && desk
                             .state
                             .compare_exchange(ASKED, LEFT, Ordering::AcqRel, Ordering::Acquire)
