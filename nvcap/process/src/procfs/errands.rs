@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub(super) use self::desk::is_errand;
 use self::desk::{Asked, Errand, MOST_BYTES, MOST_RANGES, Range};
 use super::served::strangers_serve;
 use super::stat::Stat;

@@ -123,9 +123,11 @@ pub fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The processes of this machine (of this PID namespace), by id, in no order.
+/// The processes of this machine (of this PID namespace), by id, in no order, without those that read for nvcap.
 pub fn processes() -> Vec<u32> {
-    ids(Path::new("/proc")).unwrap_or_default()
+    let mut all = ids(Path::new("/proc")).unwrap_or_default();
+    all.retain(|pid| !errands::is_errand(*pid));
+    all
 }
 
 /// The threads of a process.

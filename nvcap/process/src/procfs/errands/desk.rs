@@ -1,10 +1,12 @@
 //! An errand and its desk: where it is told what to read, and puts what it has read.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::PATIENCE;
@@ -80,7 +82,7 @@ unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     answer
 }
 
-/// The same.
+/// A system call without libc, for the same reason.
 ///
 /// # Safety
 /// Whatever the call asks for.
@@ -212,6 +214,18 @@ fn wake(word: &AtomicU32) {
     };
 }
 
+/// Ids of errands. It is locked while one is made, so that none is seen before it is in it.
+static ALL: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn all() -> MutexGuard<'static, BTreeSet<u32>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// True for an errand: a process of nvcap's own, which has its memory and is none that anybody means.
+pub(in crate::procfs) fn is_errand(pid: u32) -> bool {
+    all().contains(&pid)
+}
+
 /// An errand with its desk.
 pub(super) struct Errand {
     desk: AtomicPtr<Desk>,
@@ -241,12 +255,13 @@ impl Errand {
         // clears `tid` at its end.
         let pid = unsafe {
             (*desk).parent = std::process::id();
-            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            let (mut every, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut every);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const every, &raw mut before);
             let tid = (*desk).tid.as_ptr();
             let flags = libc::CLONE_VM | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID;
             let none: *mut libc::c_void = std::ptr::null_mut();
+            let mut errands = self::all();
             let pid = libc::clone(errand, top.cast(), flags, at, tid, none, tid);
             let refused = io::Error::last_os_error();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
@@ -254,6 +269,7 @@ impl Errand {
                 libc::munmap(at, size_of::<Desk>());
                 return Err(refused);
             }
+            errands.insert(pid.cast_unsigned());
             pid.cast_unsigned()
         };
         Ok(Self {
@@ -365,5 +381,6 @@ impl Drop for Errand {
             libc::waitpid(self.pid.cast_signed(), std::ptr::null_mut(), libc::__WALL);
             libc::munmap(at.cast(), size_of::<Desk>());
         }
+        all().remove(&self.pid);
     }
 }
