@@ -5,6 +5,7 @@
 //! ones can do ([`Source`]).
 
 mod quiet;
+mod unanswered;
 
 use std::{
     fmt, io,
@@ -18,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::quiet::Quiet;
+use self::{quiet::Quiet, unanswered::Unanswered};
 use super::arrivals::{Arrivals, Came, Everyone};
 use nvcap_decode::record::{At, ChannelId, CpuVa, Loss, Lost, Record};
 use nvcap_decode::wire::GpuVa;
@@ -418,6 +419,7 @@ struct Reader<E> {
     submissions: u64,
     /// Most submissions that are passed on.
     most: Option<u64>,
+    unanswered: Unanswered,
     #[cfg(feature = "in-step")]
     rings: nvcap_process::in_step::Rings,
 }
@@ -435,6 +437,7 @@ impl<E: Send + 'static> Reader<E> {
             stop,
             submissions: 0,
             most,
+            unanswered: Unanswered::default(),
             #[cfg(feature = "in-step")]
             rings: nvcap_process::in_step::Rings::default(),
         }
@@ -478,6 +481,7 @@ impl<E: Send + 'static> Reader<E> {
             self.send(batch);
             return Some(Cause::Failed(e));
         }
+        self.unanswered.take(&mut batch);
         self.pass_on(batch, trace);
         if signals::asks_for_sealing() {
             let _ = self.to.send(Message::Idle);
@@ -561,6 +565,7 @@ impl<E: Send + 'static> Reader<E> {
         }
         let alive = source.is_alive();
         let end = source.finish(&mut last);
+        self.unanswered.take(&mut last);
         last.extend(failed.as_ref().map(ended_early));
         self.send(last);
         let child = command

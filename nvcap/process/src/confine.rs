@@ -73,6 +73,7 @@ pub fn no_files() {
 
 /// Keeps these capabilities, as far as the thread has them, and no other.
 pub fn keep(kept: &[Capability]) {
+    crate::procfs::served::prepare();
     let result = keep_bits(kept.iter().fold(0, |bits, c| bits | 1 << c.bit));
     said("capabilities that tracing does not need", result);
 }

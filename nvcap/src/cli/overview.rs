@@ -40,6 +40,8 @@ fn look() -> Overview {
         is_root: procfs::is_root(),
         remedy: mem::remedy(),
         trap_refused,
+        lacks_driver: lacks_driver(),
+        lacks_proc: !Path::new("/proc/self").exists(),
         is_checkout: is_checkout(),
     }
 }
@@ -60,6 +62,13 @@ fn row(host: &mut Host, pid: u32, uses: &Uses, has_trap: bool) -> Option<Row> {
             Err(_) => Access::Refused,
         },
     })
+}
+
+/// Tells whether NVIDIA's driver is not loaded, nor anything that stands in for it.
+fn lacks_driver() -> bool {
+    let there = ["/sys/module/nvidia", "/dev/nvidiactl"];
+    !there.iter().any(|path| Path::new(path).exists())
+        && env::var_os("NVCAP_DEVICES_BY_NAME").is_none()
 }
 
 /// Tells whether nvcap is run in a checkout of its repository, which has a software GPU.

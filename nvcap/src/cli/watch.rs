@@ -325,14 +325,29 @@ fn write(dir: &Path, pid: u32, text: &[u8], json: &[u8]) -> io::Result<(PathBuf,
             n => format!("-{n}"),
         };
         let path = dir.join(format!("nvcap-{pid}-{stamp}{more}.txt"));
+        let other = path.with_extension("json");
         let mut file = match new(&path) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
             file => file?,
         };
-        file.write_all(text)?;
-        let other = path.with_extension("json");
-        new(&other)?.write_all(json)?;
-        return Ok((path, other));
+        let written = new(&other).and_then(|mut other_file| {
+            other_file.write_all(json)?;
+            file.write_all(text)
+        });
+        match written {
+            Ok(()) => return Ok((path, other)),
+            // Neither stands there alone.
+            Err(e) => {
+                std::fs::remove_file(&path)?;
+                match e.kind() {
+                    io::ErrorKind::AlreadyExists => {}
+                    _ => {
+                        let _ = std::fs::remove_file(&other);
+                        return Err(e);
+                    }
+                }
+            }
+        }
     }
     Err(io::ErrorKind::AlreadyExists.into())
 }
@@ -368,6 +383,30 @@ mod tests {
         }
         std::fs::remove_dir_all(&dir).unwrap();
         assert!(write(&dir, 7, b"", b"").is_err());
+    }
+
+    #[test]
+    fn no_text_stands_alone() {
+        let dir = std::env::temp_dir().join(format!("nvcap-watch-alone-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        // Somebody has the second name, of this second and of those that a slow machine may need.
+        let theirs: Vec<PathBuf> = (0..100)
+            .map(|s| stamp(SystemTime::now() + Duration::from_secs(s)))
+            .map(|stamp| dir.join(format!("nvcap-7-{stamp}.json")))
+            .collect();
+        theirs
+            .iter()
+            .for_each(|path| std::fs::write(path, "theirs").unwrap());
+        let (text, json) = write(&dir, 7, b"text", b"json").unwrap();
+        assert_eq!(std::fs::read(&text).unwrap(), b"text");
+        assert_eq!(std::fs::read(&json).unwrap(), b"json");
+        assert!(theirs.iter().all(|p| !p.with_extension("txt").exists()));
+        assert!(
+            theirs
+                .iter()
+                .all(|p| std::fs::read(p).unwrap() == b"theirs")
+        );
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -168,6 +168,34 @@ fn a_file_that_is_replaced_meanwhile_stays() {
     }
 }
 
+/// What nvcap writes goes into a new file also where a FIFO, or a link to a device, has taken the place of FILE: it waits for nobody, and
+/// loses nothing.
+#[test]
+fn a_fifo_or_a_device_in_the_place_of_a_file_gets_nothing() {
+    let folder = Folder::new("spoiled-fifo");
+    let file = folder.path("out.json");
+    let other = folder.path("out.2.json");
+    let wait = format!("until test -s '{file}'; do sleep 0.05; done");
+    for there in ["mkfifo", "ln -s /dev/full"] {
+        let replace = format!("rm '{file}'; {there} '{file}'");
+        // Before nvcap has written anything, if the command is fast enough, and after.
+        for script in [replace.clone(), format!("{wait}; {replace}")] {
+            let args = ["--how=observe", "--json", "-o", &file, "--", "sh", "-c"];
+            let out = nvcap(&[&args[..], &[&script]].concat());
+            has_status(&out, 4);
+            let (said, saved) = (text(&out.stderr), fs::read_to_string(&other).unwrap());
+            assert!(
+                said.contains("meanwhile") && said.contains(&other),
+                "{said}"
+            );
+            assert!(saved.contains("\"ledger\"") && saved.contains("\"exec\""));
+            assert!(!Path::new(&file).symlink_metadata().unwrap().is_file());
+            fs::remove_file(&file).unwrap();
+            fs::remove_file(&other).unwrap();
+        }
+    }
+}
+
 /// What a traced command writes into FILE meanwhile stays. Where nvcap has begun to write by then, which depends on how fast the machine is,
 /// it says that the rest cannot be written.
 #[test]

@@ -9,5 +9,6 @@ pub mod mode;
 pub mod names;
 pub mod process;
 pub mod rings;
+pub mod served;
 pub mod signals;
 pub mod streams;

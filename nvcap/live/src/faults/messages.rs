@@ -38,6 +38,8 @@ struct Told {
     pid: u32,
     code: u32,
     channel: Option<ChannelId>,
+    /// The GPU, where known.
+    gpu: Option<u32>,
     /// Channels that were stopped with it.
     group: Vec<ChannelId>,
     /// By the kernel log alone.
@@ -57,10 +59,12 @@ pub(super) struct Messages {
 }
 
 impl Told {
-    /// Tells whether it is on this channel, as far as is known.
-    fn is_of(&self, channel: Option<ChannelId>) -> bool {
-        self.channel.is_none()
-            || channel.is_none_or(|c| self.channel == Some(c) || self.group.contains(&c))
+    /// Tells whether it is on this channel of this GPU, as far as is known.
+    fn is_of(&self, channel: Option<ChannelId>, gpu: Option<u32>) -> bool {
+        let may_be_on = self.gpu.is_none() || gpu.is_none() || self.gpu == gpu;
+        let may_be_of = self.channel.is_none()
+            || channel.is_none_or(|c| self.channel == Some(c) || self.group.contains(&c));
+        may_be_on && may_be_of
     }
 }
 
@@ -147,7 +151,7 @@ impl Messages {
                 fault.told_by(p.channel, p.xid.clone());
                 return false;
             }
-            let is_told = |t: &Told| is_of(t.pid, t.code) && t.is_of(p.channel);
+            let is_told = |t: &Told| is_of(t.pid, t.code) && t.is_of(p.channel, p.xid.gpu);
             !told.iter().any(is_told)
         });
         let has_log = self.log.is_some();
@@ -156,16 +160,17 @@ impl Messages {
             n.has_message() || !waits || is_due(n.pid())
         };
         let whole = self.noticed.extract_if(.., is_whole);
-        let faults: Vec<Fault> = whole.map(Noticed::fault).collect();
-        self.note(&faults, now);
-        faults
+        let whole: Vec<_> = whole.map(|n| (n.gpu(), n.fault())).collect();
+        self.note(whole.iter().map(|(gpu, fault)| (*gpu, fault)), now);
+        whole.into_iter().map(|(_, fault)| fault).collect()
     }
 
-    fn note(&mut self, faults: &[Fault], now: Instant) {
-        self.told.extend(faults.iter().map(|f| Told {
+    fn note<'a>(&mut self, faults: impl Iterator<Item = (Option<u32>, &'a Fault)>, now: Instant) {
+        self.told.extend(faults.map(|(gpu, f)| Told {
             pid: f.at.pid,
             code: f.code,
             channel: f.channel,
+            gpu: gpu.or_else(|| f.message.as_ref()?.gpu),
             group: f.group.clone(),
             by_log: f.source == FaultSource::KernelLog,
             at: now,
@@ -218,7 +223,7 @@ impl Messages {
             }
         };
         let faults: Vec<Fault> = due.into_iter().map(of).collect();
-        self.note(&faults, now);
+        self.note(faults.iter().map(|fault| (None, fault)), now);
         faults
     }
 }

@@ -67,7 +67,8 @@ impl Numbers {
             false => 1..last + 1,
         };
         if (before..=before.saturating_add(FEW)).contains(&last) {
-            return (before + 1..=last).collect();
+            let own = |pid: &u32| !super::errands::is_errand(*pid);
+            return (before + 1..=last).filter(own).collect();
         }
         let mut all = super::processes();
         // The kernel begins again with small numbers after the largest.

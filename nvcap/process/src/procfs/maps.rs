@@ -5,7 +5,7 @@ use std::{
     io::{self, Read},
 };
 
-use super::of_process;
+use super::{errands, of_process};
 
 /// One line: a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,9 @@ pub fn each_line(
     let mut text = Vec::new();
     let mut piece = [0; 4096];
     loop {
-        let n = match file.read(&mut piece) {
+        // Behind a read of the memory that never ends this one may wait, too.
+        let by_errand = errands::read_file(pid, &file, None, &mut piece);
+        let n = match by_errand.unwrap_or_else(|| file.read(&mut piece)) {
             Ok(0) => break,
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,

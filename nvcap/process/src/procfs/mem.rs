@@ -3,7 +3,8 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-use super::served;
+pub use super::errands::{NO_ANSWER, given_up};
+use super::{errands, served};
 use nvcap_decode::wire::Hole;
 pub use nvcap_decode::wire::read_memory::ReadMemory;
 
@@ -40,7 +41,12 @@ impl Memory {
         if served::is_unreadable(self.pid, std::iter::once((at, to.len()))) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        self.file.read_exact_at(to, at)
+        match errands::read_file(self.pid, &self.file, Some(at), to) {
+            None => self.file.read_exact_at(to, at),
+            Some(Ok(n)) if n == to.len() => Ok(()),
+            Some(Ok(_)) => Err(io::Error::from_raw_os_error(libc::EIO)),
+            Some(Err(e)) => Err(e),
+        }
     }
 
     /// Reads `len` bytes; pages that cannot be read become zero and are listed.
@@ -82,13 +88,18 @@ impl Ordinary {
         if served::is_unreadable(self.pid.cast_unsigned(), ranges.each()) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        let local = libc::iovec {
-            iov_base: to.as_mut_ptr().cast(),
-            iov_len: to.len(),
-        };
         let remote = &ranges.remote;
         let count = remote.len() as libc::c_ulong;
-        let of = |thread: libc::pid_t| {
+        let mut of = |thread: libc::pid_t| {
+            let pid = self.pid.cast_unsigned();
+            let by_errand = errands::read_ranges(pid, thread.cast_unsigned(), ranges.each(), to);
+            if let Some(read) = by_errand {
+                return read;
+            }
+            let local = libc::iovec {
+                iov_base: to.as_mut_ptr().cast(),
+                iov_len: to.len(),
+            };
             // SAFETY: the local vector is `to`; the remote ones are addresses in another process, which the kernel checks.
             let n = unsafe {
                 libc::process_vm_readv(thread, &raw const local, 1, remote.as_ptr(), count, 0)

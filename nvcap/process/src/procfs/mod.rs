@@ -7,6 +7,7 @@
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
 //! - [`served`]: mappings of files that another program answers for, which are not read.
+//! - `errands`: reads that may never end, made by a process that can be left alone.
 //! - [`kernel_log`]: messages of the kernel.
 //! - [`births`]: numbers of processes that are born.
 //! - [`unfit`]: why a process cannot be looked into.
@@ -30,6 +31,7 @@ pub mod auxv;
 pub mod births;
 pub mod budget;
 pub mod environ;
+mod errands;
 pub mod kernel_log;
 mod lossy;
 pub mod maps;
@@ -121,9 +123,11 @@ pub fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The processes of this machine (of this PID namespace), by id, in no order.
+/// The processes of this machine (of this PID namespace), by id, in no order, without those that read for nvcap.
 pub fn processes() -> Vec<u32> {
-    ids(Path::new("/proc")).unwrap_or_default()
+    let mut all = ids(Path::new("/proc")).unwrap_or_default();
+    all.retain(|pid| !errands::is_errand(*pid));
+    all
 }
 
 /// The threads of a process.

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
 use std::ops::Range;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::{exists, of_process};
 
@@ -54,16 +55,122 @@ fn mountinfo(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The FUSE file systems of this machine; none where the kernel's folder of them is not there.
+/// The file system that lists the FUSE file systems of this machine: where it is mounted, else mounted for nvcap alone, in no folder.
+fn list() -> Option<&'static OwnedFd> {
+    static LIST: OnceLock<OwnedFd> = OnceLock::new();
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+    if let Some(list) = LIST.get() {
+        return Some(list);
+    }
+    // Where nothing is mounted on it the folder is empty, whatever there is.
+    let there = fs::File::open(CONNECTIONS).map(OwnedFd::from).ok();
+    let list = there.filter(is_list);
+    let list = list.or_else(|| {
+        let made = (!REFUSED.load(Ordering::Relaxed)).then(mount).flatten();
+        REFUSED.store(made.is_none(), Ordering::Relaxed);
+        made
+    })?;
+    Some(LIST.get_or_init(|| list))
+}
+
+/// Opens the list while this thread has all its rights.
+pub(crate) fn prepare() {
+    if Path::new(FUSE).exists() {
+        list();
+    }
+}
+
+fn is_list(fd: &OwnedFd) -> bool {
+    const MAGIC: u64 = 0x6573_5543;
+    // SAFETY: zeros are a statfs, which the kernel fills.
+    let (got, of) = unsafe {
+        let mut of: libc::statfs = std::mem::zeroed();
+        (libc::fstatfs(fd.as_raw_fd(), &raw mut of), of)
+    };
+    got == 0 && of.f_type as u64 == MAGIC
+}
+
+/// Mounts the list in no folder: it is gone with the descriptor.
+fn mount() -> Option<OwnedFd> {
+    let new = |fd: libc::c_long| {
+        let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        // SAFETY: a new descriptor that nobody else has.
+        Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    // SAFETY: a name; flags; descriptors that live.
+    unsafe {
+        let context = new(libc::syscall(
+            libc::SYS_fsopen,
+            c"fusectl".as_ptr(),
+            FSOPEN_CLOEXEC,
+        ))?;
+        let (fd, none) = (context.as_raw_fd(), std::ptr::null::<u8>());
+        let made = libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, none, none, 0);
+        (made == 0).then_some(())?;
+        new(libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, 0))
+    }
+}
+
+const FSOPEN_CLOEXEC: u32 = 1;
+const FSCONFIG_CMD_CREATE: u32 = 6;
+const FSMOUNT_CLOEXEC: u32 = 1;
+
+/// The entries of the list: for each FUSE file system a folder, named by the minor number of its device, of who mounted it.
+fn listed(list: &OwnedFd) -> Option<impl Iterator<Item = fs::DirEntry> + use<>> {
+    let all = fs::read_dir(format!("/proc/self/fd/{}", list.as_raw_fd()));
+    Some(all.ok()?.flatten())
+}
+
+/// The FUSE file systems of this machine; none where the kernel's list of them is not to be had.
 fn connections() -> Option<BTreeSet<Number>> {
-    let device = |path: &Path| path.metadata().ok().map(|m| m.dev());
-    let folder = Path::new(CONNECTIONS);
-    // Where nothing is mounted it is empty, whatever there is.
-    (device(folder)? != device(folder.parent()?)?).then_some(())?;
-    let all = fs::read_dir(CONNECTIONS).ok()?.flatten();
     let minor = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let all = listed(list()?)?;
     Some(all.filter_map(minor).map(|minor| (0, minor)).collect())
 }
+
+/// True where a FUSE file system may be mounted that another user than root answers for. Asked before each read, so it is one call of the kernel
+/// where there is none at all. `now`: of a clock, ns.
+pub(super) fn strangers_serve(now: u64) -> bool {
+    /// Number of links of the list, when it was looked at, and whether there were any.
+    static KNOWN: Mutex<(u64, u64, bool)> = Mutex::new((0, 0, false));
+    if !LOADED.load(Ordering::Relaxed) {
+        static HAS_SYS: LazyLock<bool> = LazyLock::new(|| Path::new(SYS).exists());
+        if *HAS_SYS && !Path::new(FUSE).exists() {
+            return false;
+        }
+        LOADED.store(true, Ordering::Relaxed);
+    }
+    let Some(list) = list() else {
+        return true;
+    };
+    // SAFETY: zeros are a stat, which the kernel fills.
+    let links = unsafe {
+        let mut of: libc::stat = std::mem::zeroed();
+        match libc::fstat(list.as_raw_fd(), &raw mut of) {
+            0 => of.st_nlink as u64,
+            _ => return true,
+        }
+    };
+    if links <= EMPTY_LINKS {
+        return false;
+    }
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.0 != links || now.saturating_sub(known.1) > LOOK_AGAIN_NS {
+        let strange = |entry: fs::DirEntry| entry.metadata().is_ok_and(|m| m.uid() != 0);
+        let any = listed(list).is_none_or(|mut all| all.any(strange));
+        *known = (links, now, any);
+    }
+    known.2
+}
+
+/// The kernel has FUSE.
+static LOADED: AtomicBool = AtomicBool::new(false);
+const SYS: &str = "/sys/fs";
+const FUSE: &str = "/sys/fs/fuse";
+/// Links of an empty list.
+const EMPTY_LINKS: u64 = 2;
+/// Time after which the list is looked at again although it has as many links, ns.
+const LOOK_AGAIN_NS: u64 = 100_000_000;
 
 /// The file systems that a process may have files of, once they were asked for. Made anew for each look at its mappings.
 #[derive(Debug)]

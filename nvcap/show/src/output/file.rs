@@ -280,7 +280,8 @@ impl Named {
         let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let start = std::mem::replace(&mut state.start, Start::Going);
         if start != Start::Going && state.claim != Claim::Over && state.is_taken(&self.file) {
-            let mut other = Self::unused(&state.asked, state.claim == Claim::Recording)?;
+            // A new one in any case: what is there now may be a FIFO, or a link to a device.
+            let mut other = Self::created_beside(&state.asked, state.claim)?;
             other.begin()?;
             // Where the file had gone it is made again.
             if other.path() != state.place.path {
@@ -332,7 +333,7 @@ impl Named {
             }
             state.asked.clone()
         };
-        let other = Self::created_beside(&asked)?;
+        let other = Self::created_beside(&asked, Claim::Unused)?;
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         if let Err(e) = File::open(own).and_then(|mut own| io::copy(&mut own, &mut &other.file)) {
             // Dropped empty, it is removed.
@@ -354,11 +355,11 @@ impl Named {
     }
 
     /// Makes a new file of this name, or of the first one with a number that can be made: what is there is not touched, whatever it is.
-    fn created_beside(asked: &Path) -> io::Result<Self> {
-        let first = Self::created(asked, Claim::Unused);
+    fn created_beside(asked: &Path, claim: Claim) -> io::Result<Self> {
+        let first = Self::created(asked, claim);
         (2..=NUMBERS).fold(first, |made, number| match made {
             Err(e) if number == 2 || e.kind() == io::ErrorKind::AlreadyExists => {
-                Self::created(&numbered(asked, number), Claim::Unused)
+                Self::created(&numbered(asked, number), claim)
             }
             made => made,
         })

@@ -46,6 +46,10 @@ pub(super) struct Overview {
     pub remedy: &'static str,
     /// Reason why the trap is refused.
     pub trap_refused: Option<String>,
+    /// NVIDIA's driver is not loaded.
+    pub lacks_driver: bool,
+    /// `/proc` is not mounted.
+    pub lacks_proc: bool,
     /// A software GPU is at hand.
     pub is_checkout: bool,
 }
@@ -73,6 +77,14 @@ pub(super) fn page(overview: &Overview, width: Option<usize>) -> String {
 
 /// The line that says that there is no process to show.
 fn nobody(overview: &Overview) -> String {
+    if overview.lacks_proc {
+        return "It is not known which processes use a GPU: /proc is not mounted (sudo mount -t proc proc /proc).\n"
+            .to_owned();
+    }
+    if overview.lacks_driver {
+        return "No process uses a GPU: NVIDIA's driver is not loaded on this machine.\n"
+            .to_owned();
+    }
     match overview.unknown > 0 || overview.hides.is_some() {
         true => "No process that you may look into uses a GPU.\n".to_owned(),
         false => "No process uses a GPU now.\n".to_owned(),
@@ -201,6 +213,21 @@ fn for_process(row: &Row, is_root: bool) -> Vec<(String, &'static str)> {
 /// The commands where there is no process.
 fn to_begin(overview: &Overview) -> Vec<(String, &'static str)> {
     let sudo = if overview.is_root { "" } else { "sudo " };
+    // What traces would fail.
+    if overview.lacks_driver {
+        let mut all = vec![
+            (
+                "nvcap stats FILE".to_owned(),
+                "what a recording of another machine has",
+            ),
+            (
+                "nvcap decode FILE".to_owned(),
+                "all of it, submission by submission",
+            ),
+        ];
+        all.extend(anywhere(overview));
+        return all;
+    }
     let mut all = vec![
         (
             format!("{sudo}nvcap -- ./your-program"),
@@ -215,10 +242,16 @@ fn to_begin(overview: &Overview) -> Vec<(String, &'static str)> {
         let observe = "nvcap --how observe -- ./your-program";
         all.push((observe.to_owned(), "the same program without root or trap"));
     }
-    all.push((
+    all.extend(anywhere(overview));
+    all
+}
+
+/// The commands that need no GPU.
+fn anywhere(overview: &Overview) -> Vec<(String, &'static str)> {
+    let mut all = vec![(
         "nvcap doctor".to_owned(),
         "what this machine allows, and what it lacks",
-    ));
+    )];
     if overview.is_checkout {
         let run = "cargo xtask run".to_owned();
         all.push((run, "traces the software GPU of this checkout"));
@@ -239,6 +272,34 @@ mod tests {
             submits: true,
             access,
         }
+    }
+
+    #[test]
+    fn no_command_that_would_fail() {
+        let overview = Overview {
+            lacks_driver: true,
+            is_root: true,
+            ..Overview::default()
+        };
+        let text = page(&overview, Some(80));
+        assert!(
+            text.starts_with("No process uses a GPU: NVIDIA's driver is not loaded"),
+            "{text}"
+        );
+        assert!(text.contains("nvcap decode FILE") && text.contains("nvcap doctor"));
+        assert!(
+            !text.contains("nvcap -a") && !text.contains("your-program"),
+            "{text}"
+        );
+        let overview = Overview {
+            lacks_proc: true,
+            ..overview
+        };
+        let text = page(&overview, Some(80));
+        assert!(
+            text.starts_with("It is not known") && text.contains("/proc"),
+            "{text}"
+        );
     }
 
     #[test]

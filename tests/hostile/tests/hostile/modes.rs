@@ -1,13 +1,14 @@
 //! Every mode, traced in every way.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use hostile::bed::Bed;
 use hostile::mode::Mode;
+use hostile::served::NOTE;
 use live::needs::need_tracing;
 use live::programs::Folder;
 
@@ -81,7 +82,34 @@ fn command(mode: &Mode, way: Way) -> Command {
     if way.finds() {
         command.arg("--files");
     }
+    if let Some(note) = server_note(mode) {
+        command.env(NOTE, note);
+    }
     command
+}
+
+/// The file that has the id of the program that answers no read, in modes with one.
+fn server_note(mode: &Mode) -> Option<PathBuf> {
+    let name = format!("hostile-server.{}", std::process::id());
+    let is_served = mode.name.starts_with("served::");
+    is_served.then(|| std::env::temp_dir().join(name))
+}
+
+/// Ends the program that answers no read; an error where it has ended before: whoever read had not to wait for ever.
+fn end_server(mode: &Mode) -> Result<()> {
+    let Some(note) = server_note(mode).filter(|note| note.exists()) else {
+        return Ok(());
+    };
+    let pid: i32 = std::fs::read_to_string(&note)?.parse()?;
+    std::fs::remove_file(&note)?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    ensure!(
+        name.is_ok_and(|name| name.starts_with("hostile")),
+        "the program that answers no read has ended"
+    );
+    // SAFETY: a signal to a process that this test's target has made.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    Ok(())
 }
 
 /// An untraced run of the mode, made once.
@@ -96,6 +124,7 @@ pub fn untraced(mode: &Mode) -> Result<Arc<Ended>> {
             .end()
             .context("untraced")?,
     );
+    end_server(mode)?;
     runs.insert(mode.name, run.clone());
     Ok(run)
 }
@@ -118,6 +147,10 @@ pub fn tracer(mode: &Mode, way: Way, folder: &Folder, trace: &Path) -> Result<Co
     if way.how() == "trap" && mode.name.starts_with("files::") {
         // Their functions are looked for in the files.
         command.arg("--stacks");
+    }
+    if let Some(note) = server_note(mode) {
+        // The file system's program lives on.
+        command.arg("--no-follow").env(NOTE, note);
     }
     if way.finds() {
         command.env("NVCAP_DEVICES_BY_NAME", "1");
@@ -204,6 +237,7 @@ pub fn one(mode: &'static Mode, way: Way, flags: &[&str]) -> Result<()> {
         let out = nvcap.out.clone();
         (nvcap, out)
     };
+    end_server(mode)?;
     let code = orderly(&nvcap)?;
     ensure!(code != 1, "refused: {}", nvcap.err);
     if std::env::var_os("HOSTILE_SHOW").is_some() {

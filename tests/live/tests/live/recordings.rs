@@ -89,6 +89,32 @@ pub fn as_live() -> Result<()> {
     Ok(())
 }
 
+/// What was found by looks has no times between doorbells: those of the looks are none.
+pub fn looks_are_no_doorbells() -> Result<()> {
+    let folder = Folder::new()?;
+    let file = folder.file("run.pcapng");
+    let mut args = words(&["record", "--how", "observe", "-o"]);
+    args.extend([file.clone().into(), "--".into(), softgpu()?.into()]);
+    args.extend(words(&[
+        "--files",
+        "--gpus=1",
+        "--channels=2",
+        "--submissions=300",
+        "--leave-mapped",
+    ]));
+    Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    let mut args = words(&["stats"]);
+    args.push(file.into());
+    let stats = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    ensure!(
+        stats.stdout.contains("bytes of submissions")
+            && !stats.stdout.contains("times between doorbells"),
+        "{}",
+        stats.stdout
+    );
+    Ok(())
+}
+
 /// Without a target, or with a wrong one, nothing is touched; a recording is not written over another one, unless that is asked for; one
 /// whose file is gone is no success.
 pub fn kept() -> Result<()> {

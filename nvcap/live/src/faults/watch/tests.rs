@@ -79,6 +79,32 @@ fn faults_of_two_gpus_are_two() {
     assert!(!messages.has_waiting());
 }
 
+/// A message about another GPU is no repetition of a fault that was told.
+#[test]
+fn a_message_of_another_gpu_is_another_fault() {
+    let (kernel, mut messages) = made_up_log();
+    let known = channels(&[(0, Some(0xa), true)]);
+    let all = [notifier(0, 0xa, Some(31))];
+    let now = Instant::now();
+    let process = Watched {
+        channels: known.clone(),
+        ..Watched::default()
+    };
+    let processes = BTreeMap::from([(NOBODY, process)]);
+    let new = noticed(NOBODY, &known, &all, &all, None, now);
+    assert_eq!(messages.join(new, now, |_| true).len(), 1);
+    let mut repeated = |slot: u32| {
+        let line = format!(
+            "3,1,10,-;NVRM: Xid (PCI:0000:{slot}:00): 31, pid={NOBODY}, name=bad, a word\n"
+        );
+        kernel.send(line.as_bytes()).unwrap();
+        messages.take(&processes, now);
+        assert!(messages.join(Vec::new(), now, |_| true).is_empty());
+        messages.alone(&processes, now, |_| true).len()
+    };
+    assert_eq!((repeated(35), repeated(36)), (0, 1));
+}
+
 /// A made-up kernel log, and the end to which the kernel writes.
 fn made_up_log() -> (std::os::unix::net::UnixDatagram, Messages) {
     use nvcap_process::{procfs::kernel_log::KernelLog, xids::Xids};
@@ -88,7 +114,8 @@ fn made_up_log() -> (std::os::unix::net::UnixDatagram, Messages) {
     let (kernel, log) = UnixDatagram::pair().unwrap();
     log.set_nonblocking(true).unwrap();
     let log = KernelLog::of(File::from(OwnedFd::from(log)));
-    let xids = Xids::of(log, [("0000:35:00".to_owned(), 0)].into());
+    let gpus = [("0000:35:00", 0), ("0000:36:00", 1)].map(|(at, gpu)| (at.to_owned(), gpu));
+    let xids = Xids::of(log, gpus.into());
     (kernel, Messages::of(xids))
 }
 

@@ -96,11 +96,15 @@ impl Profile {
                 self.graphs.submission(c.serial, s.bytes);
                 self.launches.submission(s.bytes);
                 self.submitted.add(s.bytes);
-                if let Some(now) = c.at.time() {
+                // Another's time is that of a look, which says nothing of the doorbell.
+                let at_doorbell = !c.how.is_after() && !c.late;
+                if let Some(now) = c.at.time().filter(|_| at_doorbell) {
                     if let Some(gap) = self.last_ns.and_then(|last| now.checked_sub(last)) {
                         self.apart.add(gap);
                     }
                     self.last_ns = self.last_ns.max(Some(now));
+                } else {
+                    self.last_ns = None;
                 }
             }
             Body::Operation(op) => match &mut self.table {

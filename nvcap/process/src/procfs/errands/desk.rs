@@ -1,0 +1,386 @@
+//! An errand and its desk: where it is told what to read, and puts what it has read.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::PATIENCE;
+use crate::procfs::stat::Stat;
+
+/// Time between two looks at whether an errand waits in the kernel.
+const LOOK: Duration = Duration::from_millis(5);
+/// Ranges that one errand reads at most, and their bytes.
+pub(super) const MOST_RANGES: usize = 256;
+pub(super) const MOST_BYTES: usize = 256 << 10;
+/// Bytes of an errand's stack.
+const STACK: usize = 64 << 10;
+
+/// States of a desk.
+const IDLE: u32 = 0;
+const ASKED: u32 = 1;
+const DONE: u32 = 2;
+/// The errand is to end.
+const QUIT: u32 = 3;
+/// Nobody waits for it any more.
+const LEFT: u32 = 4;
+/// It has come back all the same, and ends.
+const BACK: u32 = 5;
+
+/// What is asked of an errand, and where it puts the answer.
+#[repr(C)]
+struct Desk {
+    state: AtomicU32,
+    /// The errand's id: the kernel clears it at its end.
+    tid: AtomicU32,
+    /// Bytes read, or the negative number of an error.
+    answer: AtomicI64,
+    /// nvcap, while it lives.
+    parent: u32,
+    /// Thread whose memory is read, by `process_vm_readv`; 0: the file is.
+    thread: AtomicU32,
+    /// nvcap's descriptor of the file.
+    file: AtomicU32,
+    /// Place in the file; all ones: where it stands.
+    offset: AtomicU64,
+    /// Number of ranges; the bytes that are asked for in all.
+    ranges: AtomicU32,
+    bytes: AtomicU32,
+    range: [libc::iovec; MOST_RANGES],
+    buffer: [u8; MOST_BYTES],
+    _stack: [u8; STACK],
+}
+
+/// Memory to read: addresses and lengths.
+pub(super) type Range = (u64, usize);
+
+/// What is read: memory of a thread's process, or a file, at a place or where it stands.
+pub(super) enum Asked<'a> {
+    Thread(u32, &'a [Range]),
+    File(&'a File, Option<u64>),
+}
+
+/// A system call without libc, which would write `errno`: the errand has the thread-local memory of the thread that made it.
+///
+/// # Safety
+/// Whatever the call asks for.
+#[cfg(target_arch = "x86_64")]
+unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: the kernel's convention: it changes rcx, r11, rax and what the arguments point to.
+    unsafe {
+        std::arch::asm!(
+            "syscall", inlateout("rax") number as isize => answer,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack)
+        );
+    }
+    answer
+}
+
+/// A system call without libc, for the same reason.
+///
+/// # Safety
+/// Whatever the call asks for.
+#[cfg(target_arch = "aarch64")]
+unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
+    let answer: isize;
+    // SAFETY: the kernel's convention: it changes x0 and what the arguments point to.
+    unsafe {
+        std::arch::asm!(
+            "svc 0", in("x8") number as isize, inlateout("x0") a[0] as isize => answer,
+            in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack)
+        );
+    }
+    answer
+}
+
+/// The errand: a process that shares nvcap's memory. It touches nothing but its desk, and never panics.
+extern "C" fn errand(desk: *mut libc::c_void) -> libc::c_int {
+    let at = desk.cast::<Desk>();
+    // SAFETY: made by `Errand::start`, and unmapped after this process has ended alone.
+    let desk = unsafe { &*at };
+    let state = std::ptr::from_ref(&desk.state) as usize;
+    // SAFETY: ends with the thread that made it; a name; no descriptor of nvcap's is kept.
+    unsafe {
+        let (death, kill) = (libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize);
+        call(libc::SYS_prctl, [death, kill, 0, 0, 0, 0]);
+        let name = c"nvcap-errand".as_ptr() as usize;
+        let set_name = libc::PR_SET_NAME as usize;
+        call(libc::SYS_prctl, [set_name, name, 0, 0, 0, 0]);
+        call(libc::SYS_close_range, [0, u32::MAX as usize, 0, 0, 0, 0]);
+        if call(libc::SYS_getppid, [0; 6]) != desk.parent as isize {
+            return 0;
+        }
+    }
+    // SAFETY: opens a descriptor of nvcap's process.
+    let nvcap = unsafe { call(libc::SYS_pidfd_open, [desk.parent as usize, 0, 0, 0, 0, 0]) };
+    loop {
+        match desk.state.load(Ordering::Acquire) {
+            ASKED => {
+                let answer = read_at(at, nvcap);
+                desk.answer.store(answer as i64, Ordering::Relaxed);
+                let done =
+                    desk.state
+                        .compare_exchange(ASKED, DONE, Ordering::AcqRel, Ordering::Acquire);
+                let wake = libc::FUTEX_WAKE as usize;
+                // SAFETY: wakes who waits for the state.
+                unsafe { call(libc::SYS_futex, [state, wake, 1, 0, 0, 0]) };
+                if done.is_err() {
+                    desk.state.store(BACK, Ordering::Release);
+                    return 0;
+                }
+            }
+            QUIT | LEFT => return 0,
+            now => {
+                let wait = libc::FUTEX_WAIT as usize;
+                // SAFETY: waits for another state.
+                unsafe { call(libc::SYS_futex, [state, wait, now as usize, 0, 0, 0]) };
+            }
+        }
+    }
+}
+
+/// Reads what the desk asks for. `nvcap`: a descriptor of its process.
+fn read_at(at: *mut Desk, nvcap: isize) -> isize {
+    // SAFETY: as in `errand`.
+    let desk = unsafe { &*at };
+    let base = at.cast::<u8>();
+    // Both are this process's own while it is asked.
+    let buffer = base.wrapping_add(offset_of!(Desk, buffer)) as usize;
+    let ranges = base.wrapping_add(offset_of!(Desk, range)) as usize;
+    let thread = desk.thread.load(Ordering::Relaxed) as usize;
+    let count = desk.ranges.load(Ordering::Relaxed) as usize;
+    let len = desk.bytes.load(Ordering::Relaxed) as usize;
+    let local = libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(buffer),
+        iov_len: len,
+    };
+    let local = (&raw const local) as usize;
+    if thread != 0 {
+        // SAFETY: the local range is the buffer; the remote ones the kernel checks.
+        return unsafe {
+            call(
+                libc::SYS_process_vm_readv,
+                [thread, local, 1, ranges, count, 0],
+            )
+        };
+    }
+    let (file, from) = (
+        desk.file.load(Ordering::Relaxed) as usize,
+        desk.offset.load(Ordering::Relaxed) as usize,
+    );
+    // SAFETY: a buffer of this length, and the descriptor that was opened.
+    unsafe {
+        // The file as nvcap has it: of a process that has executed another program since it must not be the new one's memory.
+        let fd = call(libc::SYS_pidfd_getfd, [nvcap as usize, file, 0, 0, 0, 0]);
+        if fd < 0 {
+            return fd;
+        }
+        let answer = match from {
+            usize::MAX => call(libc::SYS_read, [fd as usize, buffer, len, 0, 0, 0]),
+            _ => call(libc::SYS_pread64, [fd as usize, buffer, len, from, 0, 0]),
+        };
+        call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+        answer
+    }
+}
+
+fn wait_on(word: &AtomicU32, while_it_is: u32, most: Duration) {
+    let most = libc::timespec {
+        tv_sec: most.as_secs() as libc::time_t,
+        tv_nsec: most.subsec_nanos().into(),
+    };
+    // SAFETY: a word and a time, both of which live.
+    unsafe {
+        let (at, wait) = (std::ptr::from_ref(word), libc::FUTEX_WAIT);
+        libc::syscall(libc::SYS_futex, at, wait, while_it_is, &raw const most)
+    };
+}
+
+fn wake(word: &AtomicU32) {
+    // SAFETY: a word that lives.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            std::ptr::from_ref(word),
+            libc::FUTEX_WAKE,
+            1,
+        )
+    };
+}
+
+/// Ids of errands. It is locked while one is made, so that none is seen before it is in it.
+static ALL: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn all() -> MutexGuard<'static, BTreeSet<u32>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// True for an errand: a process of nvcap's own, which has its memory and is none that anybody means.
+pub(in crate::procfs) fn is_errand(pid: u32) -> bool {
+    all().contains(&pid)
+}
+
+/// An errand with its desk.
+pub(super) struct Errand {
+    desk: AtomicPtr<Desk>,
+    pub(super) pid: u32,
+}
+
+impl Errand {
+    /// Starts one.
+    pub(super) fn start() -> io::Result<Self> {
+        // SAFETY: new memory, wherever the kernel puts it; it is touched where it is used.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Desk>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let desk = at.cast::<Desk>();
+        let top = at.cast::<u8>().wrapping_add(size_of::<Desk>() & !15);
+        // SAFETY: zeros are a desk; the new process has a stack of its own, no descriptor in common, and every signal blocked; the kernel
+        // clears `tid` at its end.
+        let pid = unsafe {
+            (*desk).parent = std::process::id();
+            let (mut every, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut every);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const every, &raw mut before);
+            let tid = (*desk).tid.as_ptr();
+            let flags = libc::CLONE_VM | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID;
+            let none: *mut libc::c_void = std::ptr::null_mut();
+            let mut errands = self::all();
+            let pid = libc::clone(errand, top.cast(), flags, at, tid, none, tid);
+            let refused = io::Error::last_os_error();
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+            if pid < 0 {
+                libc::munmap(at, size_of::<Desk>());
+                return Err(refused);
+            }
+            errands.insert(pid.cast_unsigned());
+            pid.cast_unsigned()
+        };
+        Ok(Self {
+            desk: AtomicPtr::new(desk),
+            pid,
+        })
+    }
+
+    fn desk(&self) -> &Desk {
+        // SAFETY: mapped until this is dropped.
+        unsafe { &*self.desk.load(Ordering::Relaxed) }
+    }
+
+    /// Reads what the desk has room for; none where the errand did not come back in time.
+    pub(super) fn ask(
+        &mut self,
+        from: &Asked<'_>,
+        to: &mut [u8],
+        patience: &dyn Fn() -> Duration,
+    ) -> io::Result<Option<isize>> {
+        let at = self.desk.load(Ordering::Relaxed);
+        let desk = self.desk();
+        match *from {
+            Asked::Thread(thread, ranges) => {
+                // SAFETY: the errand does not touch the ranges before it is asked.
+                let places = unsafe { &mut *(&raw mut (*at).range) };
+                for (place, (at, len)) in places.iter_mut().zip(ranges) {
+                    place.iov_base = std::ptr::with_exposed_provenance_mut(*at as usize);
+                    place.iov_len = *len;
+                }
+                desk.thread.store(thread, Ordering::Relaxed);
+                desk.ranges.store(ranges.len() as u32, Ordering::Relaxed);
+            }
+            Asked::File(file, offset) => {
+                desk.thread.store(0, Ordering::Relaxed);
+                desk.file
+                    .store(file.as_raw_fd().cast_unsigned(), Ordering::Relaxed);
+                desk.offset
+                    .store(offset.unwrap_or(u64::MAX), Ordering::Relaxed);
+            }
+        }
+        desk.bytes.store(to.len() as u32, Ordering::Relaxed);
+        desk.state.store(ASKED, Ordering::Release);
+        wake(&desk.state);
+        let mut waits = None;
+        while desk.state.load(Ordering::Acquire) == ASKED {
+            wait_on(&desk.state, ASKED, LOOK);
+            if desk.state.load(Ordering::Acquire) != ASKED {
+                break;
+            }
+            // It may lack a processor; or it was killed.
+            let stat = Stat::of_process(self.pid);
+            if desk.tid.load(Ordering::Acquire) == 0 || stat.as_ref().is_ok_and(Stat::is_over) {
+                return Err(io::Error::other("the process that reads was killed"));
+            }
+            match stat.is_ok_and(|stat| stat.state != 'R') {
+                true => {
+                    let until = *waits.get_or_insert_with(|| Instant::now() + patience());
+                    let left = Instant::now() >= until
+                        && desk
+                            .state
+                            .compare_exchange(ASKED, LEFT, Ordering::AcqRel, Ordering::Acquire)
+                            .is_ok();
+                    if left {
+                        return Ok(None);
+                    }
+                }
+                false => waits = None,
+            }
+        }
+        let answer = desk.answer.load(Ordering::Relaxed) as isize;
+        if let Some(n) = usize::try_from(answer).ok().filter(|n| *n <= to.len()) {
+            // SAFETY: the errand has written so many bytes, and is done.
+            let from = unsafe { &*(&raw const (*at).buffer) };
+            to[..n].copy_from_slice(&from[..n]);
+        }
+        desk.state.store(IDLE, Ordering::Release);
+        Ok(Some(answer))
+    }
+
+    /// True where it was left alone, and has come back.
+    pub(super) fn is_back(&self) -> bool {
+        let desk = self.desk();
+        desk.state.load(Ordering::Acquire) == BACK || desk.tid.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Drop for Errand {
+    /// Ends it. One that does not end keeps its desk.
+    fn drop(&mut self) {
+        let desk = self.desk();
+        let idle = desk
+            .state
+            .compare_exchange(IDLE, QUIT, Ordering::AcqRel, Ordering::Acquire);
+        if idle.is_ok() {
+            wake(&desk.state);
+        }
+        let began = Instant::now();
+        loop {
+            match desk.tid.load(Ordering::Acquire) {
+                0 => break,
+                _ if !self.is_back() && idle.is_err() || began.elapsed() > PATIENCE => return,
+                tid => wait_on(&desk.tid, tid, LOOK),
+            }
+        }
+        let at = self.desk.load(Ordering::Relaxed);
+        // SAFETY: a child of this process, which has ended, and its memory, which nobody has any more.
+        unsafe {
+            libc::waitpid(self.pid.cast_signed(), std::ptr::null_mut(), libc::__WALL);
+            libc::munmap(at.cast(), size_of::<Desk>());
+        }
+        all().remove(&self.pid);
+    }
+}
