@@ -438,6 +438,7 @@ impl Sink for Stats {
     }
 
     fn passed_over(&mut self, event: &Event<'_>) {
+        self.kernels.event(event);
         self.gpu_time.passed_over(event);
         if let Some(profile) = &mut self.profile {
             profile.passed_over(event);
@@ -446,6 +447,7 @@ impl Sink for Stats {
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let c = event.context;
+        self.kernels.event(event);
         self.gpu_time.event(event);
         if let Some(profile) = &mut self.profile {
             profile.event(event);

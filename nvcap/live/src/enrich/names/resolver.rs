@@ -474,12 +474,17 @@ impl Resolver {
                 names = fitting;
             }
         }
+        let mut by_code = (names.first().zip(ask.code.as_ref()))
+            .and_then(|(name, code)| self.has_code(name, code));
+        // The record may be left over from a module that is no more: nearly the same code is another function's, where one has the very code.
+        if by_code.is_none()
+            && let Some((of, code)) = names.first().zip(ask.code.as_ref())
+            && let Some(name) = self.exactly(of, code)
+        {
+            (names, by_code) = (vec![name], Some(true));
+        }
         let name = names.first()?.clone();
         let same = names.iter().all(|n| self.text(n) == self.text(&name));
-        let by_code = ask
-            .code
-            .as_ref()
-            .and_then(|code| self.has_code(&name, code));
         let backed = layout.in_images && (layout.registers.is_some() || ask.registers.is_some())
             || layout.agree >= 4;
         let mut kernel = self.kernel(ask, &name)?;

@@ -22,22 +22,33 @@ impl Resolver {
         is_same(&own, function, code)
     }
 
+    /// Returns the function of a name's image whose code is the very code that was seen, if there is one and no other.
+    pub(super) fn exactly(&mut self, name: &Name, code: &[u8]) -> Option<Name> {
+        let Name::Of(named) = name else {
+            return None;
+        };
+        let mut fitting = self.fitting(code, Some(named.image)).into_iter();
+        fitting.next().filter(|_| fitting.next().is_none())
+    }
+
+    /// The functions whose code is what was seen: of one image, or of all.
+    fn fitting(&mut self, code: &[u8], image: Option<u64>) -> Vec<Name> {
+        // Zeros may follow a function's code.
+        let least = compare::without_zeros(code).len().max(INSTRUCTION) as u64;
+        let sizes = least..=code.len() as u64;
+        let of_size = self.images.with_code_size(&*self.space, &sizes, image);
+        let all = of_size.into_iter().map(Name::Of);
+        all.filter(|n| self.has_code(n, code) == Some(true))
+            .collect()
+    }
+
     /// By the code that was seen alone, for programs without a record. Those whose code is that of several functions stay wanted.
     pub(super) fn by_code(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         wanted.retain(|ask| {
             let Some(code) = &ask.code else {
                 return true;
             };
-            // Zeros may follow a function's code.
-            let least = compare::without_zeros(code).len().max(INSTRUCTION) as u64;
-            let sizes = least..=code.len() as u64;
-            let fitting: Vec<_> = self
-                .images
-                .with_code_size(&*self.space, &sizes)
-                .into_iter()
-                .map(Name::Of)
-                .filter(|n| self.has_code(n, code) == Some(true))
-                .collect();
+            let fitting = self.fitting(code, None);
             let names: BTreeSet<_> = fitting.iter().map(|n| self.text(n)).collect();
             let Some(mut kernel) = fitting.first().and_then(|n| self.kernel(ask, n)) else {
                 return true;
