@@ -55,7 +55,7 @@ def nvcap(path, phases):
                 s.kernels[key] += 1
                 s.order[r["channel"]].append(key)
                 # loads.cu: the grid is the function's.
-                told = re.fullmatch(r"f(\d+)_(\d+)", r["kernel_mangled"] or "")
+                told = re.fullmatch(r"f(\d+)_(\d+)", r.get("kernel_mangled") or "")
                 if told and r["kernel_certain"] and 1 + 12 * int(told[1]) + int(told[2]) != r["grid"][0]:
                     s.contradicted[(r["kernel_mangled"],) + key] += 1
                 if r["kernel"] is None:
@@ -103,6 +103,9 @@ def cupti(path, phases):
         if phase is None:
             continue
         s = seen[phase]
+        # A copy between two places of the host is the CPU's.
+        if r["type"] == "copy" and r["kind"] == "h2h":
+            continue
         if r["type"] == "kernel":
             key = tuple(r["grid"]), tuple(r["block"])
             s.kernels[key] += 1
@@ -124,6 +127,13 @@ def bytes_by_kind(counter):
     for (kind, size), n in counter.items():
         sums[kind] += size * n
     return sums
+
+
+def pieces_but_for(ours, truth, unknown):
+    """Whether the truth has, beyond the same bytes of each kind, just so many copies within the device."""
+    within = ("d2d", "d2a", "a2d", "a2a")
+    rest = Counter({k: n for k, n in (truth - ours).items() if k[0] in within})
+    return total(rest) == unknown and bytes_by_kind(ours) == bytes_by_kind(truth - rest)
 
 
 def difference(a, b):
@@ -177,6 +187,8 @@ def main():
                 notes.append(f"{sum(more.values())} small inline writes of the driver's own, for graphs")
             elif bytes_by_kind(a) == bytes_by_kind(b):
                 notes.append(f"{what}: the same bytes in other pieces")
+            elif s.unknown_bytes[kind] and pieces_but_for(a, b, s.unknown_bytes[kind]):
+                notes.append(f"{what}: the same bytes in other pieces, {s.unknown_bytes[kind]} of a size that the launch does not tell")
             elif not more and sum(less.values()) == s.unknown_bytes[kind]:
                 notes.append(f"{what}: {sum(less.values())} of a size that the launch does not tell")
             else:

@@ -540,6 +540,14 @@ impl Sink for Stats {
     }
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        // What was learnt behind a channel's last submission.
+        for (id, channel) in &mut self.channels {
+            let known = ledger.channel(*id);
+            channel.token = channel.token.or(known.and_then(|k| k.token));
+            if channel.engine == Engine::Unknown {
+                channel.engine = known.map_or(Engine::Unknown, |k| k.engine);
+            }
+        }
         if let Some(profile) = &mut self.profile {
             profile.finish();
         }

@@ -24,6 +24,7 @@ use super::{
     layout::{Layout, Name, Program},
     scan::{self, Clocks, Cpu, Run, Space},
 };
+use by_code::NamedCode;
 use known::Known;
 pub(crate) use known::Listing;
 use noted::Noted;
@@ -117,6 +118,8 @@ pub(crate) struct Resolver {
     places: HashMap<u64, Vec<u64>>,
     /// Words that were seen beside them.
     noted: Noted,
+    /// The code of functions that were named.
+    named_code: NamedCode,
     /// The image of each program's function, where the name came from one.
     homes: HashMap<u64, u64>,
     /// Places in records of functions, loaded or not.
@@ -166,6 +169,7 @@ impl Resolver {
             programs: Vec::new(),
             places: HashMap::new(),
             noted: Noted::default(),
+            named_code: NamedCode::default(),
             homes: HashMap::new(),
             records: BTreeSet::new(),
             files: OfProcess::default(),
@@ -208,6 +212,14 @@ impl Resolver {
             waiting: waiting.clone(),
             ..self
         }
+    }
+
+    /// Forgets the images that were found: their modules are no more.
+    #[cfg(test)]
+    pub(super) fn forget_images(&mut self) {
+        self.images = Images::default();
+        self.layout = None;
+        self.space = Box::new(super::tests::Fake::new(0x1000, 0x1000));
     }
 
     /// Returns the cost of the searches so far.
@@ -495,6 +507,9 @@ impl Resolver {
         };
         kernel.certain =
             by_code != Some(false) && (by_code == Some(true) || same && backed && layout.in_images);
+        if kernel.certain && by_code == Some(true) {
+            self.keep_code(&name, &kernel);
+        }
         Some((kernel, by_code))
     }
 

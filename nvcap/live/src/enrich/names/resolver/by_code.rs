@@ -1,15 +1,54 @@
 //! Names of programs by their code, where a trace saw the code being uploaded.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Ask, Name, Resolver};
 use nvcap_decode::cubin::{Function, compare};
 use nvcap_decode::record::{Kernel, NamedBy};
 
+/// The most bytes of code that are kept of functions that were named.
+const MOST_NAMED: usize = 4 << 20;
+
 /// Bytes of an instruction.
 const INSTRUCTION: usize = 16;
 /// Code that is the same in a greater part is no contradiction.
 const NEARLY: f64 = 0.9;
+
+/// The code of functions that were named for certain, by its size: a module that is loaded again may be gone before its names are read.
+#[derive(Default)]
+pub(super) struct NamedCode {
+    by_size: BTreeMap<u64, Vec<(Vec<u8>, Function, Kernel)>>,
+    bytes: usize,
+}
+
+impl NamedCode {
+    fn keep(&mut self, own: Vec<u8>, function: Function, kernel: &Kernel) {
+        let here = self.by_size.entry(own.len() as u64).or_default();
+        let is_known =
+            |(code, _, of): &(Vec<u8>, _, Kernel)| of.name == kernel.name && *code == own;
+        if self.bytes + own.len() <= MOST_NAMED && !here.iter().any(is_known) {
+            self.bytes += own.len();
+            here.push((own, function, kernel.clone()));
+        }
+    }
+
+    /// Returns the kernel that had this code, if all that had it have one name.
+    fn of(&self, code: &[u8]) -> Option<&Kernel> {
+        let mut fitting = self
+            .by_size
+            .range(sizes(code))
+            .flat_map(|(_, here)| here)
+            .filter(|(own, function, _)| is_same(own, function, code) == Some(true))
+            .map(|(_, _, kernel)| kernel);
+        let first = fitting.next()?;
+        fitting.all(|k| k.name == first.name).then_some(first)
+    }
+}
+
+/// The sizes that a function may have whose uploaded code this is: zeros may follow it.
+fn sizes(code: &[u8]) -> std::ops::RangeInclusive<u64> {
+    compare::without_zeros(code).len().max(INSTRUCTION) as u64..=code.len() as u64
+}
 
 impl Resolver {
     /// Tells whether a function's code in its image is the code that was seen; `None` if that is not known.
@@ -33,10 +72,9 @@ impl Resolver {
 
     /// The functions whose code is what was seen: of one image, or of all.
     fn fitting(&mut self, code: &[u8], image: Option<u64>) -> Vec<Name> {
-        // Zeros may follow a function's code.
-        let least = compare::without_zeros(code).len().max(INSTRUCTION) as u64;
-        let sizes = least..=code.len() as u64;
-        let of_size = self.images.with_code_size(&*self.space, &sizes, image);
+        let of_size = self
+            .images
+            .with_code_size(&*self.space, &sizes(code), image);
         let all = of_size.into_iter().map(Name::Of);
         all.filter(|n| self.has_code(n, code) == Some(true))
             .collect()
@@ -57,6 +95,9 @@ impl Resolver {
             kernel.certain = names.len() == 1;
             if kernel.certain {
                 self.ambiguous.remove(&ask.program.0);
+                if let Some(name) = fitting.first() {
+                    self.keep_code(name, &kernel);
+                }
             } else if !self.ambiguous.insert(ask.program.0) {
                 return true;
             }
@@ -67,6 +108,41 @@ impl Resolver {
             found.push(kernel);
             ambiguous
         });
+    }
+}
+
+impl Resolver {
+    /// Keeps the code of a function that was named for certain by it.
+    pub(super) fn keep_code(&mut self, name: &Name, kernel: &Kernel) {
+        let Name::Of(named) = name else {
+            return;
+        };
+        let function = self.images.function(*named).cloned();
+        let own = self.images.code(&*self.space, *named);
+        if let Some((own, function)) = own.zip(function) {
+            self.named_code.keep(own, function, kernel);
+        }
+    }
+
+    /// By the code of functions that were named before, for programs of which memory has nothing any more. Another module may have a function
+    /// of the same code and another name: such a name is not certain, and they stay wanted.
+    pub(super) fn by_named_code(&mut self, wanted: &[&Ask], found: &mut Vec<Kernel>) {
+        for ask in wanted {
+            if self.ambiguous.contains(&ask.program.0) {
+                continue;
+            }
+            let known = ask.code.as_ref().and_then(|code| self.named_code.of(code));
+            if let Some(known) = known {
+                found.push(Kernel {
+                    at: ask.at,
+                    program: ask.program,
+                    by: NamedBy::Code,
+                    certain: false,
+                    ..known.clone()
+                });
+                self.ambiguous.insert(ask.program.0);
+            }
+        }
     }
 }
 
