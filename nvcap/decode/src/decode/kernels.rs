@@ -32,6 +32,12 @@ impl KnownKernel {
         self.told_ns.first().copied().unwrap_or(u64::MAX)
     }
 
+    /// The last time by which it was there.
+    fn told_by(&self, time_ns: u64) -> Option<u64> {
+        let behind = self.told_ns.partition_point(|told| *told <= time_ns);
+        self.told_ns.get(behind.checked_sub(1)?).copied()
+    }
+
     /// Takes in that it was there at a time, too.
     fn tell(&mut self, time_ns: u64) {
         if let Err(place) = self.told_ns.binary_search(&time_ns) {
@@ -130,9 +136,9 @@ impl Kernels {
     /// The kernel that lay at a program's address at a time.
     pub(super) fn at(&self, space: Space, program: GpuVa, time_ns: u64) -> Option<&Arc<Kernel>> {
         let here = self.spaces.get(&space)?.get(&program.0)?;
-        let held = here.iter().rev();
-        let mut held = held.filter(|h| h.since_ns() <= time_ns);
-        let kernel = &held.next()?.kernel;
+        let told = here.iter().filter_map(|h| Some((h.told_by(time_ns)?, h)));
+        let (_, last) = told.max_by_key(|(told, _)| *told)?;
+        let kernel = &last.kernel;
         kernel.is_known().then_some(kernel)
     }
 }
@@ -262,6 +268,16 @@ mod tests {
         assert_eq!(name_at(&kernels, 31), None, "other code, without a record");
         kernels.written(7, GpuVa(0x1000), 64, 49);
         assert_eq!(name_at(&kernels, 50).as_deref(), Some("first"));
+        // Another one was there between; that comes last.
+        let mut other = Kernels::default();
+        for (time_ns, name) in [(10, "first"), (50, "first"), (30, "second")] {
+            let mut of = kernel(0x1000, name, false);
+            of.at.time_ns = time_ns;
+            other.add(of);
+        }
+        for (time_ns, name) in [(29, "first"), (49, "second"), (60, "first")] {
+            assert_eq!(name_at(&other, time_ns).as_deref(), Some(name), "{time_ns}");
+        }
         // However often it is told, it holds where it was told last.
         for time_ns in 51..200 {
             let mut of = kernel(0x1000, "first", false);

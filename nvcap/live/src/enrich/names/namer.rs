@@ -39,6 +39,9 @@ const FIRST_AGAIN: Duration = Duration::from_millis(30);
 /// Time for which nothing must have been asked before files are looked into.
 const QUIET: Duration = Duration::from_millis(10);
 
+/// The most processes that ended whose programs are remembered.
+const MOST_ENDED: usize = 64;
+
 /// Set to `file` where names are looked for in mapped files alone, for as long as that takes: the tests' way to compare what is found there with the names
 /// from the driver's records.
 const NAMES_BY: &str = "NVCAP_NAMES_BY";
@@ -64,6 +67,8 @@ pub(crate) struct Namer {
     waiting: Arc<AtomicUsize>,
     /// Asks without an answer: when they were made, and how many.
     outstanding: VecDeque<(Instant, usize)>,
+    /// Those of the last processes that ended or ran another program: names of theirs may be on the way.
+    ended: VecDeque<(u32, Programs)>,
     /// Programs of which it is not known any more what lies there.
     doubted: Vec<Record>,
     /// No records come any more: it is not known what is written while names are looked for.
@@ -99,6 +104,7 @@ impl Namer {
             from,
             waiting,
             outstanding: VecDeque::new(),
+            ended: VecDeque::new(),
             doubted: Vec::new(),
             has_ended: false,
             patience: PATIENCE,
@@ -160,10 +166,15 @@ impl Namer {
                     asks.extend(new.map(|n| ask(at, n)));
                 }
                 Record::Process(p)
-                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true })
-                        && self.programs.remove(&at.pid).is_some() =>
+                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
                 {
-                    let _ = self.to.send(Request::Forget(at.pid));
+                    if let Some(programs) = self.programs.remove(&at.pid) {
+                        if self.ended.len() == MOST_ENDED {
+                            self.ended.pop_front();
+                        }
+                        self.ended.push_back((at.pid, programs.ended()));
+                        let _ = self.to.send(Request::Forget(at.pid));
+                    }
                 }
                 _ => {}
             }
@@ -202,8 +213,11 @@ impl Namer {
     /// Returns a kernel as certain as what was written to its program's address allows: memory is read behind the launch, and may tell what
     /// was loaded there since, or what had been there before.
     fn trusted(&mut self, kernel: Kernel, read_ns: u64) -> Option<Kernel> {
-        let programs = self.programs.get_mut(&kernel.at.pid)?;
-        let trust = programs.found(kernel.program.0, kernel.at.time_ns, read_ns)?;
+        let (pid, time_ns) = (kernel.at.pid, kernel.at.time_ns);
+        let ended = self.ended.iter_mut().rev();
+        let ended = ended.filter_map(|(of, programs)| (*of == pid).then_some(programs));
+        let (trust, programs) = (self.programs.get_mut(&pid).into_iter().chain(ended))
+            .find_map(|p| Some((p.found(kernel.program.0, time_ns, read_ns)?, p)))?;
         let is_trusted = match trust {
             Trust::Whole => true,
             Trust::ByCode => kernel.by != NamedBy::Record,
@@ -509,3 +523,6 @@ fn tell(pid: u32, resolver: &Resolver) {
         resolver.learnt()
     );
 }
+
+#[cfg(test)]
+mod tests;

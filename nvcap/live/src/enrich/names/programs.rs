@@ -193,6 +193,15 @@ impl Programs {
         std::mem::take(&mut self.doubted)
     }
 
+    /// The same when the process has ended: what names on the way need.
+    pub(super) fn ended(self) -> Self {
+        Self {
+            asked: self.asked,
+            reused: self.reused,
+            ..Self::default()
+        }
+    }
+
     /// Tells whether code was written where other code had been launched.
     pub(super) fn uses_memory_again(&self) -> bool {
         !self.reused.is_empty()

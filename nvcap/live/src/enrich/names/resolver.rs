@@ -16,6 +16,7 @@ mod in_files;
 mod known;
 mod learning;
 mod memory_search;
+mod named_code;
 mod noted;
 
 use super::{
@@ -24,9 +25,9 @@ use super::{
     layout::{Layout, Name, Program},
     scan::{self, Clocks, Cpu, Run, Space},
 };
-use by_code::NamedCode;
 use known::Known;
 pub(crate) use known::Listing;
+use named_code::NamedCode;
 use noted::Noted;
 use nvcap_decode::cubin::Function;
 use nvcap_decode::record::{At, Kernel, KernelParam, NamedBy};
