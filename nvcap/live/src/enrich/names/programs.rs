@@ -207,7 +207,7 @@ impl Programs {
         !self.reused.is_empty()
     }
 
-    /// When the code at a program's address was written last, if other code was launched there before.
+    /// Returns the time at which the code at a program's address was written last, if other code was launched there before.
     fn rewritten(&self, program: u64) -> Option<When> {
         let from = program.saturating_sub(self.longest_reused);
         let all = self.reused.range(from..=program);
@@ -295,7 +295,7 @@ impl Programs {
         }
     }
 
-    /// What was in a range of memory is no more.
+    /// Forgets the contents of a range of memory.
     fn overwrite(&mut self, at: u64, end: u64, when: When) {
         let mut gone: BTreeSet<u64> = self.known.range(at..end).map(|(at, _)| *at).collect();
         gone.extend(self.launched.range(at..end).map(|(at, _)| *at));
@@ -498,7 +498,7 @@ mod tests {
         }
     }
 
-    /// What a channel submitted by a time, and whether it was seen later.
+    /// A submission of a channel by a time, and the way in which it was seen.
     fn at(channel: u32, time_ns: u64, how: How, writes: &[(u64, &[u8])]) -> Submission {
         let mut s = submission(writes);
         (s.channel, s.at.time_ns, s.how) = (ChannelId(channel), time_ns, how);

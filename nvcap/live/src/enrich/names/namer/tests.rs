@@ -45,7 +45,7 @@ fn load(time_ns: u64) -> Record {
     write(time_ns, AT, &[0x18; 640])
 }
 
-/// What is told of a name that is found for a launch: times, names, and whether they are certain.
+/// The kernels that are told when a name is found for a launch: times, names, and whether they are certain.
 fn told(
     namer: &mut Namer,
     answers: &Answers,
