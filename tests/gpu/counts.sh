@@ -41,7 +41,7 @@ section_beside() {
     for kind in launches copies streams graphs workers slow; do
         "$NVCAP" --json -e type=chip --force -o "$WORK/trap.json" -p "$pid" >"$WORK/trap.log" 2>&1 &
         tracer=$!
-        wait_for 'attached$' "$WORK/trap.log" $tracer || row FAIL "$kind" "nvcap did not attach: $(tail -n 1 "$WORK/trap.log")"
+        wait_for 'process [0-9]* attached\(:\|$\)' "$WORK/trap.log" $tracer || row FAIL "$kind" "nvcap did not attach: $(tail -n 1 "$WORK/trap.log")"
         sleep 1.5
         before=$(newest "$pid")
         echo $kind >&"$to"

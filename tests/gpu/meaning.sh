@@ -1,9 +1,11 @@
 #!/bin/bash
 # Whether nvcap says what ran: its kernels, copies and memsets against CUPTI's activity records of the same processes.
 #
-#   meaning.sh [WORKLOAD...]     workloads: cuda device cpp cpp-stripped cpp-shared cpp-rdc train generate transformer compile graph triton cupy jax
-#                                (default: all)
+#   meaning.sh [WORKLOAD...]     workloads: cuda device features loads cpp cpp-stripped cpp-shared cpp-rdc train profiler generate transformer compile graph
+#                                triton cupy jax (default: all)
 #
+# features: what CUDA 12 and 13 offer beyond cuda (meaning/features.cu). loads: modules are loaded and unloaded at each step
+# (meaning/loads.cu). profiler: train, with torch.profiler inside where CUPTI's log is not.
 # cpp: kernels with every kind of name that C++ makes (meaning/cpp.cu), linked with libcudart.a and a static library of its own;
 # the same without symbols, with libcudart.so, and with relocatable device code.
 #
@@ -20,7 +22,7 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
 WIDTH=400
 MEANING=$HERE/meaning
-[ $# -gt 0 ] || set -- cuda device cpp cpp-stripped cpp-shared cpp-rdc train generate transformer compile graph triton cupy jax
+[ $# -gt 0 ] || set -- cuda device features loads cpp cpp-stripped cpp-shared cpp-rdc train profiler generate transformer compile graph triton cupy jax
 
 echo "== building ($(date -u +%T))"
 build_cupti_log "$WORK/cupti_log.so" || exit 2
@@ -47,6 +49,13 @@ build() {
     case $1 in
     cuda) nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/cuda" "$MEANING/cuda.cu" ;;
     device) nvcc -O2 -arch=sm_"${ARCH:-90}" -rdc=true -DDEVICE_GRAPHS -o "$WORK/device" "$MEANING/cuda.cu" -lcudadevrt ;;
+    features) nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/features" "$MEANING/features.cu" -lcuda ;;
+    loads)
+        local set
+        for set in 0 1 2; do nvcc -DSET=$set -arch=sm_"${ARCH:-90}" -cubin -o "$WORK/module-$set.cubin" "$MEANING/loads_module.cu" & done
+        nvcc -O2 -o "$WORK/loads" "$MEANING/loads.cu" -lcuda
+        wait
+        ;;
     cpp) cpp_link cpp cpp-parts ;;
     cpp-stripped) cpp_link cpp-stripped cpp-parts && strip -s "$WORK/cpp-stripped" ;;
     cpp-shared) cpp_link cpp-shared cpp-parts -cudart shared -Xlinker -rpath="$(dirname "$(readlink -f "$(command -v nvcc)")")/../lib64" ;;
@@ -54,7 +63,7 @@ build() {
     esac
 }
 case " $* " in *" cpp "* | *" cpp-stripped "* | *" cpp-shared "*) cpp_objects cpp-parts & ;; esac
-for name in "$@"; do case $name in cuda | device | cpp-rdc) build "$name" & ;; esac; done
+for name in "$@"; do case $name in cuda | device | features | loads | cpp-rdc) build "$name" & ;; esac; done
 wait
 for name in "$@"; do case $name in cpp | cpp-stripped | cpp-shared) build "$name" & ;; esac; done
 wait
@@ -67,7 +76,8 @@ command_of() {
     case $1 in
     cuda) echo "$WORK/cuda -w" ;;
     device) echo "$WORK/device -w chain wide device" ;;
-    cpp*) echo "$WORK/$1 -w" ;;
+    features | cpp*) echo "$WORK/$1 -w" ;;
+    loads) echo "$WORK/loads $WORK -w" ;;
     *) echo "python3 $MEANING/workload.py $1 -w" ;;
     esac
 }
@@ -101,7 +111,7 @@ one() {
         [ "$way" != observed ] || how=observe
         timeout 150 env NVCAP_LOG=info "$NVCAP" --how $how --json -e "$FILTER" -o "$run.json" -p "$pid" >"$run.trace" 2>&1 &
         tracer=$!
-        wait_for 'attached$' "$run.trace" $tracer
+        wait_for 'process [0-9]* attached\(:\|$\)' "$run.trace" $tracer
     fi
     echo go >&"$feed"
     wait_for '^done' "$run.out" "${target:-$tracer}"
@@ -137,13 +147,13 @@ for name in "$@"; do
     echo "== $name ($(date -u +%T))"
     ways="start attached observed" plain="start attached observed"
     case $name in
-    cuda | device | cpp | cpp-*)
+    cuda | device | features | loads | cpp | cpp-*)
         [ -x "$WORK/$name" ] || { row FAIL "$name" "it was not built: nvcc's errors are above"; continue; }
         ;;
     graph | compile) ;;
     *)
         package=$name
-        case $name in train) package=torch ;; generate | transformer) package=transformers ;; esac
+        case $name in train | profiler) package=torch ;; generate | transformer) package=transformers ;; esac
         if ! python3 -c "import $package" 2>/dev/null; then row "NOT RUN" "$name" "no Python package $package here"; continue; fi
         ;;
     esac

@@ -25,7 +25,7 @@ at_traps() {
     wait_for '^ready' "$run.out" $pid || { row FAIL "$way" "truth did not start"; return; }
     "$NVCAP" "$@" --how trap --explain-streams --json -e type=submission -o "$run.json" -p $pid >"$run.trace" 2>&1 &
     tracer=$!
-    wait_for 'attached$' "$run.trace" $tracer || row FAIL "$way" "nvcap did not attach: $(tail -n 1 "$run.trace")"
+    wait_for 'process [0-9]* attached\(:\|$\)' "$run.trace" $tracer || row FAIL "$way" "nvcap did not attach: $(tail -n 1 "$run.trace")"
     echo go >&"$feed"
     wait_for '^done' "$run.out" $pid
     kill -INT $tracer

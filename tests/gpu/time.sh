@@ -71,7 +71,7 @@ truth() {
         [ "$way" != observed ] || how=observe
         "$NVCAP" "${trace[@]}" --how $how -p "$pid" >"$run.trace" 2>&1 &
         tracer=$!
-        if ! wait_for 'attached$' "$run.trace" $tracer; then
+        if ! wait_for 'process [0-9]* attached\(:\|$\)' "$run.trace" $tracer; then
             row FAIL "$way" "nvcap did not attach: $(tail -n 1 "$run.trace" | cut -c1-200)"
         fi
     fi
@@ -130,7 +130,7 @@ pass() {
     if [ "$kind" = observed ]; then
         "$NVCAP" --how observe --gpu-time --json -e "$FILTER" --force -o "$WORK/speed.json" -p "$plain_pid" >"$WORK/speed.trace" 2>&1 &
         tracer=$!
-        wait_for 'attached$' "$WORK/speed.trace" $tracer
+        wait_for 'process [0-9]* attached\(:\|$\)' "$WORK/speed.trace" $tracer
     fi
     echo -n g >&"$to"
     while read -r -t 60 line <&"$from" && [ "${line#loop pass}" = "$line" ]; do :; done

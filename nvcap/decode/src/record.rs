@@ -448,7 +448,7 @@ pub struct Kernel {
     pub at: At,
     /// Address of its first instruction for the GPU.
     pub program: GpuVa,
-    /// Its name as the compiler wrote it (mangled, for C++ and Rust).
+    /// Its name as the compiler wrote it (mangled, for C++ and Rust). Empty: from this time on it is not known which function lies there.
     pub name: String,
     /// Bytes of its code, where known.
     pub bytes: Option<u64>,
@@ -476,6 +476,21 @@ impl Kernel {
             certain: true,
             driver: false,
         }
+    }
+
+    /// Makes the record that it is not known from a time on which function lies at an address.
+    #[must_use]
+    pub fn unknown(at: At, program: u64) -> Self {
+        Self {
+            certain: false,
+            ..Self::called(at, program, "")
+        }
+    }
+
+    /// Tells whether it has a name.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        !self.name.is_empty()
     }
 }
 

@@ -172,6 +172,33 @@ fn architectures_are_told_apart() {
     }
 }
 
+/// The end of `.note.nv.tkinfo` as ptxas 13.5.37 wrote it for each target; nothing else in the images of `sm_100` and `sm_100f` differs.
+#[test]
+fn a_family_is_told_by_the_assembler_s_command_line() {
+    let base = &[2u8, 9, 0, 0, 2, 2, 1, 0][..];
+    let only = &[2u8, 9, 1, 0, 2, 2, 1, 0][..];
+    for (flags, compat, options, target) in [
+        (0x600_6402, base, "-arch sm_100 -m 64 ", "sm_100"),
+        (0x600_6402, base, "-arch sm_100f -m 64 ", "sm_100f"),
+        (0x600_6402, only, "-arch sm_100a -m 64 ", "sm_100a"),
+        (0x600_6702, base, "-arch sm_103f -m 64 ", "sm_103f"),
+        (0x600_7902, base, "-arch sm_121f", "sm_121f"),
+        // Of another image, a longer word, a name.
+        (0x600_6702, base, "-arch sm_100f -m 64 ", "sm_103"),
+        (0x600_6402, base, "-arch sm_100fast ", "sm_100"),
+        (0x600_6402, base, "sm_100f", "sm_100"),
+    ] {
+        let note = format!("ptxas\0Cuda compilation tools, release 13.5\0{options}\0");
+        let sections = [
+            (".nv.compat", 0x7000_0086, 0, compat),
+            (".note.nv.tkinfo", 7, 0, note.as_bytes()),
+        ];
+        let bytes = elf(0x41, flags, &sections);
+        let image = Cubin::read(bytes.as_slice(), 0).expect("an image");
+        assert_eq!(image.target(), target, "{options}");
+    }
+}
+
 /// The same image with the headers and relocations of 32-bit ELF.
 fn narrow(wide: &[u8]) -> Vec<u8> {
     let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());

@@ -58,6 +58,49 @@ fn inline_qmds() {
     }
 }
 
+/// Batched copies of libcuda (cudaMemcpyBatchAsync, CUDA 13): several inline writes in one entry, one release behind them.
+#[test]
+fn inline_writes_of_a_batch_are_copies() {
+    const CLASS: u32 = 0xcbc0;
+    let contents = |behind: fn(&mut Pushbuffer)| {
+        let mut b = Bench::new();
+        b.words(|p| {
+            p.bind(1, CLASS);
+        });
+        b.words(|p| {
+            for i in 1..=3u64 {
+                let data = vec![1; 1000 * i as usize];
+                let to = GpuVa(0x7f00_0000_0000 + 0x1_0000 * i);
+                p.inline(1, CLASS, to, &data).expect("inline data");
+            }
+            behind(p);
+        });
+        let all = b.told().into_iter().filter_map(|o| match o {
+            Operation::Inline(i) => Some((i.bytes, i.content)),
+            _ => None,
+        });
+        all.collect::<Vec<_>>()
+    };
+    let data = Some(InlineContent::Data);
+    let copies = [(1000, data), (2000, data), (3000, data)];
+    assert_eq!(contents(|_| {}), copies);
+    let released = contents(|p| {
+        p.release(1, CLASS, GpuVa(0x2_0460_fff0), 7).expect("named");
+    });
+    assert_eq!(released, copies);
+    // What prepares a launch, or is followed by an invalidation, is not known.
+    let launched = contents(|p| {
+        p.pcas(1, CLASS, GpuVa(0x2_04c0_0000)).expect("named");
+    });
+    let unknown = [(1000, None), (2000, None), (3000, None)];
+    assert_eq!(launched, unknown);
+    let invalidated = contents(|p| {
+        p.named(1, CLASS, "INVALIDATE_SHADER_CACHES_NO_WFI", &[0x1000])
+            .expect("named");
+    });
+    assert_eq!(invalidated, unknown);
+}
+
 /// The first 64 words of Hopper's QMD: what graphics drivers send of it.
 fn short_qmd(grid: [u32; 3]) -> Vec<u32> {
     let view = View {

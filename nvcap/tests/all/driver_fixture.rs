@@ -127,13 +127,13 @@ fn the_table_and_the_json_say_the_same() {
     let table = channels::table(&model, Some(PID), &live);
     let row = table
         .lines()
-        .find(|l| l.trim_start().starts_with("0xa "))
+        .find(|l| l.trim_start().starts_with("0x0000a "))
         .unwrap();
     let cells: Vec<_> = row.split_whitespace().collect();
     assert_eq!(
         cells,
         [
-            "0xa",
+            "0x0000a",
             "0",
             "10",
             "0",

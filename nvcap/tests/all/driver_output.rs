@@ -91,7 +91,7 @@ fn a_log_has_no_times_and_no_processes_and_none_are_made_up() {
         }
     }
     let table = of_log("channels", &[], log);
-    let row = table.lines().find(|l| l.starts_with("  0xa ")).unwrap();
+    let row = table.lines().find(|l| l.starts_with("  0x0000a ")).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
     // A log has the rings and no submissions: GP_GET and GP_PUT are not known, and the GPU's number is 0.
     assert_eq!(columns[1], "0", "{row}");

@@ -125,7 +125,7 @@ fn run(make: fn(Output) -> Streams, gets: [Option<u32>; 3]) -> String {
 #[test]
 fn what_stood_behind_another_threads_wait_is_said() {
     let text = run(Streams::text, [Some(0), Some(1), Some(1)]);
-    assert!(text.contains(" 0xa "), "{text}");
+    assert!(text.contains(" 0x0000a "), "{text}");
     assert!(
         text.contains("3 submissions of 2 threads: 8 (2), 7 (1); 1 wait"),
         "{text}"

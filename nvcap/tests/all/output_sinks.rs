@@ -626,6 +626,45 @@ fn redaction_leaves_no_value_of_an_argument() {
     }
 }
 
+/// A channel's token may be told behind its last submission.
+#[test]
+fn statistics_have_the_tokens_that_the_ledger_knows() {
+    let written = Written::default();
+    let form = Form::Text { color: false };
+    let mut sink = Stats::new(written.output(), form, Detail::Operations, true);
+    let context = Context {
+        token: None,
+        ..on(1)
+    };
+    with_each(|e| {
+        let context = &context;
+        sink.event(&Event { context, ..e }).unwrap();
+    });
+    let mut ledger = Ledger::new();
+    ledger.record(&Record::Channel(Box::new(Channel {
+        at: context.at,
+        id: context.channel,
+        gpu: None,
+        token: Some(0xa),
+        class: None,
+        engine: None,
+        handle: None,
+        ring_gpu: None,
+        ring: None,
+        entries: None,
+        userd: None,
+        origin: Origin::Found,
+    })));
+    sink.finish(&ledger, &Model::default()).unwrap();
+    // Of the statistics, not of the ledger behind them.
+    let text = written.text();
+    let head = text
+        .lines()
+        .position(|l| l.trim_end().ends_with("engine process"));
+    let row = text.lines().nth(head.expect("the table of channels") + 1);
+    assert!(row.is_some_and(|r| r.contains(" 0x0000a ")), "{text}");
+}
+
 #[test]
 fn statistics_add_up() {
     let written = Written::default();

@@ -123,7 +123,7 @@ class Tracer(Program):
         self.output = os.path.join(folder, "trace")
         super().__init__([nvcap, *options, "--force", "-o", self.output, "-p", str(pid)], os.path.join(folder, f"nvcap-{Tracer.number}.log"), errors=True, NVCAP_LOG=log)
         try:
-            self.next(r"attached$", 30)
+            self.next(r"process \d+ attached(:|$)", 30)
         except RuntimeError:
             self.process.kill()
             raise

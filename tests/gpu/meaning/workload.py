@@ -3,7 +3,7 @@
     workload.py NAME [-w] [-n STEPS]      -w: prepare and warm up, print `ready NS`, wait for a line on standard
                                          input, and for another one before the end
 
-NAME: train, generate, compile, graph, triton, cupy, jax. Prints `pid N`, `ready NS`, `phase NAME NS NS` and `done`; times
+NAME: train, profiler, generate, compile, graph, triton, cupy, jax. Prints `pid N`, `ready NS`, `phase NAME NS NS` and `done`; times
 are nanoseconds of CLOCK_MONOTONIC, and the device is idle at each of them.
 """
 import os
@@ -38,6 +38,25 @@ def train():
         return loss.item()
 
     return step, torch.cuda.synchronize
+
+
+def profiler():
+    """The training of `train` with torch.profiler on in five of ten steps; without it where CUPTI has another user already."""
+    import torch
+
+    step, synchronize = train()
+    if "CUDA_INJECTION64_PATH" in os.environ:
+        return step, synchronize
+    count = [0]
+
+    def profiled():
+        count[0] += 1
+        if count[0] % 10 >= 5:
+            return step()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+            return step()
+
+    return profiled, synchronize
 
 
 def generate():
@@ -195,7 +214,7 @@ def jax_step():
 
 
 WORKLOADS = {
-    "train": (train, 40), "generate": (generate, 6), "transformer": (transformer, 20), "compile": (compiled, 60), "graph": (graph, 100), "triton": (triton_kernel, 100),
+    "train": (train, 40), "profiler": (profiler, 20), "generate": (generate, 6), "transformer": (transformer, 20), "compile": (compiled, 60), "graph": (graph, 100), "triton": (triton_kernel, 100),
     "cupy": (cupy_kernels, 60), "jax": (jax_step, 80),
 }
 

@@ -86,6 +86,18 @@ pub(super) fn is_accelerated(mut bytes: &[u8]) -> bool {
     false
 }
 
+/// True where the note of the tools that made an image (`.note.nv.tkinfo`) has the assembler's command line with the family of an architecture
+/// as the target: `-arch sm_100f`.
+pub(super) fn is_for_family(note: &[u8], sm: u32) -> bool {
+    let target = format!("sm_{sm}f");
+    let is_end = |b: Option<&u8>| b.is_none_or(|b| !b.is_ascii_alphanumeric());
+    [" ", "="].iter().any(|between| {
+        let wanted = format!("-arch{between}{target}");
+        let mut all = note.windows(wanted.len()).enumerate();
+        all.any(|(at, part)| part == wanted.as_bytes() && is_end(note.get(at + wanted.len())))
+    })
+}
+
 /// Registers by the number of a function's symbol.
 pub(super) fn registers(bytes: &[u8]) -> impl Iterator<Item = (u32, u32)> {
     attributes(bytes)

@@ -44,8 +44,11 @@ pub struct Cubin {
     pub len: u64,
     /// The GPU architecture, as in `sm_90`.
     pub sm: u32,
-    /// It runs on this very architecture alone (`sm_90a`). Code for a family (`sm_100f`) has no mark of its own: it is as for `sm_100`.
+    /// It runs on this very architecture alone (`sm_90a`).
     pub accelerated: bool,
+    /// It runs on the architecture's family (`sm_100f`), by the assembler's command line that the image keeps. Its code has no mark: without
+    /// that note it is as for `sm_100`.
+    pub family: bool,
     /// It is for linking with others (`nvcc -dc`); otherwise it can be loaded.
     pub relocatable: bool,
     /// Its functions, in the order of their sections: kernels, and device functions that have sections of their own.
@@ -80,10 +83,12 @@ impl Cubin {
         let mut elf = Elf::read(memory, at)?;
         let sections = std::mem::take(&mut elf.sections);
         let mut of_image = Functions::of(&sections);
+        let mut family = false;
         // Mostly in the order of their places, so that each part of the image is read once.
         for section in &sections {
             match section.name.as_str() {
                 ".nv.compat" => elf.accelerated |= info::is_accelerated(&elf.bytes(section)),
+                ".note.nv.tkinfo" => family |= info::is_for_family(&elf.bytes(section), elf.sm),
                 ".nv.info" => of_image.add_registers(&elf.bytes(section)),
                 _ => of_image.describe(&mut elf, section),
             }
@@ -94,15 +99,20 @@ impl Cubin {
             len: elf.len(&sections),
             sm: elf.sm,
             accelerated: elf.accelerated,
+            family: family && !elf.accelerated,
             relocatable: elf.relocatable,
             functions,
         })
     }
 
-    /// The architecture as toolkits name it: `sm_90`, `sm_100a`.
+    /// The architecture as toolkits name it: `sm_90`, `sm_100a`, `sm_100f`.
     #[must_use]
     pub fn target(&self) -> String {
-        let only = if self.accelerated { "a" } else { "" };
+        let only = match (self.accelerated, self.family) {
+            (true, _) => "a",
+            (_, true) => "f",
+            _ => "",
+        };
         format!("sm_{}{only}", self.sm)
     }
 

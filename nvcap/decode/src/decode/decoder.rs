@@ -352,6 +352,8 @@ impl Decoder {
             entry: 0,
             segment: &[],
             only_inline: true,
+            in_batch: false,
+            writes_until: None,
             named: Vec::new(),
             written: NumberSet::default(),
         };

@@ -44,6 +44,7 @@ impl<'a> SubmissionDecoder<'a> {
     /// Decodes the `len` bytes that an entry points to.
     fn fetched(&mut self, segment: &'a Segment, len: u32, stream: &mut Stream) {
         self.segment = &segment.bytes;
+        self.writes_until = None;
         // Unfinished data continues: then this entry is a part of the one before.
         self.only_inline |= stream.pending() == 0;
         for item in stream.runs(&segment.bytes, len, &segment.holes) {

@@ -304,6 +304,21 @@ pub enum Direction {
     /// To or from another GPU.
     #[cfg_attr(feature = "serde", serde(rename = "p2p"))]
     PeerToPeer,
+    /// Host to an array: block-linear memory of the device.
+    #[cfg_attr(feature = "serde", serde(rename = "h2a"))]
+    HostToArray,
+    /// An array to the host.
+    #[cfg_attr(feature = "serde", serde(rename = "a2h"))]
+    ArrayToHost,
+    /// Device to an array.
+    #[cfg_attr(feature = "serde", serde(rename = "d2a"))]
+    DeviceToArray,
+    /// An array to the device.
+    #[cfg_attr(feature = "serde", serde(rename = "a2d"))]
+    ArrayToDevice,
+    /// An array to an array.
+    #[cfg_attr(feature = "serde", serde(rename = "a2a"))]
+    ArrayToArray,
 }
 
 /// Evidence from which a direction was inferred.

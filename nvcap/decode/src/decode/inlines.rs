@@ -9,6 +9,10 @@ use super::{
     submission::SubmissionDecoder,
 };
 use crate::wire::{GpuVa, header::Header, words::u32_at};
+use std::ops::RangeInclusive;
+
+/// The methods of an inline write: LINE_LENGTH_IN to LOAD_INLINE_DATA, in all compute and graphics classes.
+const INLINE_WRITE: RangeInclusive<u16> = 0x180..=0x1b4;
 
 impl SubmissionDecoder<'_> {
     pub(super) fn inline_launch(&mut self, subchannel: u8, data: u32) {
@@ -37,8 +41,40 @@ impl SubmissionDecoder<'_> {
         if inline.complete() {
             let next = (offset as usize).saturating_add(data.len());
             let alone = self.only_inline && self.semaphore_or_end(subchannel, next);
+            self.in_batch = !alone && self.only_inline && self.only_writes_follow(subchannel, next);
             self.finish_inline(subchannel, whole.then_some(data), alone);
+            self.in_batch = false;
         }
+    }
+
+    /// Tells whether nothing but inline writes follows up to a semaphore release or the end, as in a batch of copies.
+    fn only_writes_follow(&mut self, subchannel: u8, from: usize) -> bool {
+        if let Some((end, follow)) = self.writes_until
+            && from <= end
+        {
+            return follow;
+        }
+        let mut at = from;
+        let follow = loop {
+            if self.semaphore_or_end(subchannel, at) {
+                break true;
+            }
+            match u32_at(self.segment, at).map(Header::read) {
+                Some(Header::Nop) => at += 4,
+                Some(Header::Method {
+                    address,
+                    count,
+                    subchannel: of,
+                    ..
+                }) if of == subchannel && INLINE_WRITE.contains(&address) => {
+                    at += 4 + 4 * usize::from(count);
+                }
+                _ => break false,
+            }
+        };
+        // Each write of the batch has the same answer.
+        self.writes_until = Some((at, follow));
+        follow
     }
 
     /// Data of a macro: the driver's memset, its fetched copy and QMDs are understood (docs/decoding.md).
@@ -116,7 +152,8 @@ impl SubmissionDecoder<'_> {
                 self.driver_writes.qmd(self.space, class, dst, qmd);
             }
         } else if operation.content.is_none() {
-            operation.content = self.driver_writes.content(self.space, dst, operation.bytes);
+            let known = self.driver_writes.content(self.space, dst, operation.bytes);
+            operation.content = known.or(self.in_batch.then_some(InlineContent::Data));
         }
         let released = match sub.plan.family {
             Family::MemoryToMemory => None,

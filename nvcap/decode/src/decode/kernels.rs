@@ -15,12 +15,45 @@ const MOST: usize = 1 << 20;
 /// The most kernels kept of one program's address, where code was replaced.
 const MOST_OF_ONE: usize = 4;
 
-/// A kernel at a program's address. It holds from the time of its first record on, the submission that launched it first; at that of
-/// its last record it was still there.
+/// The most times kept of one kernel's records.
+const MOST_TOLD: usize = 16;
+
+/// A kernel at a program's address. It was there at the time of each of its records, which is that of a submission that launched it.
 #[derive(Debug)]
 struct KnownKernel {
     kernel: Arc<Kernel>,
-    last_ns: u64,
+    /// The times of its records, in order, ns; never empty. Other code may have lain there between two of them, with or without a record.
+    told_ns: Vec<u64>,
+}
+
+impl KnownKernel {
+    /// The time from which it holds.
+    fn since_ns(&self) -> u64 {
+        self.told_ns.first().copied().unwrap_or(u64::MAX)
+    }
+
+    /// The last time by which it was there.
+    fn told_by(&self, time_ns: u64) -> Option<u64> {
+        let behind = self.told_ns.partition_point(|told| *told <= time_ns);
+        self.told_ns.get(behind.checked_sub(1)?).copied()
+    }
+
+    /// Takes in that it was there at a time, too.
+    fn tell(&mut self, time_ns: u64) {
+        if let Err(place) = self.told_ns.binary_search(&time_ns) {
+            self.told_ns.insert(place, time_ns);
+        }
+        // Any of them suffices for what lies behind it. The newest one is needed longest.
+        if self.told_ns.len() > MOST_TOLD {
+            self.told_ns.remove(MOST_TOLD - 1);
+        }
+    }
+
+    /// Takes in that other code was written at a time; false if nothing tells that it was there again.
+    fn survives(&mut self, written_ns: u64) -> bool {
+        self.told_ns.retain(|told| *told >= written_ns);
+        !self.told_ns.is_empty()
+    }
 }
 
 /// See the module.
@@ -38,19 +71,19 @@ impl Kernels {
         }
         let here = space.entry(kernel.program.0).or_default();
         let time_ns = kernel.at.time_ns;
-        here.retain(|h| h.kernel.at.time_ns != time_ns);
-        let behind = here.partition_point(|h| h.kernel.at.time_ns <= time_ns);
+        here.retain(|h| h.since_ns() != time_ns);
+        let behind = here.partition_point(|h| h.since_ns() <= time_ns);
         // The same one as before, asked for again because its memory may have been written.
         let before = behind.checked_sub(1).and_then(|i| here.get_mut(i));
         if let Some(before) = before.filter(|h| h.kernel.is_same(&kernel)) {
-            before.last_ns = before.last_ns.max(time_ns);
+            before.tell(time_ns);
             return;
         }
         here.insert(
             behind,
             KnownKernel {
                 kernel: Arc::new(kernel),
-                last_ns: time_ns,
+                told_ns: vec![time_ns],
             },
         );
         if here.len() > MOST_OF_ONE {
@@ -66,7 +99,7 @@ impl Kernels {
         let end = at.0.saturating_add(bytes);
         let mut empty = Vec::new();
         for (program, here) in known.range_mut(at.0..end) {
-            here.retain(|h| h.last_ns >= time_ns);
+            here.retain_mut(|h| h.survives(time_ns));
             if here.is_empty() {
                 empty.push(*program);
             }
@@ -82,7 +115,7 @@ impl Kernels {
             return;
         };
         known.retain(|_, here| {
-            here.retain(|h| h.last_ns >= before_ns);
+            here.retain_mut(|h| h.survives(before_ns));
             !here.is_empty()
         });
         if known.is_empty() {
@@ -103,9 +136,10 @@ impl Kernels {
     /// The kernel that lay at a program's address at a time.
     pub(super) fn at(&self, space: Space, program: GpuVa, time_ns: u64) -> Option<&Arc<Kernel>> {
         let here = self.spaces.get(&space)?.get(&program.0)?;
-        let held = here.iter().rev();
-        let mut held = held.filter(|h| h.kernel.at.time_ns <= time_ns);
-        Some(&held.next()?.kernel)
+        let told = here.iter().filter_map(|h| Some((h.told_by(time_ns)?, h)));
+        let (_, last) = told.max_by_key(|(told, _)| *told)?;
+        let kernel = &last.kernel;
+        kernel.is_known().then_some(kernel)
     }
 }
 
@@ -205,14 +239,54 @@ mod tests {
         }
         assert_eq!(named_at(&kernels, 10).as_deref(), Some("first"));
         assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
-        kernels.written(7, GpuVa(0x1000), 64, 25);
-        assert_eq!(named_at(&kernels, 27).as_deref(), Some("second"));
         // The second one's code, whose submission is decoded after its name is known.
         kernels.written(7, GpuVa(0x1000), 64, 20);
         assert_eq!(named_at(&kernels, 15), None);
         assert_eq!(named_at(&kernels, 20).as_deref(), Some("second"));
+        kernels.written(7, GpuVa(0x1000), 64, 25);
+        assert_eq!(named_at(&kernels, 27).as_deref(), Some("second"));
         kernels.written(7, GpuVa(0x1000), 64, 30);
         assert_eq!(named_at(&kernels, 40), None);
+    }
+
+    /// Modules that are loaded again and again: the names of two loads are known before what was loaded between them is decoded.
+    #[test]
+    fn what_lay_there_between_two_loads_of_a_kernel_is_not_it() {
+        let mut kernels = Kernels::default();
+        let name_at = |kernels: &Kernels, time_ns: u64| {
+            let kernel = kernels.at(7, GpuVa(0x1000), time_ns);
+            kernel.map(|k| k.name.clone())
+        };
+        for time_ns in [10, 50] {
+            let mut of = kernel(0x1000, "first", false);
+            of.at.time_ns = time_ns;
+            kernels.add(of);
+        }
+        kernels.written(7, GpuVa(0x1000), 64, 9);
+        assert_eq!(name_at(&kernels, 12).as_deref(), Some("first"));
+        kernels.written(7, GpuVa(0x1000), 64, 30);
+        assert_eq!(name_at(&kernels, 31), None, "other code, without a record");
+        kernels.written(7, GpuVa(0x1000), 64, 49);
+        assert_eq!(name_at(&kernels, 50).as_deref(), Some("first"));
+        // Another one was there between; that comes last.
+        let mut other = Kernels::default();
+        for (time_ns, name) in [(10, "first"), (50, "first"), (30, "second")] {
+            let mut of = kernel(0x1000, name, false);
+            of.at.time_ns = time_ns;
+            other.add(of);
+        }
+        for (time_ns, name) in [(29, "first"), (49, "second"), (60, "first")] {
+            assert_eq!(name_at(&other, time_ns).as_deref(), Some(name), "{time_ns}");
+        }
+        // However often it is told, it holds where it was told last.
+        for time_ns in 51..200 {
+            let mut of = kernel(0x1000, "first", false);
+            of.at.time_ns = time_ns;
+            kernels.add(of);
+        }
+        kernels.written(7, GpuVa(0x1000), 64, 199);
+        assert_eq!(name_at(&kernels, 199).as_deref(), Some("first"));
+        assert!(kernels.spaces[&7][&0x1000][0].told_ns.len() <= MOST_TOLD);
     }
 
     #[test]

@@ -373,6 +373,7 @@ impl<S: Source> Source for Enriched<S> {
         let end = self.inner.finish(&mut last);
         if let Some(namer) = &mut self.held.namer {
             namer.look(&last);
+            namer.end();
         }
         self.held.wait();
         self.held.release(to);

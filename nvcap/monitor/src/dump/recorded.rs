@@ -127,7 +127,7 @@ impl Recorded {
                         decoder.chip(Some(g.minor), chip, ChipBy::Pci);
                     }
                 }
-                Record::Kernel(k) if names => {
+                Record::Kernel(k) if names && k.is_known() => {
                     kernels.insert((k.at.pid, k.program), Arc::new(k.as_ref().clone()));
                 }
                 Record::Stamps(stamps) => read(&mut values, stamps),

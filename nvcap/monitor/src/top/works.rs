@@ -159,7 +159,7 @@ fn channel_row(
     let name = tally.processes().get(&channel.pid);
     let name = name.map(|p| p.name.clone()).unwrap_or_default();
     let shown = match channel.token {
-        Some(token) => format!("{token:#x}"),
+        Some(token) => format!("{token:#07x}"),
         None => format!("{} (no)", id.0),
     };
     let gpu = channel.gpu.map(u64::from);

@@ -286,10 +286,13 @@ fn ask(pid: u32, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
         }
         io::Result::Ok(answer)
     });
-    let answer = own.map_err(io::Error::other).flatten().inspect_err(|e| {
-        log::warn!("process {pid}: its memory could not be read: {e}");
-        all().tell(pid);
-    });
+    let answer = own
+        .map_err(io::Error::other)
+        .and_then(|read| read)
+        .inspect_err(|e| {
+            log::warn!("process {pid}: its memory could not be read: {e}");
+            all().tell(pid);
+        });
     match answer? {
         None => Err(silent()),
         Some(n) => usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(-n as i32)),

@@ -156,7 +156,8 @@ fn row(model: &Model, c: &ChannelView, live: Live) -> Vec<String> {
     let number = |v: Option<u64>| v.map_or_else(|| "?".to_owned(), |v| v.to_string());
     let or_dash = |s: String| if s.is_empty() { "?".to_owned() } else { s };
     vec![
-        hex(c.token.map(u64::from)),
+        c.token
+            .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}")),
         number(c.gpu.map(u64::from)),
         number(c.chid().map(u64::from)),
         number(c.runlist().map(u64::from)),

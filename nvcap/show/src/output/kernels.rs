@@ -12,7 +12,8 @@ use super::arguments::{self, Argument};
 use super::kernel_name;
 use super::kernel_short::{self, Taken};
 use nvcap_decode::cubin::Param;
-use nvcap_decode::decode::event::Launch;
+use nvcap_decode::decode::event::{Body, Event, InlineContent, Launch, Operation};
+use nvcap_decode::wire::GpuVa;
 
 /// The most names kept.
 const MOST: usize = 1 << 16;
@@ -35,6 +36,17 @@ pub struct Name {
 thread_local! {
     static NAMES: RefCell<HashMap<String, Arc<Name>>> = RefCell::default();
     static TAKEN: RefCell<Taken> = RefCell::default();
+}
+
+/// Returns the memory that an event writes with what is or may be code: its address, and the number of bytes.
+pub(crate) fn code_written(event: &Event<'_>) -> Option<(GpuVa, u64)> {
+    match &event.body {
+        Body::Operation(Operation::Inline(i)) if i.content == Some(InlineContent::Code) => {
+            Some((i.dst, i.bytes))
+        }
+        Body::Operation(Operation::Copy(c)) if !c.physical.1 => c.dst.map(|dst| (dst, c.bytes)),
+        _ => None,
+    }
 }
 
 /// The forms of a kernel's name.

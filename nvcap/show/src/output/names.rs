@@ -93,7 +93,7 @@ impl fmt::Display for Who<'_> {
     }
 }
 
-/// `h2d`, `d2h`, `d2d`, `h2h`, `p2p`.
+/// `h2d`, `d2h`, `d2d`, `h2h`, `p2p`; `h2a` and others for arrays.
 #[must_use]
 pub(crate) fn direction(d: Direction) -> &'static str {
     match d {
@@ -102,6 +102,11 @@ pub(crate) fn direction(d: Direction) -> &'static str {
         Direction::DeviceToDevice => "d2d",
         Direction::HostToHost => "h2h",
         Direction::PeerToPeer => "p2p",
+        Direction::HostToArray => "h2a",
+        Direction::ArrayToHost => "a2h",
+        Direction::DeviceToArray => "d2a",
+        Direction::ArrayToDevice => "a2d",
+        Direction::ArrayToArray => "a2a",
     }
 }
 

@@ -443,6 +443,7 @@ impl Sink for Stats {
     }
 
     fn passed_over(&mut self, event: &Event<'_>) {
+        self.kernels.event(event);
         self.gpu_time.passed_over(event);
         if let Some(profile) = &mut self.profile {
             profile.passed_over(event);
@@ -451,6 +452,7 @@ impl Sink for Stats {
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let c = event.context;
+        self.kernels.event(event);
         self.gpu_time.event(event);
         if let Some(profile) = &mut self.profile {
             profile.event(event);
@@ -543,6 +545,14 @@ impl Sink for Stats {
     }
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        // What was learnt behind a channel's last submission.
+        for (id, channel) in &mut self.channels {
+            let known = ledger.channel(*id);
+            channel.token = channel.token.or(known.and_then(|k| k.token));
+            if channel.engine == Engine::Unknown {
+                channel.engine = known.map_or(Engine::Unknown, |k| k.engine);
+            }
+        }
         if let Some(profile) = &mut self.profile {
             profile.finish();
         }

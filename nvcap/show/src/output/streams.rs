@@ -193,7 +193,7 @@ fn engine_of(shared: &Shared) -> Engine {
 fn token_of(shared: &Shared) -> String {
     shared
         .token
-        .map_or_else(|| "?".to_owned(), |token| format!("{token:#x}"))
+        .map_or_else(|| "?".to_owned(), |token| format!("{token:#07x}"))
 }
 
 fn compares(action: SemaphoreAction) -> &'static str {

@@ -166,7 +166,7 @@ impl Text {
 
     /// Shows the name of a program that was shown by its address before.
     fn named(&mut self, kernel: &Kernel) -> io::Result<()> {
-        if !self.nameless.remove(&(kernel.at.pid, kernel.program)) {
+        if !kernel.is_known() || !self.nameless.remove(&(kernel.at.pid, kernel.program)) {
             return Ok(());
         }
         self.end_repeats()?;
@@ -177,6 +177,19 @@ impl Text {
         f.role(Role::Name, format_args!("{}", Plain(&name)));
         f.end();
         self.out.end_object()
+    }
+
+    /// A name that comes behind a write of code is not that of what was launched before.
+    fn overwritten(&mut self, event: &Event<'_>) {
+        if self.nameless.is_empty() {
+            return;
+        }
+        if let Some((at, bytes)) = kernels::code_written(event) {
+            let pid = event.context.at.pid;
+            let lies_there = |of: u64| of.checked_sub(at.0).is_some_and(|by| by < bytes);
+            self.nameless
+                .retain(|(of, program)| *of != pid || !lies_there(program.0));
+        }
     }
 
     /// A line that belongs to no submission.
@@ -424,6 +437,7 @@ impl Sink for Text {
     }
 
     fn passed_over(&mut self, event: &Event<'_>) {
+        self.overwritten(event);
         self.releases.passed_over(event);
     }
 
@@ -431,6 +445,7 @@ impl Sink for Text {
         if self.options.quiet {
             return Ok(());
         }
+        self.overwritten(event);
         let c = event.context;
         if let Body::Method(m) = &event.body
             && self.options.detail >= Detail::Methods

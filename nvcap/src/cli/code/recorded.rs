@@ -69,6 +69,7 @@ pub(super) fn program_named(pattern: &str, file: &Path) -> anyhow::Result<GpuVa>
     let mut found: Vec<Kernel> = Vec::new();
     read_all(records, (&name, reading), |record| {
         if let Record::Kernel(kernel) = record
+            && kernel.is_known()
             && is_meant(pattern, &kernel.name)
             && !found.iter().any(|k| k.program == kernel.program)
         {

@@ -211,6 +211,22 @@ pub(in crate::decode) fn direction(src: Option<Place>, dst: Option<Place>) -> Op
     })
 }
 
+/// The direction of a transfer whose block-linear sides are arrays, which are of the device.
+fn with_arrays(way: Direction, mode: CopyMode) -> Direction {
+    use Direction::{
+        ArrayToArray, ArrayToDevice, ArrayToHost, DeviceToArray, DeviceToDevice, DeviceToHost,
+        HostToArray, HostToDevice,
+    };
+    match (mode, way) {
+        (CopyMode::PitchToBlockLinear, HostToDevice) => HostToArray,
+        (CopyMode::PitchToBlockLinear, DeviceToDevice) => DeviceToArray,
+        (CopyMode::BlockLinearToPitch, DeviceToHost) => ArrayToHost,
+        (CopyMode::BlockLinearToPitch, DeviceToDevice) => ArrayToDevice,
+        (CopyMode::BlockLinear, DeviceToDevice) => ArrayToArray,
+        _ => way,
+    }
+}
+
 /// Fills in the direction: from the places, if both are known; else, for a transfer with a source, from the runlist in the
 /// token, as libcuda uses them on an H200 (docs/decoding.md).
 pub(in crate::decode) fn conclude(
@@ -220,6 +236,7 @@ pub(in crate::decode) fn conclude(
     token: Option<u32>,
 ) {
     if let Some(way) = direction(src, dst) {
+        let way = with_arrays(way, copy.mode);
         (copy.direction, copy.direction_from) = (Some(way), Some(Evidence::Mappings));
         return;
     }
@@ -231,5 +248,33 @@ pub(in crate::decode) fn conclude(
         Some(3) => Direction::DeviceToHost,
         _ => return,
     };
+    let habit = with_arrays(habit, copy.mode);
     (copy.direction, copy.direction_from) = (Some(habit), Some(Evidence::Habit));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_arrays_are_called_so() {
+        use Direction::{
+            ArrayToArray, ArrayToDevice, ArrayToHost, DeviceToArray, DeviceToDevice, DeviceToHost,
+            HostToArray, HostToDevice, PeerToPeer,
+        };
+        for (mode, way, expected) in [
+            (CopyMode::Linear, HostToDevice, HostToDevice),
+            (CopyMode::Pitch, DeviceToHost, DeviceToHost),
+            (CopyMode::PitchToBlockLinear, HostToDevice, HostToArray),
+            (CopyMode::PitchToBlockLinear, DeviceToDevice, DeviceToArray),
+            (CopyMode::BlockLinearToPitch, DeviceToHost, ArrayToHost),
+            (CopyMode::BlockLinearToPitch, DeviceToDevice, ArrayToDevice),
+            (CopyMode::BlockLinear, DeviceToDevice, ArrayToArray),
+            // Another GPU's is the greater news; the array is on the other side.
+            (CopyMode::BlockLinear, PeerToPeer, PeerToPeer),
+            (CopyMode::PitchToBlockLinear, DeviceToHost, DeviceToHost),
+        ] {
+            assert_eq!(with_arrays(way, mode), expected, "{mode:?} {way:?}");
+        }
+    }
 }

@@ -179,14 +179,16 @@ impl Images {
         all
     }
 
-    /// The functions whose code has one of these sizes.
+    /// The functions whose code has one of these sizes: of one image, or of all.
     pub(super) fn with_code_size(
         &mut self,
         space: &dyn Space,
         sizes: &RangeInclusive<u64>,
+        of: Option<u64>,
     ) -> Vec<Named> {
         let mut found = Vec::new();
-        for (&image, known) in &mut self.all {
+        let images = of.map_or(0..=u64::MAX, |image| image..=image);
+        for (&image, known) in self.all.range_mut(images) {
             read(space, image, known);
             if let Known::Read(read) = known {
                 let fits = read.image.functions.iter().enumerate();

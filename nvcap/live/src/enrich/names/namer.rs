@@ -16,12 +16,13 @@ use std::{
 
 use super::{
     files::Files,
-    programs::{New, Programs},
+    programs::{New, Programs, Trust},
     resolver::{Ask, Resolver},
 };
 use crate::enrich;
-use nvcap_decode::record::{At, Kernel, Life, Record};
+use nvcap_decode::record::{At, Kernel, Life, NamedBy, Record};
 use nvcap_decode::wire::GpuVa;
+use nvcap_process::clock;
 
 /// Time for which lines wait for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
@@ -37,6 +38,9 @@ const AGAIN: Duration = Duration::from_secs(2);
 const FIRST_AGAIN: Duration = Duration::from_millis(30);
 /// Time for which nothing must have been asked before files are looked into.
 const QUIET: Duration = Duration::from_millis(10);
+
+/// The most processes that ended whose programs are remembered.
+const MOST_ENDED: usize = 64;
 
 /// Set to `file` where names are looked for in mapped files alone, for as long as that takes: the tests' way to compare what is found there with the names
 /// from the driver's records.
@@ -63,6 +67,12 @@ pub(crate) struct Namer {
     waiting: Arc<AtomicUsize>,
     /// Asks without an answer: when they were made, and how many.
     outstanding: VecDeque<(Instant, usize)>,
+    /// Those of the last processes that ended or ran another program: names of theirs may be on the way.
+    ended: VecDeque<(u32, Programs)>,
+    /// Programs of which it is not known any more what lies there.
+    doubted: Vec<Record>,
+    /// No records come any more: it is not known what is written while names are looked for.
+    has_ended: bool,
     patience: Duration,
     now: fn() -> Instant,
 }
@@ -94,6 +104,9 @@ impl Namer {
             from,
             waiting,
             outstanding: VecDeque::new(),
+            ended: VecDeque::new(),
+            doubted: Vec::new(),
+            has_ended: false,
             patience: PATIENCE,
             now,
         }
@@ -136,8 +149,14 @@ impl Namer {
             let at = record.at();
             match record {
                 Record::Submission(s) => {
-                    let new = self.programs.entry(at.pid).or_default().of(s, self.class);
+                    let programs = self.programs.entry(at.pid).or_default();
+                    let new = programs.of(s, self.class);
                     asks.extend(new.into_iter().map(|n| ask(at, n)));
+                    let doubted = programs.take_doubted().into_iter();
+                    let unknown = |(program, time_ns)| {
+                        Record::Kernel(Box::new(Kernel::unknown(At { time_ns, ..at }, program)))
+                    };
+                    self.doubted.extend(doubted.map(unknown));
                 }
                 Record::QmdCopy(i) => {
                     // It was there before the trace.
@@ -147,10 +166,15 @@ impl Namer {
                     asks.extend(new.map(|n| ask(at, n)));
                 }
                 Record::Process(p)
-                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true })
-                        && self.programs.remove(&at.pid).is_some() =>
+                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
                 {
-                    let _ = self.to.send(Request::Forget(at.pid));
+                    if let Some(programs) = self.programs.remove(&at.pid) {
+                        if self.ended.len() == MOST_ENDED {
+                            self.ended.pop_front();
+                        }
+                        self.ended.push_back((at.pid, programs.ended()));
+                        let _ = self.to.send(Request::Forget(at.pid));
+                    }
                 }
                 _ => {}
             }
@@ -166,6 +190,7 @@ impl Namer {
 
     /// Takes the answers that have come; waits for the first for up to `wait`.
     pub(crate) fn answers(&mut self, wait: Duration, to: &mut Vec<Record>) {
+        to.append(&mut self.doubted);
         let mut next = if wait.is_zero() {
             self.from.try_recv().ok()
         } else {
@@ -173,9 +198,36 @@ impl Namer {
         };
         while let Some((done, kernels)) = next {
             self.answered(done);
-            to.extend(kernels.into_iter().map(|k| Record::Kernel(Box::new(k))));
+            let read_ns = clock::now();
+            let kernels = kernels.into_iter().filter_map(|k| self.trusted(k, read_ns));
+            to.extend(kernels.map(|k| Record::Kernel(Box::new(k))));
             next = self.from.try_recv().ok();
         }
+    }
+
+    /// No records come any more.
+    pub(crate) fn end(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Returns a kernel as certain as what was written to its program's address allows: memory is read behind the launch, and may tell what
+    /// was loaded there since, or what had been there before.
+    fn trusted(&mut self, kernel: Kernel, read_ns: u64) -> Option<Kernel> {
+        let (pid, time_ns) = (kernel.at.pid, kernel.at.time_ns);
+        let ended = self.ended.iter_mut().rev();
+        let ended = ended.filter_map(|(of, programs)| (*of == pid).then_some(programs));
+        let (trust, programs) = (self.programs.get_mut(&pid).into_iter().chain(ended))
+            .find_map(|p| Some((p.found(kernel.program.0, time_ns, read_ns)?, p)))?;
+        let is_trusted = match trust {
+            Trust::Whole => true,
+            Trust::ByCode => kernel.by != NamedBy::Record,
+            Trust::None => false,
+        };
+        let may_be_later = self.has_ended && programs.uses_memory_again();
+        Some(Kernel {
+            certain: kernel.certain && is_trusted && !may_be_later,
+            ..kernel
+        })
     }
 
     /// So many of the oldest asks have an answer.
@@ -471,3 +523,6 @@ fn tell(pid: u32, resolver: &Resolver) {
         resolver.learnt()
     );
 }
+
+#[cfg(test)]
+mod tests;

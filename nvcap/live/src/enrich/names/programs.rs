@@ -5,11 +5,11 @@
 //! when a graph is made or uploaded. So a program's address is known here at its first doorbell, and its name can be looked
 //! for while the submission waits for its turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::copies;
 use nvcap_decode::decode::{qmd_copy, view::View};
-use nvcap_decode::record::Submission;
+use nvcap_decode::record::{ChannelId, Submission};
 
 /// The most words of an inline write that is looked at: code of one function, or a QMD.
 const MOST_WORDS: u16 = 0x1fff;
@@ -42,14 +42,64 @@ impl New {
     }
 }
 
+/// The time within which something was submitted: behind `after_ns`, and by `by_ns`. Of what a doorbell's trap saw both are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct When {
+    channel: ChannelId,
+    after_ns: u64,
+    by_ns: u64,
+}
+
+impl When {
+    /// Tells whether this may have been submitted behind the other.
+    fn may_follow(self, other: Self) -> bool {
+        match self.channel == other.channel {
+            true => self.by_ns >= other.by_ns,
+            false => self.by_ns > other.after_ns,
+        }
+    }
+
+    /// Tells whether this was certainly submitted behind the other, which came first.
+    fn follows(self, other: Self) -> bool {
+        self.channel == other.channel || self.after_ns >= other.by_ns
+    }
+}
+
+/// Evidence that a name from the process's memory is that of what was launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Nothing else was seen at the address.
+    Whole,
+    /// Other code lay there before, whose record may be left over: the code that was uploaded decides.
+    ByCode,
+    /// The launch may have been of the code before.
+    None,
+}
+
+/// A launch whose program's name is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    time_ns: u64,
+    trust: Trust,
+    /// The time by which memory had been read for its name, where a name was told.
+    read_ns: Option<u64>,
+}
+
 /// Evidence for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     /// A QMD names it.
     Name,
+    /// A QMD names it that may have been submitted before its code was written.
+    NameInDoubt,
     /// A QMD that names another has it fetched beforehand.
     Prefetch,
 }
+
+/// The most pieces of memory that are remembered for having had other code.
+const MOST_REUSED: usize = 1 << 12;
+/// The most launches of one program whose names are awaited or told.
+const MOST_ASKED: usize = 16;
 
 /// Known programs of one process.
 #[derive(Debug, Default)]
@@ -59,6 +109,18 @@ pub(super) struct Programs {
     code: BTreeMap<u64, (u64, Vec<u8>)>,
     code_bytes: usize,
     written: u64,
+    /// The last submissions of each channel: the time of the newest ones, and that of the ones before.
+    channels: HashMap<ChannelId, (u64, u64)>,
+    /// The last launch of each program.
+    launched: BTreeMap<u64, When>,
+    /// Programs whose names are asked for, with the launches, since their code was written last.
+    asked: BTreeMap<u64, Vec<Asked>>,
+    /// Memory that had other code before, by its beginning: its end, and when it was written last.
+    reused: BTreeMap<u64, (u64, When)>,
+    /// The longest of them, B.
+    longest_reused: u64,
+    /// Programs whose names held until a time and may be those of what came later.
+    doubted: BTreeSet<(u64, u64)>,
 }
 
 impl Programs {
@@ -66,17 +128,20 @@ impl Programs {
     /// compute class of the GPU, if known.
     pub(super) fn of(&mut self, submission: &Submission, class: Option<u32>) -> Vec<New> {
         let mut new = Vec::new();
+        let when = self.when(submission);
         for segment in &submission.segments {
             for (address, bytes) in copies::copies(&segment.bytes) {
-                self.forget(address.0, bytes);
+                self.forget(address.0, bytes, when);
+                new.retain(|n: &New| self.known.contains_key(&n.address));
             }
             for upload in qmd_copy::uploads(&segment.bytes, MOST_WORDS) {
                 if let Some(view) = kernel(class, upload.data) {
-                    self.of_kernel(&view, &mut new);
+                    self.of_kernel(&view, when, &mut new);
                 } else if upload.data.len() >= LEAST_CODE
                     && upload.address.0.is_multiple_of(CODE_ALIGNED)
                 {
-                    self.write(upload.address.0, upload.data);
+                    self.write(upload.address.0, upload.data, when);
+                    new.retain(|n| n.address != upload.address.0);
                 }
             }
         }
@@ -86,29 +151,130 @@ impl Programs {
         new
     }
 
+    /// The time within which a submission was made.
+    fn when(&mut self, submission: &Submission) -> When {
+        let by_ns = submission.at.time_ns;
+        let (newest, before) = self.channels.entry(submission.channel).or_default();
+        if by_ns > *newest {
+            (*before, *newest) = (*newest, by_ns);
+        }
+        When {
+            channel: submission.channel,
+            after_ns: match submission.how.is_after() || submission.late {
+                true => *before,
+                false => by_ns,
+            },
+            by_ns,
+        }
+    }
+
     /// The program named by a QMD that was found in the process's memory, if it is new.
     pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Option<New> {
         let view = kernel(class, bytes)?;
-        self.name(&view).then(|| New::named(&view))
+        let program = view.program.0;
+        let is_new = self.known.insert(program, By::Name) != Some(By::Name);
+        is_new.then(|| {
+            self.ask(program, 0, self.trust(program));
+            New::named(&view)
+        })
+    }
+
+    /// Returns how far a name is to be trusted that was found for the launch of a program at a time; `None` where other code has been written
+    /// there since. `read_ns`: when it was found.
+    pub(super) fn found(&mut self, program: u64, time_ns: u64, read_ns: u64) -> Option<Trust> {
+        let asked = self.asked.get_mut(&program)?;
+        let asked = asked.iter_mut().find(|a| a.time_ns == time_ns)?;
+        asked.read_ns = Some(read_ns);
+        Some(asked.trust)
+    }
+
+    /// Takes the programs, each with a time, of which it is not known from then on what lay there.
+    pub(super) fn take_doubted(&mut self) -> BTreeSet<(u64, u64)> {
+        std::mem::take(&mut self.doubted)
+    }
+
+    /// The same when the process has ended: what names on the way need.
+    pub(super) fn ended(self) -> Self {
+        Self {
+            asked: self.asked,
+            reused: self.reused,
+            ..Self::default()
+        }
+    }
+
+    /// Tells whether code was written where other code had been launched.
+    pub(super) fn uses_memory_again(&self) -> bool {
+        !self.reused.is_empty()
+    }
+
+    /// Returns the time at which the code at a program's address was written last, if other code was launched there before.
+    fn rewritten(&self, program: u64) -> Option<When> {
+        let from = program.saturating_sub(self.longest_reused);
+        let all = self.reused.range(from..=program);
+        let all = all.filter(|(_, (end, _))| program < *end);
+        all.map(|(_, (_, when))| *when).max_by_key(|w| w.by_ns)
+    }
+
+    fn trust(&self, program: u64) -> Trust {
+        match self.rewritten(program) {
+            Some(_) => Trust::ByCode,
+            None => Trust::Whole,
+        }
+    }
+
+    fn ask(&mut self, program: u64, time_ns: u64, trust: Trust) {
+        let asked = self.asked.entry(program).or_default();
+        asked.retain(|a| a.time_ns != time_ns);
+        if asked.len() >= MOST_ASKED {
+            asked.remove(0);
+        }
+        asked.push(Asked {
+            time_ns,
+            trust,
+            read_ns: None,
+        });
     }
 
     /// Takes in that a kernel's QMD names its program; true if that is new.
-    fn name(&mut self, view: &View) -> bool {
-        self.known.insert(view.program.0, By::Name) != Some(By::Name)
+    fn name(&mut self, view: &View, when: When) -> bool {
+        let program = view.program.0;
+        let before = self.launched.insert(program, when);
+        if self.known.get(&program) == Some(&By::Name) {
+            return false;
+        }
+        let rewritten = self.rewritten(program);
+        let is_doubted = self.known.get(&program) == Some(&By::NameInDoubt);
+        let is_at = |b: When| (b.channel, b.by_ns) == (when.channel, when.by_ns) && b.by_ns > 0;
+        if rewritten.is_some() && before.is_some_and(is_at) && !is_doubted {
+            // A name holds from a time on, and this one is also that of a launch of other code.
+            return false;
+        }
+        let is_behind = rewritten.is_none_or(|w| when.follows(w));
+        if !is_behind && is_doubted {
+            return false;
+        }
+        let (by, trust) = match is_behind {
+            true => (By::Name, self.trust(program)),
+            false => (By::NameInDoubt, Trust::None),
+        };
+        self.known.insert(program, by);
+        self.ask(program, when.by_ns, trust);
+        true
     }
 
     /// Adds the new programs of a kernel: the one that its QMD names, and the one that it fetches beforehand where that is another. Under
     /// CUPTI a program of CUPTI's own stands in for each kernel's, and has registers of its own (docs/names.md); in a graph the program
     /// of another kernel may be fetched, which is named later.
-    fn of_kernel(&mut self, view: &View, new: &mut Vec<New>) {
+    fn of_kernel(&mut self, view: &View, when: When, new: &mut Vec<New>) {
         let program = view.program.0;
-        if self.name(view) {
+        if self.name(view, when) {
             new.retain(|n| n.address != program);
             new.push(New::named(view));
         }
         let fetched = view.prefetch.0;
         if fetched > 0xffff && fetched != program & !0xff && !self.known.contains_key(&fetched) {
             self.known.insert(fetched, By::Prefetch);
+            self.ask(fetched, when.by_ns, self.trust(fetched));
             new.push(New {
                 address: fetched,
                 registers: None,
@@ -118,12 +284,9 @@ impl Programs {
     }
 
     /// Memory that is written with what is not seen: modules are uploaded by the copy engine.
-    fn forget(&mut self, at: u64, bytes: u64) {
+    fn forget(&mut self, at: u64, bytes: u64, when: When) {
         let end = at.saturating_add(bytes);
-        let gone: Vec<u64> = self.known.range(at..end).map(|(at, _)| *at).collect();
-        for program in gone {
-            self.known.remove(&program);
-        }
+        self.overwrite(at, end, when);
         let gone: Vec<u64> = self.code.range(at..end).map(|(at, _)| *at).collect();
         for at in gone {
             if let Some((_, code)) = self.code.remove(&at) {
@@ -132,10 +295,38 @@ impl Programs {
         }
     }
 
+    /// Forgets the contents of a range of memory.
+    fn overwrite(&mut self, at: u64, end: u64, when: When) {
+        let mut gone: BTreeSet<u64> = self.known.range(at..end).map(|(at, _)| *at).collect();
+        gone.extend(self.launched.range(at..end).map(|(at, _)| *at));
+        for &program in &gone {
+            self.known.remove(&program);
+            // What was launched last may have been what is written here; and a name that was read since then may be its.
+            let launched = self.launched.get(&program);
+            if launched.is_some_and(|l| l.channel != when.channel && l.may_follow(when)) {
+                self.doubted.insert((program, when.after_ns + 1));
+            }
+            for asked in self.asked.remove(&program).unwrap_or_default() {
+                let is_behind = asked.time_ns > when.after_ns && when.after_ns < when.by_ns;
+                if is_behind || asked.read_ns.is_some_and(|r| r > when.after_ns) {
+                    self.doubted.insert((program, asked.time_ns));
+                }
+            }
+        }
+        let had_code = self.rewritten(at).is_some();
+        if gone.is_empty() && !had_code {
+            return;
+        }
+        self.longest_reused = self.longest_reused.max(end.saturating_sub(at));
+        self.reused.insert(at, (end, when));
+        if self.reused.len() > MOST_REUSED {
+            self.reused.pop_first();
+        }
+    }
+
     /// Data that may be code.
-    fn write(&mut self, at: u64, data: &[u8]) {
-        // What was there is no more.
-        self.known.remove(&at);
+    fn write(&mut self, at: u64, data: &[u8], when: When) {
+        self.overwrite(at, at.saturating_add(data.len() as u64), when);
         self.written += 1;
         self.code_bytes += data.len();
         if let Some((_, old)) = self.code.insert(at, (self.written, data.to_vec())) {
@@ -307,11 +498,97 @@ mod tests {
         }
     }
 
+    /// A submission of a channel by a time, and the way in which it was seen.
+    fn at(channel: u32, time_ns: u64, how: How, writes: &[(u64, &[u8])]) -> Submission {
+        let mut s = submission(writes);
+        (s.channel, s.at.time_ns, s.how) = (ChannelId(channel), time_ns, how);
+        s
+    }
+
+    const AT: u64 = 0x7f00_0000_0200;
+
+    /// Says how often a program is new in what was submitted.
+    fn new(programs: &mut Programs, s: &Submission) -> usize {
+        let new = programs.of(s, Some(CLASS));
+        new.iter().filter(|n| n.address == AT).count()
+    }
+
+    #[test]
+    fn a_name_that_is_found_after_its_code_was_overwritten_is_dropped() {
+        let mut programs = Programs::default();
+        let (code, qmd) = (vec![0x18; 640], qmd(AT));
+        let load = |time_ns| at(0, time_ns, How::Trapped, &[(AT, &code)]);
+        let launch = |time_ns| at(1, time_ns, How::Trapped, &[(0x2_04c0_0000, &qmd)]);
+        assert_eq!(new(&mut programs, &load(10)), 0);
+        assert_eq!(new(&mut programs, &launch(20)), 1);
+        assert_eq!(programs.found(AT, 20, 25), Some(Trust::Whole));
+        // Another module, whose name is told while a third one is loaded.
+        new(&mut programs, &load(30));
+        assert!(
+            programs.take_doubted().is_empty(),
+            "it was read before that"
+        );
+        assert_eq!(new(&mut programs, &launch(40)), 1);
+        assert_eq!(programs.found(AT, 20, 45), None);
+        assert_eq!(programs.found(AT, 40, 55), Some(Trust::ByCode));
+        new(&mut programs, &load(50));
+        assert_eq!(
+            programs.take_doubted().into_iter().collect::<Vec<_>>(),
+            [(AT, 40)],
+            "it was read after that"
+        );
+        assert_eq!(programs.found(AT, 40, 60), None);
+        assert!(programs.uses_memory_again());
+    }
+
+    #[test]
+    fn launches_of_one_look_before_and_behind_a_load_have_no_name() {
+        let mut programs = Programs::default();
+        let (code, qmd) = (vec![0x18; 640], qmd(AT));
+        let load = |time_ns| at(0, time_ns, How::Observed, &[(AT, &code)]);
+        let launch = |time_ns| at(0, time_ns, How::Observed, &[(0x2_04c0_0000, &qmd)]);
+        new(&mut programs, &load(10));
+        assert_eq!(new(&mut programs, &launch(10)), 1);
+        new(&mut programs, &load(10));
+        assert_eq!(new(&mut programs, &launch(10)), 0, "which of the two?");
+        assert_eq!(programs.found(AT, 10, 12), None);
+        assert_eq!(new(&mut programs, &launch(20)), 1);
+        assert_eq!(programs.found(AT, 20, 22), Some(Trust::ByCode));
+    }
+
+    #[test]
+    fn observed_loads_and_launches_of_two_channels_have_no_order_within_a_look() {
+        let mut programs = Programs::default();
+        let (code, qmd) = (vec![0x18; 640], qmd(AT));
+        let load = |time_ns| at(0, time_ns, How::Observed, &[(AT, &code)]);
+        let launch = |time_ns| at(1, time_ns, How::Observed, &[(0x2_04c0_0000, &qmd)]);
+        new(&mut programs, &load(10));
+        assert_eq!(new(&mut programs, &launch(11)), 1);
+        assert_eq!(programs.found(AT, 11, 12), Some(Trust::Whole));
+        assert_eq!(new(&mut programs, &launch(15)), 0);
+        // The channel of loads was looked at before the one of launches: this may be a launch of what is loaded at 30.
+        assert_eq!(new(&mut programs, &launch(29)), 0);
+        new(&mut programs, &load(30));
+        let doubted: Vec<_> = programs.take_doubted().into_iter().collect();
+        assert_eq!(doubted, [(AT, 11)], "from the load before on");
+        // This one may be of what was there before; the next one is not.
+        assert_eq!(new(&mut programs, &launch(31)), 1);
+        assert_eq!(programs.found(AT, 31, 32), Some(Trust::None));
+        assert_eq!(new(&mut programs, &launch(33)), 1);
+        assert_eq!(programs.found(AT, 33, 34), Some(Trust::ByCode));
+        assert_eq!(new(&mut programs, &launch(35)), 0);
+    }
+
     #[test]
     fn kept_code_is_bounded() {
         let mut programs = Programs::default();
         for i in 0..(MOST_CODE / 16384 + 10) as u64 {
-            programs.write(0x7f00_0000_0000 + i * 0x4000, &[7; 16384]);
+            let when = When {
+                channel: ChannelId(0),
+                after_ns: i,
+                by_ns: i,
+            };
+            programs.write(0x7f00_0000_0000 + i * 0x4000, &[7; 16384], when);
         }
         assert!(programs.code_bytes <= MOST_CODE);
         assert!(!programs.code.contains_key(&0x7f00_0000_0000));

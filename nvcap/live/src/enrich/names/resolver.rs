@@ -16,6 +16,7 @@ mod in_files;
 mod known;
 mod learning;
 mod memory_search;
+mod named_code;
 mod noted;
 
 use super::{
@@ -26,6 +27,7 @@ use super::{
 };
 use known::Known;
 pub(crate) use known::Listing;
+use named_code::NamedCode;
 use noted::Noted;
 use nvcap_decode::cubin::Function;
 use nvcap_decode::record::{At, Kernel, KernelParam, NamedBy};
@@ -117,6 +119,8 @@ pub(crate) struct Resolver {
     places: HashMap<u64, Vec<u64>>,
     /// Words that were seen beside them.
     noted: Noted,
+    /// The code of functions that were named.
+    named_code: NamedCode,
     /// The image of each program's function, where the name came from one.
     homes: HashMap<u64, u64>,
     /// Places in records of functions, loaded or not.
@@ -166,6 +170,7 @@ impl Resolver {
             programs: Vec::new(),
             places: HashMap::new(),
             noted: Noted::default(),
+            named_code: NamedCode::default(),
             homes: HashMap::new(),
             records: BTreeSet::new(),
             files: OfProcess::default(),
@@ -208,6 +213,14 @@ impl Resolver {
             waiting: waiting.clone(),
             ..self
         }
+    }
+
+    /// Forgets the images that were found: their modules are no more.
+    #[cfg(test)]
+    pub(super) fn forget_images(&mut self) {
+        self.images = Images::default();
+        self.layout = None;
+        self.space = Box::new(super::tests::Fake::new(0x1000, 0x1000));
     }
 
     /// Returns the cost of the searches so far.
@@ -474,12 +487,17 @@ impl Resolver {
                 names = fitting;
             }
         }
+        let mut by_code = (names.first().zip(ask.code.as_ref()))
+            .and_then(|(name, code)| self.has_code(name, code));
+        // The record may be left over from a module that is no more: nearly the same code is another function's, where one has the very code.
+        if by_code.is_none()
+            && let Some((of, code)) = names.first().zip(ask.code.as_ref())
+            && let Some(name) = self.exactly(of, code)
+        {
+            (names, by_code) = (vec![name], Some(true));
+        }
         let name = names.first()?.clone();
         let same = names.iter().all(|n| self.text(n) == self.text(&name));
-        let by_code = ask
-            .code
-            .as_ref()
-            .and_then(|code| self.has_code(&name, code));
         let backed = layout.in_images && (layout.registers.is_some() || ask.registers.is_some())
             || layout.agree >= 4;
         let mut kernel = self.kernel(ask, &name)?;
@@ -490,6 +508,9 @@ impl Resolver {
         };
         kernel.certain =
             by_code != Some(false) && (by_code == Some(true) || same && backed && layout.in_images);
+        if kernel.certain && by_code == Some(true) {
+            self.keep_code(&name, &kernel);
+        }
         Some((kernel, by_code))
     }
 

@@ -418,6 +418,54 @@ fn code_alone_gives_a_name_and_contradicts_a_wrong_one() {
     );
 }
 
+/// A record that is left over from a module that is no more, of a function that is nearly the same as the one that was loaded.
+#[test]
+fn nearly_the_same_code_is_the_neighbour_s() {
+    let mut functions = many(8);
+    let code: Vec<u8> = (0..640).map(|i| i as u8).collect();
+    let code_of = |i: u8| [&[i; 16], &code[16..]].concat();
+    for (i, f) in functions.iter_mut().enumerate() {
+        f.code = code_of(i as u8);
+    }
+    let fake = process(&functions, HOPPER, 8);
+    let mut asks: Vec<Ask> = (0..8).map(|i| ask(i, &functions[i])).collect();
+    asks[2].code = Some(functions[3].code.clone());
+    // The loader changed an instruction of this one: no other has its code.
+    asks[5].code = Some(code_of(77));
+    let found = resolver(&fake).resolve(&asks);
+    let of = |i: usize| {
+        let its = found.iter().find(|k| k.program == asks[i].program);
+        its.map(|k| (k.name.as_str(), k.certain))
+    };
+    assert_eq!(of(2), Some((functions[3].name.as_str(), true)));
+    assert_eq!(of(5), Some((functions[5].name.as_str(), true)));
+}
+
+/// A module that is loaded again, and unloaded before memory is read: its code was seen before.
+#[test]
+fn code_that_was_named_before_has_its_name_with_a_question_mark() {
+    let functions = many(8);
+    let fake = process(&functions, HOPPER, 8);
+    let mut asks: Vec<Ask> = (0..8).map(|i| ask(i, &functions[i])).collect();
+    for (ask, f) in asks.iter_mut().zip(&functions) {
+        ask.code = Some(f.code.clone());
+    }
+    let mut resolver = resolver(&fake);
+    assert!(resolver.resolve(&asks).iter().all(|k| k.certain));
+    // Elsewhere, with zeros behind it; nothing in memory tells of it, nor of another code.
+    let code = [functions[3].code.as_slice(), &[0; 64]].concat();
+    let again = |i: u64, code: Vec<u8>| Ask {
+        program: GpuVa(PROGRAM + 0x100_0000 + i * 0x1000),
+        code: Some(code),
+        ..ask(3, &functions[3])
+    };
+    resolver.forget_images();
+    let found = resolver.resolve(&[again(0, code), again(1, vec![0x77; 640])]);
+    let expected = (PROGRAM + 0x100_0000, functions[3].name.as_str(), false);
+    assert_eq!(names(&found), [expected]);
+    assert!(found.iter().all(|k| k.by == NamedBy::Code));
+}
+
 #[test]
 fn the_driver_s_own_kernels_are_known_by_their_neighbours() {
     let own = ["memset8", "memset32"].map(|n| function(n, 16));

@@ -152,5 +152,10 @@ fn path_of(direction: Direction) -> &'static str {
         Direction::DeviceToDevice => "d2d",
         Direction::HostToHost => "h2h",
         Direction::PeerToPeer => "p2p",
+        Direction::HostToArray => "h2a",
+        Direction::ArrayToHost => "a2h",
+        Direction::DeviceToArray => "d2a",
+        Direction::ArrayToDevice => "a2d",
+        Direction::ArrayToArray => "a2a",
     }
 }

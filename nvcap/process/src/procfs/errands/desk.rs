@@ -343,8 +343,9 @@ impl Errand {
         let answer = desk.answer.load(Ordering::Relaxed) as isize;
         if let Some(n) = usize::try_from(answer).ok().filter(|n| *n <= to.len()) {
             // SAFETY: the errand has written so many bytes, and is done.
-            let from = unsafe { &*(&raw const (*at).buffer) };
-            to[..n].copy_from_slice(&from[..n]);
+            let from =
+                unsafe { std::slice::from_raw_parts((&raw const (*at).buffer).cast::<u8>(), n) };
+            to[..n].copy_from_slice(from);
         }
         desk.state.store(IDLE, Ordering::Release);
         Ok(Some(answer))

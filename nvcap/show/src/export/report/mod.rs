@@ -382,12 +382,14 @@ impl Sink for Report {
 
     fn passed_over(&mut self, event: &Event<'_>) {
         self.account.passed_over(event);
+        self.kernels.event(event);
         self.profile.passed_over(event);
     }
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let c = event.context;
         self.account.event(event);
+        self.kernels.event(event);
         self.profile.event(event);
         let is_new = self.newest.is_none_or(|newest| c.serial > newest);
         match &event.body {

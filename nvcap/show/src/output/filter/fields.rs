@@ -221,7 +221,9 @@ impl Field {
             ],
             Self::Op => words::ALL,
             Self::How => nvcap_decode::record::How::NAMES,
-            Self::Direction => &["h2d", "d2h", "d2d", "h2h", "p2p"],
+            Self::Direction => &[
+                "h2d", "d2h", "d2d", "h2h", "p2p", "h2a", "a2h", "d2a", "a2d", "a2a",
+            ],
             Self::Content => &[
                 "data",
                 "code",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::output::kernels;
-use nvcap_decode::decode::event::{Launch, LaunchKind};
+use nvcap_decode::decode::event::{Event, Launch, LaunchKind};
 use nvcap_decode::record::{At, Kernel};
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::hash::NumberMap;
@@ -22,7 +22,8 @@ const OTHERS: &str = "(kernels that were not kept apart)";
 pub(crate) struct Kernels {
     /// By the kernel's mangled name.
     named: NumberMap<String, Count>,
-    /// By process and the program's address, where the name is not known: with the time of the first such launch, ns.
+    /// By process and the program's address, where the name is not known: with the time of the first such launch, ns; 0 where other code
+    /// was written there since, so that a name that comes later is not theirs.
     unnamed: BTreeMap<(u32, u64), (u64, Count)>,
     /// All kernels that were met after the first [`MOST`].
     others: Option<Count>,
@@ -71,14 +72,34 @@ impl Kernels {
 
     /// Takes a kernel's name, which was asked for at its first launch and may come later than further ones: those were of it, too.
     pub(crate) fn learn(&mut self, kernel: &Kernel) {
+        if !kernel.is_known() {
+            return;
+        }
         let key = (kernel.at.pid, kernel.program.0);
         // What was launched before was another program at the same address.
-        let is_its = |(first, _): &(u64, Count)| *first >= kernel.at.time_ns;
+        let is_its = |(first, _): &(u64, Count)| *first > 0 && *first >= kernel.at.time_ns;
         if !self.unnamed.get(&key).is_some_and(is_its) {
             return;
         }
         if let Some((_, unnamed)) = self.unnamed.remove(&key) {
             self.first(kernel.at, Some(kernel), None).launches += unnamed.launches;
+        }
+    }
+
+    /// Takes in what may be a write of code: names that come later are not those of what was launched before.
+    pub(crate) fn event(&mut self, event: &Event<'_>) {
+        let Some((at, bytes)) = kernels::code_written(event) else {
+            return;
+        };
+        self.written(event.context.at.pid, at, bytes);
+    }
+
+    fn written(&mut self, pid: u32, at: GpuVa, bytes: u64) {
+        let range = (pid, at.0)..(pid, at.0.saturating_add(bytes));
+        if range.start < range.end {
+            for (_, (first, _)) in self.unnamed.range_mut(range) {
+                *first = 0;
+            }
         }
     }
 
@@ -177,6 +198,11 @@ mod tests {
                 }
             }
         }
+        // Other code was written there, elsewhere or before.
+        all.written(1, GpuVa(0x1001), 0x1000);
+        all.written(2, GpuVa(0x800), 0x1000);
+        all.learn(&kernel(7, 2, "later"));
+        all.learn(&kernel(5, 1, ""));
         all.learn(&kernel(5, 1, "vadd"));
         // Asked for later than the first launch: that was another program's.
         all.learn(&kernel(9, 3, "scale"));

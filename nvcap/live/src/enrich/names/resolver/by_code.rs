@@ -2,14 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::named_code::{is_same, sizes};
 use super::{Ask, Name, Resolver};
-use nvcap_decode::cubin::{Function, compare};
 use nvcap_decode::record::{Kernel, NamedBy};
-
-/// Bytes of an instruction.
-const INSTRUCTION: usize = 16;
-/// Code that is the same in a greater part is no contradiction.
-const NEARLY: f64 = 0.9;
 
 impl Resolver {
     /// Tells whether a function's code in its image is the code that was seen; `None` if that is not known.
@@ -22,22 +17,32 @@ impl Resolver {
         is_same(&own, function, code)
     }
 
+    /// Returns the function of a name's image whose code is the very code that was seen, if there is one and no other.
+    pub(super) fn exactly(&mut self, name: &Name, code: &[u8]) -> Option<Name> {
+        let Name::Of(named) = name else {
+            return None;
+        };
+        let mut fitting = self.fitting(code, Some(named.image)).into_iter();
+        fitting.next().filter(|_| fitting.next().is_none())
+    }
+
+    /// The functions whose code is what was seen: of one image, or of all.
+    fn fitting(&mut self, code: &[u8], image: Option<u64>) -> Vec<Name> {
+        let of_size = self
+            .images
+            .with_code_size(&*self.space, &sizes(code), image);
+        let all = of_size.into_iter().map(Name::Of);
+        all.filter(|n| self.has_code(n, code) == Some(true))
+            .collect()
+    }
+
     /// By the code that was seen alone, for programs without a record. Those whose code is that of several functions stay wanted.
     pub(super) fn by_code(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         wanted.retain(|ask| {
             let Some(code) = &ask.code else {
                 return true;
             };
-            // Zeros may follow a function's code.
-            let least = compare::without_zeros(code).len().max(INSTRUCTION) as u64;
-            let sizes = least..=code.len() as u64;
-            let fitting: Vec<_> = self
-                .images
-                .with_code_size(&*self.space, &sizes)
-                .into_iter()
-                .map(Name::Of)
-                .filter(|n| self.has_code(n, code) == Some(true))
-                .collect();
+            let fitting = self.fitting(code, None);
             let names: BTreeSet<_> = fitting.iter().map(|n| self.text(n)).collect();
             let Some(mut kernel) = fitting.first().and_then(|n| self.kernel(ask, n)) else {
                 return true;
@@ -46,6 +51,9 @@ impl Resolver {
             kernel.certain = names.len() == 1;
             if kernel.certain {
                 self.ambiguous.remove(&ask.program.0);
+                if let Some(name) = fitting.first() {
+                    self.keep_code(name, &kernel);
+                }
             } else if !self.ambiguous.insert(ask.program.0) {
                 return true;
             }
@@ -59,21 +67,37 @@ impl Resolver {
     }
 }
 
-/// Tells whether code that was seen is a function's: the same but for relocations, and no longer than padding behind it allows.
-/// Returns `None` if the code is nearly the same: the loader changes more than relocations tell in some functions.
-fn is_same(own: &[u8], function: &Function, code: &[u8]) -> Option<bool> {
-    // What was seen may be the first part of it, and end within an instruction.
-    let whole = own.len().min(code.len()) & !(INSTRUCTION - 1);
-    let (own, code) = (own.get(..whole)?, code.get(..whole)?);
-    let likeness = compare::compare(own, &function.relocations, code);
-    if likeness.is_equal() {
-        return Some(true);
+impl Resolver {
+    /// Keeps the code of a function that was named for certain by it.
+    pub(super) fn keep_code(&mut self, name: &Name, kernel: &Kernel) {
+        let Name::Of(named) = name else {
+            return;
+        };
+        let function = self.images.function(*named).cloned();
+        let own = self.images.code(&*self.space, *named);
+        if let Some((own, function)) = own.zip(function) {
+            self.named_code.keep(own, function, kernel);
+        }
     }
-    log::debug!(
-        "{}: {likeness:?} of {} bytes of code against {} that were uploaded",
-        function.name,
-        own.len(),
-        code.len()
-    );
-    (likeness.ratio() < NEARLY).then_some(false)
+
+    /// By the code of functions that were named before, for programs of which memory has nothing any more. Another module may have a function
+    /// of the same code and another name: such a name is not certain, and they stay wanted.
+    pub(super) fn by_named_code(&mut self, wanted: &[&Ask], found: &mut Vec<Kernel>) {
+        for ask in wanted {
+            if self.ambiguous.contains(&ask.program.0) {
+                continue;
+            }
+            let known = ask.code.as_ref().and_then(|code| self.named_code.of(code));
+            if let Some(known) = known {
+                found.push(Kernel {
+                    at: ask.at,
+                    program: ask.program,
+                    by: NamedBy::Code,
+                    certain: false,
+                    ..known.clone()
+                });
+                self.ambiguous.insert(ask.program.0);
+            }
+        }
+    }
 }

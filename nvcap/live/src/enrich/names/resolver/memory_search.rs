@@ -70,6 +70,7 @@ impl Resolver {
         self.conclude(wanted, found, true);
         self.learn_again(wanted, found);
         self.by_code(wanted, found);
+        self.by_named_code(wanted, found);
     }
 
     /// Looks for programs where their addresses were seen.

@@ -1,0 +1,105 @@
+//! Names that come behind what was written to their programs' addresses, and behind their process's end.
+
+use super::*;
+use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
+use nvcap_decode::decode::view::View;
+use nvcap_decode::record::{ChannelId, How, Process, Submission};
+
+const CLASS: u32 = 0xcbc0;
+const PID: u32 = 7;
+const AT: u64 = 0x7f00_0000_0200;
+
+fn write(time_ns: u64, to: u64, data: &[u8]) -> Record {
+    let mut p = Pushbuffer::new();
+    p.inline(1, CLASS, GpuVa(to), data).expect("inline data");
+    Record::Submission(Submission {
+        at: At::of_process(time_ns, PID),
+        channel: ChannelId(0),
+        token: None,
+        position: 0,
+        gp_get: None,
+        prev_put: 0,
+        gp_put: 1,
+        ip: None,
+        doorbell: None,
+        how: How::Trapped,
+        late: false,
+        thread: None,
+        segments: vec![p.segment(GpuVa(0x2_0080_0000))],
+    })
+}
+
+fn launch(time_ns: u64) -> Record {
+    let qmd = Qmd::of(&View {
+        version: (4, 0),
+        grid: [1, 1, 1],
+        block: [64, 1, 1],
+        registers: 24,
+        program: GpuVa(AT),
+        ..View::default()
+    });
+    write(time_ns, 0x2_04c0_0000, qmd.expect("a layout").bytes())
+}
+
+fn load(time_ns: u64) -> Record {
+    write(time_ns, AT, &[0x18; 640])
+}
+
+/// The kernels that are told when a name is found for a launch: times, names, and whether they are certain.
+fn told(
+    namer: &mut Namer,
+    answers: &Answers,
+    name: &str,
+    time_ns: u64,
+) -> Vec<(u64, String, bool)> {
+    let kernel = Kernel::called(At::of_process(time_ns, PID), AT, name);
+    answers.answer.send((1, vec![kernel])).unwrap();
+    let mut records = Vec::new();
+    namer.answers(Duration::ZERO, &mut records);
+    let kernels = records.into_iter().filter_map(|r| match r {
+        Record::Kernel(k) => Some((k.at.time_ns, k.name, k.certain)),
+        _ => None,
+    });
+    kernels.collect()
+}
+
+fn said(time_ns: u64, name: &str, certain: bool) -> (u64, String, bool) {
+    (time_ns, name.to_owned(), certain)
+}
+
+#[test]
+fn names_of_code_that_is_no_more_are_dropped_and_withdrawn() {
+    let (mut namer, answers) = Namer::answered_by_test(Some(CLASS), Instant::now);
+    namer.look(&[load(10), launch(20)]);
+    assert_eq!(
+        told(&mut namer, &answers, "first", 20),
+        [said(20, "first", true)]
+    );
+    // Memory was read behind this load, whose record comes later: it may be its name.
+    namer.look(&[load(30), launch(40)]);
+    assert_eq!(
+        told(&mut namer, &answers, "second", 20),
+        [said(20, "", false)],
+        "a name for the first launch that is found now is dropped"
+    );
+    assert_eq!(
+        told(&mut namer, &answers, "second", 40),
+        [said(40, "second", false)],
+        "a record may be left over: without its code it is not certain"
+    );
+}
+
+#[test]
+fn names_come_behind_the_end_of_their_process() {
+    let (mut namer, answers) = Namer::answered_by_test(Some(CLASS), Instant::now);
+    let end = Record::Process(Process {
+        at: At::of_process(30, PID),
+        life: Life::Exit { process: true },
+    });
+    namer.look(&[load(10), launch(20), end]);
+    assert_eq!(
+        told(&mut namer, &answers, "add", 20),
+        [said(20, "add", true)]
+    );
+    assert_eq!(told(&mut namer, &answers, "add", 25), []);
+}
