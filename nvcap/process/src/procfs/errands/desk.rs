@@ -295,7 +295,10 @@ impl Errand {
         match *from {
             Asked::Thread(thread, ranges) => {
                 // SAFETY: the errand does not touch the ranges before it is asked.
-                let places = unsafe { &mut *(&raw mut (*at).range) };
+                let places = unsafe {
+                    let first = (&raw mut (*at).range).cast::<libc::iovec>();
+                    std::slice::from_raw_parts_mut(first, MOST_RANGES)
+                };
                 for (place, (at, len)) in places.iter_mut().zip(ranges) {
                     place.iov_base = std::ptr::with_exposed_provenance_mut(*at as usize);
                     place.iov_len = *len;
