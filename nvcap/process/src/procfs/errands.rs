@@ -37,7 +37,7 @@ const SYS_PTRACE: u64 = 1 << 19;
 const MOST_TOLD: usize = 4096;
 /// A process whose memory did not answer.
 struct Silent {
-    /// When it began, so that another one with its id is another.
+    /// Time at which it began, so that another one with its id is another.
     began: Option<u64>,
     errands: Vec<Errand>,
 }
@@ -252,7 +252,7 @@ pub(super) fn read_file(
         return None;
     }
     let Some(at) = at else {
-        let read = ask(pid, &Asked::File(file, None), to);
+        let read = ask(pid, &Asked::File(file), to);
         // A thread that decodes has given up passing files on.
         let refused = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
         return (!read.as_ref().is_err_and(refused)).then_some(read);
@@ -260,7 +260,7 @@ pub(super) fn read_file(
     let portions = portions(std::iter::once((at, to.len())));
     Some(in_turn(&portions, to, |portion, to| {
         let from = portion.first().map(|(at, _)| *at);
-        ask(pid, &Asked::File(file, from), to)
+        ask(pid, &Asked::Memory(pid, file, from.unwrap_or(at)), to)
     }))
 }
 
@@ -287,8 +287,7 @@ fn ask(pid: u32, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
         io::Result::Ok(answer)
     });
     let answer = own
-        .map_err(io::Error::other)
-        .and_then(|read| read)
+        .unwrap_or_else(|e| Err(io::Error::other(e)))
         .inspect_err(|e| {
             log::warn!("process {pid}: its memory could not be read: {e}");
             all().tell(pid);

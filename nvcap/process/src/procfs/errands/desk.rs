@@ -31,7 +31,7 @@ const LEFT: u32 = 4;
 /// It has come back all the same, and ends.
 const BACK: u32 = 5;
 
-/// What is asked of an errand, and where it puts the answer.
+/// Place where an errand is told what to read, and puts the answer.
 #[repr(C)]
 struct Desk {
     state: AtomicU32,
@@ -55,13 +55,22 @@ struct Desk {
     _stack: [u8; STACK],
 }
 
+impl Desk {
+    fn set_file(&self, file: Option<(&File, u64)>) {
+        let (fd, at) = file.map_or((-1, 0), |(file, at)| (file.as_raw_fd(), at));
+        self.file.store(fd.cast_unsigned(), Ordering::Relaxed);
+        self.offset.store(at, Ordering::Relaxed);
+    }
+}
+
 /// Memory to read: addresses and lengths.
 pub(super) type Range = (u64, usize);
 
-/// What is read: memory of a thread's process, or a file, at a place or where it stands.
+/// Source of a read: memory of a thread's process; a file where it stands; the file of a process's memory at a place.
 pub(super) enum Asked<'a> {
     Thread(u32, &'a [Range]),
-    File(&'a File, Option<u64>),
+    File(&'a File),
+    Memory(u32, &'a File, u64),
 }
 
 /// A system call without libc, which would write `errno`: the errand has the thread-local memory of the thread that made it.
@@ -162,13 +171,19 @@ fn read_at(at: *mut Desk, nvcap: isize) -> isize {
     };
     let local = (&raw const local) as usize;
     if thread != 0 {
+        // First in any case: where it waits, it holds no lock of that process's memory, for which all would wait who ask for its
+        // mappings or its command line (ps, too).
         // SAFETY: the local range is the buffer; the remote ones the kernel checks.
-        return unsafe {
+        let answer = unsafe {
             call(
                 libc::SYS_process_vm_readv,
                 [thread, local, 1, ranges, count, 0],
             )
         };
+        let has_file = desk.file.load(Ordering::Relaxed) != u32::MAX;
+        if answer == len as isize || !has_file {
+            return answer;
+        }
     }
     let (file, from) = (
         desk.file.load(Ordering::Relaxed) as usize,
@@ -295,23 +310,29 @@ impl Errand {
         match *from {
             Asked::Thread(thread, ranges) => {
                 // SAFETY: the errand does not touch the ranges before it is asked.
-                let places = unsafe {
-                    let first = (&raw mut (*at).range).cast::<libc::iovec>();
-                    std::slice::from_raw_parts_mut(first, MOST_RANGES)
-                };
+                let places = unsafe { &mut (*at).range };
                 for (place, (at, len)) in places.iter_mut().zip(ranges) {
                     place.iov_base = std::ptr::with_exposed_provenance_mut(*at as usize);
                     place.iov_len = *len;
                 }
                 desk.thread.store(thread, Ordering::Relaxed);
                 desk.ranges.store(ranges.len() as u32, Ordering::Relaxed);
+                desk.set_file(None);
             }
-            Asked::File(file, offset) => {
+            Asked::File(file) => {
                 desk.thread.store(0, Ordering::Relaxed);
-                desk.file
-                    .store(file.as_raw_fd().cast_unsigned(), Ordering::Relaxed);
-                desk.offset
-                    .store(offset.unwrap_or(u64::MAX), Ordering::Relaxed);
+                desk.set_file(Some((file, u64::MAX)));
+            }
+            Asked::Memory(thread, file, offset) => {
+                // SAFETY: as above.
+                let places = unsafe { &mut (*at).range };
+                places[0] = libc::iovec {
+                    iov_base: std::ptr::with_exposed_provenance_mut(offset as usize),
+                    iov_len: to.len(),
+                };
+                desk.thread.store(thread, Ordering::Relaxed);
+                desk.ranges.store(1, Ordering::Relaxed);
+                desk.set_file(Some((file, offset)));
             }
         }
         desk.bytes.store(to.len() as u32, Ordering::Relaxed);
@@ -346,9 +367,8 @@ impl Errand {
         let answer = desk.answer.load(Ordering::Relaxed) as isize;
         if let Some(n) = usize::try_from(answer).ok().filter(|n| *n <= to.len()) {
             // SAFETY: the errand has written so many bytes, and is done.
-            let from =
-                unsafe { std::slice::from_raw_parts((&raw const (*at).buffer).cast::<u8>(), n) };
-            to[..n].copy_from_slice(from);
+            let from = unsafe { &(*at).buffer };
+            to[..n].copy_from_slice(&from[..n]);
         }
         desk.state.store(IDLE, Ordering::Release);
         Ok(Some(answer))

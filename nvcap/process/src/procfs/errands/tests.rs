@@ -29,7 +29,7 @@ fn an_errand_reads() {
     let read = |ranges: &[Range], to: &mut [u8], by_file: bool| {
         let portions = portions(ranges.iter().copied());
         in_turn(&portions, to, |portion, to| match by_file {
-            true => ask(pid, &Asked::File(&file, Some(portion[0].0)), to),
+            true => ask(pid, &Asked::Memory(pid, &file, portion[0].0), to),
             false => ask(pid, &Asked::Thread(pid, portion), to),
         })
     };
@@ -44,8 +44,8 @@ fn an_errand_reads() {
     assert_eq!(read(&[(at, 8), (16, 8)], &mut to, false).unwrap(), 8);
     assert_eq!(to[..8], bytes[..8]);
     let maps = File::open("/proc/self/maps").unwrap();
-    let n = ask(pid, &Asked::File(&maps, None), &mut to).unwrap();
-    assert!(n == 16 && ask(pid, &Asked::File(&maps, None), &mut to).is_ok());
+    let n = ask(pid, &Asked::File(&maps), &mut to).unwrap();
+    assert!(n == 16 && ask(pid, &Asked::File(&maps), &mut to).is_ok());
 }
 
 fn read_a_byte() -> io::Result<u8> {
@@ -182,7 +182,7 @@ fn memory_that_does_not_answer_is_given_up() {
     assert_eq!(read_a_byte().unwrap(), 7);
     // By the file of its memory, too, whose errand is another.
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
-    assert!(read(&Asked::File(&memory, Some(at))).is_err());
+    assert!(read(&Asked::Memory(pid, &memory, at)).is_err());
     assert!(is_silent(pid));
     end(child);
     nvcap_waiting::until("the reads end", || !is_silent(pid));
