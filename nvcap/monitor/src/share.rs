@@ -15,7 +15,7 @@ use nvcap_process::host::Host;
 use nvcap_process::host::uses::Uses;
 use nvcap_process::rm::{Error, Os};
 
-/// What a GPU's driver told in a period, and of whom.
+/// News of a GPU's driver in a period, summed up.
 struct Period {
     began: u64,
     residence: Residence,

@@ -117,11 +117,10 @@ const DAILY: [&str; 14] = [
 ];
 
 /// The lines of [`EXAMPLES`] that `-h` shows: their commands.
-const FIRST: [&str; 4] = [
+const FIRST: [&str; 3] = [
     "sudo nvcap -- python train.py",
     "sudo nvcap -p 4711",
     "sudo nvcap dump -p 4711",
-    "nvcap decode run.orc.xz",
 ];
 
 /// Columns of the headings at the left.

@@ -15,7 +15,7 @@ use nvcap_monitor::counts::host::{Host, HostOptions};
 use nvcap_monitor::counts::pace::rest;
 use nvcap_monitor::counts::patient::{PATIENCE, Readers};
 use nvcap_monitor::counts::system::Machine;
-use nvcap_monitor::counts::view::{Key, Shares, View};
+use nvcap_monitor::counts::view::{Key, View};
 use nvcap_monitor::dump::{DumpOptions, Refused, xids::Xids};
 use nvcap_monitor::serve::http::{self, Answers, NoDump, Rights, Token};
 use nvcap_monitor::serve::last_alive::LastAlive;
@@ -151,7 +151,7 @@ struct Live {
     /// None where the kernel log cannot be read.
     errors: Option<Mutex<Errors>>,
     /// Who had the GPUs; none where that is not asked, or refused.
-    shares: Mutex<Option<Shares>>,
+    shares: Arc<shares::Sums>,
     /// Time at which the next reading is due, ns; 0 before the first one.
     due: AtomicU64,
 }
@@ -495,11 +495,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         host: Mutex::new(host),
         constants: constants(&args.host_root),
         errors: (xids.is_some() || args.faults).then(Mutex::default),
-        shares: Mutex::default(),
+        shares: Arc::default(),
         due: AtomicU64::new(0),
     });
     if args.shares {
-        shares::begin(Arc::clone(&live), &args.host_root, args.by_process)
+        let counting = Arc::clone(&live);
+        let forgive = move |ns| locked(&counting.host).forgive(ns);
+        let sums = Arc::clone(&live.shares);
+        shares::begin(sums, &args.host_root, args.by_process, forgive)
             .map_err(|e| nvcap_process::error::no_thread(&e))?;
     }
     if args.faults {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use super::{Refusal, Scope, Told};
+use super::told::{Refusal, Scope, Told};
 use nvcap_decode::switches::{RECORD_LEN, Sequence, Switch};
 use nvcap_process::rm::{Access, Card, Client, Device, Error, Mapping, Object};
 

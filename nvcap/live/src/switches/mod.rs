@@ -6,45 +6,15 @@
 //! it frees what a client has when the client's file is closed.
 
 mod buffer;
+mod told;
 
 use std::rc::Rc;
 
 use buffer::Buffer;
 use nvcap_decode::driver::Version;
-use nvcap_decode::switches::Switch;
 use nvcap_process::rm::{Card, Client, Error, Os};
 
-/// Users whose processes the driver tells of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// All users. To a client that is not root it tells of other users' slices without their process, and at times that are not
-    /// exact.
-    AllUsers,
-    /// The client's own user.
-    OwnUser,
-}
-
-/// A GPU whose driver does not tell of its switches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Number N of `/dev/nvidiaN`.
-    pub gpu: u32,
-    /// The reason.
-    pub why: String,
-    /// Way out: what to do.
-    pub remedy: &'static str,
-}
-
-/// News from a GPU, in the order in which they happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// A record.
-    Switch(Switch),
-    /// So many records are missing here.
-    Missing(u64),
-    /// Bytes that are no record of this kind.
-    Strange,
-}
+pub use told::{Refusal, Scope, Told};
 
 /// The records of all GPUs.
 pub struct Source {

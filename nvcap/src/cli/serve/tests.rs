@@ -30,7 +30,7 @@ fn xids_of_the_kernel_log() {
         host: Mutex::new(host),
         constants: Constants::default(),
         errors: Some(Mutex::default()),
-        shares: Mutex::default(),
+        shares: Arc::default(),
         due: AtomicU64::new(1),
     });
     // As /dev/kmsg: one record a read.

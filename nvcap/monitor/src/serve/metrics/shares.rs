@@ -85,7 +85,7 @@ mod tests {
         shares.resident_ns.insert(pod, 2_500_000_000);
         let engine = EngineShares {
             switches: 540,
-            switch_ns: 46_000_000,
+            switch_ns: 2_500_000_000,
             unknown_ns: 0,
             missing: 3,
         };
@@ -97,7 +97,7 @@ mod tests {
         let text = metrics(&view, None, &constants);
         for line in [
             "nvcap_gpu_context_seconds_total{UUID=\"GPU-1\",gpu=\"0\",namespace=\"research\",pod=\"notebook\",container=\"main\"} 2.5",
-            "nvcap_gpu_switch_seconds_total{UUID=\"GPU-1\",gpu=\"0\"} 0.046",
+            "nvcap_gpu_switch_seconds_total{UUID=\"GPU-1\",gpu=\"0\"} 2.5",
             "nvcap_gpu_switches_total{UUID=\"GPU-1\",gpu=\"0\"} 540",
             "nvcap_gpu_lost_switch_records_total{UUID=\"GPU-1\",gpu=\"0\"} 3",
         ] {
