@@ -135,9 +135,10 @@ impl Pace {
     fn split(&mut self) {
         let others = self.alone.len().saturating_sub(1) as u64;
         let sum: u64 = self.alone.iter().sum();
-        let Some(first) = sum
-            .checked_sub(self.all)
-            .and_then(|s| s.checked_div(others))
+        let first = { sum.checked_sub(self.all) }.and_then(|s| s.checked_div(others));
+        // No read is shorter than what each has before its first region. Where one is, they were not made alike (by an errand, and directly),
+        // and nothing is known.
+        let Some(first) = first.filter(|first| self.alone.iter().all(|alone| first <= alone))
         else {
             return;
         };
@@ -511,6 +512,12 @@ mod tests {
             (0, 0),
             "all of them took longer than each"
         );
+        // Two were read alone while reads were slow, and all of them while they were fast.
+        let mut mixed = Pace::new(3);
+        mixed.alone = vec![20_500, 700, 20_450];
+        mixed.all = 850;
+        mixed.split();
+        assert_eq!(mixed.of(2, 850, 850), (0, 0), "reads of two kinds");
     }
 
     #[test]
