@@ -3,7 +3,7 @@
 //! A page of a file of FUSE is brought by a program that any user may start and that need not answer. Whoever reads it then waits in the
 //! kernel; no signal ends that, and a program with such a thread does not end either. Which memory is mapped from FUSE is known as of
 //! the last look at the mappings alone ([`super::served`]). So wherever a user without rights has mounted such a file system, nvcap
-//! with CAP_SYS_PTRACE has its reads made by an *errand*: a process that shares nvcap's memory and nothing else, one for each thread that
+//! with CAP_SYS_PTRACE has its reads of all but root's processes made by an *errand*: a process that shares nvcap's memory and nothing else, one for each thread that
 //! reads. One that does not come back is left alone with its buffer, the memory that it was to read is read no more until it has, and the
 //! thread's next read is made by another. Where there is no such file system reads are made directly: an errand costs two switches.
 
@@ -32,6 +32,10 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(15);
 const AFTER_NS: u64 = 10_000_000_000;
 /// CAP_SYS_PTRACE: who has it not reads processes of his own alone.
 const SYS_PTRACE: u64 = 1 << 19;
+
+/// Time for which it is known whether a process is root's, ns, and the most processes of which it is.
+const KNOWN_NS: u64 = 10_000_000;
+const MOST_KNOWN: usize = 4096;
 
 /// The most processes of which it is told that a read was given up.
 const MOST_TOLD: usize = 4096;
@@ -143,8 +147,30 @@ pub(super) fn is_silent(pid: u32) -> bool {
     ANY.load(Ordering::Relaxed) && all().is_silent(pid)
 }
 
-/// True where a read may wait for a program that need not answer, and nvcap has rights that such a program's user has not.
-fn may_hang() -> bool {
+/// True where all of a process's user ids are root's, or were so a moment ago: it needs no file system of another's to hold nvcap up.
+fn is_of_root(pid: u32, now: u64) -> bool {
+    thread_local! {
+        /// Processes, their answer, and the time until which it holds, ns.
+        static KNOWN: RefCell<BTreeMap<u32, (bool, u64)>> = const { RefCell::new(BTreeMap::new()) };
+    }
+    let known = KNOWN.with_borrow(|known| known.get(&pid).copied());
+    if let Some((is, _)) = known.filter(|(_, until)| now < *until) {
+        return is;
+    }
+    let ids = status(pid, "Uid").unwrap_or_default();
+    let mut ids = ids.split_whitespace().peekable();
+    let is = ids.peek().is_some() && ids.all(|id| id == "0");
+    KNOWN.with_borrow_mut(|known| {
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(pid, (is, now + KNOWN_NS));
+    });
+    is
+}
+
+/// True where a read of this process may wait for a program that need not answer, and nvcap has rights that such a program's user has not.
+fn may_hang(pid: u32) -> bool {
     /// Time until which that holds, ns.
     static UNTIL: AtomicU64 = AtomicU64::new(0);
     static READS_OTHERS: LazyLock<bool> = LazyLock::new(|| capabilities() & SYS_PTRACE != 0);
@@ -152,14 +178,13 @@ fn may_hang() -> bool {
         return false;
     }
     let now = clock::read(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0);
-    if now < UNTIL.load(Ordering::Relaxed) {
-        return true;
+    if now >= UNTIL.load(Ordering::Relaxed) {
+        if !strangers_serve(now) {
+            return false;
+        }
+        UNTIL.store(now + AFTER_NS, Ordering::Relaxed);
     }
-    if !strangers_serve(now) {
-        return false;
-    }
-    UNTIL.store(now + AFTER_NS, Ordering::Relaxed);
-    true
+    !is_of_root(pid, now)
 }
 
 /// Ranges cut into what an errand takes at once.
@@ -196,7 +221,7 @@ pub(super) fn read_ranges(
     if is_silent(pid) {
         return Some(Err(silent()));
     }
-    may_hang().then(|| each_portion(pid, thread, &portions(ranges), to))
+    may_hang(pid).then(|| each_portion(pid, thread, &portions(ranges), to))
 }
 
 fn each_portion(
@@ -248,7 +273,7 @@ pub(super) fn read_file(
     if is_silent(pid) {
         return Some(Err(silent()));
     }
-    if !may_hang() {
+    if !may_hang(pid) {
         return None;
     }
     let Some(at) = at else {
