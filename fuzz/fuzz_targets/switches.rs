@@ -19,7 +19,10 @@ fuzz_target!(|data: &[u8]| {
         }
         residence.take(&switch);
         last = last.max(time_ns);
-        assert_eq!(Switch::read(&switch.bytes()).map(|s| s.who()), Some(switch.who()));
+        assert_eq!(
+            Switch::read(&switch.bytes()).map(|s| s.who()),
+            Some(switch.who())
+        );
     }
     for engine in residence.sums(last) {
         let held: u64 = engine.holders.values().map(|h| h.resident_ns).sum();
