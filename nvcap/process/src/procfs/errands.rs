@@ -8,6 +8,7 @@
 //! thread's next read is made by another. Where there is no such file system reads are made directly: an errand costs two switches.
 
 mod desk;
+mod ids;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub(super) use self::desk::is_errand;
 use self::desk::{Asked, Errand, MOST_BYTES, MOST_RANGES, Range};
+pub(super) use self::ids::is_errand;
 use super::served::strangers_serve;
 use super::stat::Stat;
 use super::{capabilities, status};

@@ -1,19 +1,19 @@
 //! An errand and its desk: where it is told what to read, and puts what it has read.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::PATIENCE;
+use super::ids;
 use crate::procfs::stat::Stat;
 
 /// Time between two looks at whether an errand waits in the kernel.
 const LOOK: Duration = Duration::from_millis(5);
+/// Longest time for which the end of an errand that is not needed any more is waited for.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Ranges that one errand reads at most, and their bytes.
 pub(super) const MOST_RANGES: usize = 256;
 pub(super) const MOST_BYTES: usize = 256 << 10;
@@ -229,18 +229,6 @@ fn wake(word: &AtomicU32) {
     };
 }
 
-/// Ids of errands. It is locked while one is made, so that none is seen before it is in it.
-static ALL: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-
-fn all() -> MutexGuard<'static, BTreeSet<u32>> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// True for an errand: a process of nvcap's own, which has its memory and is none that anybody means.
-pub(in crate::procfs) fn is_errand(pid: u32) -> bool {
-    all().contains(&pid)
-}
-
 /// An errand with its desk.
 pub(super) struct Errand {
     desk: AtomicPtr<Desk>,
@@ -276,7 +264,7 @@ impl Errand {
             let tid = (*desk).tid.as_ptr();
             let flags = libc::CLONE_VM | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID;
             let none: *mut libc::c_void = std::ptr::null_mut();
-            let mut errands = self::all();
+            let mut errands = ids::all();
             let pid = libc::clone(errand, top.cast(), flags, at, tid, none, tid);
             let refused = io::Error::last_os_error();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
@@ -395,7 +383,7 @@ impl Drop for Errand {
         loop {
             match desk.tid.load(Ordering::Acquire) {
                 0 => break,
-                _ if !self.is_back() && idle.is_err() || began.elapsed() > PATIENCE => return,
+                _ if !self.is_back() && idle.is_err() || began.elapsed() > FAREWELL => return,
                 tid => wait_on(&desk.tid, tid, LOOK),
             }
         }
@@ -405,6 +393,6 @@ impl Drop for Errand {
             libc::waitpid(self.pid.cast_signed(), std::ptr::null_mut(), libc::__WALL);
             libc::munmap(at.cast(), size_of::<Desk>());
         }
-        all().remove(&self.pid);
+        ids::all().remove(&self.pid);
     }
 }
