@@ -66,7 +66,7 @@ fn an_errand_ends_with_its_thread() {
         let byte = read_a_byte().unwrap();
         let pid = own_errand();
         // It is no process that a trace follows or lists.
-        assert!(pid.is_some_and(|pid| desk::is_errand(pid) && crate::procfs::exists(pid)));
+        assert!(pid.is_some_and(|pid| is_errand(pid) && crate::procfs::exists(pid)));
         assert!(pid.is_some_and(|pid| !crate::procfs::processes().contains(&pid)));
         (byte, pid)
     });
