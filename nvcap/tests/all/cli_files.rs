@@ -258,9 +258,18 @@ fn a_file_of_another_kind_is_named() {
     let capture = argument(fixture("h200-cut.orc"));
     for (args, says) in [
         (&["decode", &log][..], "nvcap ioctls /"),
-        (&["decode", &pcap], "it is a capture of network packets (pcap)\n"),
-        (&["decode", &packed], "it is a capture of network packets (pcap)\n"),
-        (&["time", &pcap], "it is a capture of network packets (pcap)\n"),
+        (
+            &["decode", &pcap],
+            "it is a capture of network packets (pcap)\n",
+        ),
+        (
+            &["decode", &packed],
+            "it is a capture of network packets (pcap)\n",
+        ),
+        (
+            &["time", &pcap],
+            "it is a capture of network packets (pcap)\n",
+        ),
         (&["decode", &program], "give it behind --"),
         (&["decode", &json], "JSON, which nvcap writes"),
         (&["ioctls", &program], "give it behind --"),
