@@ -177,7 +177,8 @@ fn a_fifo_or_a_device_in_the_place_of_a_file_gets_nothing() {
     let other = folder.path("out.2.json");
     let wait = format!("until test -s '{file}'; do sleep 0.05; done");
     for there in ["mkfifo", "ln -s /dev/full"] {
-        let replace = format!("rm '{file}'; {there} '{file}'");
+        // At once: nvcap makes a file anew that has gone.
+        let replace = format!("{there} '{file}.new'; mv -fT '{file}.new' '{file}'");
         // Before nvcap has written anything, if the command is fast enough, and after.
         for script in [replace.clone(), format!("{wait}; {replace}")] {
             let args = ["--how=observe", "--json", "-o", &file, "--", "sh", "-c"];
