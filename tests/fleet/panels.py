@@ -18,11 +18,17 @@ GRAFANA = {"$__rate_interval": "15s", "$__range": "10m", "$instance": ".*", "$na
 
 # Those without an answer here. Panels: by a metric of the query; alerts and variables: by name.
 NO_XID = "the driver of a software GPU writes no Xid"
+NO_SHARES = "there is no driver here that records context switches (--shares)"
 NO_POD = "no control group can be made here, so that no process is in a pod"
 WITHOUT = {
     "panel": {
         "nvcap_channel_errors_total": NO_XID,
         "nvcap_graph_launches_total": "the software GPU's graphs are launched kernel by kernel",
+        "nvcap_gpu_context_seconds_total": NO_SHARES,
+        "nvcap_gpu_switch_seconds_total": NO_SHARES,
+        "nvcap_gpu_unknown_context_seconds_total": NO_SHARES,
+        "nvcap_gpu_switches_total": NO_SHARES,
+        "nvcap_gpu_lost_switch_records_total": NO_SHARES,
     },
     "alert": {
         "NvcapChannelError": NO_XID,

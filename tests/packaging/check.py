@@ -250,9 +250,10 @@ def metrics(folder, _program):
 def empty_panels(folder, _program):
     """docs/install.md lists the panels that are empty without the options that nvcap.service does not have."""
     shown = json.loads((folder / "../grafana/nvcap.json").read_text())
-    source = Path(__file__).resolve().parents[2] / "nvcap/monitor/src/serve/metrics/sampled.rs"
-    of_samples = set(re.findall(r'"(nvcap_\w+)"', source.read_text().split("#[cfg(test)]")[0])) - {"nvcap_ended_counters"}
-    needs = {"--sample": of_samples, "--by-process": {"nvcap_process"}, "the kernel's log": {"nvcap_channel_errors"}}
+    source = Path(__file__).resolve().parents[2] / "nvcap/monitor/src/serve/metrics"
+    named = lambda file: set(re.findall(r'"(nvcap_\w+)"', (source / file).read_text().split("#[cfg(test)]")[0]))  # noqa: E731
+    of_samples = named("sampled.rs") - {"nvcap_ended_counters"}
+    needs = {"--sample": of_samples, "--shares": named("shares.rs"), "--by-process": {"nvcap_process"}, "the kernel's log": {"nvcap_channel_errors"}}
     page = (folder / "../../docs/install.md").read_text()
     for option, metrics in needs.items():
         asks = re.compile(rf"\b(?:{'|'.join(sorted(metrics))})(?:_total|_info|_bucket)?\b")
