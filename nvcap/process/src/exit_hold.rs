@@ -191,6 +191,8 @@ mod tests {
         assert_eq!(again.raw_os_error(), Some(libc::EPERM));
         drop(first);
         child.end();
+        // Whoever waits for a process that a thread of the same program traces is told of its stop at the end, too.
+        nvcap_waiting::until("it ends", || procfs::has_ended(pid));
         assert!(ExitHold::of_running(pid, GUARD).is_err());
     }
 }
