@@ -106,8 +106,10 @@ pub fn looks_are_no_doorbells() -> Result<()> {
     let mut args = words(&["stats"]);
     args.push(file.into());
     let stats = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    // Where nvcap got no processor while the program was there, it has seen nothing, and says so.
+    let sees = !stats.stdout.contains("captured 0 submissions");
     ensure!(
-        stats.stdout.contains("bytes of submissions")
+        sees == stats.stdout.contains("bytes of submissions")
             && !stats.stdout.contains("times between doorbells"),
         "{}",
         stats.stdout
