@@ -360,13 +360,13 @@ fn kernel(class: Option<u32>, bytes: &[u8]) -> Option<View> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
     use nvcap_decode::record::{At, ChannelId, How};
     use nvcap_decode::wire::GpuVa;
 
-    const CLASS: u32 = 0xcbc0;
+    pub(in super::super) const CLASS: u32 = 0xcbc0;
 
     fn view(program: u64) -> View {
         View {
@@ -379,11 +379,12 @@ mod tests {
         }
     }
 
-    fn qmd(program: u64) -> Vec<u8> {
+    pub(in super::super) fn qmd(program: u64) -> Vec<u8> {
         Qmd::of(&view(program)).expect("a layout").bytes().to_vec()
     }
 
-    fn submission(writes: &[(u64, &[u8])]) -> Submission {
+    /// The submission that writes these bytes inline.
+    pub(in super::super) fn submission(writes: &[(u64, &[u8])]) -> Submission {
         let mut p = Pushbuffer::new();
         for (at, data) in writes {
             p.inline(1, CLASS, GpuVa(*at), data).expect("inline data");

@@ -1,44 +1,21 @@
 //! Names that come behind what was written to their programs' addresses, and behind their process's end.
 
 use super::*;
-use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
-use nvcap_decode::decode::view::View;
-use nvcap_decode::record::{ChannelId, How, Process, Submission};
+use crate::enrich::names::programs::tests::{CLASS, qmd, submission};
+use nvcap_decode::record::{Process, Submission};
 
-const CLASS: u32 = 0xcbc0;
 const PID: u32 = 7;
 const AT: u64 = 0x7f00_0000_0200;
 
 fn write(time_ns: u64, to: u64, data: &[u8]) -> Record {
-    let mut p = Pushbuffer::new();
-    p.inline(1, CLASS, GpuVa(to), data).expect("inline data");
     Record::Submission(Submission {
         at: At::of_process(time_ns, PID),
-        channel: ChannelId(0),
-        token: None,
-        position: 0,
-        gp_get: None,
-        prev_put: 0,
-        gp_put: 1,
-        ip: None,
-        doorbell: None,
-        how: How::Trapped,
-        late: false,
-        thread: None,
-        segments: vec![p.segment(GpuVa(0x2_0080_0000))],
+        ..submission(&[(to, data)])
     })
 }
 
 fn launch(time_ns: u64) -> Record {
-    let qmd = Qmd::of(&View {
-        version: (4, 0),
-        grid: [1, 1, 1],
-        block: [64, 1, 1],
-        registers: 24,
-        program: GpuVa(AT),
-        ..View::default()
-    });
-    write(time_ns, 0x2_04c0_0000, qmd.expect("a layout").bytes())
+    write(time_ns, 0x2_04c0_0000, &qmd(AT))
 }
 
 fn load(time_ns: u64) -> Record {
