@@ -2,14 +2,14 @@
 //!
 //! Each part ends with its own `N passed, N failed, N skipped`, which `.ci/run` adds up.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, thread};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
 
 use crate::{
-    api, arch::Arch, bpf, build, install, package, paths, report::Report, shell::Cmd, test,
-    toolchain,
+    api, arch::Arch, bpf, build, install, package, paths, python, report::Report, shell::Cmd, test,
+    toolchain, vm,
 };
 
 /// A part of the gate.
@@ -25,8 +25,8 @@ pub enum Part {
         #[arg(long, default_value_t = 60)]
         seconds: u32,
     },
-    /// Checks that need nothing but processor time: the release that is packed, `lint`, the BPF objects built again,
-    /// 10,000 mutated inputs of each format
+    /// What needs nothing but processor time and a network: what later parts fetch, the release that is packed, `lint`, the BPF objects built
+    /// again, 10,000 mutated inputs of each format
     Beside,
 }
 
@@ -37,15 +37,26 @@ pub fn run(part: &Part) -> Result<()> {
         Part::Lint => compiled(&mut report)?,
         Part::Package => package::check::run(&mut report)?,
         Part::Fuzz { seconds } => fuzz(&mut report, *seconds)?,
-        Part::Beside => {
+        Part::Beside => thread::scope(|scope| {
+            scope.spawn(fetch);
             let built = build::packages(&build::programs(), build::Profile::RELEASE);
             report.check("the release", built.map(drop));
             bpf::check(&mut report)?;
             compiled(&mut report)?;
-            mutants(&mut report)?;
-        }
+            mutants(&mut report)
+        })?,
     }
     report.close()
+}
+
+/// Fetches what later parts of the gate need, and says nothing of what cannot be had: they say it.
+fn fetch() {
+    thread::scope(|scope| {
+        scope.spawn(vm::fetch);
+        scope.spawn(package::deploy::fetch);
+        test::tools(&mut Report::default());
+        python::all();
+    });
 }
 
 /// rustfmt and lock files of all crates.

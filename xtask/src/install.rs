@@ -6,7 +6,7 @@ use std::{os::unix::fs::MetadataExt, sync::OnceLock};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{paths, shell::Cmd};
+use crate::{once, paths, shell::Cmd};
 
 /// Way in which this process can act as root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,10 +64,17 @@ pub fn apt_offers(package: &str) -> bool {
     offers() || (apt_allowed() && apt_update().is_ok() && offers())
 }
 
+/// apt has locks of its own, but where it finds one taken it fails.
+const APT: &str = "apt";
+
 /// Refreshes apt's lists, at most once in this process.
 fn apt_update() -> Result<()> {
     static DONE: OnceLock<bool> = OnceLock::new();
-    if *DONE.get_or_init(|| apt_get().args(["-qq", "update"]).run().is_ok()) {
+    let update = || {
+        let alone = once::alone(APT);
+        alone.is_ok() && apt_get().args(["-qq", "update"]).run().is_ok()
+    };
+    if *DONE.get_or_init(update) {
         Ok(())
     } else {
         bail!("apt-get update failed; look at its message above, then run this again")
@@ -96,8 +103,9 @@ pub fn apt(packages: &[&str], purpose: &str) -> Result<()> {
             by_hand(&lacking, &command)
         );
     }
-    eprintln!("installing {} ({purpose})", lacking.join(", "));
     apt_update()?;
+    let _alone = once::alone(APT)?;
+    eprintln!("installing {} ({purpose})", lacking.join(", "));
     apt_get()
         .args([
             "-qq",

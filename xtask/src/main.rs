@@ -17,6 +17,7 @@ mod help;
 mod install;
 mod licences;
 mod linker;
+mod once;
 mod package;
 #[cfg(test)]
 mod pages;

@@ -4,7 +4,7 @@
 
 pub mod check;
 mod contents;
-mod deploy;
+pub mod deploy;
 mod fleet;
 mod installed;
 mod rights;

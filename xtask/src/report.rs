@@ -87,6 +87,11 @@ impl Report {
         Ok(())
     }
 
+    /// Adds what another report has.
+    pub fn add(&mut self, other: Self) {
+        self.tally.add(other.tally);
+    }
+
     /// Counts a check that is made here, not by a test program.
     pub fn check(&mut self, name: &str, result: Result<()>) {
         match result {

@@ -6,6 +6,7 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    thread,
 };
 
 use anyhow::Result;
@@ -54,27 +55,32 @@ pub fn run(options: Options) -> Result<()> {
     eprintln!(
         "the tests: built in 5 minutes on two quick processors the first time (10 on slow ones), then run in 10 to 20; each step says what it does"
     );
-    program(&mut report, "tshark", "tests with Wireshark's programs");
-    program(&mut report, "tmux", "tests of the screen of nvcap top");
-    python::perfetto();
-    browser::headless();
-    python::tables();
-    let built = programs(&mut report);
+    // Installed while all is compiled.
+    let (installed, built) = thread::scope(|scope| {
+        let tools = scope.spawn(|| {
+            let mut report = Report::default();
+            tools(&mut report);
+            report
+        });
+        let built = programs(&mut report);
+        (tools.join(), built)
+    });
+    report.add(installed.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     workspace(&mut report)?;
     if is_nightly() {
         let alone = cargo_test().args(ALONE).arg("--lib").args(SHOW);
         report.plain("library without default features", &alone)?;
     }
-    // Beside each other: most of these tests wait for most of their time, and none judges by time.
+    // Beside each other, the longest first: most of these tests wait for most of their time, and none judges by time.
     let mut steps = Vec::new();
+    match options.no_vm {
+        true => report.skip("VM tests", "--no-vm was given"),
+        false => steps.extend(vm(&mut report)?),
+    }
     match (options.no_live, &built) {
         (true, _) => report.skip("live tests", "--no-live was given"),
         (false, None) => report.skip("live tests", "there is no built nvcap to test"),
         (false, Some(built)) => steps.extend(live(&mut report, built)?),
-    }
-    match options.no_vm {
-        true => report.skip("VM tests", "--no-vm was given"),
-        false => steps.extend(vm(&mut report)?),
     }
     report.steps(steps)?;
     report.close()
@@ -131,6 +137,15 @@ fn links_no_more(tree: &str) -> Result<()> {
         .collect();
     anyhow::ensure!(linked.is_empty(), "it depends on {}", linked.join(", "));
     Ok(())
+}
+
+/// Installs what tests read nvcap's output with.
+pub fn tools(report: &mut Report) {
+    program(report, "tshark", "tests with Wireshark's programs");
+    program(report, "tmux", "tests of the screen of nvcap top");
+    python::perfetto();
+    browser::headless();
+    python::tables();
 }
 
 /// A program that some tests use: the packet tools that nvcap's files are compared with, the terminal that its screen is read from.

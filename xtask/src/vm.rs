@@ -17,7 +17,7 @@ mod qemu;
 mod report;
 mod shell;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -156,6 +156,15 @@ pub fn run(args: Args) -> Result<()> {
         bail!("{failed} failed: run one again with `cargo xtask vm --cell CELL -- TEST`");
     }
     Ok(())
+}
+
+/// Fetches the emulator and the kernels of the matrix, for a run that needs them later: what cannot be had is said by whoever needs it.
+pub fn fetch() {
+    _ = Emulator::get(Arch::HOST);
+    let kernels: BTreeSet<&str> = matrix::all().iter().map(|cell| cell.kernel).collect();
+    for kernel in kernels {
+        _ = fetch::kernel(kernel);
+    }
 }
 
 /// Parts that all machines with a processor have in common.

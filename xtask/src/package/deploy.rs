@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{install, paths, python, report::Report, shell::Cmd};
+use crate::{install, once, paths, python, report::Report, shell::Cmd};
 
 /// Checks all of them. `program`: nvcap as it was built.
 pub fn check(report: &mut Report, program: &Path) -> Result<()> {
@@ -147,6 +147,12 @@ pub fn image(report: &mut Report, tarball: &Path) {
     }
 }
 
+/// Unpacks what the checks need, for a run that needs it later: what cannot be had is said by whoever needs it.
+pub fn fetch() {
+    _ = of_prometheus("prometheus");
+    _ = buildah();
+}
+
 /// buildah as it is installed, else unpacked, with its libraries.
 fn buildah() -> Result<Cmd> {
     const TOOL: &str = "buildah";
@@ -223,6 +229,7 @@ fn built(buildah: &Cmd, tarball: &Path) -> Result<()> {
 /// Debian's packages unpacked into a folder below target/ that has the program `tool` then: nothing is installed.
 fn unpacked(name: &str, packages: &[&str], tool: &str) -> Result<PathBuf> {
     let folder = paths::target().join(name);
+    let _alone = once::alone(name)?;
     if folder.join("usr/bin").join(tool).is_file() {
         return Ok(folder);
     }

@@ -1,7 +1,10 @@
 //! A fleet: several hosts of namespaces and software GPUs, scraped by the real Prometheus; what thousands cost; their tables in one
 //! folder, asked by DuckDB and ClickHouse; metrics sent to a collector. The programs of `tests/fleet` do that; here they get what they need.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
 
@@ -26,36 +29,32 @@ fn many() -> [&'static str; 2] {
     ["--processes", processes]
 }
 
-/// Runs the tests. `program`: nvcap as it was built, with the software GPU beside it.
+/// Runs the tests; beside each other where they can be kept apart. `program`: nvcap as it was built, with the software GPU beside it.
 pub fn check(report: &mut Report, program: &Path) -> Result<()> {
     let folder = paths::root().join("tests/fleet");
     let softgpu = program.with_file_name("softgpu");
-    let call = |python: PathBuf, script: &str| {
-        let cmd = Cmd::new(python).arg(folder.join(script));
-        cmd.arg(program).arg(&softgpu)
+    let call = |python: PathBuf, script: &str, more: &[&OsStr]| {
+        apart(&python)
+            .arg(folder.join(script))
+            .arg(program)
+            .arg(&softgpu)
+            .args(more)
     };
+    tools();
+    let mut steps = Vec::new();
     if !deploy::serves(program) {
         for name in [COLLECTOR, MANY, HOSTS, SCALE] {
             report.skip(name, "nvcap was built without the feature `serve`");
         }
     } else {
-        tools();
-        match python::collector() {
-            Ok(python) => {
-                report.step(COLLECTOR, &call(python.clone(), "collector.py"))?;
-                report.step(MANY, &call(python, "many.py").args(many()))?;
-            }
-            Err(error) => {
-                for name in [COLLECTOR, MANY] {
-                    report.skip(name, &format!("{error:#}"));
-                }
-            }
-        }
         match deploy::of_prometheus("prometheus") {
             Ok(prometheus) => {
-                let call = |script| call("python3".into(), script).arg(&prometheus);
-                report.step(HOSTS, &call("fleet.py"))?;
-                report.step(SCALE, &call("scale.py").args(scale()))?;
+                let python = || PathBuf::from("python3");
+                let prometheus = prometheus.as_os_str();
+                let scale = scale();
+                let [hosts, scale] = [vec![prometheus], with(prometheus, &scale)];
+                steps.push((SCALE.to_owned(), call(python(), "scale.py", &scale)));
+                steps.push((HOSTS.to_owned(), call(python(), "fleet.py", &hosts)));
             }
             Err(error) => {
                 for name in [HOSTS, SCALE] {
@@ -63,13 +62,57 @@ pub fn check(report: &mut Report, program: &Path) -> Result<()> {
                 }
             }
         }
+        match python::collector() {
+            Ok(python) => {
+                let many = many().map(OsStr::new);
+                // With what takes longest: these two begin.
+                steps.insert(0, (MANY.to_owned(), call(python.clone(), "many.py", &many)));
+                steps.push((COLLECTOR.to_owned(), call(python, "collector.py", &[])));
+            }
+            Err(error) => {
+                for name in [COLLECTOR, MANY] {
+                    report.skip(name, &format!("{error:#}"));
+                }
+            }
+        }
     }
     match python::engines() {
-        Ok(python) => report.step(TABLES, &call(python, "partitions.py")),
-        Err(error) => {
-            report.skip(TABLES, &format!("{error:#}"));
-            Ok(())
-        }
+        Ok(python) => steps.push((TABLES.to_owned(), call(python, "partitions.py", &[]))),
+        Err(error) => report.skip(TABLES, &format!("{error:#}")),
+    }
+    if install::root() == install::Root::Already {
+        return report.steps(steps);
+    }
+    for (name, cmd) in steps {
+        report.step(&name, &cmd)?;
+    }
+    Ok(())
+}
+
+/// `first` and what follows it.
+fn with<'a>(first: &'a OsStr, more: &'a [&'a str]) -> Vec<&'a OsStr> {
+    let more = more.iter().map(OsStr::new);
+    std::iter::once(first).chain(more).collect()
+}
+
+/// A command that begins with `program`; for root with processes, mounts and a network of its own: no test sees the processes of another, and each
+/// may use the ports and addresses that it likes.
+fn apart(program: &Path) -> Cmd {
+    const OWN: [&str; 6] = [
+        "--net",
+        "--pid",
+        "--mount",
+        "--fork",
+        "--mount-proc",
+        "--kill-child",
+    ];
+    const LOOPBACK: &str = "ip link set lo up && exec \"$@\"";
+    match install::root() {
+        install::Root::Already => Cmd::new("unshare")
+            .args(OWN)
+            .args(["sh", "-c", LOOPBACK, "sh"])
+            .arg(program),
+        _ => Cmd::new(program),
     }
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::apt::Apt;
 use super::shell;
-use crate::{arch::Arch, paths};
+use crate::{arch::Arch, once, paths};
 
 /// The package, its program, and the machine type that the kernels boot on.
 fn parts(arch: Arch) -> (&'static str, &'static str, &'static str) {
@@ -64,6 +64,7 @@ impl Emulator {
         let place = Place::Unpacked(dir.join("root"));
         let unpacked = Emulator { arch, place };
         let ready = dir.join("ready");
+        let _alone = once::alone(package)?;
         if !ready.is_file() {
             println!("vm: fetching QEMU (once)");
             fs::remove_dir_all(&dir).ok();

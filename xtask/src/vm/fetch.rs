@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
 use super::{apt::Apt, bzimage, shell};
-use crate::{arch::Arch, paths};
+use crate::{arch::Arch, once, paths};
 
 /// A kernel series that Debian packages.
 pub struct Series {
@@ -155,9 +154,6 @@ impl Kernel {
     }
 }
 
-/// One fetch at a time: several machines of the matrix need the same kernel.
-static FETCHING: Mutex<()> = Mutex::new(());
-
 /// The series with this name.
 pub fn series(name: &str) -> Result<&'static Series> {
     SERIES.iter().find(|s| s.name == name).with_context(|| {
@@ -172,8 +168,9 @@ pub fn series(name: &str) -> Result<&'static Series> {
 /// The kernel of a series: from the cache, or fetched.
 pub fn kernel(name: &str) -> Result<Kernel> {
     let series = series(name)?;
-    let _one = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = shell::cache().join("kernels").join(series.name);
+    // Several machines of the matrix need the same kernel.
+    let _alone = once::alone(&format!("kernel-{}", series.name))?;
     let kver = dir.join("kver");
     if let Ok(release) = fs::read_to_string(&kver) {
         return Ok(Kernel {
