@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use nvcap_show::output::text::Fast;
+
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
 
@@ -41,7 +43,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let strict = args.recording.strict;
     let inputs = args.recording.inputs();
     let output = args.output.of_recording(recording.trace());
-    let mut pipeline = output.pipeline_of(strict, None, false, &inputs)?;
+    let mut pipeline = output.pipeline_of(strict, None, false, Fast::Lines, &inputs)?;
     recording.play(&mut pipeline)?;
     let ledger = output.conclude(pipeline)?;
     Ok(ExitCode::from(ledger.exit_status()))

@@ -19,7 +19,7 @@ use nvcap_show::output::redact::Redactor;
 use nvcap_show::output::stats::{Form, Stats};
 use nvcap_show::output::streams::Streams;
 use nvcap_show::output::style::Color;
-use nvcap_show::output::text::{Clock, Text};
+use nvcap_show::output::text::{Clock, Fast, Text};
 use nvcap_show::output::writer::Output;
 use nvcap_show::output::{Detail, Sink, json, text};
 use nvcap_show::pipeline::{Finished, Matched, Pipeline, PipelineOptions};
@@ -59,6 +59,12 @@ pub(super) struct OutputArgs {
     /// Show each entry that was in the rings of a running process before, not their number
     #[arg(long, help_heading = SHOWN)]
     pub history: bool,
+
+    /// On a terminal, show each line, however fast they come
+    ///
+    /// By default sums stand in their place where more come than can be read: some hundred lines a second. A file or a pipe gets each line.
+    #[arg(short = 'l', long)]
+    pub lines: bool,
 
     /// Show only the ledger
     #[arg(short, long)]
@@ -229,7 +235,17 @@ impl OutputArgs {
         overwrite::refusal(self.output.as_deref(), self.force, &inputs)
     }
 
-    fn sink(&self, out: Output) -> Box<dyn Sink> {
+    /// Form of lines that come too fast to be read. `command`: a command is traced, which may write to the same terminal.
+    fn fast(&self, command: bool) -> Fast {
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        match (self.lines || self.has_stacks, command || is_dumb) {
+            (true, _) => Fast::Lines,
+            (false, true) => Fast::Appended,
+            (false, false) => Fast::Anew,
+        }
+    }
+
+    fn sink(&self, out: Output, fast: Fast) -> Box<dyn Sink> {
         let redact = self.redact.then(Redactor::default);
         let screen = out.is_terminal();
         match (self.stats, self.json) {
@@ -269,6 +285,7 @@ impl OutputArgs {
                     },
                     full_names: self.full_names,
                     screen,
+                    fast,
                     history: self.history,
                     redact,
                 },
@@ -295,7 +312,8 @@ impl OutputArgs {
         command: bool,
         inputs: &[&Path],
     ) -> anyhow::Result<Pipeline<'static>> {
-        self.pipeline_of(false, target::running_driver(), command, inputs)
+        let driver = target::running_driver();
+        self.pipeline_of(false, driver, command, self.fast(command), inputs)
     }
 
     /// Makes a pipeline as [`OutputArgs::pipeline`] does, for any driver; `strict` ends at the first thing that is not whole.
@@ -307,6 +325,7 @@ impl OutputArgs {
         strict: bool,
         driver_version: Option<Version>,
         command: bool,
+        fast: Fast,
         inputs: &[&Path],
     ) -> anyhow::Result<Pipeline<'static>> {
         let inputs: Vec<&Path> = inputs
@@ -317,7 +336,7 @@ impl OutputArgs {
         let options = self.pipeline_options(strict, driver_version)?;
         let out = target::open(self.output.as_deref(), self.force, command, &inputs)?;
         let behind = self.explain_streams.then(|| out.again()).transpose()?;
-        let mut sinks = vec![self.sink(out)];
+        let mut sinks = vec![self.sink(out, fast)];
         sinks.extend(behind.map(|out| self.streams(out)));
         Ok(Pipeline::new(options, sinks))
     }

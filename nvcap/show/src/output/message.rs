@@ -1,10 +1,11 @@
 //! Messages to the user beside the output: on standard error, a line at a time.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::sync::Mutex;
 
 use super::style::Plain;
+use super::terminal;
 use nvcap_recording::blocked_write;
 
 /// Lines that wait: a screen is drawn on the terminal, which they would spoil.
@@ -57,7 +58,12 @@ pub fn tell(line: impl Display) {
     let line = format!("nvcap: {}\n", Plain(&lines.join(" | ")));
     // If standard error is the output that nobody reads, a write would block as the output's did.
     if !blocked_write::is_over() || has_room() {
-        let _ = io::stderr().write_all(line.as_bytes());
+        let mut all = match io::stderr().is_terminal() {
+            true => terminal::erase(true),
+            false => Vec::new(),
+        };
+        all.extend_from_slice(line.as_bytes());
+        let _ = io::stderr().write_all(&all);
     }
 }
 

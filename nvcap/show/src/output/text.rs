@@ -33,6 +33,7 @@ use super::writer::Output;
 use super::{Detail, Sink};
 
 mod alike;
+mod board;
 mod brief;
 mod columns;
 mod data_run;
@@ -40,6 +41,7 @@ mod earlier;
 mod gpu_time;
 mod history;
 mod loss;
+mod pace;
 mod repeats;
 mod screen;
 mod skipped;
@@ -48,6 +50,8 @@ mod waits;
 mod words;
 
 use alike::Alike;
+use board::Board;
+pub use board::Fast;
 pub(super) use brief::brief;
 pub(crate) use brief::is_mechanics;
 pub use columns::Clock;
@@ -86,6 +90,8 @@ pub struct TextOptions {
     pub full_names: bool,
     /// The output is read while it is made, on a terminal: columns have a head, and equal lines in a row are counted.
     pub screen: bool,
+    /// Form of the output where lines come too fast to be read.
+    pub fast: Fast,
     /// Entries that were in the rings of a running process before are shown too.
     pub history: bool,
     /// Replaces users' data by lengths and hashes; `None` shows the data.
@@ -105,6 +111,7 @@ pub struct Text {
     repeats: Repeats,
     alike: Alike,
     tally: Tally,
+    board: Board,
     history: History,
     /// The columns have their head.
     headed: bool,
@@ -135,6 +142,7 @@ impl Text {
             repeats: Repeats::default(),
             alike: Alike::default(),
             tally: Tally::default(),
+            board: Board::default(),
             history: History::default(),
             headed: false,
             run: DataRun::default(),
@@ -265,6 +273,10 @@ impl Text {
                 self.left_out += 1;
                 return Ok(());
             }
+            if self.board.is_shown() {
+                self.board.at = Some(c.at);
+                return self.refresh();
+            }
             if self.repeats.take(c, op) {
                 return Ok(());
             }
@@ -297,7 +309,8 @@ impl Text {
         }
         f.end();
         self.out.end_object()?;
-        self.stack(c)
+        self.stack(c)?;
+        self.shown()
     }
 
     /// Says how often the last fill was repeated, before anything else is shown.
@@ -546,6 +559,7 @@ impl Sink for Text {
     fn flush(&mut self) -> io::Result<()> {
         self.end_run()?;
         self.end_repeats()?;
+        self.refresh()?;
         self.out.flush()
     }
 

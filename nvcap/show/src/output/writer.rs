@@ -183,6 +183,38 @@ impl Output {
         }
     }
 
+    /// The height of the terminal that it goes to, in rows; `None` if it goes to none, or the height is not known.
+    #[must_use]
+    pub(crate) fn height(&self) -> Option<usize> {
+        match &self.target {
+            Target::Standard(stream) if self.line_buffered => {
+                terminal::rows(*stream == Standard::Error)
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes lines to the terminal in whose place the next object, message or lines of this kind will stand. They are no object: nothing is
+    /// counted of them, and where they cannot be written they are left out.
+    ///
+    /// # Errors
+    /// As [`Output::end_object`], for what is buffered before.
+    pub(crate) fn passing(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.flush()?;
+        if let Target::Standard(stream) = &self.target
+            && self.line_buffered
+        {
+            let error = *stream == Standard::Error;
+            let mut all = terminal::erase(error);
+            all.extend_from_slice(lines);
+            let (written, _) = self.write_some(&all);
+            if written == all.len() {
+                terminal::stands(lines, error);
+            }
+        }
+        Ok(())
+    }
+
     /// The buffer, for one object to be appended to. [`Output::end_object`] must follow.
     pub fn object(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
@@ -307,6 +339,12 @@ impl Output {
                 (_, Some(e)) => return self.give_up(0, e),
                 _ => {}
             }
+        }
+        if let Target::Standard(stream) = &self.target
+            && self.line_buffered
+        {
+            let erased = terminal::erase(*stream == Standard::Error);
+            self.write_some(&erased);
         }
         let buffer = std::mem::take(&mut self.buffer);
         let (written, error) = self.write_some(&buffer);

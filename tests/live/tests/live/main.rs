@@ -10,6 +10,7 @@ mod death;
 mod dump;
 mod edges;
 mod exported;
+mod fast_lines;
 mod faults;
 mod full_disk;
 mod gpu_sums;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status commands_that_go_on;
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
+        fast_lines: attached of_a_command;
         faults: from_the_start of_two_kernels attached none served;
         life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
         hosts: named_by_option come_and_go came_while_stopped trapped whole_node whole_node_started short_lives short_lives_observed not_looked_into contained;

@@ -16,13 +16,18 @@ const LIMIT: Duration = live::programs::GUARD;
 const SIZE: (u32, u32) = (140, 90);
 
 /// A terminal; it ends when dropped.
-struct Terminal {
+pub(super) struct Terminal {
     socket: String,
 }
 
 impl Terminal {
-    /// With a shell that runs nvcap with these arguments, says its status and stays.
+    /// With a shell that runs `nvcap top` with these arguments, says its status and stays.
     fn start(name: &str, args: &[&str]) -> Result<Self> {
+        Self::with(name, &[&["top"], args].concat(), SIZE)
+    }
+
+    /// With a shell that runs nvcap with these arguments on so many columns and lines, says its status and stays.
+    pub(super) fn with(name: &str, args: &[&str], size: (u32, u32)) -> Result<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
             return not_run("tmux is missing (apt-get install tmux)");
         }
@@ -33,11 +38,11 @@ impl Terminal {
             socket: format!("nvcap-top-{name}-{}-{number}", std::process::id()),
         };
         let line = format!(
-            "echo before; '{}' top {}; echo status $?; stty -a; exec sleep 900",
+            "echo before; '{}' {}; echo status $?; stty -a; exec sleep 900",
             nvcap()?.display(),
             args.join(" ")
         );
-        let (columns, lines) = (SIZE.0.to_string(), SIZE.1.to_string());
+        let (columns, lines) = (size.0.to_string(), size.1.to_string());
         let size = ["-x", &columns, "-y", &lines];
         let session = [&["new-session", "-d", "-s", "top"], &size[..], &[&line]].concat();
         terminal.tmux(&session)?;
@@ -60,17 +65,17 @@ impl Terminal {
         Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
     }
 
-    fn screen(&self) -> Result<String> {
+    pub(super) fn screen(&self) -> Result<String> {
         self.tmux(&["capture-pane", "-p", "-t", "top"])
     }
 
-    fn keys(&self, keys: &[&str]) -> Result<()> {
+    pub(super) fn keys(&self, keys: &[&str]) -> Result<()> {
         let all = [&["send-keys", "-t", "top"], keys].concat();
         self.tmux(&all).map(|_| ())
     }
 
     /// The screen, once it is so.
-    fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
+    pub(super) fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
         let begun = Instant::now();
         loop {
             let screen = self.screen()?;

@@ -1,6 +1,7 @@
 //! Sums of what the program asked for, for the end of a trace on a terminal.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use nvcap_decode::decode::event::{Context, Copy, Inline, InlineContent, LaunchKind, Operation};
 
@@ -17,12 +18,30 @@ const MOST: usize = 1 << 16;
 /// Sums of operations.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    launches: u64,
+    launches: Count,
     /// Launches by the kernel's name.
-    kernels: HashMap<String, u64>,
+    kernels: HashMap<String, Count>,
     /// Number and bytes of copies by direction, fills among them.
-    copies: BTreeMap<&'static str, (u64, u64)>,
-    replays: u64,
+    copies: BTreeMap<&'static str, (Count, Count)>,
+    replays: Count,
+}
+
+/// A sum, and what it was when it was shown last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    all: u64,
+    marked: u64,
+}
+
+impl Count {
+    fn add(&mut self, more: u64) {
+        self.all = self.all.saturating_add(more);
+    }
+
+    /// What came since it was shown, by the second.
+    fn rate(self, passed: Duration) -> f64 {
+        (self.all - self.marked) as f64 / passed.as_secs_f64().max(1e-3)
+    }
 }
 
 impl Tally {
@@ -34,10 +53,10 @@ impl Tally {
         match op {
             Operation::Launch(l) => match l.kind {
                 LaunchKind::User | LaunchKind::Unresolved => {
-                    self.launches += 1;
+                    self.launches.add(1);
                     let name = kernel(l, false).unwrap_or_else(|| "(QMD not seen)".to_owned());
                     if self.kernels.len() < MOST || self.kernels.contains_key(&name) {
-                        *self.kernels.entry(name).or_default() += 1;
+                        self.kernels.entry(name).or_default().add(1);
                     }
                 }
                 LaunchKind::DriverMemset => self.moved("fill", l.moves.and_then(|m| m.bytes)),
@@ -52,46 +71,133 @@ impl Tally {
                     self.moved(word, Some(i.bytes));
                 }
             }
-            Operation::Graph(_) => self.replays += 1,
+            Operation::Graph(_) => self.replays.add(1),
             _ => {}
         }
     }
 
     fn moved(&mut self, word: &'static str, bytes: Option<u64>) {
         let (count, sum) = self.copies.entry(word).or_default();
-        *count += 1;
-        *sum = sum.saturating_add(bytes.unwrap_or(0));
+        count.add(1);
+        sum.add(bytes.unwrap_or(0));
     }
 
     /// The lines, ten at most; none where nothing was asked for.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let mut kernels: Vec<(&String, u64)> = self.kernels.iter().map(|(k, n)| (k, *n)).collect();
-        kernels.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
-        if self.launches > 0 {
-            let launches = plural_of(self.launches, "launch", "launches");
+        let kernels = self.by_launches();
+        if self.launches.all > 0 {
+            let launches = plural_of(self.launches.all, "launch", "launches");
             let of = plural(kernels.len() as u64, "kernel");
             lines.push(format!("{launches} of {of}"));
         }
         for (kernel, count) in kernels.iter().take(LINES) {
-            lines.push(format!("{count:>9}  {kernel}"));
+            lines.push(format!("{:>9}  {kernel}", count.all));
         }
         if let Some(rest) = kernels.get(LINES..).filter(|rest| !rest.is_empty()) {
-            let launches: u64 = rest.iter().map(|(_, count)| count).sum();
+            let launches: u64 = rest.iter().map(|(_, count)| count.all).sum();
             let others = plural(rest.len() as u64, "other kernel");
             lines.push(format!("{launches:>9}  {others}"));
         }
         if !self.copies.is_empty() {
-            let moved = |(word, (count, bytes)): (&&str, &(u64, u64))| {
-                format!("{word} {count} of {}", Bytes(*bytes as f64))
+            let moved = |(word, (count, bytes)): (&&str, &(Count, Count))| {
+                format!("{word} {} of {}", count.all, Bytes(bytes.all as f64))
             };
             let all: Vec<String> = self.copies.iter().map(moved).collect();
             lines.push(format!("copies and fills: {}", all.join(", ")));
         }
-        if self.replays > 0 {
-            lines.push(plural(self.replays, "graph replay"));
+        if self.replays.all > 0 {
+            lines.push(plural(self.replays.all, "graph replay"));
         }
         lines
+    }
+
+    /// Kernels with their launches, the most first.
+    fn by_launches(&self) -> Vec<(&String, Count)> {
+        let mut kernels: Vec<(&String, Count)> =
+            self.kernels.iter().map(|(k, n)| (k, *n)).collect();
+        kernels.sort_by(|a, b| b.1.all.cmp(&a.1.all).then_with(|| a.0.cmp(b.0)));
+        kernels
+    }
+
+    /// The sums are shown: rates are counted from here on.
+    pub(super) fn mark(&mut self) {
+        let kernels = self.kernels.values_mut();
+        let copies = self.copies.values_mut().flat_map(|(n, bytes)| [n, bytes]);
+        let all = [&mut self.launches, &mut self.replays];
+        for count in kernels.chain(copies).chain(all) {
+            count.marked = count.all;
+        }
+    }
+
+    /// A table of the sums, with what came by the second since they were shown, `passed` before. `time`: that of the last line, as the column has
+    /// it; `most`: kernels that have a row.
+    pub(super) fn table(&self, time: &str, passed: Duration, most: usize) -> Vec<String> {
+        let row = |count: Count, what: &str| {
+            format!("{:>9.0} {:>11}  {what}", count.rate(passed), count.all)
+        };
+        let time = time.trim();
+        let mut rows = vec![format!(
+            "{:>9} {:>11}  at {time} s (-l: every line; Ctrl-C: the end)",
+            "/s", "in all"
+        )];
+        let kernels = self.by_launches();
+        if self.launches.all > 0 {
+            let of = plural(kernels.len() as u64, "kernel");
+            rows.push(row(self.launches, &format!("launches of {of}")));
+        }
+        for (kernel, count) in kernels.iter().take(most) {
+            rows.push(row(*count, &format!("  {kernel}")));
+        }
+        if let Some(rest) = kernels.get(most..).filter(|rest| !rest.is_empty()) {
+            let mut others = Count::default();
+            for (_, count) in rest {
+                others.all += count.all;
+                others.marked += count.marked;
+            }
+            let what = plural(rest.len() as u64, "other kernel");
+            rows.push(row(others, &format!("  {what}")));
+        }
+        if self.replays.all > 0 {
+            rows.push(row(self.replays, "graph replays"));
+        }
+        for (word, (count, bytes)) in &self.copies {
+            let (rate, all) = (Bytes(bytes.rate(passed)), Bytes(bytes.all as f64));
+            rows.push(row(*count, &format!("{word}: {rate}/s, {all} in all")));
+        }
+        rows
+    }
+
+    /// The same in one line: rates, and what is launched most.
+    pub(super) fn in_a_line(&self, passed: Duration) -> String {
+        let mut parts = Vec::new();
+        let mut add = |count: Count, what: &str| {
+            if count.all > 0 {
+                parts.push(format!("{:.0} {what}/s", count.rate(passed)));
+            }
+        };
+        add(self.launches, "launches");
+        add(self.replays, "replays");
+        let mut copies = (Count::default(), Count::default());
+        for (count, bytes) in self.copies.values() {
+            for (sum, more) in [(&mut copies.0, count), (&mut copies.1, bytes)] {
+                sum.all += more.all;
+                sum.marked += more.marked;
+            }
+        }
+        add(copies.0, "copies and fills");
+        if copies.0.all > 0 {
+            parts.push(format!("{}/s", Bytes(copies.1.rate(passed))));
+        }
+        let now = self.kernels.iter().max_by_key(|(name, count)| {
+            let since = count.all - count.marked;
+            (since, std::cmp::Reverse(*name))
+        });
+        if let Some((kernel, count)) = now.filter(|(_, count)| count.all > count.marked) {
+            let (some, all) = (count.rate(passed), self.launches.rate(passed).max(1e-3));
+            parts.push(format!("{:.0} % of launches {kernel}", 100.0 * some / all));
+        }
+        parts.join(", ")
     }
 }
 
@@ -109,5 +215,54 @@ fn word_of_inline(i: &Inline) -> Option<&'static str> {
         (Some(InlineContent::Data), Some(_)) => Some("fill"),
         (Some(InlineContent::Data), None) => Some(direction(i.direction)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(kernels: &[(&str, u64, u64)]) -> Tally {
+        let mut tally = Tally::default();
+        for (name, all, marked) in kernels {
+            let count = Count {
+                all: *all,
+                marked: *marked,
+            };
+            tally.kernels.insert((*name).to_owned(), count);
+            tally.launches.all += all;
+            tally.launches.marked += marked;
+        }
+        tally
+    }
+
+    #[test]
+    fn a_table_has_rates_and_sums() {
+        let mut tally = tally(&[("gemm", 500, 400), ("add", 3000, 1000), ("relu", 7, 7)]);
+        tally.moved("h2d", Some(3 << 20));
+        let rows = tally.table("  12.345678 ", Duration::from_millis(500), 2);
+        assert_eq!(
+            rows,
+            [
+                "       /s      in all  at 12.345678 s (-l: every line; Ctrl-C: the end)",
+                "     4200        3507  launches of 3 kernels",
+                "     4000        3000    add",
+                "      200         500    gemm",
+                "        0           7    1 other kernel",
+                "        2           1  h2d: 6.0 MiB/s, 3.0 MiB in all",
+            ]
+        );
+        let line = tally.in_a_line(Duration::from_millis(500));
+        assert_eq!(
+            line,
+            "4200 launches/s, 2 copies and fills/s, 6.0 MiB/s, 95 % of launches add"
+        );
+        tally.mark();
+        let rows = tally.table("", Duration::from_millis(500), 2);
+        assert!(rows[1..].iter().all(|row| row.starts_with("        0 ")));
+        assert_eq!(
+            tally.in_a_line(Duration::from_secs(1)),
+            "0 launches/s, 0 copies and fills/s, 0 B/s"
+        );
     }
 }
