@@ -14,6 +14,7 @@ mod dump_file;
 mod explain;
 mod export;
 mod extcap;
+mod fast_lines;
 mod help;
 mod hint;
 mod ioctls;

@@ -24,6 +24,7 @@ use nvcap_show::output::writer::Output;
 use nvcap_show::output::{Detail, Sink, json, text};
 use nvcap_show::pipeline::{Finished, Matched, Pipeline, PipelineOptions};
 
+use super::fast_lines;
 use super::overwrite;
 use super::target;
 use super::values::{OUTPUT, SHOWN};
@@ -235,16 +236,6 @@ impl OutputArgs {
         overwrite::refusal(self.output.as_deref(), self.force, &inputs)
     }
 
-    /// Form of lines that come too fast to be read. `command`: a command is traced, which may write to the same terminal.
-    fn fast(&self, command: bool) -> Fast {
-        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        match (self.lines || self.has_stacks, command || is_dumb) {
-            (true, _) => Fast::Lines,
-            (false, true) => Fast::Appended,
-            (false, false) => Fast::Anew,
-        }
-    }
-
     fn sink(&self, out: Output, fast: Fast) -> Box<dyn Sink> {
         let redact = self.redact.then(Redactor::default);
         let screen = out.is_terminal();
@@ -313,7 +304,8 @@ impl OutputArgs {
         inputs: &[&Path],
     ) -> anyhow::Result<Pipeline<'static>> {
         let driver = target::running_driver();
-        self.pipeline_of(false, driver, command, self.fast(command), inputs)
+        let fast = fast_lines::form(self.lines || self.has_stacks, command);
+        self.pipeline_of(false, driver, command, fast, inputs)
     }
 
     /// Makes a pipeline as [`OutputArgs::pipeline`] does, for any driver; `strict` ends at the first thing that is not whole.

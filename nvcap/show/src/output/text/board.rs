@@ -6,22 +6,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nvcap_decode::record::At;
-
-use super::pace::Pace;
+use super::fast::Fast;
 use super::{Formatter, Role, Text};
-
-/// Form of the output where lines come too fast to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Fast {
-    /// Every line is shown.
-    #[default]
-    Lines,
-    /// Sums, written anew in their place: nobody else writes to the terminal.
-    Anew,
-    /// Sums, in one more line each second.
-    Appended,
-}
 
 /// Time between two tables, and between two lines.
 const ANEW: Duration = Duration::from_millis(500);
@@ -31,35 +17,6 @@ const APPENDED: Duration = Duration::from_secs(1);
 const BESIDE: usize = 8;
 /// Most kernels of the table.
 const MOST_KERNELS: usize = 12;
-
-/// State of the change from lines to sums.
-#[derive(Debug)]
-pub(super) struct Board {
-    began: Instant,
-    pace: Pace,
-    /// Sums are shown, since a line was too fast; the time of the last ones.
-    since: Option<Instant>,
-    /// Time of the last operation that was no line.
-    pub(super) at: Option<At>,
-}
-
-impl Default for Board {
-    fn default() -> Self {
-        Self {
-            began: Instant::now(),
-            pace: Pace::default(),
-            since: None,
-            at: None,
-        }
-    }
-}
-
-impl Board {
-    /// Tells whether sums are shown, and no lines.
-    pub(super) fn is_shown(&self) -> bool {
-        self.since.is_some()
-    }
-}
 
 impl Text {
     /// Takes a line of an operation that was shown: from one that is too fast on there are sums.

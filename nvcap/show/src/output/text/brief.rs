@@ -13,6 +13,7 @@ use crate::output::describe::{self, describe, kernel};
 use crate::output::names::direction;
 use crate::output::redact::Redactor;
 use crate::output::style::{Formatter, Role};
+use crate::output::units::Bytes;
 
 use super::columns::ChannelName;
 use super::waits::is_wait;
@@ -98,6 +99,19 @@ pub(in crate::output) fn brief(
     }
 }
 
+/// Fewest bytes that are rounded.
+const ROUNDED: u64 = 10 << 10;
+
+/// A number of bytes as a short line has it: exact where it is whole (`56 MiB`) or small (`2608 B`), else to a tenth of its unit (`8.2 MiB`). `-v`
+/// and JSON have it exact.
+fn about(bytes: u64) -> String {
+    let exact = size(bytes);
+    match bytes >= ROUNDED && exact.ends_with(" B") {
+        true => Bytes(bytes as f64).to_string(),
+        false => exact,
+    }
+}
+
 /// `4096`, `7x5`, `7x5x3`: dimensions behind the last that is not 1 are left out.
 struct Dim([u32; 3]);
 
@@ -120,7 +134,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
             f.text(format_args!(" {}", direction(Direction::DeviceToDevice)));
         }
         match m.bytes {
-            Some(bytes) => f.text(format_args!(" {}", size(bytes))),
+            Some(bytes) => f.text(format_args!(" {}", about(bytes))),
             None => f.text(format_args!(" ? B")),
         }
         if let Some(value) = m.value {
@@ -212,7 +226,7 @@ fn copy(f: &mut Formatter<'_>, c: &Copy, redact: Option<&Redactor>) {
             f.text(format_args!(" {}", direction(d)));
         }
     }
-    f.text(format_args!(" {}", size(c.bytes)));
+    f.text(format_args!(" {}", about(c.bytes)));
     if let Some(pattern) = &c.pattern {
         f.text(format_args!(" of "));
         describe::words(f, pattern, redact);
@@ -225,7 +239,7 @@ fn copy(f: &mut Formatter<'_>, c: &Copy, redact: Option<&Redactor>) {
         f.text(format_args!(
             " {} lines of {}",
             c.lines,
-            size(c.line_bytes.into())
+            about(c.line_bytes.into())
         ));
     }
     match c.mode {
@@ -238,7 +252,7 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
     match i.fill {
         Some(value) => {
             f.role(Role::Operation, format_args!("memset"));
-            f.text(format_args!(" {} of ", size(i.bytes)));
+            f.text(format_args!(" {} of ", about(i.bytes)));
             describe::words(f, &[value], redact);
             addresses(f, None, Some(i.dst));
         }
@@ -249,7 +263,7 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
             f.text(format_args!(
                 " {} {} inline",
                 direction(i.direction),
-                size(i.bytes)
+                about(i.bytes)
             ));
             describe::data_of(f, i);
             addresses(f, i.src, Some(i.dst));

@@ -10,6 +10,8 @@ use crate::output::names::direction;
 use crate::output::plural::{plural, plural_of};
 use crate::output::units::Bytes;
 
+/// Mark behind a name that is not certain, as lines have it.
+const UNCERTAIN: &str = "?";
 /// The most kernels that have a line.
 const LINES: usize = 6;
 /// The most kernels that are told apart.
@@ -31,11 +33,18 @@ pub(super) struct Tally {
 struct Count {
     all: u64,
     marked: u64,
+    /// Of launches: the kernel of some is not certain.
+    is_uncertain: bool,
 }
 
 impl Count {
     fn add(&mut self, more: u64) {
         self.all = self.all.saturating_add(more);
+    }
+
+    /// Mark behind a kernel's name.
+    fn mark_of_doubt(self) -> &'static str {
+        if self.is_uncertain { UNCERTAIN } else { "" }
     }
 
     /// What came since it was shown, by the second.
@@ -55,8 +64,15 @@ impl Tally {
                 LaunchKind::User | LaunchKind::Unresolved => {
                     self.launches.add(1);
                     let name = kernel(l, false).unwrap_or_else(|| "(QMD not seen)".to_owned());
+                    // Launches whose name is not certain are counted with those whose is.
+                    let (name, is_certain) = match name.strip_suffix(UNCERTAIN) {
+                        Some(name) => (name.to_owned(), false),
+                        None => (name, true),
+                    };
                     if self.kernels.len() < MOST || self.kernels.contains_key(&name) {
-                        self.kernels.entry(name).or_default().add(1);
+                        let count = self.kernels.entry(name).or_default();
+                        count.add(1);
+                        count.is_uncertain |= !is_certain;
                     }
                 }
                 LaunchKind::DriverMemset => self.moved("fill", l.moves.and_then(|m| m.bytes)),
@@ -92,7 +108,11 @@ impl Tally {
             lines.push(format!("{launches} of {of}"));
         }
         for (kernel, count) in kernels.iter().take(LINES) {
-            lines.push(format!("{:>9}  {kernel}", count.all));
+            lines.push(format!(
+                "{:>9}  {kernel}{}",
+                count.all,
+                count.mark_of_doubt()
+            ));
         }
         if let Some(rest) = kernels.get(LINES..).filter(|rest| !rest.is_empty()) {
             let launches: u64 = rest.iter().map(|(_, count)| count.all).sum();
@@ -147,7 +167,8 @@ impl Tally {
             rows.push(row(self.launches, &format!("launches of {of}")));
         }
         for (kernel, count) in kernels.iter().take(most) {
-            rows.push(row(*count, &format!("  {kernel}")));
+            let doubt = count.mark_of_doubt();
+            rows.push(row(*count, &format!("  {kernel}{doubt}")));
         }
         if let Some(rest) = kernels.get(most..).filter(|rest| !rest.is_empty()) {
             let mut others = Count::default();
@@ -195,7 +216,11 @@ impl Tally {
         });
         if let Some((kernel, count)) = now.filter(|(_, count)| count.all > count.marked) {
             let (some, all) = (count.rate(passed), self.launches.rate(passed).max(1e-3));
-            parts.push(format!("{:.0} % of launches {kernel}", 100.0 * some / all));
+            parts.push(format!(
+                "{:.0} % of launches {kernel}{}",
+                100.0 * some / all,
+                count.mark_of_doubt()
+            ));
         }
         parts.join(", ")
     }
@@ -228,6 +253,7 @@ mod tests {
             let count = Count {
                 all: *all,
                 marked: *marked,
+                is_uncertain: *name == "relu",
             };
             tally.kernels.insert((*name).to_owned(), count);
             tally.launches.all += all;
@@ -252,6 +278,8 @@ mod tests {
                 "        2           1  h2d: 6.0 MiB/s, 3.0 MiB in all",
             ]
         );
+        let all = tally.table("", Duration::from_millis(500), 3);
+        assert_eq!(all[4], "        0           7    relu?");
         let line = tally.in_a_line(Duration::from_millis(500));
         assert_eq!(
             line,
