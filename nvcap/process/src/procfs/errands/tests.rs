@@ -169,7 +169,7 @@ fn memory_that_does_not_answer_is_given_up() {
     let (pid, user) = (child.cast_unsigned(), Some(0));
     let mut to = [0; 8];
     let range = [(at, 8)];
-    let mut read = |asked: &Asked<'_>| ask(pid, asked, &mut to).map_err(|e| e.kind());
+    let mut read = |asked: &Asked<'_>| ask(pid, user, asked, &mut to).map_err(|e| e.kind());
     let told = given_up(0).len();
     assert_eq!(
         read(&Asked::Thread(pid, &range)),
