@@ -600,6 +600,10 @@ fn directions() {
                 _ => None,
             }
         }
+
+        fn is_unmapped(&self, _: u32, va: GpuVa) -> bool {
+            va.0 >> 32 == 4
+        }
     }
     let direction = |src: u64, dst: u64, token: u32| {
         let mut b = Bench::new();
@@ -624,6 +628,13 @@ fn directions() {
     assert_eq!(direction(9, 2, 0x10012), Some((HostToDevice, Habit)));
     assert_eq!(direction(9, 9, 0x30016), Some((DeviceToHost, Habit)));
     assert_eq!(direction(9, 9, 0xa001a), None);
+    // Of an attached process the host's memory is mapped, the device's is not. What else may be there tells nothing.
+    assert_eq!(direction(1, 4, 0), Some((HostToDevice, Habit)));
+    assert_eq!(direction(4, 1, 0), Some((DeviceToHost, Habit)));
+    assert_eq!(direction(4, 1, 0x10012), Some((DeviceToHost, Habit)));
+    for (src, dst) in [(1, 9), (9, 1), (4, 4), (4, 2), (4, 9)] {
+        assert_eq!(direction(src, dst, 0xa001a), None, "{src} {dst}");
+    }
 }
 
 #[test]
@@ -713,4 +724,48 @@ fn the_macro_that_fetches() {
         (other.bytes, other.data, other.src),
         (63, InlineData::Macro, None)
     );
+}
+
+#[test]
+fn texture_headers_are_no_copies_of_the_program() {
+    let content = |pool: Option<[u32; 3]>, dst: u64, bytes: usize| {
+        let mut b = Bench::new();
+        b.words(|p| {
+            p.bind(1, 0xcbc0);
+            if let Some(pool) = pool {
+                p.named(1, 0xcbc0, "SET_TEX_HEADER_POOL_A", &pool)
+                    .expect("named");
+            }
+        });
+        b.told();
+        b.words(|p| {
+            p.inline(1, 0xcbc0, GpuVa(dst), &vec![7; bytes])
+                .expect("inline data");
+        });
+        match &b.told()[..] {
+            [Operation::Inline(i)] => i.content,
+            told => panic!("{told:#?}"),
+        }
+    };
+    let (header, data) = (
+        Some(InlineContent::TextureHeader),
+        Some(InlineContent::Data),
+    );
+    // Where libcuda has the pool: as cudaMemcpyArrayToArray writes them on an H200.
+    assert_eq!(content(None, (1 << 40) + 0x60, 32), header);
+    assert_eq!(content(None, (1 << 40) + 0xa0, 64), header);
+    for (dst, bytes) in [
+        ((1 << 40) + 0x64, 32),
+        ((1 << 40) + 0x60, 36),
+        ((1 << 40) - 32, 64),
+        ((1 << 40) + (64 << 20) - 32, 64),
+        (0x7f91_d9e0_0000, 32),
+    ] {
+        assert_eq!(content(None, dst, bytes), data, "{dst:#x} {bytes}");
+    }
+    // Where the channel was seen to have it: 16 headers.
+    let pool = Some([0x7f, 0x4000, 15]);
+    assert_eq!(content(pool, 0x7f_0000_4000, 512), header);
+    assert_eq!(content(pool, 0x7f_0000_4020, 512), data);
+    assert_eq!(content(pool, (1 << 40) + 0x60, 32), data);
 }

@@ -13,6 +13,8 @@ use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::Record;
 use nvcap_show::output::filter::Filter;
+use nvcap_show::output::gpu_time::TimeReport;
+use nvcap_show::output::stats::{By, Form, Stats};
 use nvcap_show::output::text::{Text, TextOptions};
 use nvcap_show::output::{Detail, Sink, json};
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
@@ -94,16 +96,19 @@ fn how_many_works_an_entry_has_is_what_is_decoded() {
 
 /// A submission of one entry that worked for 30 us, with these operations, as JSON and text.
 fn shown(works: u32, operations: &[Operation]) -> (Vec<Value>, String) {
+    shown_of(&timed(works), operations)
+}
+
+fn shown_of(context: &Context, operations: &[Operation]) -> (Vec<Value>, String) {
     let (objects, lines) = (Written::default(), Written::default());
     let mut json = json::Json::new(objects.output(), json::JsonOptions::default());
     let mut text = Text::new(lines.output(), TextOptions::default());
-    let context = timed(works);
     let bodies = [head()]
         .into_iter()
         .chain(operations.iter().map(Body::Operation));
     for body in bodies {
         let event = Event {
-            context: &context,
+            context,
             entry: 0,
             body,
         };
@@ -123,10 +128,14 @@ fn shown(works: u32, operations: &[Operation]) -> (Vec<Value>, String) {
 }
 
 fn timed(works: u32) -> Context {
+    timed_within(works, 300)
+}
+
+fn timed_within(works: u32, error_ns: u64) -> Context {
     let time = GpuTime {
         duration: Some(GpuDuration {
             ns: 30_000,
-            error_ns: 300,
+            error_ns,
             by: DurationBy::NextStamp,
         }),
         works,
@@ -179,4 +188,62 @@ fn a_filter_finds_no_time_of_one_of_several() {
         };
         assert_eq!(filter.matches(&event), is, "{works}");
     }
+}
+
+/// A duration whose end was hardly seen is counted nowhere, and text shows no more of it than the longest that it can be.
+#[test]
+fn stats_and_time_count_the_same_durations() {
+    let (sums, times) = (Written::default(), Written::default());
+    let stats = Stats::new(sums.output(), Form::Json, Detail::Operations, false);
+    let mut sinks: [Box<dyn Sink>; 2] = [
+        Box::new(stats.with_profile(None)),
+        Box::new(TimeReport::new(times.output(), true, false)),
+    ];
+    let by = Written::default();
+    let table = Stats::new(by.output(), Form::Json, Detail::Operations, false);
+    let mut table = table.with_profile(Some(By::Thread));
+    let launch = launch();
+    for (serial, error_ns) in (0..).zip([300, 300, 400_000]) {
+        let context = Context {
+            serial,
+            ..timed_within(1, error_ns)
+        };
+        for body in [head(), Body::Operation(&launch)] {
+            let event = Event {
+                context: &context,
+                entry: 0,
+                body,
+            };
+            table.event(&event).unwrap();
+            for sink in &mut sinks {
+                sink.event(&event).unwrap();
+            }
+        }
+    }
+    let (ledger, model) = (Ledger::new(), Model::default());
+    table.finish(&ledger, &model).unwrap();
+    for sink in &mut sinks {
+        sink.finish(&ledger, &model).unwrap();
+    }
+    let read = |of: &Written, kind: &str| -> Value {
+        let text = of.text();
+        let mut all = text.lines().map(|l| serde_json::from_str(l).unwrap());
+        all.find(|o: &Value| o["type"] == kind).expect(kind)
+    };
+    let stats = read(&sums, "stats");
+    let counts = stats["histograms"]["gpu_ns"].as_array().unwrap().iter();
+    let counted: u64 = counts.map(|bucket| bucket["count"].as_u64().unwrap()).sum();
+    let time = read(&times, "gpu_time");
+    assert_eq!((counted, &time["durations"]), (2, &2.into()));
+    assert_eq!(time["entries"], 3);
+    let by = read(&by, "stats")["by"]["rows"].clone();
+    assert_eq!(by[0]["gpu"]["timed"], 2, "{by}");
+
+    let (objects, text) = shown_of(&timed_within(1, 400_000), &[launch]);
+    assert!(text.contains("<430 us  "), "{text}");
+    let own = objects.last().unwrap();
+    assert_eq!(
+        (&own["gpu_ns"], &own["gpu_ns_error"]),
+        (&30_000.into(), &400_000.into())
+    );
 }

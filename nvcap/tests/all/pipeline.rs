@@ -6,10 +6,14 @@ use std::sync::{Arc, Mutex};
 use crate::common::events::Written;
 use crate::common::files;
 use nvcap_decode::decode::encode::Pushbuffer;
-use nvcap_decode::decode::event::{Body, Context, Direction, Engine, Event, Operation, Place};
+use nvcap_decode::decode::event::{
+    Body, Context, Direction, Engine, Event, Evidence, Operation, Place,
+};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{At, ChannelId, How, Life, Process, Record, Segment, Submission};
+use nvcap_decode::record::{
+    At, ChannelId, CpuVa, Device, How, Life, Mapping, Process, Record, Segment, Submission,
+};
 use nvcap_decode::wire::GpuVa;
 use nvcap_recording::file::ioctl_log;
 use nvcap_show::output::filter::Filter;
@@ -395,4 +399,72 @@ fn a_copy_says_what_memory_its_addresses_are() {
     assert_eq!((dst.size, dst.offset), (Some(2 << 20), 0x3000));
     assert_eq!((again.handle, again.offset), (0x5c00_0019, 0));
     assert_eq!(direction, Some(Direction::HostToDevice));
+}
+
+/// Of a process that was attached to nothing but its mappings is known: pinned memory is in them, the device's is not.
+#[test]
+fn the_memory_of_an_attached_process_tells_the_direction() {
+    let (pinned, staging, managed, device) = (
+        0x7f91_de80_0000,
+        0x7f91_dea0_0000,
+        0x7f91_b600_0000,
+        0x7f91_d9e0_0000,
+    );
+    let mapped = |(start, device): (u64, Device)| {
+        Record::Mapping(Mapping {
+            at: At::of_process(1, 10),
+            device,
+            fd: None,
+            file: 0,
+            start: CpuVa(start),
+            len: 0x20_0000,
+            read: true,
+            write: true,
+            found: true,
+        })
+    };
+    let maps = [
+        (pinned, Device::MEMORY),
+        (staging, Device::Control),
+        (managed, Device::Uvm),
+    ];
+    let mut records: Vec<Record> = maps.map(mapped).into();
+    let mut copies = Pushbuffer::new();
+    copies.bind(4, 0xc8b5);
+    for (src, dst) in [
+        (pinned, device),
+        (device, pinned + 64),
+        (staging, device),
+        (device, staging),
+        (device, device + 4096),
+        (managed, device),
+        (pinned, managed),
+        (pinned, staging),
+    ] {
+        copies
+            .copy(4, 0xc8b5, GpuVa(src), GpuVa(dst), 4096)
+            .unwrap();
+    }
+    let mut submission = bind(0, 0, 10, 5, 4, 0xc8b5);
+    if let Record::Submission(s) = &mut submission {
+        s.segments = vec![copies.segment(GpuVa(0x2_0080_0000))];
+        s.token = None;
+    }
+    records.push(submission);
+    let (keep, _) = run(PipelineOptions::default(), records);
+    let kept = keep.0.lock().unwrap();
+    let told: Vec<_> = kept
+        .operations
+        .iter()
+        .filter_map(|o| match o {
+            Operation::Copy(c) => Some(c.direction.zip(c.direction_from)),
+            _ => None,
+        })
+        .collect();
+    let (to, from) = (
+        Some((Direction::HostToDevice, Evidence::Habit)),
+        Some((Direction::DeviceToHost, Evidence::Habit)),
+    );
+    let within = Some((Direction::HostToHost, Evidence::Mappings));
+    assert_eq!(told, [to, from, to, from, None, None, None, within]);
 }

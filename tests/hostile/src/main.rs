@@ -20,6 +20,12 @@ struct Args {
     /// Wait for a byte on standard input first
     #[arg(long)]
     wait: bool,
+    /// Submit on after the mode, until standard input has a byte more or ends
+    #[arg(long)]
+    go_on: bool,
+    /// Become another user before the mode
+    #[arg(long)]
+    stranger: bool,
     /// Map rings, doorbells and pushbuffers from files with the names of the driver's
     #[arg(long)]
     files: bool,
@@ -47,7 +53,13 @@ fn body() -> Result<()> {
     if args.wait {
         std::io::stdin().read_exact(&mut [0])?;
     }
+    if args.stranger {
+        hostile::served::become_stranger()?;
+    }
     (mode.run)(&bed)?;
+    if args.go_on {
+        hostile::served::go_on_until_told(&bed);
+    }
     bed.tell();
     Ok(())
 }

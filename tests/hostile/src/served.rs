@@ -61,9 +61,28 @@ pub fn ring(bed: &Bed) -> Result<()> {
 
 /// The other channels go on, for longer than a tracer waits for memory.
 fn go_on(bed: &Bed) {
-    for n in 0..300 {
-        bed.submit(1 + n % (CHANNELS - 1));
-        std::thread::sleep(Duration::from_millis(10));
+    (0..300).for_each(|n| beside(bed, n));
+}
+
+/// Submits to a channel whose memory is as any other's, the next one for each number.
+fn beside(bed: &Bed, n: usize) {
+    bed.submit(1 + n % (CHANNELS - 1));
+    std::thread::sleep(Duration::from_millis(10));
+}
+
+/// Goes on until standard input has a byte or ends.
+pub fn go_on_until_told(bed: &Bed) {
+    let mut input = libc::pollfd {
+        fd: 0,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    for n in 0.. {
+        // SAFETY: one structure, which the kernel fills.
+        if unsafe { libc::poll(&raw mut input, 1, 0) } != 0 {
+            return;
+        }
+        beside(bed, n);
     }
 }
 
@@ -76,6 +95,18 @@ fn map(file: &File, at: u64, len: usize) -> Result<()> {
     // SAFETY: memory of the bed that is not touched any more, or an address that nobody uses; nothing is dereferenced here.
     let got = unsafe { libc::mmap(address, len, prot, flags, file.as_raw_fd(), 0) };
     ensure!(got == address, "cannot map the file");
+    Ok(())
+}
+
+/// Gives up all rights: the file system's user.
+pub fn become_stranger() -> Result<()> {
+    // SAFETY: rights are given up.
+    let given_up = unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setresgid(USER, USER, USER) == 0
+            && libc::setresuid(USER, USER, USER) == 0
+    };
+    ensure!(given_up, "cannot become another user");
     Ok(())
 }
 
@@ -128,13 +159,7 @@ fn file() -> Result<Option<File>> {
         .write(true)
         .open(folder.join("f"))
         .context("the file")?;
-    // SAFETY: rights are given up.
-    let given_up = unsafe {
-        libc::setgroups(0, std::ptr::null()) == 0
-            && libc::setresgid(USER, USER, USER) == 0
-            && libc::setresuid(USER, USER, USER) == 0
-    };
-    ensure!(given_up, "cannot become another user");
+    become_stranger()?;
     // So long may be taken for root's what was root's.
     std::thread::sleep(Duration::from_millis(100));
     Ok(Some(opened))

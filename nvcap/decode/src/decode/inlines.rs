@@ -151,6 +151,11 @@ impl SubmissionDecoder<'_> {
                 let class = sub.plan.class;
                 self.driver_writes.qmd(self.space, class, dst, qmd);
             }
+        } else if matches!(operation.content, None | Some(InlineContent::Data))
+            && operation.fill.is_none()
+            && inline::is_in_header_pool(sub, dst, operation.bytes)
+        {
+            operation.content = Some(InlineContent::TextureHeader);
         } else if operation.content.is_none() {
             let known = self.driver_writes.content(self.space, dst, operation.bytes);
             operation.content = known.or(self.in_batch.then_some(InlineContent::Data));

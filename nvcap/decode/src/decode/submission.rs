@@ -11,7 +11,7 @@ use super::{
     event::{Bind, Body, Context, Copy, Engine, Event, Evidence, MethodWrite, Operation, Place},
     graph::{Graphs, Named},
     kernels::Kernels,
-    ops::{copy, launch, other, semaphore},
+    ops::{copy, copy::Side, launch, other, semaphore},
     shadow::{Shadow, Space},
     state::Sub,
     wants::{Counts, Places, Wants},
@@ -416,12 +416,17 @@ impl SubmissionDecoder<'_> {
         let mut operation = copy::launch(sub, data, self.engine);
         if let Operation::Copy(copy) = &mut operation {
             let (src_mode, dst_mode) = (sub.get(Reg::SrcPhysical), sub.get(Reg::DstPhysical));
-            let place = |physical: bool, mode: u32, va: Option<GpuVa>| match physical {
-                true => Some(physical_place(mode)),
-                false => self.places.place(self.space, va?),
+            let side = |physical: bool, mode: u32, va: Option<GpuVa>| match (physical, va) {
+                (true, _) => Side::At(physical_place(mode)),
+                (false, None) => Side::Unknown,
+                (false, Some(va)) => match self.places.place(self.space, va) {
+                    Some(place) => Side::At(place),
+                    None if self.places.is_unmapped(self.space, va) => Side::Unmapped,
+                    None => Side::Unknown,
+                },
             };
-            let src = place(copy.physical.0, src_mode, copy.src);
-            let dst = place(copy.physical.1, dst_mode, copy.dst);
+            let src = side(copy.physical.0, src_mode, copy.src);
+            let dst = side(copy.physical.1, dst_mode, copy.dst);
             copy::conclude(copy, src, dst, self.token);
             let memory = |physical: bool, va: Option<GpuVa>| match physical {
                 true => None,

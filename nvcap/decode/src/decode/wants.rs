@@ -29,6 +29,11 @@ pub trait Places {
     /// Returns the location of the memory at `va` of process `pid`; `None` if unknown.
     fn place(&self, pid: u32, va: GpuVa) -> Option<Place>;
 
+    /// Returns true where nothing of the driver's is known at `va`: no memory that a process has mapped, which pinned and managed memory are.
+    fn is_unmapped(&self, _pid: u32, _va: GpuVa) -> bool {
+        false
+    }
+
     /// The memory object there; `None` if unknown.
     fn memory(&self, _pid: u32, _va: GpuVa) -> Option<Memory> {
         None

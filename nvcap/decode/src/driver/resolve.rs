@@ -495,7 +495,7 @@ impl Model {
 fn aperture_of_device(device: Device) -> Option<Aperture> {
     match device {
         Device::Gpu(_) => Some(Aperture::Video),
-        Device::Control => Some(Aperture::System),
+        Device::Control | Device::MEMORY => Some(Aperture::System),
         Device::Uvm | Device::Other(..) => None,
     }
 }

@@ -367,12 +367,14 @@ impl Watched {
         };
         let at = self.at(now);
         for gone in self.mappings.areas.iter().filter(|a| !maps::has(&areas, a)) {
-            if gone.device().is_some() {
+            if gone.device_or_memory().is_some() {
                 changes.records.push(Record::Unmapping(Unmapping {
                     at,
                     start: CpuVa(gone.start),
                     len: gone.end - gone.start,
                 }));
+            }
+            if gone.device().is_some() {
                 self.search.next = 0;
             }
             // Not where it has merely become part of a larger mapping, or been split.
@@ -382,8 +384,10 @@ impl Watched {
                 .retain(|r| !(gone.start..gone.end).contains(r) || still(r));
         }
         for new in areas.iter().filter(|a| !maps::has(&self.mappings.areas, a)) {
-            if let Some(mapping) = new.record(at) {
+            if let Some(mapping) = new.record_with_memory(at) {
                 changes.records.push(Record::Mapping(mapping));
+            }
+            if new.device().is_some() {
                 self.search.next = 0;
             }
             if new.is_doorbell_shape() {

@@ -1,4 +1,4 @@
-//! Processes whose memory did not answer: what they submit meanwhile is not known.
+//! Processes whose memory did not answer, or was not read because that of others did not: what they submit meanwhile is not known.
 
 use nvcap_decode::record::{At, Loss, Lost, Record};
 use nvcap_process::{clock, procfs::mem};
@@ -12,7 +12,7 @@ impl Unanswered {
     pub(super) fn take(&mut self, to: &mut Vec<Record>) {
         let new = mem::given_up(self.0);
         self.0 += new.len();
-        to.extend(new.into_iter().map(|pid| {
+        to.extend(new.into_iter().map(|(pid, why)| {
             Record::Loss(Loss {
                 at: At {
                     time_ns: clock::now(),
@@ -21,7 +21,7 @@ impl Unanswered {
                 },
                 channel: None,
                 what: Lost::Untraced {
-                    why: format!("{}: what it submits meanwhile is not known", mem::NO_ANSWER),
+                    why: format!("{why}: what it submits meanwhile is not known"),
                 },
             })
         }));

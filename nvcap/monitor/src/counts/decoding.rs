@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvcap_decode::decode::event::{Body, ChipBy, Operation, Place};
 use nvcap_decode::decode::{DecodeOptions, Decoder, Places, Wants};
-use nvcap_decode::record::{At, Channel, ChannelId, Device, How, Segment, Submission};
+use nvcap_decode::record::{At, Channel, ChannelId, How, Segment, Submission};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::memory::scan::FoundRing;
 use nvcap_process::memory::{chip, maps::Area, snapshot};
@@ -125,11 +125,7 @@ struct Directions(Vec<(u64, u64, Place)>);
 
 impl Directions {
     fn new(areas: &[Area]) -> Self {
-        let place = |a: &Area| match a.device() {
-            Some(Device::Gpu(_)) => Some((a.start, a.end, Place::Device)),
-            Some(Device::Control) | None => Some((a.start, a.end, Place::Host)),
-            Some(_) => None,
-        };
+        let place = |a: &Area| Some((a.start, a.end, a.place()?));
         let mut all: Vec<_> = areas.iter().filter_map(place).collect();
         all.sort_unstable_by_key(|a| a.0);
         Self(all)

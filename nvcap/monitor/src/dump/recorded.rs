@@ -11,8 +11,8 @@ use nvcap_decode::decode::defaults::Chip;
 use nvcap_decode::decode::event::ChipBy;
 use nvcap_decode::hang::{self, ProcessReport, Report, Values};
 use nvcap_decode::record::{
-    self, At, Channel, CpuVa, Life, MemoryRange, QmdCopy, Record, SnapshotChannel, Stamp, Stamps,
-    Submission,
+    self, At, Channel, CpuVa, Device, Life, MemoryRange, QmdCopy, Record, SnapshotChannel, Stamp,
+    Stamps, Submission,
 };
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::memory::{chip, maps::Area};
@@ -185,7 +185,7 @@ impl<'a> OfLook<'a> {
                 Record::Mapping(m) => of.areas.push(Area {
                     read: m.read,
                     write: m.write,
-                    device: Some(m.device),
+                    device: Some(m.device).filter(|d| *d != Device::MEMORY),
                     ..area(m.start.0, m.len)
                 }),
                 Record::Snapshot(look) => {

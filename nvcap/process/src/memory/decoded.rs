@@ -8,7 +8,7 @@ use nvcap_decode::decode::{
     event::{Engine, Place},
 };
 use nvcap_decode::hang::{ChannelState, Values};
-use nvcap_decode::record::{Channel, Device, Submission};
+use nvcap_decode::record::{Channel, Submission};
 use nvcap_decode::wire::GpuVa;
 
 use super::{captured::ChannelSnapshot, feeds, maps::Area, scan, snapshot};
@@ -73,12 +73,7 @@ impl<'a> ByMaps<'a> {
 
 impl Places for ByMaps<'_> {
     fn place(&self, _: u32, va: GpuVa) -> Option<Place> {
-        match self.0.at(va.0)?.device() {
-            Some(Device::Control) | None => Some(Place::Host),
-            Some(Device::Gpu(_)) => Some(Place::Device),
-            // Managed memory migrates.
-            Some(_) => None,
-        }
+        self.0.at(va.0)?.place()
     }
 }
 

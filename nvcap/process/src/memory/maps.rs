@@ -5,6 +5,7 @@ use std::{fs, io, path::Path};
 use super::devices;
 
 use crate::procfs::{self, maps::Line, served::Served};
+use nvcap_decode::decode::event::Place;
 use nvcap_decode::record::{At, CpuVa, Device, Mapping};
 
 /// One line of `/proc/PID/maps`.
@@ -92,11 +93,49 @@ impl Area {
             && matches!(self.device(), Some(Device::Gpu(_)))
     }
 
-    /// Returns the record of a mapping that was there before the trace.
+    /// Memory without a file that has a name, which several could share: libcuda takes pinned memory from it.
+    pub fn is_shared_memory(&self) -> bool {
+        self.shared
+            && self.read
+            && self.write
+            && self.device().is_none()
+            && self.path == "/dev/zero (deleted)"
+    }
+
+    /// Place of the memory that a GPU finds at these addresses, where the GPU's are the process's, as with CUDA; none where that is not
+    /// known.
+    pub fn place(&self) -> Option<Place> {
+        match self.device() {
+            Some(Device::Gpu(_)) => Some(Place::Device),
+            Some(Device::Control) => Some(Place::Host),
+            // Managed memory migrates.
+            Some(_) => None,
+            None if self.read || self.write => Some(Place::Host),
+            // Reserved addresses: libcuda maps the device's memory there for the GPU alone.
+            None => Some(Place::Device),
+        }
+    }
+
+    /// Returns the record of a mapping of the driver's files, or of memory that pinned memory is taken from, that was there before the trace.
+    pub fn record_with_memory(&self, at: At) -> Option<Mapping> {
+        Some(self.record_as(at, self.device_or_memory()?))
+    }
+
+    /// The driver's device file, or that it is memory that pinned memory is taken from.
+    pub fn device_or_memory(&self) -> Option<Device> {
+        let memory = || self.is_shared_memory().then_some(Device::MEMORY);
+        self.device().or_else(memory)
+    }
+
+    /// Returns the record of a mapping of the driver's files that was there before the trace.
     pub fn record(&self, at: At) -> Option<Mapping> {
-        Some(Mapping {
+        Some(self.record_as(at, self.device()?))
+    }
+
+    fn record_as(&self, at: At, device: Device) -> Mapping {
+        Mapping {
             at,
-            device: self.device()?,
+            device,
             fd: None,
             file: 0,
             start: CpuVa(self.start),
@@ -104,7 +143,7 @@ impl Area {
             read: self.read,
             write: self.write,
             found: true,
-        })
+        }
     }
 }
 
@@ -328,6 +367,65 @@ mod tests {
         assert!(!own("7f00-7f10 rw-p 0 00:00 0 [stack]"));
         assert!(!own("7f00-7f10 rw-p 0 00:05 1 /usr/lib/libcuda.so.1"));
         assert!(!own("7f00-7f10 rw-p 0 00:05 1 /dev/nvidiactl"));
+    }
+
+    /// Lines of a CUDA program's mappings on an H200 (driver 580).
+    #[test]
+    fn what_a_gpu_finds_at_addresses_of_the_process() {
+        for (line, memory, place) in [
+            (
+                "7f91de800000-7f91dea00000 rw-s 00000000 00:01 3076 /dev/zero (deleted)",
+                true,
+                Some(Place::Host),
+            ),
+            (
+                "7f91dea00000-7f91dec00000 rw-s 00000000 00:06 142 /dev/nvidiactl",
+                false,
+                Some(Place::Host),
+            ),
+            (
+                "200600000-200800000 rw-s 00000000 00:06 143 /dev/nvidia0",
+                false,
+                Some(Place::Device),
+            ),
+            (
+                "7f91c0000000-7f91e0000000 ---p 00000000 00:00 0",
+                false,
+                Some(Place::Device),
+            ),
+            (
+                "302000000-48ea000000 ---p 00000000 00:00 0",
+                false,
+                Some(Place::Device),
+            ),
+            (
+                "7f91b6000000-7f91b6200000 rw-s 7f91b6000000 00:06 144 /dev/nvidia-uvm",
+                false,
+                None,
+            ),
+            (
+                "55c1f726f000-55c1f81d0000 rw-p 00000000 00:00 0 [heap]",
+                false,
+                Some(Place::Host),
+            ),
+        ] {
+            let area = parse(line).unwrap();
+            assert_eq!(
+                (area.is_shared_memory(), area.place()),
+                (memory, place),
+                "{line}"
+            );
+            let record = area.record_with_memory(At::default());
+            assert_eq!(
+                record.is_some(),
+                memory || area.device().is_some(),
+                "{line}"
+            );
+            assert_eq!(
+                area.record(At::default()).is_some(),
+                area.device().is_some()
+            );
+        }
     }
 
     #[test]

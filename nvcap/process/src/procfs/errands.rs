@@ -5,7 +5,8 @@
 //! the last look at the mappings alone ([`super::served`]). So wherever a user without rights has mounted such a file system, nvcap
 //! with CAP_SYS_PTRACE has its reads of all but root's processes made by an *errand*: a process that shares nvcap's memory and nothing else, one for each thread that
 //! reads. One that does not come back is left alone with its buffer, the memory that it was to read is read no more until it has, and the
-//! thread's next read is made by another. Where there is no such file system reads are made directly: an errand costs two switches.
+//! thread's next read is made by another. So many are left at a time, of a user's processes and in all; beyond that no process of that user
+//! is read until one has come back. Where there is no such file system reads are made directly: an errand costs two switches.
 
 mod desk;
 mod ids;
@@ -38,29 +39,34 @@ const SYS_PTRACE: u64 = 1 << 19;
 const KNOWN_NS: u64 = 10_000_000;
 const MOST_KNOWN: usize = 4096;
 
-/// The most processes of which it is told that a read was given up.
+/// The most processes of which it is told that a read was given up, and of which it is known that they are not read for others' sake.
 const MOST_TOLD: usize = 4096;
+/// The most errands that are left alone at a time, of one user's processes and of all: threads that read at the same moment may each add one.
+const MOST_OF_USER: usize = 16;
+const MOST_OF_ALL: usize = 64;
+
+/// The real id of a user, which stays where a program is not dumpable; none where the process is gone.
+type User = Option<u32>;
+
 /// A process whose memory did not answer.
 struct Silent {
     /// Time at which it began, so that another one with its id is another.
     began: Option<u64>,
+    user: User,
     errands: Vec<Errand>,
 }
 
 /// Processes whose memory did not answer, and the number of them of each user.
-#[derive(Default)]
 struct GivenUp {
     silent: BTreeMap<u32, Silent>,
-    of_user: BTreeMap<String, u32>,
-    /// Each time that a read was given up, the process: the first of them.
-    told: Vec<u32>,
+    of_user: BTreeMap<User, u32>,
+    /// Processes that are not read because so many others of their user's do not answer, and when they began.
+    beyond: BTreeMap<u32, Option<u64>>,
+    /// Each time that a read was given up, the process and why: the first of them.
+    told: Vec<(u32, &'static str)>,
 }
 
-static GIVEN_UP: Mutex<GivenUp> = Mutex::new(GivenUp {
-    silent: BTreeMap::new(),
-    of_user: BTreeMap::new(),
-    told: Vec::new(),
-});
+static GIVEN_UP: Mutex<GivenUp> = Mutex::new(GivenUp::new());
 /// Number of those that were told.
 static EVER: AtomicUsize = AtomicUsize::new(0);
 /// There are such processes.
@@ -75,68 +81,120 @@ fn all() -> MutexGuard<'static, GivenUp> {
     GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The user that a process belongs to, by its real id: that of its files is root's where it is not dumpable.
-fn user(pid: u32) -> String {
-    let ids = status(pid, "Uid").unwrap_or_default();
-    ids.split_whitespace().next().unwrap_or_default().to_owned()
-}
-
 fn start_of(pid: u32) -> Option<u64> {
     Stat::of_process(pid).ok()?.start
 }
 
 impl GivenUp {
-    fn patience(&self, user: &str) -> Duration {
-        let before = self.of_user.get(user).copied().unwrap_or(0);
+    const fn new() -> Self {
+        Self {
+            silent: BTreeMap::new(),
+            of_user: BTreeMap::new(),
+            beyond: BTreeMap::new(),
+            told: Vec::new(),
+        }
+    }
+
+    fn patience(&self, user: User) -> Duration {
+        let before = self.of_user.get(&user).copied().unwrap_or(0);
         let part = 1u32.checked_shl(before).unwrap_or(u32::MAX);
         (PATIENCE / part).max(LEAST_PATIENCE)
     }
 
-    /// True where a read of it was given up and has not ended.
-    fn is_silent(&mut self, pid: u32) -> bool {
-        let Some(silent) = self.silent.get_mut(&pid) else {
-            return false;
-        };
-        silent.errands.retain(|errand| !errand.is_back());
-        if silent.errands.is_empty() {
-            self.silent.remove(&pid);
-            ANY.store(!self.silent.is_empty(), Ordering::Relaxed);
-            return false;
-        }
-        silent.began == start_of(pid)
+    /// Forgets errands that have come back.
+    fn reap(&mut self) {
+        self.silent.retain(|_, silent| {
+            silent.errands.retain(|errand| !errand.is_back());
+            !silent.errands.is_empty()
+        });
+        ANY.store(!self.silent.is_empty(), Ordering::Relaxed);
     }
 
-    fn add(&mut self, pid: u32, errand: Errand) {
+    /// True where a read of it was given up and has not ended.
+    fn is_silent(&mut self, pid: u32) -> bool {
+        let Some(silent) = self.silent.get(&pid) else {
+            return false;
+        };
+        let (began, waits) = (silent.began, |e: &Errand| !e.is_back());
+        let is = silent.errands.iter().any(waits);
+        if !is {
+            self.reap();
+        }
+        is && began == start_of(pid)
+    }
+
+    /// Number of errands that are left alone for processes of a user, and of all.
+    fn left(&self, user: User) -> (usize, usize) {
+        let each = self.silent.values();
+        each.fold((0, 0), |(of_user, all), silent| {
+            let n = silent.errands.len();
+            (of_user + if silent.user == user { n } else { 0 }, all + n)
+        })
+    }
+
+    /// True where no further errand may be left alone for a process of this user.
+    fn is_full(&mut self, user: User) -> bool {
+        let is = |(of_user, all)| of_user >= MOST_OF_USER || all >= MOST_OF_ALL;
+        if !is(self.left(user)) {
+            return false;
+        }
+        self.reap();
+        is(self.left(user))
+    }
+
+    /// True where a process is not read because of others of its user's, which is told once for each.
+    fn refuses(&mut self, pid: u32, user: User) -> bool {
+        if !self.is_full(user) {
+            return false;
+        }
+        let began = start_of(pid);
+        if self.beyond.len() >= MOST_TOLD {
+            self.beyond.clear();
+        }
+        if self.beyond.insert(pid, began) != Some(began) {
+            log::warn!("process {pid}: {TOO_MANY}");
+            self.tell(pid, TOO_MANY);
+        }
+        true
+    }
+
+    fn add(&mut self, pid: u32, user: User, errand: Errand) {
+        self.reap();
         let began = start_of(pid);
         let silent = self.silent.entry(pid).or_insert_with(|| Silent {
             began,
+            user,
             errands: Vec::new(),
         });
-        silent.began = began;
+        (silent.began, silent.user) = (began, user);
         silent.errands.push(errand);
-        *self.of_user.entry(user(pid)).or_default() += 1;
+        *self.of_user.entry(user).or_default() += 1;
         ANY.store(true, Ordering::Relaxed);
-        self.tell(pid);
+        self.tell(pid, NO_ANSWER);
     }
 
-    fn tell(&mut self, pid: u32) {
+    fn tell(&mut self, pid: u32, why: &'static str) {
         if self.told.len() < MOST_TOLD {
-            self.told.push(pid);
+            self.told.push((pid, why));
             EVER.store(self.told.len(), Ordering::Release);
         }
     }
 }
 
 /// Text for a process whose memory does not answer.
-pub const NO_ANSWER: &str =
+const NO_ANSWER: &str =
     "its memory did not answer, and is not read until it does (a file of FUSE may be mapped there)";
+/// Text for a process that is not read because of others.
+const TOO_MANY: &str = "its memory is not read until a read of another process has ended: too many of its user's, or of all, do not (files of FUSE may be mapped there)";
+/// Text for a process whose memory could not be read at all.
+const NO_ERRAND: &str = "its memory could not be read (`NVCAP_LOG=warn` says why)";
 
-fn silent() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, NO_ANSWER)
+fn refused(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-/// The processes of which a read was given up, in the order of that, without the first ones: those that were asked for before.
-pub fn given_up(before: usize) -> Vec<u32> {
+/// The processes of which a read was given up, and why, in the order of that, without the first ones: those that were asked for before.
+pub fn given_up(before: usize) -> Vec<(u32, &'static str)> {
     match EVER.load(Ordering::Acquire) > before {
         true => all().told.iter().skip(before).copied().collect(),
         false => Vec::new(),
@@ -148,44 +206,87 @@ pub(super) fn is_silent(pid: u32) -> bool {
     ANY.load(Ordering::Relaxed) && all().is_silent(pid)
 }
 
-/// True where all of a process's user ids are root's, or were so a moment ago: it needs no file system of another's to hold nvcap up.
-fn is_of_root(pid: u32, now: u64) -> bool {
+/// The user of a process that is not root's by all of its ids, as it is or was a moment ago: root's needs no file system of another's to
+/// hold nvcap up.
+fn stranger(pid: u32, now: u64) -> Option<User> {
     thread_local! {
         /// Processes, their answer, and the time until which it holds, ns.
-        static KNOWN: RefCell<BTreeMap<u32, (bool, u64)>> = const { RefCell::new(BTreeMap::new()) };
+        static KNOWN: RefCell<BTreeMap<u32, (Option<User>, u64)>> = const { RefCell::new(BTreeMap::new()) };
     }
     let known = KNOWN.with_borrow(|known| known.get(&pid).copied());
-    if let Some((is, _)) = known.filter(|(_, until)| now < *until) {
-        return is;
+    if let Some((of, _)) = known.filter(|(_, until)| now < *until) {
+        return of;
     }
     let ids = status(pid, "Uid").unwrap_or_default();
-    let mut ids = ids.split_whitespace().peekable();
-    let is = ids.peek().is_some() && ids.all(|id| id == "0");
+    let ids: Vec<u32> = ids
+        .split_whitespace()
+        .filter_map(|id| id.parse().ok())
+        .collect();
+    let is_of_root = !ids.is_empty() && ids.iter().all(|id| *id == 0);
+    let of = (!is_of_root).then(|| ids.first().copied());
     KNOWN.with_borrow_mut(|known| {
         if known.len() >= MOST_KNOWN {
             known.clear();
         }
-        known.insert(pid, (is, now + KNOWN_NS));
+        known.insert(pid, (of, now + KNOWN_NS));
     });
-    is
+    of
 }
 
-/// True where a read of this process may wait for a program that need not answer, and nvcap has rights that such a program's user has not.
-fn may_hang(pid: u32) -> bool {
-    /// Time until which that holds, ns.
-    static UNTIL: AtomicU64 = AtomicU64::new(0);
-    static READS_OTHERS: LazyLock<bool> = LazyLock::new(|| capabilities() & SYS_PTRACE != 0);
-    if !*READS_OTHERS {
+/// Time for which the list of file systems need not be looked at again, by [`ticks`]: less than it takes from a file system's place in it
+/// to a mapping of its file, for which its program has to answer three requests. The look is a fourth of what a small read takes.
+const KNOWN_TICKS: u64 = 20_000;
+
+/// A counter that is cheaper to read than the clock: some 2 to 4 in a nanosecond.
+#[cfg(target_arch = "x86_64")]
+fn ticks() -> u64 {
+    // SAFETY: every processor of this architecture has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// The clock, in the same unit.
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    clock::now().saturating_mul(2)
+}
+
+/// True where a FUSE file system of another user than root may be mounted, or was so a moment ago. `look`: looks at the list of them.
+fn strangers_may_serve(looked: &AtomicU64, look: impl FnOnce() -> bool) -> bool {
+    let now = ticks();
+    if now.wrapping_sub(looked.load(Ordering::Relaxed)) < KNOWN_TICKS {
         return false;
     }
-    let now = clock::read(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0);
-    if now >= UNTIL.load(Ordering::Relaxed) {
-        if !strangers_serve(now) {
-            return false;
-        }
-        UNTIL.store(now + AFTER_NS, Ordering::Relaxed);
+    let any = look();
+    if !any {
+        looked.store(now, Ordering::Relaxed);
     }
-    !is_of_root(pid, now)
+    any
+}
+
+/// The user of a process where a read of it may wait for a program that need not answer, and nvcap has rights that such a program's user has not.
+fn may_hang(pid: u32) -> Option<User> {
+    /// Time until which that holds, ns.
+    static UNTIL: AtomicU64 = AtomicU64::new(0);
+    /// Ticks at which the list had none.
+    static NONE: AtomicU64 = AtomicU64::new(0);
+    static READS_OTHERS: LazyLock<bool> = LazyLock::new(|| capabilities() & SYS_PTRACE != 0);
+    if !*READS_OTHERS {
+        return None;
+    }
+    let now = || clock::read(libc::CLOCK_MONOTONIC_COARSE).unwrap_or(0);
+    let serves = || {
+        let now = now();
+        let until = UNTIL.load(Ordering::Relaxed);
+        if now >= until && strangers_serve(now) {
+            UNTIL.store(now + AFTER_NS, Ordering::Relaxed);
+            return true;
+        }
+        now < until
+    };
+    if !strangers_may_serve(&NONE, serves) {
+        return None;
+    }
+    stranger(pid, now())
 }
 
 /// Ranges cut into what an errand takes at once.
@@ -220,20 +321,12 @@ pub(super) fn read_ranges(
     to: &mut [u8],
 ) -> Option<io::Result<usize>> {
     if is_silent(pid) {
-        return Some(Err(silent()));
+        return Some(Err(refused(NO_ANSWER)));
     }
-    may_hang(pid).then(|| each_portion(pid, thread, &portions(ranges), to))
-}
-
-fn each_portion(
-    pid: u32,
-    thread: u32,
-    portions: &[Vec<Range>],
-    to: &mut [u8],
-) -> io::Result<usize> {
-    in_turn(portions, to, |portion, to| {
-        ask(pid, &Asked::Thread(thread, portion), to)
-    })
+    let user = may_hang(pid)?;
+    Some(in_turn(&portions(ranges), to, |portion, to| {
+        ask(pid, user, &Asked::Thread(thread, portion), to)
+    }))
 }
 
 /// Asks for one portion after the other, until one is not whole.
@@ -272,13 +365,11 @@ pub(super) fn read_file(
     to: &mut [u8],
 ) -> Option<io::Result<usize>> {
     if is_silent(pid) {
-        return Some(Err(silent()));
+        return Some(Err(refused(NO_ANSWER)));
     }
-    if !may_hang(pid) {
-        return None;
-    }
+    let user = may_hang(pid)?;
     let Some(at) = at else {
-        let read = ask(pid, &Asked::File(file), to);
+        let read = ask(pid, user, &Asked::File(file), to);
         // A thread that decodes has given up passing files on.
         let refused = |e: &io::Error| e.kind() == io::ErrorKind::PermissionDenied;
         return (!read.as_ref().is_err_and(refused)).then_some(read);
@@ -286,16 +377,16 @@ pub(super) fn read_file(
     let portions = portions(std::iter::once((at, to.len())));
     Some(in_turn(&portions, to, |portion, to| {
         let from = portion.first().map(|(at, _)| *at);
-        ask(pid, &Asked::Memory(pid, file, from.unwrap_or(at)), to)
+        ask(pid, user, &Asked::Memory(pid, file, from.unwrap_or(at)), to)
     }))
 }
 
-fn ask(pid: u32, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
+fn ask(pid: u32, user: User, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
+    if ANY.load(Ordering::Relaxed) && all().refuses(pid, user) {
+        return Err(refused(TOO_MANY));
+    }
     // Asked for once it waits.
-    let patience = || {
-        let user = user(pid);
-        all().patience(&user)
-    };
+    let patience = || all().patience(user);
     let own = OWN.try_with(|own| {
         let mut own = own.borrow_mut();
         let mut errand = match own.take() {
@@ -306,8 +397,8 @@ fn ask(pid: u32, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
         match answer {
             Some(_) => *own = Some(errand),
             None => {
-                log::warn!("process {pid}: {}", silent());
-                all().add(pid, errand);
+                log::warn!("process {pid}: {NO_ANSWER}");
+                all().add(pid, user, errand);
             }
         }
         io::Result::Ok(answer)
@@ -316,10 +407,10 @@ fn ask(pid: u32, from: &Asked<'_>, to: &mut [u8]) -> io::Result<usize> {
         .unwrap_or_else(|e| Err(io::Error::other(e)))
         .inspect_err(|e| {
             log::warn!("process {pid}: its memory could not be read: {e}");
-            all().tell(pid);
+            all().tell(pid, NO_ERRAND);
         });
     match answer? {
-        None => Err(silent()),
+        None => Err(refused(NO_ANSWER)),
         Some(n) => usize::try_from(n).map_err(|_| io::Error::from_raw_os_error(-n as i32)),
     }
 }

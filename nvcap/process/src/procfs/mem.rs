@@ -3,7 +3,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-pub use super::errands::{NO_ANSWER, given_up};
+pub use super::errands::given_up;
 use super::{errands, served};
 use nvcap_decode::wire::Hole;
 pub use nvcap_decode::wire::read_memory::ReadMemory;

@@ -210,6 +210,7 @@ fn inline(i: &Inline) -> String {
         Some(InlineContent::Qmd) => " qmd",
         Some(InlineContent::QmdPart) => " part of a qmd",
         Some(InlineContent::Semaphore) => " semaphore",
+        Some(InlineContent::TextureHeader) => " texture header",
         None => "",
     };
     let data = i.data.words();

@@ -366,6 +366,7 @@ fn device(device: Device) -> String {
         Device::Control => "/dev/nvidiactl".into(),
         Device::Gpu(minor) => format!("/dev/nvidia{minor}"),
         Device::Uvm => "/dev/nvidia-uvm".into(),
+        Device::MEMORY => "shared memory".into(),
         Device::Other(major, minor) => format!("{major}:{minor}"),
     }
 }

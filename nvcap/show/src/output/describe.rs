@@ -391,6 +391,7 @@ fn inline(f: &mut Formatter<'_>, i: &Inline, redact: Option<&Redactor>) {
         Some(InlineContent::Qmd) => f.text(format_args!(" qmd")),
         Some(InlineContent::QmdPart) => f.text(format_args!(" part of a qmd")),
         Some(InlineContent::Semaphore) => f.text(format_args!(" semaphore")),
+        Some(InlineContent::TextureHeader) => f.text(format_args!(" texture header")),
         None => {}
     }
     data_of(f, i);

@@ -408,6 +408,7 @@ pub(crate) fn class_of(op: &Operation) -> (&'static str, &'static str, u64) {
                 Some(nvcap_decode::decode::event::InlineContent::Qmd) => "qmd",
                 Some(nvcap_decode::decode::event::InlineContent::QmdPart) => "part of a qmd",
                 Some(nvcap_decode::decode::event::InlineContent::Semaphore) => "semaphore",
+                Some(nvcap_decode::decode::event::InlineContent::TextureHeader) => "texture header",
                 None => "",
             };
             ("inline", content, i.bytes)

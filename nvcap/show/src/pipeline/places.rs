@@ -24,6 +24,11 @@ impl Places for ByModel<'_> {
             .or_else(|| self.model.place(pid, va))
     }
 
+    fn is_unmapped(&self, pid: u32, va: GpuVa) -> bool {
+        let own = self.model.resolve_for(self.channel, va);
+        own.or_else(|| self.model.resolve(pid, va)).is_none()
+    }
+
     fn memory(&self, pid: u32, va: GpuVa) -> Option<Memory> {
         if !self.shows_memory {
             return None;

@@ -95,13 +95,18 @@ fn server_note(mode: &Mode) -> Option<PathBuf> {
     is_served.then(|| std::env::temp_dir().join(name))
 }
 
-/// Ends the program that answers no read; an error where it has ended before: whoever read had not to wait for ever.
+/// Ends the program that answers no read, where there is one.
 fn end_server(mode: &Mode) -> Result<()> {
-    let Some(note) = server_note(mode).filter(|note| note.exists()) else {
-        return Ok(());
-    };
-    let pid: i32 = std::fs::read_to_string(&note)?.parse()?;
-    std::fs::remove_file(&note)?;
+    match server_note(mode).filter(|note| note.exists()) {
+        Some(note) => end_noted_server(&note),
+        None => Ok(()),
+    }
+}
+
+/// Ends the program that answers no read, whose id a file has; an error where it has ended before: whoever read had not to wait for ever.
+pub fn end_noted_server(note: &Path) -> Result<()> {
+    let pid: i32 = std::fs::read_to_string(note)?.parse()?;
+    std::fs::remove_file(note)?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     ensure!(
         name.is_ok_and(|name| name.starts_with("hostile")),

@@ -11,7 +11,7 @@ use live::programs::Folder;
 use softgpu::rng::Rng;
 
 use crate::judge::{honest, orderly, read, truth, unharmed};
-use crate::modes::{Way, attached, attached_by, one, tracer, untraced};
+use crate::modes::{Way, attached, attached_by, end_noted_server, one, tracer, untraced};
 use crate::run::Running;
 
 fn mode(name: &str) -> Result<&'static Mode> {
@@ -257,6 +257,112 @@ pub fn names_of_programs() -> Result<()> {
             ensure!(code == 0, "{name:?}: status {code}: {}", nvcap.err);
             honest(code, &read(&trace)?, Some(&truth(&nvcap.out)?))?;
         }
+    }
+    Ok(())
+}
+
+/// Processes of one user whose memory does not answer.
+const SILENT: usize = 48;
+/// Reads of a user's processes that nvcap leaves alone at a time (`MOST_OF_USER` of procfs/errands.rs).
+const LEFT_OF_USER: usize = 16;
+
+/// Processes of nvcap's that read for it, and its threads: each thread may have one that waits for work, and leave one beyond the bound.
+fn errands(nvcap: u32) -> Result<(usize, usize)> {
+    let mut count = 0;
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let Some((name, rest)) = stat.split_once('(').and_then(|(_, s)| s.rsplit_once(')')) else {
+            continue;
+        };
+        let mut words = rest.split_whitespace();
+        let (state, parent) = (words.next(), words.next());
+        let is = name == "nvcap-errand" && parent == Some(&nvcap.to_string());
+        count += usize::from(is && state != Some("Z"));
+    }
+    let threads = std::fs::read_dir(format!("/proc/{nvcap}/task"))?.count();
+    Ok((count, threads))
+}
+
+/// Many processes of one user whose memory does not answer: so many reads are left alone and no more; another process of that user is not read
+/// meanwhile, which is told, and is read again once reads have ended.
+pub fn many_that_do_not_answer() -> Result<()> {
+    if std::fs::File::open("/dev/fuse").is_err() {
+        println!("NOT RUN own::many_that_do_not_answer: no /dev/fuse");
+        return Ok(());
+    }
+    let folder = Folder::new()?;
+    let trace = folder.file("trace.json");
+    let (mut silent, mut notes) = (Vec::new(), Vec::new());
+    let start = |args: &[&str], note: &std::path::Path| {
+        let mut command = Command::new(crate::run::target());
+        command
+            .args(args)
+            .args(["--files", "--wait", "--go-on"])
+            .env(hostile::served::NOTE, note);
+        let mut program = Running::start(command)?;
+        program.wait_until("ready", |r| r.out().contains("ready\n"))?;
+        anyhow::Ok(program)
+    };
+    for n in 0..SILENT {
+        let note = folder.file(&format!("server.{n}"));
+        silent.push(start(&["served::ring"], &note)?);
+        notes.push(note);
+    }
+    let mut beside = start(&["ends::left_mapped", "--stranger"], &folder.file("none"))?;
+    let all = silent.iter().chain([&beside]).map(|r| r.pid().to_string());
+    let pids: Vec<String> = all.collect();
+    let mut tracer = crate::run::nvcap()?;
+    tracer
+        .args(["--how", "observe", "--json", "-e", "type=submission"])
+        .args(["--no-follow", "-p", &pids.join(","), "-o"])
+        .arg(&trace)
+        .env("NVCAP_DEVICES_BY_NAME", "1")
+        .env("NVCAP_LOG", "warn");
+    let mut nvcap = Running::start(tracer)?;
+    let attached = |r: &Running| r.err().matches("attached").count() >= pids.len();
+    nvcap.wait_until("all attached", attached)?;
+    beside.go()?;
+    let own = format!("\"pid\":{},", beside.pid());
+    let seen = || -> usize {
+        let text = std::fs::read_to_string(&trace).unwrap_or_default();
+        text.lines().filter(|line| line.contains(&own)).count()
+    };
+    nvcap.wait_until("it is traced", |_| seen() > 50)?;
+    silent.iter_mut().try_for_each(Running::go)?;
+    let refused = format!("process {}: its memory is not read until", beside.pid());
+    let most = std::cell::Cell::new((0, 0));
+    let told = |r: &Running| {
+        most.set(most.get().max(errands(r.pid()).unwrap_or_default()));
+        let (count, threads) = most.get();
+        r.err().contains(&refused) || count > LEFT_OF_USER + 2 * threads
+    };
+    nvcap.wait_until("it is not read, or more are left", told)?;
+    let (count, threads) = most.get();
+    ensure!(
+        count <= LEFT_OF_USER + 2 * threads,
+        "{count} processes read for {threads} threads"
+    );
+    // Their file systems' programs end, and so do the reads.
+    let before = seen();
+    notes.iter().try_for_each(|note| end_noted_server(note))?;
+    nvcap.wait_until("it is traced again", |_| seen() > before + 100)?;
+    for program in silent.iter_mut().chain([&mut beside]) {
+        program.go()?;
+    }
+    for program in silent.into_iter().chain([beside]) {
+        program.end().context("a target")?;
+    }
+    let nvcap = nvcap.end()?;
+    let code = orderly(&nvcap)?;
+    let got = std::fs::read_to_string(&trace)?;
+    let ledger = got.lines().last().unwrap_or_default();
+    ensure!(code == 3, "status {code}: {}", nvcap.err);
+    ensure!(
+        ledger.contains("its memory is not read until a read of another process has ended"),
+        "{ledger}"
+    );
+    if std::env::var_os("HOSTILE_SHOW").is_some() {
+        println!("    {count} processes read for {threads} threads");
     }
     Ok(())
 }

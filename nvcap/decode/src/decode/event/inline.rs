@@ -23,6 +23,8 @@ pub enum InlineContent {
     QmdPart,
     /// The value of a word that a kernel will release.
     Semaphore,
+    /// Descriptions of textures and surfaces, 32 bytes each, in the pool that the launches use.
+    TextureHeader,
 }
 
 /// Way of an inline write's data to the engine.

@@ -227,15 +227,29 @@ fn with_arrays(way: Direction, mode: CopyMode) -> Direction {
     }
 }
 
-/// Fills in the direction: from the places, if both are known; else, for a transfer with a source, from the runlist in the
-/// token, as libcuda uses them on an H200 (docs/decoding.md).
-pub(in crate::decode) fn conclude(
-    copy: &mut Copy,
-    src: Option<Place>,
-    dst: Option<Place>,
-    token: Option<u32>,
-) {
-    if let Some(way) = direction(src, dst) {
+/// A side of a transfer: the place of its memory, where it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::decode) enum Side {
+    At(Place),
+    /// Nothing of the driver's is mapped there in the process ([`Places::is_unmapped`](crate::decode::Places::is_unmapped)).
+    Unmapped,
+    Unknown,
+}
+
+impl Side {
+    fn place(self) -> Option<Place> {
+        match self {
+            Self::At(place) => Some(place),
+            _ => None,
+        }
+    }
+}
+
+/// Fills in the direction: from the places, if both are known; else, for a transfer with a source, as libcuda has it copied: what lies in
+/// no mapping of the process is of the device where the other side is the host's (copies within the host are the processor's); else from
+/// the runlist in the token, as libcuda uses them on an H200 (docs/decoding.md).
+pub(in crate::decode) fn conclude(copy: &mut Copy, src: Side, dst: Side, token: Option<u32>) {
+    if let Some(way) = direction(src.place(), dst.place()) {
         let way = with_arrays(way, copy.mode);
         (copy.direction, copy.direction_from) = (Some(way), Some(Evidence::Mappings));
         return;
@@ -243,9 +257,11 @@ pub(in crate::decode) fn conclude(
     if copy.src.is_none() {
         return;
     }
-    let habit = match token.map(|t| t >> 16 & 0x7f) {
-        Some(1) => Direction::HostToDevice,
-        Some(3) => Direction::DeviceToHost,
+    let habit = match (src, dst, token.map(|t| t >> 16 & 0x7f)) {
+        (Side::At(Place::Host), Side::Unmapped, _) => Direction::HostToDevice,
+        (Side::Unmapped, Side::At(Place::Host), _) => Direction::DeviceToHost,
+        (_, _, Some(1)) => Direction::HostToDevice,
+        (_, _, Some(3)) => Direction::DeviceToHost,
         _ => return,
     };
     let habit = with_arrays(habit, copy.mode);

@@ -265,6 +265,27 @@ fn classify(sub: &mut Sub, dst: u64, data: &[u8], alone: bool) -> Option<InlineC
     alone.then_some(InlineContent::Data)
 }
 
+/// SET_TEX_HEADER_POOL_A, the upper part of the pool's address, of compute and graphics classes; B, the lower one; C, the highest index.
+const HEADER_POOL: u16 = 0x1574;
+/// Bytes of a texture header.
+const HEADER: u64 = 32;
+/// Place that libcuda has reserved for the pool, whose channels set it before a trace of a running process begins: its address, bytes.
+const LIBCUDA_POOL: (u64, u64) = (1 << 40, 64 << 20);
+
+/// True for whole texture headers in the pool that the channel uses, or that libcuda has.
+pub(in crate::decode) fn is_in_header_pool(sub: &Sub, dst: u64, bytes: u64) -> bool {
+    let [upper, lower, last] = [0, 4, 8].map(|i| u64::from(sub.at(HEADER_POOL + i)));
+    let set = ((upper & 0x1ff_ffff) << 32 | lower, (last + 1) * HEADER);
+    let (start, len) = if set.0 == 0 { LIBCUDA_POOL } else { set };
+    let offset = dst.wrapping_sub(start);
+    let is_whole = |n: u64| n.is_multiple_of(HEADER);
+    matches!(sub.plan.family, Family::Compute | Family::Graphics3d)
+        && bytes > 0
+        && is_whole(bytes)
+        && is_whole(offset)
+        && offset.checked_add(bytes).is_some_and(|end| end <= len)
+}
+
 /// 256-byte aligned, the size of a QMD, version bits that its class can have and dimensions that a grid can have.
 fn is_qmd(class: u32, dst: u64, data: &[u8]) -> bool {
     if !dst.is_multiple_of(256) || (data.len() != 256 && data.len() != qmd::MAX_BYTES) {

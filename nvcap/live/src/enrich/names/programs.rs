@@ -87,13 +87,18 @@ struct Asked {
 
 /// Evidence for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    /// A QMD names it.
-    Name,
-    /// A QMD names it that may have been submitted before its code was written.
-    NameInDoubt,
-    /// A QMD that names another has it fetched beforehand.
-    Prefetch,
+struct By {
+    /// A QMD names it; else one that names another has it fetched beforehand.
+    is_named: bool,
+    /// That may have been submitted before its code was written.
+    in_doubt: bool,
+}
+
+impl By {
+    const NAME: Self = Self {
+        is_named: true,
+        in_doubt: false,
+    };
 }
 
 /// The most pieces of memory that are remembered for having had other code.
@@ -172,7 +177,7 @@ impl Programs {
     pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Option<New> {
         let view = kernel(class, bytes)?;
         let program = view.program.0;
-        let is_new = self.known.insert(program, By::Name) != Some(By::Name);
+        let is_new = self.known.insert(program, By::NAME) != Some(By::NAME);
         is_new.then(|| {
             self.ask(program, 0, self.trust(program));
             New::named(&view)
@@ -235,51 +240,52 @@ impl Programs {
         });
     }
 
-    /// Takes in that a kernel's QMD names its program; true if that is new.
-    fn name(&mut self, view: &View, when: When) -> bool {
-        let program = view.program.0;
+    /// Takes in that a kernel's QMD names a program, or has it fetched beforehand; true if that is new.
+    fn launch(&mut self, program: u64, is_named: bool, when: When) -> bool {
         let before = self.launched.insert(program, when);
-        if self.known.get(&program) == Some(&By::Name) {
+        let known = self.known.get(&program).copied();
+        if known.is_some_and(|by| !by.in_doubt && (by.is_named || !is_named)) {
             return false;
         }
         let rewritten = self.rewritten(program);
-        let is_doubted = self.known.get(&program) == Some(&By::NameInDoubt);
         let is_at = |b: When| (b.channel, b.by_ns) == (when.channel, when.by_ns) && b.by_ns > 0;
-        if rewritten.is_some() && before.is_some_and(is_at) && !is_doubted {
+        if rewritten.is_some() && known.is_none() && before.is_some_and(is_at) {
             // A name holds from a time on, and this one is also that of a launch of other code.
             return false;
         }
         let is_behind = rewritten.is_none_or(|w| when.follows(w));
-        if !is_behind && is_doubted {
+        if !is_behind && known.is_some_and(|by| by.in_doubt) {
             return false;
         }
-        let (by, trust) = match is_behind {
-            true => (By::Name, self.trust(program)),
-            false => (By::NameInDoubt, Trust::None),
+        let trust = match is_behind {
+            true => self.trust(program),
+            false => Trust::None,
         };
-        self.known.insert(program, by);
+        let in_doubt = !is_behind;
+        self.known.insert(program, By { is_named, in_doubt });
         self.ask(program, when.by_ns, trust);
         true
     }
 
     /// Adds the new programs of a kernel: the one that its QMD names, and the one that it fetches beforehand where that is another. Under
-    /// CUPTI a program of CUPTI's own stands in for each kernel's, and has registers of its own (docs/names.md); in a graph the program
-    /// of another kernel may be fetched, which is named later.
+    /// CUPTI a program of CUPTI's own stands in for each kernel's, and has registers of its own (docs/names.md): the one that is fetched is
+    /// what is launched. In a graph the program of another kernel may be fetched, which is named later.
     fn of_kernel(&mut self, view: &View, when: When, new: &mut Vec<New>) {
-        let program = view.program.0;
-        if self.name(view, when) {
-            new.retain(|n| n.address != program);
-            new.push(New::named(view));
-        }
-        let fetched = view.prefetch.0;
-        if fetched > 0xffff && fetched != program & !0xff && !self.known.contains_key(&fetched) {
-            self.known.insert(fetched, By::Prefetch);
-            self.ask(fetched, when.by_ns, self.trust(fetched));
-            new.push(New {
+        let mut add = |of: New, is_named: bool| {
+            if self.launch(of.address, is_named, when) {
+                new.retain(|n| n.address != of.address);
+                new.push(of);
+            }
+        };
+        let (program, fetched) = (view.program.0, view.prefetch.0);
+        add(New::named(view), true);
+        if fetched > 0xffff && fetched != program & !0xff {
+            let beforehand = New {
                 address: fetched,
                 registers: None,
                 code: None,
-            });
+            };
+            add(beforehand, false);
         }
     }
 
@@ -360,240 +366,4 @@ fn kernel(class: Option<u32>, bytes: &[u8]) -> Option<View> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
-    use nvcap_decode::record::{At, ChannelId, How};
-    use nvcap_decode::wire::GpuVa;
-
-    pub(in super::super) const CLASS: u32 = 0xcbc0;
-
-    fn view(program: u64) -> View {
-        View {
-            version: (4, 0),
-            grid: [1, 1, 1],
-            block: [64, 1, 1],
-            registers: 24,
-            program: GpuVa(program),
-            ..View::default()
-        }
-    }
-
-    pub(in super::super) fn qmd(program: u64) -> Vec<u8> {
-        Qmd::of(&view(program)).expect("a layout").bytes().to_vec()
-    }
-
-    /// The submission that writes these bytes inline.
-    pub(in super::super) fn submission(writes: &[(u64, &[u8])]) -> Submission {
-        let mut p = Pushbuffer::new();
-        for (at, data) in writes {
-            p.inline(1, CLASS, GpuVa(*at), data).expect("inline data");
-        }
-        Submission {
-            at: At::default(),
-            channel: ChannelId(0),
-            token: None,
-            position: 0,
-            gp_get: None,
-            prev_put: 0,
-            gp_put: 1,
-            ip: None,
-            doorbell: None,
-            how: How::Trapped,
-            late: false,
-            thread: None,
-            segments: vec![p.segment(GpuVa(0x2_0080_0000))],
-        }
-    }
-
-    #[test]
-    fn a_program_is_new_once_and_again_with_new_code() {
-        let mut programs = Programs::default();
-        let (at, code) = (0x7f00_0000_0200, vec![0x18; 640]);
-        for class in [Some(CLASS), None] {
-            let new = programs.of(
-                &submission(&[(at, &code), (0x2_04c0_0000, &qmd(at))]),
-                class,
-            );
-            assert_eq!(
-                new,
-                [New {
-                    address: at,
-                    registers: Some(24),
-                    code: Some(code.clone())
-                }],
-                "its code was written again"
-            );
-        }
-        let again = submission(&[(0x2_04c0_0200, &qmd(at))]);
-        assert_eq!(programs.of(&again, None), []);
-        assert_eq!(programs.of_image(&qmd(at), Some(CLASS)), None);
-        let other = programs.of_image(&qmd(at + 0x400), None).expect("new");
-        assert_eq!((other.address, other.code), (at + 0x400, None));
-    }
-
-    #[test]
-    fn the_program_that_another_stands_in_for_is_asked_for() {
-        let (stand_in, own) = (0x7f00_0000_0200, 0x7f00_0100_0b00);
-        let mut qmd = Qmd::of(&view(stand_in)).expect("a layout");
-        let mut fetch = |at: u64| {
-            for (name, value) in [
-                ("PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED", at >> 8 & 0xffff_ffff),
-                ("PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED", at >> 40),
-            ] {
-                qmd.set(name, 0, value).expect("a field");
-            }
-            qmd.bytes().to_vec()
-        };
-        let mut programs = Programs::default();
-        let mut named = |bytes: &[u8]| -> Vec<(u64, Option<u32>)> {
-            let new = programs.of(&submission(&[(0x2_04c0_0000, bytes)]), Some(CLASS));
-            new.iter().map(|n| (n.address, n.registers)).collect()
-        };
-        assert_eq!(named(&fetch(stand_in)), [(stand_in, Some(24))]);
-        assert_eq!(
-            named(&fetch(own)),
-            [(own, None)],
-            "its registers are not known"
-        );
-        assert_eq!(named(&fetch(own)), []);
-        assert_eq!(named(&fetch(0)), []);
-        // A graph's kernel has the next one's program fetched: that is asked for again where it is named, with its registers.
-        let named_too = self::qmd(own);
-        assert_eq!(named(&named_too), [(own, Some(24))]);
-        assert_eq!(named(&named_too), []);
-        assert_eq!(named(&fetch(own)), []);
-    }
-
-    #[test]
-    fn a_program_is_new_again_where_its_memory_was_copied_to() {
-        let mut programs = Programs::default();
-        let at = 0x7fcb_03c0_0000;
-        let launch = submission(&[(0x2_04c0_0000, &qmd(at))]);
-        let copy = |to: u64, bytes: u32| {
-            let mut p = Pushbuffer::new();
-            p.copy(4, 0xc8b5, GpuVa(0x7fcb_d260_0000), GpuVa(to), bytes)
-                .expect("a copy class");
-            let mut s = submission(&[]);
-            s.segments = vec![p.segment(GpuVa(0x2_0080_0000))];
-            s
-        };
-        assert_eq!(programs.of(&launch, Some(CLASS)).len(), 1);
-        // Data that looks like a copy's commands is none.
-        let s = copy(at, 64);
-        let commands = s.segments[0].bytes.clone();
-        assert_eq!(
-            programs.of(&submission(&[(0x2_0600_0000, &commands)]), Some(CLASS)),
-            []
-        );
-        assert_eq!(programs.of(&launch, Some(CLASS)), []);
-        for (to, bytes, new) in [
-            (at - 0x1000, 0x1000, 0),
-            (at - 0x1000, 0x1001, 1),
-            (at, 125_184, 1),
-            (at + 1, 0x1000, 0),
-        ] {
-            assert_eq!(programs.of(&copy(to, bytes), Some(CLASS)), []);
-            let found = programs.of(&launch, Some(CLASS));
-            assert_eq!(found.len(), new, "{bytes} B to {to:#x}");
-        }
-    }
-
-    /// A submission of a channel by a time, and the way in which it was seen.
-    fn at(channel: u32, time_ns: u64, how: How, writes: &[(u64, &[u8])]) -> Submission {
-        let mut s = submission(writes);
-        (s.channel, s.at.time_ns, s.how) = (ChannelId(channel), time_ns, how);
-        s
-    }
-
-    const AT: u64 = 0x7f00_0000_0200;
-
-    /// Says how often a program is new in what was submitted.
-    fn new(programs: &mut Programs, s: &Submission) -> usize {
-        let new = programs.of(s, Some(CLASS));
-        new.iter().filter(|n| n.address == AT).count()
-    }
-
-    #[test]
-    fn a_name_that_is_found_after_its_code_was_overwritten_is_dropped() {
-        let mut programs = Programs::default();
-        let (code, qmd) = (vec![0x18; 640], qmd(AT));
-        let load = |time_ns| at(0, time_ns, How::Trapped, &[(AT, &code)]);
-        let launch = |time_ns| at(1, time_ns, How::Trapped, &[(0x2_04c0_0000, &qmd)]);
-        assert_eq!(new(&mut programs, &load(10)), 0);
-        assert_eq!(new(&mut programs, &launch(20)), 1);
-        assert_eq!(programs.found(AT, 20, 25), Some(Trust::Whole));
-        // Another module, whose name is told while a third one is loaded.
-        new(&mut programs, &load(30));
-        assert!(
-            programs.take_doubted().is_empty(),
-            "it was read before that"
-        );
-        assert_eq!(new(&mut programs, &launch(40)), 1);
-        assert_eq!(programs.found(AT, 20, 45), None);
-        assert_eq!(programs.found(AT, 40, 55), Some(Trust::ByCode));
-        new(&mut programs, &load(50));
-        assert_eq!(
-            programs.take_doubted().into_iter().collect::<Vec<_>>(),
-            [(AT, 40)],
-            "it was read after that"
-        );
-        assert_eq!(programs.found(AT, 40, 60), None);
-        assert!(programs.uses_memory_again());
-    }
-
-    #[test]
-    fn launches_of_one_look_before_and_behind_a_load_have_no_name() {
-        let mut programs = Programs::default();
-        let (code, qmd) = (vec![0x18; 640], qmd(AT));
-        let load = |time_ns| at(0, time_ns, How::Observed, &[(AT, &code)]);
-        let launch = |time_ns| at(0, time_ns, How::Observed, &[(0x2_04c0_0000, &qmd)]);
-        new(&mut programs, &load(10));
-        assert_eq!(new(&mut programs, &launch(10)), 1);
-        new(&mut programs, &load(10));
-        assert_eq!(new(&mut programs, &launch(10)), 0, "which of the two?");
-        assert_eq!(programs.found(AT, 10, 12), None);
-        assert_eq!(new(&mut programs, &launch(20)), 1);
-        assert_eq!(programs.found(AT, 20, 22), Some(Trust::ByCode));
-    }
-
-    #[test]
-    fn observed_loads_and_launches_of_two_channels_have_no_order_within_a_look() {
-        let mut programs = Programs::default();
-        let (code, qmd) = (vec![0x18; 640], qmd(AT));
-        let load = |time_ns| at(0, time_ns, How::Observed, &[(AT, &code)]);
-        let launch = |time_ns| at(1, time_ns, How::Observed, &[(0x2_04c0_0000, &qmd)]);
-        new(&mut programs, &load(10));
-        assert_eq!(new(&mut programs, &launch(11)), 1);
-        assert_eq!(programs.found(AT, 11, 12), Some(Trust::Whole));
-        assert_eq!(new(&mut programs, &launch(15)), 0);
-        // The channel of loads was looked at before the one of launches: this may be a launch of what is loaded at 30.
-        assert_eq!(new(&mut programs, &launch(29)), 0);
-        new(&mut programs, &load(30));
-        let doubted: Vec<_> = programs.take_doubted().into_iter().collect();
-        assert_eq!(doubted, [(AT, 11)], "from the load before on");
-        // This one may be of what was there before; the next one is not.
-        assert_eq!(new(&mut programs, &launch(31)), 1);
-        assert_eq!(programs.found(AT, 31, 32), Some(Trust::None));
-        assert_eq!(new(&mut programs, &launch(33)), 1);
-        assert_eq!(programs.found(AT, 33, 34), Some(Trust::ByCode));
-        assert_eq!(new(&mut programs, &launch(35)), 0);
-    }
-
-    #[test]
-    fn kept_code_is_bounded() {
-        let mut programs = Programs::default();
-        for i in 0..(MOST_CODE / 16384 + 10) as u64 {
-            let when = When {
-                channel: ChannelId(0),
-                after_ns: i,
-                by_ns: i,
-            };
-            programs.write(0x7f00_0000_0000 + i * 0x4000, &[7; 16384], when);
-        }
-        assert!(programs.code_bytes <= MOST_CODE);
-        assert!(!programs.code.contains_key(&0x7f00_0000_0000));
-        let left: usize = programs.code.values().map(|(_, c)| c.len()).sum();
-        assert_eq!(left, programs.code_bytes);
-    }
-}
+pub(super) mod tests;

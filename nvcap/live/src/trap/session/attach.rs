@@ -154,7 +154,7 @@ impl Session {
     fn report_mappings(&mut self, areas: &[Area], at: At) -> Vec<DoorbellPage> {
         let mut pages = Vec::new();
         for area in areas {
-            if let Some(mapping) = area.record(at) {
+            if let Some(mapping) = area.record_with_memory(at) {
                 self.emit(Record::Mapping(mapping));
             }
             if let (true, Some(Device::Gpu(gpu))) = (area.is_doorbell_shape(), area.device()) {

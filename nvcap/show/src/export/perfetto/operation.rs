@@ -214,6 +214,7 @@ fn inline(notes: &mut Notes, i: &Inline, redact: Option<&Redactor>) -> String {
         Some(InlineContent::Qmd) => "upload of a QMD",
         Some(InlineContent::QmdPart) => "change of a QMD",
         Some(InlineContent::Semaphore) => "semaphore's first value",
+        Some(InlineContent::TextureHeader) => "upload of a texture header",
         None => "upload",
     };
     name.to_owned()

@@ -68,6 +68,7 @@ pub(super) fn of(op: &Operation) -> Words {
                 Some(InlineContent::Qmd) => (Kind::Inline, "upload of a QMD"),
                 Some(InlineContent::QmdPart) => (Kind::Inline, "change of a QMD"),
                 Some(InlineContent::Semaphore) => (Kind::Inline, "semaphore's first value"),
+                Some(InlineContent::TextureHeader) => (Kind::Inline, "upload of a texture header"),
                 None => (Kind::Inline, "upload"),
             };
             (kind, name.to_owned())

@@ -84,7 +84,7 @@ pub(super) const OPERATION: &[Column] = column_list!(Event(e) {
     direction: Text optional "" Driver, "h2d, d2h, d2d, h2h or p2p; h2a, a2h, d2a, a2d or a2a with arrays" => way(e).map(direction);
     direction_from: Text optional "" Driver, "what told the direction: mappings, habit or stated" => copy(e).and_then(|c| c.direction_from).map(evidence);
     mode: Text optional "" Stream, "of a copy: linear, pitch, fill, ..." => copy(e).map(|c| c.mode.name());
-    content: Text optional "" Stream, "of an inline write: data, code, constant_bank, qmd, qmd_part or semaphore" => inline(e).and_then(|i| i.content).map(content);
+    content: Text optional "" Stream, "of an inline write: data, code, constant_bank, qmd, qmd_part, semaphore or texture_header" => inline(e).and_then(|i| i.content).map(content);
     part_of: Text optional "" Stream, "of what the driver does on its own account: context that is made, or module that is loaded" => e.context.part_of(e.entry).map(PartOf::name);
     line_bytes: Int optional "bytes" Stream, "of a copy or inline write: bytes of a line" => copy(e).map(|c| c.line_bytes).or_else(|| Some(inline(e)?.line_bytes));
     lines: Int optional "" Stream, "of a copy or inline write: lines" => copy(e).map(|c| c.lines).or_else(|| Some(inline(e)?.lines));
@@ -315,6 +315,7 @@ const fn content(content: InlineContent) -> &'static str {
         InlineContent::Qmd => "qmd",
         InlineContent::QmdPart => "qmd_part",
         InlineContent::Semaphore => "semaphore",
+        InlineContent::TextureHeader => "texture_header",
     }
 }
 

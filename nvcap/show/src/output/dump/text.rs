@@ -235,6 +235,7 @@ fn matters(op: &Operation) -> bool {
                     | InlineContent::QmdPart
                     | InlineContent::Code
                     | InlineContent::Semaphore
+                    | InlineContent::TextureHeader
             )
         ),
         Operation::Launch(l) => l.kind != LaunchKind::Companion,

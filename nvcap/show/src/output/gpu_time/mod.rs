@@ -28,7 +28,8 @@ pub(in crate::output) use durations::Durations;
 use intervals::{End, Intervals, Stretch};
 use total::{Total, Works};
 use untimed::{Bounds, Channel, GROUPS, Run, Work};
-use work::{Done, Entries, What, told};
+pub(in crate::output) use work::told;
+use work::{Done, Entries, What};
 
 /// The longest waits that are kept.
 const WAITS: usize = 10;

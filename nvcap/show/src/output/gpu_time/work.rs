@@ -135,8 +135,8 @@ impl Entries {
     }
 }
 
-/// A duration that is known well enough to be counted.
-pub(super) fn told(time: &GpuTime) -> Option<GpuDuration> {
+/// A duration that is known well enough to be counted, the same everywhere.
+pub(in crate::output) fn told(time: &GpuTime) -> Option<GpuDuration> {
     let is_vague = |d: &GpuDuration| d.error_ns > VAGUE_NS && d.error_ns > d.ns / 10;
     time.duration.filter(|d| !is_vague(d))
 }

@@ -27,6 +27,7 @@ pub(crate) fn device_name(device: Device) -> String {
         Device::Control => "nvidiactl".into(),
         Device::Gpu(minor) => format!("nvidia{minor}"),
         Device::Uvm => "nvidia-uvm".into(),
+        Device::MEMORY => "shared memory".into(),
         Device::Other(major, minor) => format!("{major}:{minor}"),
     }
 }

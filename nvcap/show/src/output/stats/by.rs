@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use crate::output::gpu_time::Durations;
+use crate::output::gpu_time::{Durations, told};
 use crate::output::kernels;
 use crate::output::names::{EngineName, Who, gpu_name, is_timed};
 use crate::output::units::Nanoseconds;
@@ -217,7 +217,7 @@ fn kernel(l: &nvcap_decode::decode::event::Launch) -> Option<String> {
 
 impl Row {
     fn take(&mut self, op: &Operation, time: Option<&GpuTime>) {
-        if let Some(duration) = time.and_then(|t| t.duration) {
+        if let Some(duration) = time.and_then(told) {
             self.durations.add(duration.ns);
         }
         match op {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::output::gpu_time::told;
 use crate::output::plural::{plural, plural_of};
 use crate::output::releases::Releases;
 use crate::output::style::{Formatter, Plain, Role};
@@ -120,7 +121,7 @@ impl Profile {
         self.graphs.operation(c.serial, op);
         if crate::output::names::is_timed(op)
             && self.timed.replace((c.serial, entry)) != Some((c.serial, entry))
-            && let Some(duration) = c.gpu_time_of(entry).and_then(|t| t.duration)
+            && let Some(duration) = c.gpu_time_of(entry).and_then(told)
         {
             self.worked.add(duration.ns);
         }

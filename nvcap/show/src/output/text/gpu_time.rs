@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
+use crate::output::gpu_time::told;
 use crate::output::names::is_timed;
 use crate::output::units::Nanoseconds;
 use nvcap_decode::decode::event::{Context, Operation};
 
 /// The columns before an operation, followed by the GPU's time if that was asked for. `?` stands for a time that is not known, `*` behind
-/// a time that several launches or copies share; the column is blank for operations that take no GPU time of their own.
+/// a time that several launches or copies share, `<` before the longest that it can be where it is not known well enough to be counted; the column is blank for operations that take no GPU time of their own.
 pub(super) fn columns<'a>(
     prefix: &'a str,
     c: &Context,
@@ -18,10 +19,14 @@ pub(super) fn columns<'a>(
         return prefix.into();
     };
     let together = if time.works > 1 { "*" } else { "" };
-    let shown = match (is_timed(op), time.duration) {
-        (false, _) => String::new(),
-        (true, Some(duration)) => format!("{}{together}", Nanoseconds(duration.ns)),
-        (true, None) => "?".to_owned(),
+    let shown = match (is_timed(op), told(time), time.duration) {
+        (false, _, _) => String::new(),
+        (true, Some(duration), _) => format!("{}{together}", Nanoseconds(duration.ns)),
+        (true, None, Some(vague)) => {
+            let most = vague.ns.saturating_add(vague.error_ns);
+            format!("<{}{together}", Nanoseconds(most))
+        }
+        (true, None, None) => "?".to_owned(),
     };
     format!("{prefix}{shown:>8}  ").into()
 }
