@@ -1,9 +1,10 @@
 //! The stream of samples.
 //!
 //! As Hopper's hardware writes it (H200; found by comparing the stream of programs whose kernels are known, as no public header has it):
-//! a record is 8 words, little end first. Word 1 is its header: byte 0 is 0x1c, byte 1 the number of the texture processing cluster (TPC),
-//! byte 2 is 0, byte 3 is 0x08, with bit 1 for the TPC's second SM and bit 4 where a group begins. The other 28 bytes are the SM's: a
-//! group of 9 records has 252 bytes, which are 28 samples of 9 bytes.
+//! a record is 8 words, little end first. Word 1 is its header: byte 0 tells how many of the other 28 bytes count, byte 1 is the number of the
+//! texture processing cluster (TPC), byte 2 is 0, byte 3 is 0x08, with bit 1 for the TPC's second SM and bit 4 where a group begins. The bytes
+//! are the SM's: a group of 9 records has 252, which are 28 samples of 9 bytes. Records that are not full come where an SM is told to write
+//! what it has, the last one with no byte that counts; what does not count is 0, but for the first byte of that last one.
 //!
 //! | bits of a sample | |
 //! | --- | --- |
@@ -20,9 +21,6 @@ pub const RECORD_LEN: usize = 32;
 
 /// Bytes of a sample.
 pub const SAMPLE_LEN: usize = 9;
-
-/// Byte 0 of a header.
-const KIND: u8 = 0x1c;
 
 /// Bits of byte 3 of a header.
 mod flag {
@@ -133,7 +131,7 @@ pub struct Totals {
     pub strange_bytes: u64,
     /// Bytes before the first group's begin of an SM, and of samples whose end is missing.
     pub cut_bytes: u64,
-    /// Bytes of samples that are 0 in all bits: the rest of a record that was written before it was full.
+    /// Bytes that do not count: the rest of records that are not full.
     pub padding: u64,
     /// Groups that began before the one before was whole: records between were lost, or the SM was told to write what it had.
     pub short_groups: u64,
@@ -190,13 +188,23 @@ impl Stream {
     }
 
     fn record(&mut self, record: &[u8; RECORD_LEN], each: &mut impl FnMut(Sample)) {
-        let [_, _, _, _, kind, tpc, zero, flags, ..] = *record;
+        let [a, b, c, d, len, tpc, zero, flags, rest @ ..] = *record;
+        let mut payload = [0; PAYLOAD];
+        payload[..4].copy_from_slice(&[a, b, c, d]);
+        payload[4..].copy_from_slice(&rest);
         let known = flag::SECOND_SM | flag::ALWAYS | flag::BEGIN;
-        if kind != KIND || zero != 0 || flags & !known != 0 || flags & flag::ALWAYS == 0 {
+        let is_known = zero == 0 && flags & !known == 0 && flags & flag::ALWAYS != 0;
+        let parts = payload.split_at_checked(usize::from(len));
+        // In an SM's last record, which has none that count, the first byte is left over.
+        let left_over = usize::from(len == 0);
+        let is_zero = |rest: &[u8]| rest.iter().skip(left_over).all(|byte| *byte == 0);
+        let parts = parts.filter(|(_, rest)| is_known && is_zero(rest));
+        let Some((payload, padding)) = parts else {
             self.totals.strange_bytes += RECORD_LEN as u64;
             return;
-        }
+        };
         self.totals.records += 1;
+        self.totals.padding += padding.len() as u64;
         let sm = u16::from(tpc) << 1 | u16::from(flags & flag::SECOND_SM != 0);
         let Some(unit) = self.units.get_mut(usize::from(sm)) else {
             return;
@@ -211,10 +219,10 @@ impl Stream {
             (unit.known, unit.len) = (true, 0);
         }
         if !unit.known {
-            totals.cut_bytes += PAYLOAD as u64;
+            totals.cut_bytes += payload.len() as u64;
             return;
         }
-        for byte in record[..4].iter().chain(&record[8..]) {
+        for byte in payload {
             unit.part[usize::from(unit.len)] = *byte;
             unit.len += 1;
             totals.pending += 1;
@@ -228,7 +236,6 @@ impl Stream {
                     totals.samples += 1;
                     each(sample);
                 }
-                None if unit.part == [0; SAMPLE_LEN] => totals.padding += SAMPLE_LEN as u64,
                 None => totals.strange_samples += 1,
             }
         }
@@ -241,7 +248,7 @@ impl Stream {
     }
 }
 
-/// The records of samples of one SM, as the hardware writes them: for tests. What does not fill a record is filled up with 0.
+/// The records of samples of one SM, as the hardware writes them: for tests.
 #[must_use]
 pub fn records(sm: u16, samples: &[Sample]) -> Vec<u8> {
     let mut all = Vec::new();
@@ -253,7 +260,8 @@ pub fn records(sm: u16, samples: &[Sample]) -> Vec<u8> {
             let begin = if i == 0 { flag::BEGIN } else { 0 };
             let second = if sm & 1 == 1 { flag::SECOND_SM } else { 0 };
             all.extend_from_slice(&payload[..4]);
-            all.extend_from_slice(&[KIND, (sm >> 1) as u8, 0, flag::ALWAYS | begin | second]);
+            let len = part.len() as u8;
+            all.extend_from_slice(&[len, (sm >> 1) as u8, 0, flag::ALWAYS | begin | second]);
             all.extend_from_slice(&payload[4..]);
         }
     }
@@ -300,6 +308,39 @@ mod tests {
         );
     }
 
+    /// The last record of SM 160 of an H200, which was told to write what it had: 19 bytes count.
+    const LAST: [u8; 32] = [
+        0x3f, 0x25, 0xb7, 0xf7, 0x13, 0x50, 0x00, 0x08, 0xf0, 0xf2, 0x07, 0x60, 0x2d, 0x3f, 0x8f,
+        0xbe, 0xf7, 0xf0, 0xf2, 0x07, 0x00, 0x01, 0x7f, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00,
+    ];
+
+    #[test]
+    fn the_last_record_of_an_sm_is_read_as_far_as_it_counts() {
+        // A first record with one byte, whose sample ends with this record's first.
+        let mut first = [0; 32];
+        first[4..8].copy_from_slice(&[8, 0x50, 0, 0x18]);
+        first[..4].copy_from_slice(&[0x12, 0xb7, 0xf7, 0xf0]);
+        first[8..12].copy_from_slice(&[0xf2, 0x07, 0x60, 0x29]);
+        let (all, totals) = read(&[first, LAST].concat());
+        let pcs: Vec<u64> = all.iter().map(|s| s.pc).collect();
+        assert_eq!(pcs, [0x7f2f_0f7b_7120, 0x7f2f_0f7b_7250, 0x7f2f_0f7b_e8f0]);
+        assert_eq!(
+            (totals.padding, totals.strange(), totals.pending),
+            (29, 0, 0)
+        );
+        let mut strange = LAST;
+        strange[31] = 1;
+        assert_eq!(read(&strange).1.strange_bytes, 32);
+        let mut end = [0; 32];
+        (end[0], end[5], end[7]) = (0x7f, 0x50, 8);
+        let totals = read(&end).1;
+        assert_eq!(
+            (totals.records, totals.padding, totals.strange()),
+            (1, 28, 0)
+        );
+    }
+
     #[test]
     fn mixed_sms_are_told_apart() {
         let of = |sm: u16| -> Vec<Sample> { (0..56).map(|i| sample(sm, i)).collect() };
@@ -333,16 +374,16 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_was_not_full_has_padding() {
+    fn a_record_that_is_not_full_says_so() {
         let (all, totals) = read(&records(3, &[sample(3, 1), sample(3, 2)]));
         assert_eq!(all, [sample(3, 1), sample(3, 2)]);
-        assert_eq!((totals.padding, totals.pending), (9, 1));
+        assert_eq!((totals.padding, totals.pending), (10, 0));
     }
 
     #[test]
     fn other_bytes_are_not_understood() {
         let mut bytes = records(3, &[sample(3, 1); 28]);
-        bytes[4] = 0x1d;
+        bytes[4] = 29;
         bytes.extend([1; 5]);
         let (all, totals) = read(&bytes);
         // Without the group's first record nothing of it can be read.
@@ -361,7 +402,7 @@ mod tests {
             let mut bytes: Vec<u8> = (0..320).map(|_| byte()).collect();
             for record in bytes.chunks_mut(RECORD_LEN) {
                 if byte() < 200 {
-                    (record[4], record[6]) = (KIND, 0);
+                    (record[4], record[6]) = (PAYLOAD as u8, 0);
                     record[7] = record[7] & 0x12 | 8;
                     record[5] &= 1;
                 }
