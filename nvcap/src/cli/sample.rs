@@ -51,8 +51,10 @@ it meanwhile.
 Exit status: 0 every sample is understood; 1 error; 2 usage; 3 samples were lost; 5 not all of the
 stream was understood.";
 
-/// Time between two readings of the stream.
-const POLL: Duration = Duration::from_millis(10);
+/// Time between two readings of the stream, and where the period is shorter than some thousand cycles or not known.
+const POLL: Duration = Duration::from_millis(50);
+const SHORT_POLL: Duration = Duration::from_millis(10);
+const LONG_PERIOD: u8 = 15;
 
 /// Time after which names are looked for first: a process that ends meanwhile has none later.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
@@ -148,7 +150,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let raw = raw
         .transpose()
         .context("cannot make the file for the stream")?;
-    let sampled = sample(pid, args.duration, raw, &mut session, &mut trigger)?;
+    let poll = match period {
+        Some(LONG_PERIOD..) => POLL,
+        _ => SHORT_POLL,
+    };
+    let timing = (args.duration, poll);
+    let sampled = sample(pid, timing, raw, &mut session, &mut trigger)?;
     let context = session.context();
     // The GPU's profiler is given back before names are looked for.
     drop((session, trigger));
@@ -295,7 +302,7 @@ struct Sampled {
 
 fn sample(
     pid: u32,
-    duration: Duration,
+    (duration, poll): (Duration, Duration),
     raw: Option<File>,
     session: &mut Session,
     trigger: &mut Trigger,
@@ -326,7 +333,7 @@ fn sample(
             sampled.ended = true;
             break;
         }
-        std::thread::sleep(POLL.min(end - now));
+        std::thread::sleep(poll.min(end - now));
         sampled.take(session)?;
         if look.is_some_and(|at| Instant::now() >= at) {
             look = None;
@@ -361,7 +368,7 @@ impl Sampled {
 
     /// Looks for the kernels of what has none yet.
     fn look(&mut self, pid: u32) {
-        let counters = self.counts.counters().keys().copied();
+        let counters = self.counts.counters().into_keys();
         let unknown: Vec<u64> = { counters }
             .filter(|pc| table::kernel_at(&self.kernels, *pc).is_none())
             .collect();

@@ -33,12 +33,13 @@ fn every_byte_of_a_recorded_stream_is_understood() {
     assert_eq!((totals.cut_bytes, totals.short_groups), (476, 0));
     assert_eq!(sms, BTreeMap::from([(25, 173), (37, 184), (43, 183)]));
     assert_eq!((counts.samples(), counts.counters().len()), (540, 242));
-    let hottest = counts.counters().iter().max_by_key(|(_, c)| c.samples);
+    let counters = counts.counters();
+    let hottest = counters.iter().max_by_key(|(_, c)| c.samples);
     assert_eq!(
         hottest.map(|(pc, c)| (*pc, c.samples)),
         Some((0x7f2f_0f7b_27d0, 42))
     );
-    let all = counts.counters().values();
+    let all = counters.values();
     let not_issued: u64 = all.clone().map(|c| c.not_issued).sum();
     assert_eq!(not_issued, 399);
     let of = |number: usize| -> u32 { all.clone().map(|c| c.reasons[number]).sum() };

@@ -1,7 +1,7 @@
 //! Samples by program counter and stall reason.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use super::Sample;
 
@@ -33,11 +33,36 @@ impl Counter {
     }
 }
 
+/// A hash of a program counter: one multiplication, for there are millions of samples a second. Whoever chose program counters that
+/// collide would slow down the count of his own samples, of [`MOST_COUNTERS`] at most.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfCounter(u64);
+
+impl Hasher for OfCounter {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((self.0 << 8) ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, pc: u64) {
+        let spread = (pc >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ (spread >> 32);
+    }
+}
+
 /// Sums of samples.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    counters: BTreeMap<u64, Counter>,
-    sms: BTreeSet<u16>,
+    /// Places in `counters`.
+    places: HashMap<u64, usize, BuildHasherDefault<OfCounter>>,
+    counters: Vec<(u64, Counter)>,
+    /// A bit for each SM that sent a sample.
+    sms: [u64; 8],
     /// Samples of program counters for which there was no room.
     pub others: u64,
 }
@@ -45,13 +70,25 @@ pub struct Counts {
 impl Counts {
     /// Adds a sample.
     pub fn take(&mut self, sample: &Sample) {
-        self.sms.insert(sample.sm);
-        let full = self.counters.len() >= MOST_COUNTERS;
-        if full && !self.counters.contains_key(&sample.pc) {
-            self.others = self.others.saturating_add(1);
-            return;
+        if let Some(sms) = self.sms.get_mut(usize::from(sample.sm / 64)) {
+            *sms |= 1 << (sample.sm % 64);
         }
-        let counter = self.counters.entry(sample.pc).or_default();
+        let next = self.counters.len();
+        let place = match self.places.get(&sample.pc) {
+            Some(place) => *place,
+            None if next >= MOST_COUNTERS => {
+                self.others = self.others.saturating_add(1);
+                return;
+            }
+            None => {
+                self.places.insert(sample.pc, next);
+                self.counters.push((sample.pc, Counter::default()));
+                next
+            }
+        };
+        let Some((_, counter)) = self.counters.get_mut(place) else {
+            return;
+        };
         counter.samples = counter.samples.saturating_add(1);
         counter.not_issued = { counter.not_issued }.saturating_add(u64::from(!sample.issued));
         if let Some(reason) = counter.reasons.get_mut(usize::from(sample.reason)) {
@@ -61,20 +98,20 @@ impl Counts {
 
     /// The program counters, in the order of addresses.
     #[must_use]
-    pub fn counters(&self) -> &BTreeMap<u64, Counter> {
-        &self.counters
+    pub fn counters(&self) -> BTreeMap<u64, Counter> {
+        self.counters.iter().copied().collect()
     }
 
     /// Returns the number of SMs that sent a sample.
     #[must_use]
     pub fn sms(&self) -> usize {
-        self.sms.len()
+        self.sms.iter().map(|sms| sms.count_ones() as usize).sum()
     }
 
     /// Returns the number of all samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
-        let counted = self.counters.values().map(|c| c.samples);
+        let counted = self.counters.iter().map(|(_, c)| c.samples);
         counted.fold(self.others, u64::saturating_add)
     }
 }

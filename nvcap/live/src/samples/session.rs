@@ -1,6 +1,7 @@
 //! A sampling of one context of a process.
 
 use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
 
 use super::handles::Context;
 use nvcap_decode::driver::Version;
@@ -331,11 +332,13 @@ impl Session {
         if available == 0 {
             return Ok(0);
         }
-        let mut bytes = Vec::with_capacity(available as usize);
-        for offset in (0..available).step_by(8) {
-            let at = (self.get + offset) % self.len;
-            bytes.extend(self.buffer.read_long(at as usize).to_le_bytes());
-        }
+        // The samples were written before the driver counted them.
+        fence(Ordering::Acquire);
+        let mut bytes = vec![0; available as usize];
+        let first = available.min(self.len - self.get) as usize;
+        let (to_end, from_begin) = bytes.split_at_mut(first);
+        self.buffer.read_bytes(self.get as usize, to_end);
+        self.buffer.read_bytes(0, from_begin);
         each(&bytes);
         let mut update = [0; stream::UPDATE_LEN];
         put(&mut update, stream::CONSUMED, &available.to_le_bytes());

@@ -31,7 +31,7 @@ fn path(gpu: &str) -> PathBuf {
     ))
 }
 
-const LEARN: &str = "type `sudo nvcap sample --learn` (once; it takes a second and needs CUDA's CUPTI, libcupti.so)";
+const LEARN: &str = "type `sudo nvcap sample --learn` (once; it takes some seconds and needs CUDA's CUPTI, libcupti.so)";
 
 /// The programme that was learnt on this GPU with this driver.
 pub(super) fn read(gpu: &str, driver: &str) -> anyhow::Result<Programme> {

@@ -67,8 +67,8 @@ fn rows(found: &Found) -> (Vec<Row<'_>>, Vec<(u64, Counter)>) {
     let mut by_kernel: BTreeMap<GpuVa, Row<'_>> = BTreeMap::new();
     let mut unknown = Vec::new();
     for (pc, counter) in found.counts.counters() {
-        let Some(kernel) = kernel_at(&found.kernels, *pc) else {
-            unknown.push((*pc, *counter));
+        let Some(kernel) = kernel_at(&found.kernels, pc) else {
+            unknown.push((pc, counter));
             continue;
         };
         let row = by_kernel.entry(kernel.program).or_insert(Row {
@@ -76,8 +76,8 @@ fn rows(found: &Found) -> (Vec<Row<'_>>, Vec<(u64, Counter)>) {
             all: Counter::default(),
             instructions: Vec::new(),
         });
-        row.all.join(counter);
-        row.instructions.push((*pc, *counter));
+        row.all.join(&counter);
+        row.instructions.push((pc, counter));
     }
     let hottest = |(pc, counter): &(u64, Counter)| (std::cmp::Reverse(counter.samples), *pc);
     let mut rows: Vec<Row<'_>> = by_kernel.into_values().collect();
