@@ -10,6 +10,7 @@ pub mod gpu_time;
 pub mod hang;
 pub mod ledger;
 pub mod record;
+pub mod samples;
 pub mod switches;
 mod tables;
 pub mod wire;

@@ -9,5 +9,6 @@ mod faults;
 pub mod how;
 pub mod observe;
 pub mod run;
+pub mod samples;
 pub mod switches;
 pub mod trap;

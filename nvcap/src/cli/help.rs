@@ -23,6 +23,7 @@ Examples:
   sudo nvcap dump -p 4711                  what a hung or slow process waits for
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap counts -a                     submissions of all processes, exactly and for nothing
+  sudo nvcap sample -p 4711                which kernels and instructions take the GPU's time
   sudo nvcap share                         who had the GPU: slices and switches of each process
   sudo nvcap top                           the same on a screen, as htop shows processes
   sudo nvcap code vadd -p 4711             the instructions of a kernel
@@ -61,6 +62,8 @@ Environment:
   NVCAP_NO_CACHED_PUT=1   always read GP_PUT from video memory, not from the process's copy of it
   NVCAP_STORE_CACHE=FILE  where root keeps the stores that ring doorbells, for the next trace
                        (/var/cache/nvcap/stores; NVCAP_STORE_CACHE= keeps and takes none)
+  NVCAP_SAMPLE_PROGRAMMES=FOLDER  where nvcap sample --learn keeps what it learns
+                       (/var/cache/nvcap/sample)
   NVCAP_NO_BPF_LOOP=1  the BPF programs for kernels before 5.17";
 
 /// Commands for one job.
@@ -75,7 +78,7 @@ const JOBS: &[Job] = &[
     Job {
         name: &["Live"],
         commands: &[
-            "record", "time", "stacks", "code", "channels", "ioctls", "maps",
+            "record", "time", "sample", "stacks", "code", "channels", "ioctls", "maps",
         ],
     },
     Job {

@@ -35,6 +35,7 @@ mod report;
 #[cfg(feature = "parquet")]
 mod rotated_tables;
 mod said;
+mod sample;
 mod schema;
 #[cfg(feature = "serve")]
 mod serve;
@@ -125,6 +126,8 @@ enum Command {
     Counts(counts::Args),
     /// Show who had the GPU: time slices and context switches of each process, from the driver's own record
     Share(share::Args),
+    /// Sample the program counters of a running process on the GPU: kernels by share, hot instructions, inside graphs too
+    Sample(sample::Args),
     /// Measure the GPU without CUDA: copies by each engine, inline data, semaphores, doorbells, an empty kernel
     Bench(bench::Args),
     /// Study CUDA's copies and graphs: what it submits for them, and what of the time is the GPU's
@@ -170,6 +173,7 @@ impl Cli {
             Some(Command::Dump(args)) => args.refusal(),
             Some(Command::Counts(args)) => args.refusal(),
             Some(Command::Share(args)) => args.refusal(),
+            Some(Command::Sample(args)) => args.refusal(),
             Some(Command::Code(args)) => args.refusal(),
             Some(Command::Bench(args)) => args.refusal(),
             Some(Command::Study(args)) => args.refusal(),
@@ -291,6 +295,7 @@ impl Cli {
             Some(Command::Study(args)) => study::run(&args),
             Some(Command::Counts(args)) => counts::run(&args),
             Some(Command::Share(args)) => share::run(&args),
+            Some(Command::Sample(args)) => sample::run(&args),
             Some(Command::Top(args)) => top::run(&args),
             #[cfg(feature = "serve")]
             Some(Command::Serve(args)) => serve::run(&args),

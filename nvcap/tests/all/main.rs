@@ -27,6 +27,7 @@ mod decode_orc;
 mod decode_page;
 mod decode_pushbuffer;
 mod decode_roundtrip;
+mod decode_samples;
 mod decode_semaphores;
 mod decode_tables;
 mod documents;

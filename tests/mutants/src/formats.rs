@@ -156,6 +156,13 @@ pub fn all() -> anyhow::Result<Vec<Format>> {
             8 * MIB,
             kernel::check_switches,
         ),
+        format(
+            "samples",
+            read(of("samples")?)?,
+            false,
+            8 * MIB,
+            kernel::check_samples,
+        ),
     ])
 }
 

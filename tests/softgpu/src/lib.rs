@@ -24,6 +24,7 @@ pub mod plan;
 pub mod rm;
 pub mod rng;
 pub mod run;
+pub mod sampling;
 mod say;
 mod step;
 pub mod store;

@@ -2,7 +2,9 @@
 
 use super::{error::Error, gpu::Channel};
 use nvcap_decode::decode::encode::Pushbuffer;
+
 use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::header::Step;
 
 /// The subchannels on which CUDA binds its engines; a channel of a copy engine takes any.
 const COMPUTE: u8 = 1;
@@ -132,6 +134,13 @@ impl<'a> Segment<'a> {
     pub(crate) fn inline(&mut self, dst: GpuVa, data: &[u8]) -> Result<(), Error> {
         self.push.inline(COMPUTE, self.engine_class, dst, data)?;
         Ok(())
+    }
+
+    /// The performance monitors are triggered (PM_TRIGGER, which all classes of the graphics engine have).
+    pub(crate) fn trigger_monitors(&mut self) {
+        /// PM_TRIGGER.
+        const PM_TRIGGER: u16 = 0x140;
+        self.push.method(Step::Increment, COMPUTE, PM_TRIGGER, &[0]);
     }
 
     /// The compute engine runs the kernel whose QMD lies at `qmd`.

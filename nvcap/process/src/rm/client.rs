@@ -167,15 +167,16 @@ impl Client {
         command: u32,
         parameters: &mut Structure,
     ) -> Result<(), Error> {
-        self.control_with(what, object, command, parameters.bytes_mut())
+        self.control_bytes(what, object, command, parameters.bytes_mut())
     }
 
     /// Tells an object something that has no parameters.
     pub fn command(&self, what: &str, object: Object, command: u32) -> Result<(), Error> {
-        self.control_with(what, object, command, &mut [])
+        self.control_bytes(what, object, command, &mut [])
     }
 
-    fn control_with(
+    /// Asks or tells an object something whose structure the tables do not have: `parameters` are its bytes.
+    pub fn control_bytes(
         &self,
         what: &str,
         object: Object,

@@ -2,7 +2,8 @@
 //!
 //! Numbers are those of the public headers (nvos.h, nv-ioctl-numbers.h, cl*.h, ctrl*.h); structures come from the tables
 //! of facts/rm by the driver's release, so that one program speaks to all of them. Knows nothing of pushbuffers. Used by
-//! `nvcap bench`, which drives the GPU, and by `nvcap share`, which reads the driver's record of context switches.
+//! `nvcap bench`, which drives the GPU, by `nvcap share`, which reads the driver's record of context switches, and by `nvcap sample`, which has the
+//! GPU sample program counters.
 
 mod client;
 mod device;

@@ -151,6 +151,16 @@ impl Mapping {
         }
     }
 
+    /// Copies bytes from `offset` on, in no certain order: for what the other side has written and leaves alone meanwhile.
+    pub fn read_bytes(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset <= self.len && to.len() <= self.len - offset);
+        // SAFETY: within the mapping; nothing else in this process refers to `to`.
+        unsafe {
+            let from = self.start.add(offset);
+            std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+        }
+    }
+
     /// Stores words from `offset` on.
     pub fn write_words(&self, offset: usize, words: &[u32]) {
         for (i, word) in words.iter().enumerate() {

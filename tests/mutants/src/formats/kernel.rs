@@ -1,7 +1,8 @@
 //! Formats that the kernel, nvcap's programs in it and the driver hand over: type information, mappings, records of the ring buffer and of
-//! context switches.
+//! context switches, and the GPU's stream of samples.
 
 use nvcap_decode::record::MOST_BYTES;
+use nvcap_decode::samples::{Sample, Stream};
 use nvcap_decode::switches::{RECORD_LEN, Residence, Sequence, Switch};
 use nvcap_decode::wire::entry;
 use nvcap_live::trap::{
@@ -128,4 +129,21 @@ pub(super) fn check_switches(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
         holds(all == engine.ns, || format!("{all} ns of {engine:?}"))?;
     }
     Ok(())
+}
+
+/// The GPU's stream of PC samples: every byte is counted, and what was read is formed again.
+pub(super) fn check_samples(_: &Seeds, mutant: &Mutant) -> Result<(), String> {
+    let mut stream = Stream::default();
+    let mut formed = Ok(());
+    stream.take(&mutant.bytes, |sample| {
+        let again = Sample::read(sample.sm, &sample.bytes());
+        if again != Some(sample) {
+            formed = Err(format!("{sample:?} is formed as {again:?}"));
+        }
+    });
+    formed?;
+    let bytes = stream.totals().bytes();
+    holds(bytes == mutant.bytes.len() as u64, || {
+        format!("{bytes} of {} B are counted", mutant.bytes.len())
+    })
 }

@@ -13,12 +13,15 @@ mod layout;
 pub(crate) mod namer;
 mod programs;
 pub(crate) mod resolver;
-pub(super) mod scan;
+pub(crate) mod scan;
 
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 use nvcap_decode::record::{At, Kernel, Record};
 use nvcap_decode::wire::GpuVa;
@@ -34,6 +37,82 @@ pub fn of(pid: u32, programs: &[(GpuVa, Option<u32>)]) -> Vec<Kernel> {
         Ok(mut resolver) if !asks.is_empty() => resolver.resolve(&asks),
         _ => Vec::new(),
     }
+}
+
+/// The most bytes of a function's code in front of one of its instructions.
+const MOST_BEFORE: u64 = 512 << 10;
+
+/// Words between a function's instruction and its beginning that equal other addresses of its code.
+const MOST_NEARER: usize = 8;
+
+/// The most addresses that are looked for.
+const MOST_SOUGHT: usize = 1 << 20;
+
+/// Programs are at least aligned to this.
+const PROGRAM_ALIGNED: u64 = 128;
+
+/// The kernels in which these instructions of a process lie, as far as they are found; `counters` are their addresses for the GPU, in order.
+///
+/// A program that libcuda has loaded has its address in a record of libcuda's: of all addresses in front of the instructions those count that
+/// are there as a word.
+///
+/// # Errors
+/// Those of reading the process's maps and memory.
+pub fn of_counters(pid: u32, counters: &[u64]) -> io::Result<Vec<Kernel>> {
+    let mut resolver = Resolver::open(pid)?;
+    let memory = scan::Ordinary::open(pid)?;
+    let sought = sought_before(counters);
+    let found = scan::search(&memory, &scan::runs(pid)?, &sought);
+    let mut programs: Vec<u64> = found.places.iter().map(|(program, _)| *program).collect();
+    programs.dedup();
+    log::debug!(
+        "process {pid}: {} of {} addresses in front of {} instructions are in its memory",
+        programs.len(),
+        sought.len(),
+        counters.len()
+    );
+    let mut kernels: Vec<Kernel> = Vec::new();
+    let mut left = counters.to_vec();
+    for further in 0..MOST_NEARER {
+        let nearest = nearest(&programs, &left, further);
+        if nearest.is_empty() {
+            break;
+        }
+        let nearest: Vec<_> = nearest.into_iter().map(|p| (GpuVa(p), None)).collect();
+        let named = resolver.resolve(&asks(pid, &nearest));
+        let holds = |kernel: &Kernel, counter: u64| {
+            let offset = counter.checked_sub(kernel.program.0);
+            offset.is_some_and(|offset| kernel.bytes.is_none_or(|bytes| offset < bytes))
+        };
+        left.retain(|counter| !named.iter().any(|kernel| holds(kernel, *counter)));
+        kernels.extend(named);
+    }
+    Ok(kernels)
+}
+
+/// The programs nearest in front of instructions, but for so many.
+fn nearest(programs: &[u64], counters: &[u64], further: usize) -> BTreeSet<u64> {
+    let before = |counter: &u64| {
+        let behind = programs.partition_point(|program| program <= counter);
+        let program = *programs.get(behind.checked_sub(1 + further)?)?;
+        (counter - program <= MOST_BEFORE).then_some(program)
+    };
+    counters.iter().filter_map(before).collect()
+}
+
+/// The addresses at which the functions with these instructions may begin.
+fn sought_before(counters: &[u64]) -> Vec<u64> {
+    let (mut all, mut next) = (Vec::new(), 0);
+    for counter in counters {
+        let first = counter.saturating_sub(MOST_BEFORE).max(next);
+        let mut at = first.next_multiple_of(PROGRAM_ALIGNED);
+        while at <= *counter && all.len() < MOST_SOUGHT {
+            all.push(at);
+            at += PROGRAM_ALIGNED;
+        }
+        next = next.max(at);
+    }
+    all
 }
 
 fn asks(pid: u32, programs: &[(GpuVa, Option<u32>)]) -> Vec<Ask> {

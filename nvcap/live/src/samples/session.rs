@@ -1,0 +1,425 @@
+//! A sampling of one context of a process.
+
+use std::rc::Rc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::handles::Context;
+use nvcap_decode::driver::Version;
+use nvcap_decode::samples::programme::{self, command};
+use nvcap_decode::samples::{Operation, Programme, RECORD_LEN, Step};
+use nvcap_process::rm::{self, Access, Card, Client, Device, Mapping, Object, Os};
+
+/// Classes of RM objects (clb2cc.h, cl003e.h).
+mod class {
+    pub(super) const PROFILER_DEVICE: u32 = 0xb2cc;
+    pub(super) const MEMORY_SYSTEM: u32 = 0x3e;
+}
+
+/// Control commands of the profiler without a programme's (ctrlb0ccprofiler.h).
+mod control {
+    pub(super) const RESERVE_HWPM: u32 = 0xb0cc_0101;
+    pub(super) const RELEASE_HWPM: u32 = 0xb0cc_0102;
+    pub(super) const ALLOC_PMA_STREAM: u32 = 0xb0cc_0105;
+    pub(super) const FREE_PMA_STREAM: u32 = 0xb0cc_0106;
+    pub(super) const BIND_PM_RESOURCES: u32 = 0xb0cc_0107;
+    pub(super) const UNBIND_PM_RESOURCES: u32 = 0xb0cc_0108;
+    pub(super) const RELEASE_PC_SAMPLER: u32 = 0xb0cc_010c;
+}
+
+/// Fields of NV_MEMORY_ALLOCATION_PARAMS (nvos.h), as a profiler sets them.
+mod memory {
+    /// NVOS32_ATTR_LOCATION_PCI, PHYSICALITY_NONCONTIGUOUS, COHERENCY_CACHED.
+    pub(super) const ATTR: u64 = 0x2a00_0000;
+    /// NVOS32_ATTR2_PROTECTION_USER_READ_ONLY.
+    pub(super) const READ_ONLY: u64 = 1 << 22;
+}
+
+/// NV_ERR_STATE_IN_USE, NV_ERR_IN_USE, NV_ERR_INSUFFICIENT_PERMISSIONS (nvstatuscodes.h).
+mod status {
+    pub(super) const IN_USE: [u32; 2] = [0x63, 0x25];
+    pub(super) const NO_PERMISSION: u32 = 0x1b;
+}
+
+/// Bytes of the buffer of the stream that hold a tenth of a second of the shortest period.
+pub const STREAM_LEN: u64 = 64 << 20;
+
+/// Bytes of the memory in which the driver counts what is there.
+const AVAILABLE_LEN: u64 = 4096;
+
+/// Offsets in NVB0CC_CTRL_ALLOC_PMA_STREAM_PARAMS, 56 bytes, and in NVB0CC_CTRL_PMA_STREAM_UPDATE_GET_PUT_PARAMS, 48 bytes, the same in
+/// all releases (ctrlb0ccprofiler.h).
+mod stream {
+    pub(super) const ALLOC_LEN: usize = 56;
+    pub(super) const BUFFER: usize = 0;
+    pub(super) const BUFFER_SIZE: usize = 16;
+    pub(super) const AVAILABLE: usize = 24;
+    pub(super) const CHANNEL: usize = 44;
+    pub(super) const UPDATE_LEN: usize = 48;
+    pub(super) const CONSUMED: usize = 0;
+    pub(super) const UPDATE: usize = 8;
+    pub(super) const WAIT: usize = 9;
+    pub(super) const BYTES: usize = 16;
+    pub(super) const UPDATE_CHANNEL: usize = 40;
+    pub(super) const OVERFLOW: usize = 44;
+}
+
+/// What is sampled, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Number N of `/dev/nvidiaN`.
+    pub gpu: u32,
+    /// What was found of the process's contexts.
+    pub contexts: Vec<Context>,
+    /// The register programme, with the period in its switch.
+    pub programme: Programme,
+    /// Bytes of the buffer of the stream, whole pages: [`STREAM_LEN`].
+    pub buffer: u64,
+}
+
+/// Error of a sampling.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The driver refused something else.
+    #[error(transparent)]
+    Driver(#[from] rm::Error),
+    /// No handle was that of a context.
+    #[error(
+        "the driver knows none of {0} handles that are in the process's memory as a channel group of its own"
+    )]
+    NoContext(usize),
+    /// Another client has the profiler.
+    #[error("another client has the GPU's profiler ({0})")]
+    Held(String),
+    /// The user may not profile.
+    #[error("the driver allows profiling to an administrator alone ({0})")]
+    Rights(String),
+    /// nvcap's own submission failed.
+    #[error("cannot submit the trigger of the samples: {0}")]
+    Trigger(String),
+    /// The programme lacks something.
+    #[error(transparent)]
+    Programme(#[from] programme::NoProgramme),
+    /// The driver says that there are more bytes than the buffer has.
+    #[error("the driver says that {0} bytes of samples are there, and the buffer has {1}")]
+    Bytes(u64, u64),
+}
+
+/// Bytes of the stream as they come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stream {
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Readings at which the hardware had dropped samples, for the buffer was full.
+    pub overflows: u64,
+}
+
+/// A sampling. Dropped, it is ended and freed.
+pub struct Session {
+    buffer: Mapping,
+    /// Its bytes.
+    len: u64,
+    _available: Mapping,
+    profiler: Object,
+    context: (u32, u32),
+    stream_channel: u32,
+    programme: Programme,
+    read: Stream,
+    get: u64,
+    /// Steps that must be taken back, of those that were made.
+    made: Made,
+    client: Client,
+    _device: Device,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Made {
+    stream: bool,
+    hwpm: bool,
+    sampler: bool,
+    bound: bool,
+    set: bool,
+}
+
+/// Takes back what was made, also where a later step fails.
+impl Drop for Session {
+    fn drop(&mut self) {
+        let client = &self.client;
+        // What fails here goes when the client's file is closed.
+        if self.made.set
+            && let Some(off) = self.programme.off()
+        {
+            let _ = write(client, self.profiler, &[off]);
+        }
+        let command = |is: bool, what, number| {
+            if is {
+                let _ = client.command(what, self.profiler, number);
+            }
+        };
+        let made = self.made;
+        command(
+            made.bound,
+            "give the profiler back",
+            control::UNBIND_PM_RESOURCES,
+        );
+        if made.stream {
+            let mut channel = self.stream_channel.to_le_bytes();
+            let number = control::FREE_PMA_STREAM;
+            let what = "free the stream";
+            let _ = client.control_bytes(what, self.profiler, number, &mut channel);
+        }
+        command(
+            made.sampler,
+            "give the PC sampler back",
+            control::RELEASE_PC_SAMPLER,
+        );
+        command(made.hwpm, "give the monitors back", control::RELEASE_HWPM);
+    }
+}
+
+impl Session {
+    /// Prepares a sampling: all but its begin.
+    ///
+    /// # Errors
+    /// See [`Error`]. Nothing stays behind.
+    pub fn open(
+        os: Rc<dyn Os>,
+        version: Option<Version>,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let client = Client::new(os, version)?;
+        let cards = client.cards()?;
+        let Some(card) = cards.iter().find(|card| card.minor == options.gpu) else {
+            let there = cards.iter().map(|card| card.minor).collect();
+            let minor = options.gpu;
+            return Err(rm::Error::NoGpu { minor, there }.into());
+        };
+        let mut session = Self::allocated(client, *card, options)?;
+        session.reserve()?;
+        session.set()?;
+        Ok(session)
+    }
+
+    fn allocated(client: Client, card: Card, options: &Options) -> Result<Self, Error> {
+        let device = Device::open(&client, card, &[])?;
+        let (profiler, context) = bound(&client, &device, &options.contexts)?;
+        let memory = |len: u64, attr2: u64, access| {
+            let what = "get memory for samples";
+            let fields = [
+                ("owner", device.device.field()),
+                ("attr", memory::ATTR),
+                ("attr2", attr2),
+                ("size", len),
+            ];
+            let mut memory = client.structure("NV_MEMORY_ALLOCATION_PARAMS", &fields)?;
+            let class = class::MEMORY_SYSTEM;
+            let memory = client.alloc(what, device.device, class, Some(&mut memory))?;
+            let mapped = client.map("map the samples", device.device, memory, len, None, access)?;
+            Ok::<_, rm::Error>((memory, mapped))
+        };
+        let (buffer, mapped) = memory(options.buffer, 0, Access::ReadWrite)?;
+        let (available, counted) = memory(AVAILABLE_LEN, memory::READ_ONLY, Access::ReadOnly)?;
+        let mut session = Self {
+            buffer: mapped,
+            len: options.buffer,
+            _available: counted,
+            profiler,
+            context,
+            stream_channel: 0,
+            programme: options.programme.clone(),
+            read: Stream::default(),
+            get: 0,
+            made: Made::default(),
+            client,
+            _device: device,
+        };
+        let mut stream = [0; stream::ALLOC_LEN];
+        put(&mut stream, stream::BUFFER, &buffer.0.to_le_bytes());
+        put(
+            &mut stream,
+            stream::BUFFER_SIZE,
+            &options.buffer.to_le_bytes(),
+        );
+        put(&mut stream, stream::AVAILABLE, &available.0.to_le_bytes());
+        let what = "get a stream of samples";
+        session.control(what, control::ALLOC_PMA_STREAM, &mut stream)?;
+        session.stream_channel = word(&stream, stream::CHANNEL) as u32;
+        session.made.stream = true;
+        Ok(session)
+    }
+
+    fn reserve(&mut self) -> Result<(), Error> {
+        let what = "have the GPU's performance monitors";
+        // Not switched with contexts: the PC sampler's own registers are.
+        self.control(what, control::RESERVE_HWPM, &mut [0])?;
+        self.made.hwpm = true;
+        let what = "have the GPU's PC sampler";
+        self.control(what, command::RESERVE_PC_SAMPLER, &mut [])?;
+        self.made.sampler = true;
+        let what = "bind the GPU's profiler";
+        self.control(what, control::BIND_PM_RESOURCES, &mut [])?;
+        self.made.bound = true;
+        Ok(())
+    }
+
+    fn set(&mut self) -> Result<(), Error> {
+        self.programme.switch()?;
+        let steps = std::mem::take(&mut self.programme.setup);
+        let mut result = Ok(());
+        for step in &steps {
+            result = match step {
+                Step::Credits(bytes) => {
+                    let what = "give the units credits for the stream";
+                    self.control(what, command::SET_HS_CREDITS, &mut bytes.clone())
+                }
+                Step::Write(operations) => {
+                    self.made.set = true;
+                    write(&self.client, self.profiler, operations).map_err(refused)
+                }
+            };
+            if result.is_err() {
+                break;
+            }
+        }
+        self.programme.setup = steps;
+        result
+    }
+
+    /// The client and channel group that are sampled.
+    #[must_use]
+    pub fn context(&self) -> (u32, u32) {
+        self.context
+    }
+
+    /// Begins the samples, or ends them: by a submission of the trigger, which is nvcap's own.
+    ///
+    /// # Errors
+    /// Those of the submission.
+    pub fn trigger(&self, submit: &mut dyn FnMut() -> Result<(), String>) -> Result<(), Error> {
+        submit().map_err(Error::Trigger)
+    }
+
+    /// Has the SMs write out what they have.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn flush(&self) -> Result<(), Error> {
+        for operations in &self.programme.flush {
+            write(&self.client, self.profiler, operations)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what there is, whole records, and gives its room back. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn poll(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<u64, Error> {
+        let mut update = [0; stream::UPDATE_LEN];
+        (update[stream::UPDATE], update[stream::WAIT]) = (1, 1);
+        put(
+            &mut update,
+            stream::UPDATE_CHANNEL,
+            &self.stream_channel.to_le_bytes(),
+        );
+        let what = "ask for samples";
+        self.control(what, command::UPDATE_GET_PUT, &mut update)?;
+        self.read.overflows += u64::from(update[stream::OVERFLOW] != 0);
+        let available = word(&update, stream::BYTES);
+        if available > self.len {
+            return Err(Error::Bytes(available, self.len));
+        }
+        let available = available - available % RECORD_LEN as u64;
+        if available == 0 {
+            return Ok(0);
+        }
+        // The samples were written before the driver counted them.
+        fence(Ordering::Acquire);
+        let mut bytes = vec![0; available as usize];
+        let first = available.min(self.len - self.get) as usize;
+        let (to_end, from_begin) = bytes.split_at_mut(first);
+        self.buffer.read_bytes(self.get as usize, to_end);
+        self.buffer.read_bytes(0, from_begin);
+        each(&bytes);
+        let mut update = [0; stream::UPDATE_LEN];
+        put(&mut update, stream::CONSUMED, &available.to_le_bytes());
+        put(
+            &mut update,
+            stream::UPDATE_CHANNEL,
+            &self.stream_channel.to_le_bytes(),
+        );
+        let what = "give room for samples back";
+        self.control(what, command::UPDATE_GET_PUT, &mut update)?;
+        self.get = (self.get + available) % self.len;
+        self.read.bytes += available;
+        Ok(available)
+    }
+
+    /// Returns what was read so far.
+    #[must_use]
+    pub fn read(&self) -> Stream {
+        self.read
+    }
+
+    fn control(&self, what: &str, number: u32, parameters: &mut [u8]) -> Result<(), Error> {
+        let done = self
+            .client
+            .control_bytes(what, self.profiler, number, parameters);
+        done.map_err(refused)
+    }
+}
+
+/// Binds a profiler to the first context that the driver knows.
+fn bound(
+    client: &Client,
+    device: &Device,
+    contexts: &[Context],
+) -> Result<(Object, (u32, u32)), Error> {
+    let mut tried = 0;
+    for context in contexts {
+        for object in &context.objects {
+            let fields = [
+                ("hClientTarget", u64::from(context.client)),
+                ("hContextTarget", u64::from(*object)),
+            ];
+            let mut target = client.structure("NVB2CC_ALLOC_PARAMETERS", &fields)?;
+            let what = "get a profiler of the process's context";
+            let class = class::PROFILER_DEVICE;
+            tried += 1;
+            match client.alloc(what, device.subdevice, class, Some(&mut target)) {
+                Ok(profiler) => return Ok((profiler, (context.client, *object))),
+                // The status of a handle that is no channel group's differs by the release.
+                Err(rm::Error::Status { status, .. }) if status != status::NO_PERMISSION => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+    }
+    Err(Error::NoContext(tried))
+}
+
+fn write(client: &Client, profiler: Object, operations: &[Operation]) -> Result<(), rm::Error> {
+    let what = "set registers of the GPU's performance monitors";
+    let mut parameters = programme::parameters(operations);
+    client.control_bytes(what, profiler, command::EXEC_REG_OPS, &mut parameters)
+}
+
+fn refused(error: rm::Error) -> Error {
+    match &error {
+        rm::Error::Status { status, .. } if status::IN_USE.contains(status) => {
+            Error::Held(error.to_string())
+        }
+        rm::Error::Status { status, .. } if *status == status::NO_PERMISSION => {
+            Error::Rights(error.to_string())
+        }
+        _ => Error::Driver(error),
+    }
+}
+
+fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
+    to[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let bytes = bytes.get(at..).unwrap_or_default();
+    let bytes = bytes.iter().take(8).rev();
+    bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
+}

@@ -1,0 +1,319 @@
+//! The table of `nvcap sample`, and its JSON.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use serde_json::{Value, json};
+
+use nvcap_decode::record::Kernel;
+use nvcap_decode::samples::{Counter, Counts, Totals, reason};
+use nvcap_decode::wire::GpuVa;
+use nvcap_show::output::kernel_name::demangled;
+use nvcap_show::output::plural::plural;
+use nvcap_show::output::style::Plain;
+
+/// Kernels that are shown one by one in the table.
+const MOST: usize = 30;
+
+/// Program counters outside of known kernels that JSON has one by one.
+const MOST_UNKNOWN: usize = 100;
+
+/// A code of 128 bytes is the shortest: a kernel whose length is not known is at least as long.
+const LONGEST_UNKNOWN: u64 = 512 << 10;
+
+/// What a sampling has found.
+pub(super) struct Found {
+    pub(super) pid: u32,
+    pub(super) name: Option<String>,
+    pub(super) gpu: u32,
+    pub(super) period: Option<u8>,
+    /// Client and channel group.
+    pub(super) context: (u32, u32),
+    pub(super) seconds: f64,
+    pub(super) counts: Counts,
+    pub(super) totals: Totals,
+    pub(super) overflows: u64,
+    /// In the order of addresses.
+    pub(super) kernels: Vec<Kernel>,
+    /// The process ended meanwhile.
+    pub(super) ended: bool,
+}
+
+impl Found {
+    /// Tells whether samples are missing.
+    pub(super) fn lost(&self) -> bool {
+        self.overflows > 0 || self.totals.cut_bytes > 0
+    }
+}
+
+/// The kernel in whose code an instruction lies.
+pub(super) fn kernel_at(kernels: &[Kernel], pc: u64) -> Option<&Kernel> {
+    let behind = kernels.partition_point(|kernel| kernel.program.0 <= pc);
+    let kernel = kernels.get(behind.checked_sub(1)?)?;
+    let len = kernel.bytes.unwrap_or(LONGEST_UNKNOWN);
+    (!kernel.name.is_empty() && pc - kernel.program.0 < len).then_some(kernel)
+}
+
+/// A row: a kernel with its samples.
+struct Row<'a> {
+    kernel: &'a Kernel,
+    all: Counter,
+    /// Instructions by address, the hottest first.
+    instructions: Vec<(u64, Counter)>,
+}
+
+/// The rows, the longest first, and the counters that lie in no known kernel.
+fn rows(found: &Found) -> (Vec<Row<'_>>, Vec<(u64, Counter)>) {
+    let mut by_kernel: BTreeMap<GpuVa, Row<'_>> = BTreeMap::new();
+    let mut unknown = Vec::new();
+    for (pc, counter) in found.counts.counters() {
+        let Some(kernel) = kernel_at(&found.kernels, pc) else {
+            unknown.push((pc, counter));
+            continue;
+        };
+        let row = by_kernel.entry(kernel.program).or_insert(Row {
+            kernel,
+            all: Counter::default(),
+            instructions: Vec::new(),
+        });
+        row.all.join(&counter);
+        row.instructions.push((pc, counter));
+    }
+    let hottest = |(pc, counter): &(u64, Counter)| (std::cmp::Reverse(counter.samples), *pc);
+    let mut rows: Vec<Row<'_>> = by_kernel.into_values().collect();
+    for row in &mut rows {
+        row.instructions.sort_by_key(hottest);
+    }
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.all.samples), row.kernel.program));
+    unknown.sort_by_key(hottest);
+    (rows, unknown)
+}
+
+fn share(part: u64, all: u64) -> f64 {
+    match all {
+        0 => 0.0,
+        all => part as f64 / all as f64,
+    }
+}
+
+/// Half of the interval in which a share lies with 95 %, if samples are independent of each other.
+fn half_interval(share: f64, all: u64) -> f64 {
+    match all {
+        0 => 0.0,
+        all => 1.96 * (share * (1.0 - share) / all as f64).sqrt(),
+    }
+}
+
+/// The period in words.
+fn period(found: &Found) -> String {
+    match found.period {
+        Some(period) => format!("one of each SM in 2^{period} cycles"),
+        None => "in the period that was learnt".to_owned(),
+    }
+}
+
+pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
+    let (rows, unknown) = rows(found);
+    let all = found.counts.samples();
+    let name = found.name.as_deref().unwrap_or("?");
+    let _ = writeln!(
+        to,
+        "process {} ({}) on GPU {}: {:.2} s, {} of {}, {}",
+        found.pid,
+        Plain(name),
+        found.gpu,
+        found.seconds,
+        plural(all, "sample"),
+        plural(found.counts.sms() as u64, "SM"),
+        period(found)
+    );
+    if all > 0 {
+        let _ = writeln!(
+            to,
+            "{:>18} {:>11} {:>9}  KERNEL",
+            "SHARE", "SAMPLES", "NO ISSUE"
+        );
+    }
+    let line = |to: &mut Vec<u8>, counter: &Counter, name: &dyn std::fmt::Display| {
+        let part = share(counter.samples, all);
+        let _ = writeln!(
+            to,
+            "{:>8.2} % ±{:>5.2} {:>11} {:>7.1} %  {name}",
+            100.0 * part,
+            100.0 * half_interval(part, all),
+            counter.samples,
+            100.0 * share(counter.not_issued, counter.samples),
+        );
+    };
+    for row in rows.iter().take(MOST) {
+        line(to, &row.all, &shown(row.kernel));
+    }
+    let mut others = Counter::default();
+    for row in rows.iter().skip(MOST) {
+        others.join(&row.all);
+    }
+    if rows.len() > MOST {
+        let count = (rows.len() - MOST) as u64;
+        line(to, &others, &format!("({})", plural(count, "other kernel")));
+    }
+    let mut outside = Counter::default();
+    for (_, counter) in &unknown {
+        outside.join(counter);
+    }
+    outside.samples += found.counts.others;
+    if outside.samples > 0 {
+        line(to, &outside, &"(in no known kernel)");
+    }
+    let mut hottest: Vec<(&Row<'_>, &(u64, Counter))> = { rows.iter() }
+        .flat_map(|row| row.instructions.iter().take(top).map(move |i| (row, i)))
+        .collect();
+    hottest.sort_by_key(|(_, (pc, counter))| (std::cmp::Reverse(counter.samples), *pc));
+    hottest.truncate(top);
+    if !hottest.is_empty() {
+        let _ = writeln!(
+            to,
+            "the hottest instructions\n{:>10} {:>12} {:>9} {:>9}  {:<24} KERNEL",
+            "SHARE", "OF KERNEL", "NO ISSUE", "OFFSET", "STALL"
+        );
+    }
+    for (row, (pc, counter)) in hottest {
+        let _ = writeln!(
+            to,
+            "{:>8.2} % {:>10.2} % {:>7.1} % {:>+#9x}  {:<24} {}",
+            100.0 * share(counter.samples, all),
+            100.0 * share(counter.samples, row.all.samples),
+            100.0 * share(counter.not_issued, counter.samples),
+            pc - row.kernel.program.0,
+            stall(counter),
+            shown(row.kernel)
+        );
+    }
+    let _ = writeln!(to, "{}", verdict(found));
+}
+
+/// The most frequent stall reason at an instruction, with its share of the samples there.
+fn stall(counter: &Counter) -> String {
+    let reasons = (0u8..).zip(counter.reasons);
+    let Some((number, samples)) = reasons.max_by_key(|(_, samples)| *samples) else {
+        return String::new();
+    };
+    let name = reason(number).map_or_else(|| format!("raw {number}"), str::to_owned);
+    format!(
+        "{name} {:.0} %",
+        100.0 * share(samples.into(), counter.samples)
+    )
+}
+
+/// A kernel's name on a line.
+fn shown(kernel: &Kernel) -> String {
+    let name = demangled(&kernel.name);
+    let doubt = if kernel.certain { "" } else { " (?)" };
+    format!("{}{doubt}", Plain(&name))
+}
+
+/// What can be relied on.
+fn verdict(found: &Found) -> String {
+    let totals = &found.totals;
+    let mut parts = Vec::new();
+    if found.ended {
+        parts.push("the process ended meanwhile".to_owned());
+    }
+    if found.overflows > 0 {
+        let times = plural(found.overflows, "reading");
+        parts.push(format!(
+            "samples were lost: at {times} the buffer was full; a longer --period loses none"
+        ));
+    }
+    if totals.cut_bytes > 0 {
+        parts.push(format!(
+            "{} of samples that are not whole",
+            plural(totals.cut_bytes, "byte")
+        ));
+    }
+    if totals.strange() > 0 {
+        parts.push(format!(
+            "{} of the stream not understood",
+            plural(totals.strange(), "byte")
+        ));
+    }
+    match parts.is_empty() {
+        true => format!(
+            "complete: all {} of the stream are understood, none was lost",
+            plural(totals.bytes(), "byte")
+        ),
+        false => format!("not complete: {}", parts.join("; ")),
+    }
+}
+
+pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
+    let (rows, unknown) = rows(found);
+    let all = found.counts.samples();
+    let counter = |counter: &Counter| {
+        let reasons = counter.reasons.iter().enumerate();
+        let reasons = reasons.filter(|(_, samples)| **samples > 0);
+        let reasons: Vec<Value> = reasons
+            .map(|(raw, samples)| {
+                let name = u8::try_from(raw).ok().and_then(reason);
+                json!({"raw": raw, "name": name, "samples": samples})
+            })
+            .collect();
+        json!({
+            "samples": counter.samples,
+            "share": share(counter.samples, all),
+            "not_issued": counter.not_issued,
+            "stall_reasons": reasons,
+        })
+    };
+    let kernels: Vec<Value> = { rows.iter() }
+        .map(|row| {
+            let kernel = row.kernel;
+            let mut object = counter(&row.all);
+            object["kernel"] = json!(demangled(&kernel.name));
+            object["mangled"] = json!(kernel.name);
+            object["program"] = json!(kernel.program.0);
+            object["bytes"] = json!(kernel.bytes);
+            object["certain"] = json!(kernel.certain);
+            let part = share(row.all.samples, all);
+            object["share_half_interval"] = json!(half_interval(part, all));
+            let instructions = row.instructions.iter().take(top);
+            let instructions = instructions.map(|(pc, c)| {
+                let mut object = counter(c);
+                object["offset"] = json!(pc - kernel.program.0);
+                object
+            });
+            object["instructions"] = instructions.collect();
+            object
+        })
+        .collect();
+    let outside = unknown.iter().map(|(_, c)| c.samples).sum::<u64>() + found.counts.others;
+    let counters = unknown.iter().take(MOST_UNKNOWN);
+    let counters: Vec<Value> = counters
+        .map(|(pc, c)| {
+            let mut object = counter(c);
+            object["pc"] = json!(pc);
+            object
+        })
+        .collect();
+    let totals = &found.totals;
+    let object = json!({
+        "type": "sample",
+        "pid": found.pid,
+        "comm": found.name,
+        "gpu": found.gpu,
+        "client": found.context.0,
+        "channel_group": found.context.1,
+        "seconds": found.seconds,
+        "period_log2_cycles": found.period,
+        "samples": all,
+        "sms": found.counts.sms(),
+        "kernels": kernels,
+        "unknown": {"samples": outside, "share": share(outside, all), "counters": counters},
+        "ended": found.ended,
+        "complete": !found.lost() && totals.strange() == 0,
+        "overflows": found.overflows,
+        "stream_bytes": totals.bytes(),
+        "cut_bytes": totals.cut_bytes,
+        "strange_bytes": totals.strange(),
+    });
+    let _ = writeln!(to, "{object}");
+}

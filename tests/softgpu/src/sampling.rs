@@ -1,0 +1,432 @@
+//! The GPU's profiler for `nvcap sample`: a driver that knows one context of a process, takes register programmes, and gives a stream of
+//! samples whose bytes a test says, from one trigger to the next.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use nvcap_process::rm::{Access, Mapping, Os};
+
+use crate::engine::{Memory, map};
+use crate::rm::Fields;
+
+/// Address of the first memory object: a key alone, for nothing is mapped there.
+const FIRST: u64 = 0x4_0000_0000;
+
+/// NV_ERR_STATE_IN_USE, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_INVALID_STATE.
+const IN_USE: u64 = 0x63;
+const NOT_FOUND: u64 = 0x57;
+const INVALID_STATE: u64 = 0x40;
+
+/// A call that changes what the GPU does, as the driver got it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A profiler was bound to a client's object.
+    Bound(u32, u32),
+    /// A control command, with the bytes of its parameters.
+    Control(u32, Vec<u8>),
+    /// A client was freed with all that it had.
+    Freed,
+}
+
+#[derive(Default)]
+struct State {
+    /// Client and channel group of the process.
+    context: (u32, u32),
+    /// Another client has the profiler.
+    held: bool,
+    next: u64,
+    addresses: BTreeMap<u64, u64>,
+    named: BTreeMap<i32, u64>,
+    memory: Memory,
+    told: Vec<Told>,
+    /// Address and length of the stream's buffer.
+    buffer: Option<(u64, u64)>,
+    put: u64,
+    /// Bytes that are written, and not given back.
+    available: u64,
+    /// The buffer was full since the last question.
+    overflow: bool,
+    is_on: bool,
+}
+
+/// The driver of one GPU, number 0.
+pub struct Driver(RefCell<State>);
+
+impl Driver {
+    /// A driver that knows this client and channel group of a process.
+    #[must_use]
+    pub fn new(client: u32, group: u32) -> Self {
+        Self(RefCell::new(State {
+            context: (client, group),
+            ..State::default()
+        }))
+    }
+
+    /// From now on another client has the profiler, or none.
+    pub fn hold(&self, is: bool) {
+        self.0.borrow_mut().held = is;
+    }
+
+    /// The trigger: the first begins the samples, the next ends them.
+    pub fn trigger(&self) {
+        let mut state = self.0.borrow_mut();
+        state.is_on = !state.is_on;
+    }
+
+    /// Tells whether samples are being made.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.borrow().is_on
+    }
+
+    /// The GPU writes bytes into the stream; what has no room is dropped.
+    pub fn writes(&self, bytes: &[u8]) {
+        let mut state = self.0.borrow_mut();
+        let (address, len) = state.buffer.expect("a stream");
+        for word in bytes.as_chunks::<4>().0 {
+            if state.available + 4 > len {
+                state.overflow = true;
+                return;
+            }
+            let at = address + state.put % len;
+            state.memory.write(at, u32::from_le_bytes(*word));
+            state.put += 4;
+            state.available += 4;
+        }
+    }
+
+    /// Returns what was told so far.
+    #[must_use]
+    pub fn told(&self) -> Vec<Told> {
+        self.0.borrow().told.clone()
+    }
+}
+
+impl Os for Driver {
+    fn open(&self, _path: &str) -> io::Result<OwnedFd> {
+        Ok(File::open("/dev/null")?.into())
+    }
+
+    fn ioctl(&self, _fd: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> io::Result<()> {
+        let mut state = self.0.borrow_mut();
+        match request as u8 {
+            0x29 => {
+                state.told.push(Told::Freed);
+                state.buffer = None;
+                Ok(())
+            }
+            0x2a => state.control(argument),
+            0x2b => state.alloc(argument),
+            0x4e => state.name(argument),
+            0xc8 => {
+                let card = of("nv_ioctl_card_info_t")?;
+                card.set(argument, "valid", 1)?;
+                card.set(argument, "gpu_id", 0x100)
+            }
+            0xc9 => Ok(()),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn map(&self, fd: BorrowedFd<'_>, len: usize, access: Access) -> io::Result<Mapping> {
+        assert_ne!(access, Access::WriteOnly, "samples are read");
+        let mut state = self.0.borrow_mut();
+        let memory = state.named.remove(&fd.as_raw_fd());
+        let address = memory.ok_or(io::ErrorKind::InvalidInput)?;
+        let file = state.memory.file(address).ok_or(io::ErrorKind::NotFound)?;
+        map(None, len, Some(file))
+            // SAFETY: just mapped, and the client alone unmaps it.
+            .map(|start| unsafe { Mapping::from_raw(start, len) })
+    }
+}
+
+fn of(name: &'static str) -> io::Result<Fields> {
+    Fields::of(name, None)
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    let bytes = bytes[at..at + 8].iter().rev();
+    bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+impl State {
+    fn name(&mut self, argument: &mut [u8]) -> io::Result<()> {
+        let call = of("nv_ioctl_nvos33_parameters_with_fd")?;
+        let memory = call.get(argument, "hMemory")?;
+        let address = self.addresses.get(&memory).copied();
+        let address = address.ok_or(io::ErrorKind::NotFound)?;
+        let fd = call.get(argument, "fd")? as i32;
+        self.named.insert(fd, address);
+        Ok(())
+    }
+
+    fn alloc(&mut self, argument: &mut [u8]) -> io::Result<()> {
+        let call = of("NVOS64_PARAMETERS")?;
+        let pointer = call.get(argument, "pAllocParms")?;
+        self.next += 1;
+        let handle = 0xcaf0_0000 + self.next;
+        match call.get(argument, "hClass")? {
+            0x41 | 0x80 | 0x2080 => {}
+            0x3e => {
+                let parameters = of("NV_MEMORY_ALLOCATION_PARAMS")?;
+                let len = parameters.get_at(pointer, "size")?;
+                let address = FIRST + (self.next << 32);
+                self.memory.add(address, len)?;
+                self.addresses.insert(handle, address);
+            }
+            0xb2cc => {
+                let read = |field| of("NVB2CC_ALLOC_PARAMETERS")?.get_at(pointer, field);
+                let target = (
+                    read("hClientTarget")? as u32,
+                    read("hContextTarget")? as u32,
+                );
+                if target != self.context {
+                    return call.set(argument, "status", NOT_FOUND);
+                }
+                self.told.push(Told::Bound(target.0, target.1));
+            }
+            class => panic!("class {class:#x}"),
+        }
+        call.set(argument, "hObjectNew", handle)
+    }
+
+    fn control(&mut self, argument: &mut [u8]) -> io::Result<()> {
+        let call = of("NVOS54_PARAMETERS")?;
+        let pointer = call.get(argument, "params")?;
+        let len = call.get(argument, "paramsSize")? as usize;
+        let bytes: &mut [u8] = match len {
+            0 => &mut [],
+            // SAFETY: the client says that so many bytes lie there, and keeps them during the call.
+            _ => unsafe { std::slice::from_raw_parts_mut(pointer as *mut u8, len) },
+        };
+        let command = call.get(argument, "cmd")? as u32;
+        if command == 0x205 {
+            let info = of("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS")?;
+            return info.set(bytes, "deviceInstance", 0);
+        }
+        assert_eq!(command >> 16, 0xb0cc, "control {command:#x}");
+        let status = match command {
+            0xb0cc_0101 | 0xb0cc_010b if self.held => IN_USE,
+            0xb0cc_0105 => {
+                let memory = u64::from(long(bytes, 0) as u32);
+                let address = self.addresses.get(&memory).copied();
+                let address = address.ok_or(io::ErrorKind::NotFound)?;
+                self.buffer = Some((address, long(bytes, 16)));
+                (self.put, self.available) = (0, 0);
+                0
+            }
+            0xb0cc_0106 => {
+                self.buffer = None;
+                0
+            }
+            0xb0cc_0109 => return self.update(bytes),
+            0xb0cc_010a | 0xb0cc_010e if self.buffer.is_none() => INVALID_STATE,
+            _ => 0,
+        };
+        self.told.push(Told::Control(command, bytes.to_vec()));
+        call.set(argument, "status", status)
+    }
+
+    /// UPDATE_GET_PUT: takes room back, tells what is there.
+    fn update(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        let consumed = long(bytes, 0);
+        assert!(
+            consumed <= self.available,
+            "more is given back than was there"
+        );
+        self.available -= consumed;
+        if bytes[8] != 0 {
+            bytes[16..24].copy_from_slice(&self.available.to_le_bytes());
+            bytes[44] = std::mem::take(&mut self.overflow).into();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use nvcap_decode::samples::programme::{self, Call, command};
+    use nvcap_decode::samples::stream::records;
+    use nvcap_decode::samples::{Counts, Operation, Programme, Sample, Stream};
+    use nvcap_live::samples::{Context, Error, Options, Session};
+
+    use super::*;
+
+    const CLIENT: u32 = 0xc1d0_0040;
+    const GROUP: u32 = 0x5c00_0015;
+    const OFF: Operation = Operation {
+        context: true,
+        offset: 0x42_43dc,
+        value: 0,
+        mask: u32::MAX,
+    };
+
+    /// A programme of one unit.
+    fn programme() -> Programme {
+        let write = |operations: &[Operation]| Call {
+            object: (1, 2),
+            command: command::EXEC_REG_OPS,
+            parameters: programme::parameters(operations),
+        };
+        let call = |command, len| Call {
+            object: (1, 2),
+            command,
+            parameters: vec![0; len],
+        };
+        let unit = Operation {
+            context: false,
+            offset: 0x18_0b08,
+            value: 0x20,
+            mask: u32::MAX,
+        };
+        let calls = [
+            call(command::RESERVE_PC_SAMPLER, 0),
+            write(&[OFF]),
+            call(command::SET_HS_CREDITS, 256),
+            write(&[unit, unit]),
+            write(&[Operation { value: 0x1d, ..OFF }]),
+            call(command::UPDATE_GET_PUT, 48),
+            write(&[Operation { mask: 0x10, ..unit }]),
+        ];
+        Programme::learn(&calls, &[19], "GPU-0", "580.1").expect("a programme")
+    }
+
+    fn options() -> Options {
+        // What else looks like a handle is tried before.
+        let context = Context {
+            client: CLIENT,
+            objects: vec![0x5c00_0003, GROUP, 0x5c00_003e],
+        };
+        Options {
+            gpu: 0,
+            contexts: vec![context],
+            programme: programme(),
+            buffer: 0x1_0000,
+        }
+    }
+
+    fn open(driver: &Rc<Driver>, options: &Options) -> Result<Session, Error> {
+        let os: Rc<dyn Os> = Rc::<Driver>::clone(driver);
+        Session::open(os, None, options)
+    }
+
+    fn commands(told: &[Told]) -> Vec<u32> {
+        let command = |told: &Told| match told {
+            Told::Control(command, _) => Some(command & 0xffff),
+            _ => None,
+        };
+        told.iter().filter_map(command).collect()
+    }
+
+    #[test]
+    fn samples_are_read_however_often_the_buffer_goes_round() {
+        let driver = Rc::new(Driver::new(CLIENT, GROUP));
+        let mut session = open(&driver, &options()).expect("a session");
+        assert_eq!(session.context(), (CLIENT, GROUP));
+        let mut fire = || {
+            driver.trigger();
+            Ok(())
+        };
+        session.trigger(&mut fire).expect("it begins");
+        assert!(driver.is_on());
+        let (mut stream, mut counts) = (Stream::default(), Counts::default());
+        let sample = |sm, i: u64| Sample {
+            sm,
+            pc: 0x7f00_0000_0000 + 16 * (i % 8),
+            warp: 3,
+            reason: 8,
+            issued: true,
+        };
+        // 8,064 bytes at a time: the buffer of 64 KiB goes round four times.
+        for _ in 0..32 {
+            for sm in [20, 21] {
+                let samples: Vec<Sample> = (0..28 * 14).map(|i| sample(sm, i)).collect();
+                driver.writes(&records(sm, &samples));
+            }
+            let read = session.poll(&mut |bytes| stream.take(bytes, |s| counts.take(&s)));
+            assert_eq!(read.expect("it is read"), 8064);
+        }
+        session.trigger(&mut fire).expect("it ends");
+        session.flush().expect("the rest is written");
+        assert!(!driver.is_on());
+        assert_eq!((counts.samples(), counts.sms()), (32 * 2 * 28 * 14, 2));
+        assert_eq!(counts.counters().len(), 8);
+        let totals = stream.totals();
+        assert_eq!(
+            (totals.strange(), totals.cut_bytes, totals.bytes()),
+            (0, 0, 32 * 8064)
+        );
+        assert_eq!(
+            (session.read().bytes, session.read().overflows),
+            (32 * 8064, 0)
+        );
+    }
+
+    #[test]
+    fn the_programme_is_set_as_it_was_learnt_and_everything_is_given_back() {
+        let driver = Rc::new(Driver::new(CLIENT, GROUP));
+        drop(open(&driver, &options()).expect("a session"));
+        let told = driver.told();
+        assert_eq!(told[0], Told::Bound(CLIENT, GROUP));
+        // Stream, monitors, sampler, bound; off, credits, units, on; off, and all of it back. No power feature is asked for.
+        let expected = [
+            0x105, 0x101, 0x10b, 0x107, 0x10a, 0x10e, 0x10a, 0x10a, 0x10a, 0x108, 0x106, 0x10c,
+            0x102,
+        ];
+        assert_eq!(commands(&told), expected);
+        let off = programme::parameters(&[OFF]);
+        assert_eq!(told[9], Told::Control(command::EXEC_REG_OPS, off));
+        assert_eq!(told.last(), Some(&Told::Freed));
+    }
+
+    #[test]
+    fn a_profiler_that_another_has_is_left_alone() {
+        let driver = Rc::new(Driver::new(CLIENT, GROUP));
+        driver.hold(true);
+        let refused = open(&driver, &options()).err().expect("it is refused");
+        assert!(matches!(refused, Error::Held(_)), "{refused}");
+        assert!(refused.to_string().contains("another client"), "{refused}");
+        // No register was set, and what was got is freed.
+        assert_eq!(commands(&driver.told()), [0x105, 0x101, 0x106]);
+        assert_eq!(driver.told().last(), Some(&Told::Freed));
+        driver.hold(false);
+        drop(open(&driver, &options()).expect("a session"));
+    }
+
+    #[test]
+    fn handles_that_are_none_are_refused() {
+        let driver = Rc::new(Driver::new(CLIENT, 0x5c00_0077));
+        let refused = open(&driver, &options()).err().expect("it is refused");
+        assert!(matches!(refused, Error::NoContext(3)), "{refused}");
+    }
+
+    #[test]
+    fn a_full_buffer_is_told() {
+        let driver = Rc::new(Driver::new(CLIENT, GROUP));
+        let mut session = open(&driver, &options()).expect("a session");
+        driver.writes(&vec![0; 0x1_0000 + 32]);
+        let mut bytes = 0;
+        let read = session.poll(&mut |more| bytes += more.len());
+        assert_eq!((read.expect("it is read"), bytes), (0x1_0000, 0x1_0000));
+        assert_eq!(session.read().overflows, 1);
+        session.poll(&mut |_| ()).expect("it is read");
+        assert_eq!(session.read().overflows, 1);
+    }
+
+    #[test]
+    fn two_processes_are_told_apart_by_their_context() {
+        let driver = Rc::new(Driver::new(0xc1d0_0041, GROUP));
+        let mut options = options();
+        options.contexts.push(Context {
+            client: 0xc1d0_0041,
+            objects: vec![GROUP],
+        });
+        let session = open(&driver, &options).expect("a session");
+        assert_eq!(session.context(), (0xc1d0_0041, GROUP));
+    }
+}
