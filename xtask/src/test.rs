@@ -59,6 +59,9 @@ pub fn run(options: Options) -> Result<()> {
     python::perfetto();
     browser::headless();
     python::tables();
+    if is_nightly() {
+        python::kineto();
+    }
     let built = programs(&mut report);
     workspace(&mut report)?;
     if is_nightly() {

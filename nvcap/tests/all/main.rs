@@ -43,6 +43,7 @@ mod dump_output;
 mod fatbin;
 mod files_robust;
 mod hang;
+mod kineto;
 mod layering;
 mod meaning;
 mod observe_cost;
