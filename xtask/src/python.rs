@@ -29,6 +29,33 @@ pub fn tables() {
     }
 }
 
+/// HolisticTraceAnalysis, which reads what `nvcap export kineto` writes, with what it needs for that: without JupyterLab, which would be most of
+/// all.
+const KINETO: [&str; 15] = [
+    "--no-deps",
+    "HolisticTraceAnalysis==0.5.0",
+    "narwhals==2.29.0",
+    "networkx==3.6.1",
+    "numpy==2.4.6",
+    "packaging==26.4",
+    "pandas==3.1.1",
+    "plotly==7.1.0",
+    "psutil==7.2.2",
+    "pydot==4.0.1",
+    "pyparsing==3.3.3",
+    "python-dateutil==4.0.0",
+    "PyYAML==6.0.4",
+    "six==1.17.0",
+    "tzdata==2026.6",
+];
+
+/// As [`perfetto`], for `nvcap export kineto`. It takes the better part of a minute: the nightly form of the gate has it.
+pub fn kineto() {
+    if let Err(error) = environment("kineto", &KINETO) {
+        eprintln!("HolisticTraceAnalysis is not there: {error:#}");
+    }
+}
+
 /// The schemas of Kubernetes, and PyYAML, which they need.
 const RECIPES: [&str; 2] = ["kubernetes-validate==1.37.0", "PyYAML==6.0.3"];
 

@@ -146,6 +146,9 @@ pub fn tools(report: &mut Report) {
     python::perfetto();
     browser::headless();
     python::tables();
+    if is_nightly() {
+        python::kineto();
+    }
 }
 
 /// A program that some tests use: the packet tools that nvcap's files are compared with, the terminal that its screen is read from.

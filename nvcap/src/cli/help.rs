@@ -29,6 +29,7 @@ Examples:
   sudo nvcap code vadd -p 4711             the instructions of a kernel
   nvcap bench                              what the GPU does without CUDA: latency, bandwidth
   nvcap export perfetto run.orc.xz -o run.pftrace    a timeline, for ui.perfetto.dev
+  nvcap export kineto run.pcapng -o run.json.gz      for HolisticTraceAnalysis and TensorBoard
   nvcap export parquet run.orc.xz -o run.tables      tables, for DuckDB, pandas and Spark
   nvcap decode run.orc.xz                  a capture made elsewhere
   nvcap stats run.orc.xz                   the same in sums: kernels, copies, thresholds, graphs

@@ -429,6 +429,7 @@ mod tests {
             ("channels -p 7", [false, false]),
             ("maps -p 7", [false, false]),
             ("export perfetto -p 7", [true, true]),
+            ("export kineto -p 7", [true, true]),
         ] {
             assert_eq!(has(line), expected, "{line}");
         }

@@ -74,6 +74,7 @@ fn a_file_that_is_there_stays() {
         &["export", "wireshark", &recording, "-o", &file],
         &["export", "perfetto", &capture, "-o", &file],
         &["export", "perfetto", "-p", "4194305", "-o", &file],
+        &["export", "kineto", &capture, "-o", &file],
         &["-p", "4194305", "-o", &file],
         &["-a", "-o", &file],
         &["--how=observe", "-o", &file, "--", "touch", &marker],
@@ -115,6 +116,7 @@ fn force_writes_over_it() {
         &["report", &capture],
         &["export", "pcapng", &capture],
         &["export", "perfetto", &capture],
+        &["export", "kineto", &capture],
     ] {
         let args = [command, &["--force", "-o", &file]].concat();
         old(&folder, "out");

@@ -44,6 +44,7 @@ mod dump_output;
 mod fatbin;
 mod files_robust;
 mod hang;
+mod kineto;
 mod layering;
 mod meaning;
 mod observe_cost;

@@ -200,6 +200,11 @@ fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
             "(nvcap export perfetto -- ./vadd)",
         ),
         (
+            vec!["export", "kineto"],
+            2,
+            "(nvcap export kineto -- ./vadd)",
+        ),
+        (
             vec!["decode", "--from", "orc", "/nonexistent/x"],
             1,
             "cannot read the capture",

@@ -191,6 +191,7 @@ fn commands<'a>(file: &'a str, out: &'a str) -> Vec<(Vec<&'a str>, i32)> {
         (vec!["export", "pcapng", file, "-o", out], 3),
         (vec!["export", "wireshark", file, "-o", out], 3),
         (vec!["export", "perfetto", file, "-o", out], 3),
+        (vec!["export", "kineto", file, "-o", out], 3),
         (vec!["export", "csv", file, "-o", out], 3),
         (vec!["export", "partitions", file, file, "-o", out], 1),
         (vec!["report", file, "-o", out], 3),
@@ -234,7 +235,7 @@ fn progress_is_shown_on_a_terminal_and_ctrl_c_ends_the_reading() {
                 assert!(shown.contains("reading was interrupted"), "{shown}");
                 assert!(!shown.contains("the recording has no end"), "{shown}");
             }
-            "perfetto" | "csv" => {
+            "perfetto" | "kineto" | "csv" => {
                 let files = match args[1].as_str() {
                     "csv" => below(Path::new(&out)),
                     _ => vec![PathBuf::from(&out)],

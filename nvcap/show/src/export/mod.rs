@@ -2,8 +2,11 @@
 
 #[cfg(test)]
 mod browser;
+pub mod kineto;
 #[cfg(test)]
 mod made;
 pub mod perfetto;
 pub mod report;
+mod rows;
 pub mod tables;
+mod works;

@@ -1,6 +1,7 @@
 //! `nvcap export`: a trace as a file for other programs, one format a file.
 
 mod exported;
+mod kineto;
 #[cfg(feature = "parquet")]
 mod partitions;
 mod pcapng;
@@ -27,6 +28,8 @@ enum Format {
     Wireshark(wireshark::Args),
     /// For Perfetto: timelines of GPUs, channels and threads, for ui.perfetto.dev and trace processor
     Perfetto(Box<perfetto::Args>),
+    /// The JSON that PyTorch's profiler writes (Kineto), a file a process: for HolisticTraceAnalysis and TensorBoard
+    Kineto(Box<kineto::Args>),
     /// Tables as CSV: operations, submissions, kernels, ioctls, and what is missing (nvcap schema lists the columns)
     Csv(Box<tables::Args>),
     /// The same tables as Parquet, for DuckDB, pandas, Polars and Spark
@@ -44,6 +47,7 @@ impl Args {
             Format::Pcapng(args) => args.refusal(),
             Format::Wireshark(args) => args.refusal(),
             Format::Perfetto(args) => args.refusal(),
+            Format::Kineto(args) => args.refusal(),
             Format::Csv(args) => args.refusal(layout::Format::Csv),
             #[cfg(feature = "parquet")]
             Format::Parquet(args) => args.refusal(layout::Format::Parquet),
@@ -57,6 +61,7 @@ impl Args {
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = command
         .mut_subcommand("perfetto", perfetto::as_is)
+        .mut_subcommand("kineto", kineto::as_is)
         .mut_subcommand("csv", tables::as_is);
     #[cfg(feature = "parquet")]
     let command = command.mut_subcommand("parquet", tables::as_is);
@@ -69,6 +74,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Format::Pcapng(args) => pcapng::run(&args),
         Format::Wireshark(args) => wireshark::run(&args),
         Format::Perfetto(args) => perfetto::run(*args),
+        Format::Kineto(args) => kineto::run(*args),
         Format::Csv(args) => tables::run(*args, layout::Format::Csv),
         #[cfg(feature = "parquet")]
         Format::Parquet(args) => tables::run(*args, layout::Format::Parquet),

@@ -2,8 +2,8 @@
 
 use super::changes::Changes;
 use super::packets::Packets;
-use super::rows::Rows;
 use super::tracks::{Place, Track, Tracks};
+use crate::export::rows::Rows;
 
 /// Rows and counters of a channel.
 #[derive(Debug)]

@@ -4,7 +4,6 @@
 //! - `proto`: the messages.
 //! - `packets`: the file: numbers for texts, clocks, a beginning anew behind a loss.
 //! - `tracks`: which tracks there are.
-//! - `rows`: slices of a channel that overlap.
 //! - `changes`: the values of counters over time.
 //! - `semaphores`, `waits`: which release a wait was for; how both are drawn.
 //! - `operation`: names and values of operations.
@@ -17,7 +16,6 @@ mod notes;
 mod operation;
 mod packets;
 mod proto;
-mod rows;
 mod semaphores;
 mod tracks;
 mod waits;

@@ -1,0 +1,253 @@
+//! A trace as the JSON that PyTorch's profiler (Kineto) writes, a file a process: for HolisticTraceAnalysis, TensorBoard, Perfetto and
+//! chrome://tracing. docs/from-kineto.md says what is in it.
+//!
+//! - `counts`: what is told of a file.
+//! - `file`: the file of one process.
+//! - `words`: names and arguments of events.
+
+mod counts;
+mod file;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::rc::Rc;
+
+use super::works::{Work, Works};
+use crate::output::ledger::verdict;
+use crate::output::names::known_name;
+use crate::output::writer::Output;
+use crate::output::{Detail, Sink};
+pub use counts::{Counts, Rank};
+use file::{File, Head};
+use nvcap_decode::decode::defaults::Chip;
+use nvcap_decode::decode::event::{Body, Event};
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{Life, Process, Record};
+
+/// The most files that are written: each is open until the end.
+pub const MOST_FILES: usize = 512;
+
+/// A file that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The process; 0 where it is not known.
+    pub pid: u32,
+    /// Its name; empty where it is not known.
+    pub process: String,
+    /// Its place in a distributed job, where that is known.
+    pub rank: Option<Rank>,
+    /// Numbers of what is in the file.
+    pub counts: Counts,
+}
+
+/// Files that were written, and the works of processes that have none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Files in the order of their processes' first works.
+    pub files: Vec<Written>,
+    /// Works of processes for which there is no file.
+    pub elsewhere: u64,
+}
+
+/// Opens the file of a further process; `None` where there is no place for one.
+pub type More = Box<dyn FnMut(u32) -> io::Result<Option<Output>>>;
+
+/// Options of the files.
+pub struct KinetoOptions {
+    /// Unix time at which `CLOCK_MONOTONIC` was 0, ns, where that is known.
+    pub base_ns: Option<u64>,
+    /// The driver's release.
+    pub driver: Option<String>,
+    /// Compresses by gzip.
+    pub packed: bool,
+    /// Tells the place of a process in a distributed job.
+    pub rank_of: Box<dyn Fn(u32) -> Option<Rank>>,
+    /// Opens further files.
+    pub more: More,
+    /// Takes what was made, at the end.
+    pub made: Rc<RefCell<Made>>,
+}
+
+/// The sink.
+pub struct Kineto {
+    options: KinetoOptions,
+    works: Works,
+    /// Files in the order in which they began, and which is whose.
+    files: Vec<File>,
+    of: BTreeMap<u32, Option<usize>>,
+    written: Vec<Written>,
+    /// Names of threads and processes.
+    names: HashMap<(u32, u32), String>,
+    ranks: HashMap<u32, Option<Rank>>,
+    gpus: BTreeMap<u32, Option<&'static str>>,
+    elsewhere: u64,
+    /// Processes that have submitted.
+    seen: HashSet<u32>,
+}
+
+impl Kineto {
+    /// Writes the first process's file to `out`.
+    pub fn new(out: Output, options: KinetoOptions) -> Self {
+        Self {
+            files: vec![File::new(out, options.packed)],
+            options,
+            works: Works::default(),
+            of: BTreeMap::new(),
+            written: Vec::new(),
+            names: HashMap::new(),
+            ranks: HashMap::new(),
+            gpus: BTreeMap::new(),
+            elsewhere: 0,
+            seen: HashSet::new(),
+        }
+    }
+
+    /// Asks for the place of a process while it is there to be asked.
+    fn see(&mut self, pid: u32) {
+        if pid != 0 && self.seen.insert(pid) {
+            let rank = (self.options.rank_of)(pid);
+            self.ranks.insert(pid, rank);
+        }
+    }
+
+    fn life(&mut self, p: &Process) {
+        let (Life::Present { name } | Life::Exec { name }) = &p.life else {
+            return;
+        };
+        let tid = if p.at.tid == 0 { p.at.pid } else { p.at.tid };
+        self.names.insert((p.at.pid, tid), name.clone());
+        self.names
+            .entry((p.at.pid, p.at.pid))
+            .or_insert_with(|| name.clone());
+    }
+
+    /// The file of a process, begun.
+    fn file(&mut self, pid: u32) -> io::Result<Option<usize>> {
+        if let Some(known) = self.of.get(&pid) {
+            return Ok(*known);
+        }
+        let at = match self.of.is_empty() {
+            true => Some(0),
+            false if self.files.len() >= MOST_FILES => None,
+            false => (self.options.more)(pid)?.map(|out| {
+                self.files.push(File::new(out, self.options.packed));
+                self.files.len() - 1
+            }),
+        };
+        self.of.insert(pid, at);
+        let Some(at) = at else { return Ok(None) };
+        self.begin(at, pid)?;
+        Ok(Some(at))
+    }
+
+    fn begin(&mut self, at: usize, pid: u32) -> io::Result<()> {
+        let name = self.names.get(&(pid, pid)).map(String::as_str);
+        let process = name.and_then(known_name).unwrap_or_default();
+        let rank = self.ranks.get(&pid).copied().flatten();
+        let gpus: Vec<_> = self.gpus.iter().map(|(id, chip)| (*id, *chip)).collect();
+        let head = Head {
+            pid,
+            process,
+            base_ns: self.options.base_ns,
+            driver: self.options.driver.as_deref(),
+            rank,
+            gpus: &gpus,
+        };
+        self.written.push(Written {
+            pid,
+            process: process.to_owned(),
+            rank,
+            counts: Counts::default(),
+        });
+        self.files[at].begin(&head)
+    }
+
+    fn work(&mut self, work: &Work) -> io::Result<()> {
+        self.see(work.pid);
+        let Some(at) = self.file(work.pid)? else {
+            self.elsewhere += 1;
+            return Ok(());
+        };
+        let thread = self.names.get(&(work.pid, work.tid)).map(String::as_str);
+        self.files[at].work(work, thread.and_then(known_name))
+    }
+}
+
+impl Sink for Kineto {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn shows_memory(&self) -> bool {
+        false
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        let c = event.context;
+        match &event.body {
+            Body::Submission(_) => {
+                if let (Some(name), tid @ 1..) = (&c.thread, c.at.tid) {
+                    self.names
+                        .entry((c.at.pid, tid))
+                        .or_insert_with(|| name.to_string());
+                }
+                Ok(())
+            }
+            Body::Operation(op) => match self.works.operation(c, event.entry, op) {
+                Some(work) => self.work(&work),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        match record {
+            Record::Process(p) => self.life(p),
+            Record::Channel(c) => self.see(c.at.pid),
+            Record::Gpu(g) => {
+                let chip = Chip::with_pci_device(g.pci_device);
+                let name = chip.and_then(|c| c.names.first().copied());
+                self.gpus.insert(g.minor, name);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.files.iter_mut().try_for_each(File::flush)
+    }
+
+    fn unshown(&self) -> u64 {
+        self.files.iter().map(File::unshown).sum()
+    }
+
+    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        if let Some(work) = self.works.finish() {
+            self.work(&work)?;
+        }
+        if !self.files[0].is_begun() {
+            let pid = self.seen.iter().min().copied().unwrap_or(0);
+            self.begin(0, pid)?;
+        }
+        let (verdict, status) = (verdict(ledger), ledger.exit_status());
+        for file in &mut self.files {
+            file.end(&verdict, status, ledger.end_ns())?;
+        }
+        for (written, file) in self.written.iter_mut().zip(&self.files) {
+            written.counts = file.counts;
+        }
+        *self.options.made.borrow_mut() = Made {
+            files: std::mem::take(&mut self.written),
+            elsewhere: self.elsewhere,
+        };
+        Ok(())
+    }
+}
