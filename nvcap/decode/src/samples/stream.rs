@@ -278,7 +278,7 @@ mod tests {
             pc: 0x7fb1_6f7a_0000 + 16 * i,
             warp: (i % 64) as u8,
             reason: (i % 22) as u8,
-            issued: i % 3 == 0,
+            issued: i.is_multiple_of(3),
         }
     }
 

@@ -58,6 +58,13 @@ pub(super) struct Shape {
     pub(super) registers: Option<u32>,
     /// Static and dynamic together.
     pub(super) shared_bytes: Option<u32>,
+    #[cfg(feature = "sqlite")]
+    pub(super) local_bytes: Option<u32>,
+    #[cfg(feature = "sqlite")]
+    pub(super) cluster: Option<[u32; 3]>,
+    /// Its name, where that is known.
+    #[cfg(feature = "sqlite")]
+    pub(super) kernel: Option<Arc<nvcap_decode::record::Kernel>>,
 }
 
 impl Shape {
@@ -67,6 +74,12 @@ impl Shape {
             block: l.block,
             registers: l.registers,
             shared_bytes: l.shared_bytes,
+            #[cfg(feature = "sqlite")]
+            local_bytes: l.local_bytes,
+            #[cfg(feature = "sqlite")]
+            cluster: l.cluster,
+            #[cfg(feature = "sqlite")]
+            kernel: l.kernel.clone(),
         }
     }
 }

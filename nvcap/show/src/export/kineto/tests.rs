@@ -463,8 +463,7 @@ fn a_compressed_file_has_the_same_bytes() {
             }
         }
         finish(sink);
-        let bytes = files.first.bytes.lock().unwrap().clone();
-        bytes
+        files.first.bytes.lock().unwrap().clone()
     });
     let mut unpacked = Vec::new();
     flate2::read::GzDecoder::new(&*packed)
