@@ -69,7 +69,7 @@ struct Found {
 }
 
 impl Found {
-    /// What comes next does not follow what came before.
+    /// Marks a gap: the next bytes do not follow those before.
     fn gap(&mut self) {
         self.last = None;
     }

@@ -63,12 +63,12 @@ mod stream {
     pub(super) const OVERFLOW: usize = 44;
 }
 
-/// What is sampled, and how.
+/// Choice of the contexts that are sampled, and the way in which they are.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number N of `/dev/nvidiaN`.
     pub gpu: u32,
-    /// What was found of the process's contexts.
+    /// The process's contexts, as far as they were found.
     pub contexts: Vec<Context>,
     /// The register programme, with the period in its switch.
     pub programme: Programme,

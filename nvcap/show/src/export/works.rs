@@ -131,7 +131,7 @@ pub(super) struct Work {
     pub(super) kind: Kind,
     /// Its name as `nvcap time` has it.
     pub(super) text: String,
-    /// How many launches and copies it is.
+    /// Number of launches and copies in it.
     pub(super) works: usize,
     /// Bytes that copies and memsets wrote.
     pub(super) bytes: u64,
@@ -140,7 +140,7 @@ pub(super) struct Work {
     pub(super) replay: Option<Replay>,
     /// Work of the driver's own that it is a part of.
     pub(super) part_of: Option<PartOf>,
-    /// What is not known well enough is none.
+    /// Its times; none where they are not known well enough.
     pub(super) times: Option<Times>,
 }
 

@@ -421,7 +421,7 @@ fn each_process_has_a_file_with_its_rank() {
     }
 }
 
-/// What was found in a ring by a look has neither a thread nor the time of its doorbell.
+/// A submission that a look found in a ring has neither a thread nor the time of its doorbell.
 #[test]
 fn what_was_observed_has_no_calls() {
     let files = Files::default();
@@ -481,7 +481,7 @@ fn a_trace_without_works_is_a_file_all_the_same() {
     assert_eq!(file["deviceProperties"], json!([]));
 }
 
-/// What a full disk has no room for is counted.
+/// Objects that a full disk has no room for are counted.
 #[test]
 fn a_full_disk_is_counted() {
     let files = Files::default();

@@ -296,8 +296,8 @@ fn recorded() -> Vec<Record> {
     records.collect()
 }
 
-/// What the reports `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum` and `cuda_gpu_mem_size_sum` of Nsight Systems ask for, asked of the file
-/// in SQL, is what `nvcap time` and `nvcap stats` say.
+/// The sums of Nsight Systems' reports `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum` and `cuda_gpu_mem_size_sum`, asked of the file
+/// in SQL, are those of `nvcap time` and `nvcap stats`.
 #[test]
 fn sums_in_sql_are_those_of_time_and_stats() {
     for (name, records, least) in [
