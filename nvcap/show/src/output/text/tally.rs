@@ -33,7 +33,7 @@ pub(super) struct Tally {
 struct Count {
     all: u64,
     marked: u64,
-    /// Of launches: the kernel of some is not certain.
+    /// Mark of launches of which some have a kernel that is not certain.
     is_uncertain: bool,
 }
 
@@ -47,7 +47,7 @@ impl Count {
         if self.is_uncertain { UNCERTAIN } else { "" }
     }
 
-    /// What came since it was shown, by the second.
+    /// Number that came since it was shown, by the second.
     fn rate(self, passed: Duration) -> f64 {
         (self.all - self.marked) as f64 / passed.as_secs_f64().max(1e-3)
     }
