@@ -31,6 +31,7 @@
 //! assert_eq!(record.at().time(), Some(1_000));
 //! ```
 
+mod device;
 mod fault;
 mod identity;
 mod loss;
@@ -39,6 +40,7 @@ mod snapshot;
 mod stack;
 mod thread_stack;
 
+pub use device::Device;
 pub use fault::{Fault, FaultSource, MemoryNear, Near, Notification, Suspect, SuspectKind};
 pub use identity::{Container, Identity, Pod, UsedGpu};
 pub use loss::{Loss, Lost, RecordKind};
@@ -132,24 +134,6 @@ impl At {
             tid: pid,
         }
     }
-}
-
-/// Kind of NVIDIA device file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Device {
-    /// `/dev/nvidiactl`.
-    Control,
-    /// `/dev/nvidiaN`, by its minor number N.
-    Gpu(u32),
-    /// `/dev/nvidia-uvm` or `/dev/nvidia-uvm-tools`.
-    Uvm,
-    /// Another device file of the driver: major, minor. Major 0 is no device: [`Device::MEMORY`].
-    Other(u32, u32),
-}
-
-impl Device {
-    /// Memory of a process's without a file that has a name, from which libcuda takes pinned memory.
-    pub const MEMORY: Self = Self::Other(0, 1);
 }
 
 /// Bytes copied from the traced process, possibly not all.
