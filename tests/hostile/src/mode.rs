@@ -43,7 +43,7 @@ pub const MODES: &[Mode] = modes! {
     streams: random_words, cut_method, nops, odd_qmds, inline_beyond, semaphores;
     mappings: many, made_and_undone, sparse;
     files: environment, fifos, sections, long_names;
-    served: pushbuffers is vague, ring is vague;
+    served: pushbuffers is vague, ring is vague, faults is vague;
     signals: stopped, trap_handler, storm, timers, other_stack, blocked;
 };
 

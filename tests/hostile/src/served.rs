@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -57,6 +57,62 @@ pub fn ring(bed: &Bed) -> Result<()> {
     map(&file, bed.ring(0), bed.slot() as usize)?;
     go_on(bed);
     Ok(())
+}
+
+/// A ring in memory of whose pages nobody is asked but a program that does not answer (userfaultfd): no look at the mappings tells it from
+/// what it was. Such a file system is mounted, too, without which a tracer need not expect it: a user without rights has no other way.
+pub fn faults(bed: &Bed) -> Result<()> {
+    bed.submit_many(200);
+    let Some(faults) = Faults::new() else {
+        return Ok(());
+    };
+    // The program of the file system keeps the descriptor.
+    if file()?.is_none() {
+        return Ok(());
+    }
+    faults.take(bed.ring(0), bed.slot() as usize)?;
+    go_on(bed);
+    Ok(())
+}
+
+/// A userfaultfd that nobody reads.
+struct Faults(OwnedFd);
+
+impl Faults {
+    /// Creates one for faults of the kernel, too; none where that may not be.
+    fn new() -> Option<Self> {
+        /// `UFFDIO_API` of linux/userfaultfd.h.
+        const API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
+        let mut api = [0xaa_u64, 0, 0];
+        // SAFETY: a new descriptor that nobody else has, and a structure as long as the request says.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+            let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+            let fd = OwnedFd::from_raw_fd(fd);
+            (libc::ioctl(fd.as_raw_fd(), API, api.as_mut_ptr()) == 0).then_some(Self(fd))
+        }
+    }
+
+    /// Takes the pages out of shared memory, and the faults of whoever asks for them; the mapping stays as it is.
+    fn take(&self, at: u64, len: usize) -> Result<()> {
+        /// `UFFDIO_REGISTER`.
+        const REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
+        // Where, how long, and that missing pages are asked for.
+        let mut register = [at, len as u64, 1, 0];
+        // SAFETY: memory of the bed that is not touched any more; a structure as long as the request says.
+        unsafe {
+            let removed = libc::madvise(at as *mut libc::c_void, len, libc::MADV_REMOVE);
+            ensure!(removed == 0, "cannot take pages out");
+            let taken = libc::ioctl(self.0.as_raw_fd(), REGISTER, register.as_mut_ptr());
+            ensure!(taken == 0, "cannot take the faults");
+        }
+        Ok(())
+    }
+}
+
+/// True where memory of whose pages nobody answers can be made here.
+pub fn has_faults() -> bool {
+    Faults::new().is_some()
 }
 
 /// The other channels go on, for longer than a tracer waits for memory.

@@ -286,8 +286,8 @@ fn errands(nvcap: u32) -> Result<(usize, usize)> {
 /// Many processes of one user whose memory does not answer: so many reads are left alone and no more; another process of that user is not read
 /// meanwhile, which is told, and is read again once reads have ended.
 pub fn many_that_do_not_answer() -> Result<()> {
-    if std::fs::File::open("/dev/fuse").is_err() {
-        println!("NOT RUN own::many_that_do_not_answer: no /dev/fuse");
+    if std::fs::File::open("/dev/fuse").is_err() || !hostile::served::has_faults() {
+        println!("NOT RUN own::many_that_do_not_answer: no /dev/fuse, or no userfaultfd");
         return Ok(());
     }
     let folder = Folder::new()?;
@@ -305,7 +305,7 @@ pub fn many_that_do_not_answer() -> Result<()> {
     };
     for n in 0..SILENT {
         let note = folder.file(&format!("server.{n}"));
-        silent.push(start(&["served::ring"], &note)?);
+        silent.push(start(&["served::faults"], &note)?);
         notes.push(note);
     }
     let mut beside = start(&["ends::left_mapped", "--stranger"], &folder.file("none"))?;
