@@ -272,7 +272,7 @@ fn open(
     Ok((session, trigger))
 }
 
-/// What to do where it is known; the error itself stands behind it.
+/// A remedy where one is known; the error itself stands behind it.
 fn remedy(error: &Error) -> &'static str {
     match error {
         Error::Held(_) => {
@@ -286,7 +286,7 @@ fn remedy(error: &Error) -> &'static str {
     }
 }
 
-/// What a sampling gave.
+/// Results of a sampling.
 struct Sampled {
     began: Instant,
     seconds: f64,

@@ -118,7 +118,7 @@ struct Unit {
     len: u8,
 }
 
-/// What a stream had so far. Every byte is in one of these: see [`Totals::bytes`].
+/// Sums of a stream so far. Every byte is in one of these: see [`Totals::bytes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Records whose header is as described.

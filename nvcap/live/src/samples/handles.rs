@@ -69,7 +69,7 @@ struct Found {
 }
 
 impl Found {
-    /// What comes next does not follow what came before.
+    /// Notes that the next words do not follow those before.
     fn gap(&mut self) {
         self.last = None;
     }

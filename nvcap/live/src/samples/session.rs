@@ -63,12 +63,12 @@ mod stream {
     pub(super) const OVERFLOW: usize = 44;
 }
 
-/// What is sampled, and how.
+/// Context that is sampled, and the way.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number N of `/dev/nvidiaN`.
     pub gpu: u32,
-    /// What was found of the process's contexts.
+    /// Contexts of the process, as far as they were found.
     pub contexts: Vec<Context>,
     /// The register programme, with the period in its switch.
     pub programme: Programme,
