@@ -114,9 +114,9 @@ const JOBS: &[Job] = &[
 ];
 
 /// The options of every day, as clap knows them.
-const DAILY: [&str; 14] = [
-    "pid", "all", "filter", "verbose", "quiet", "stats", "output", "force", "json", "record",
-    "how", "duration", "gpu_time", "stacks",
+const DAILY: [&str; 13] = [
+    "pid", "all", "filter", "verbose", "quiet", "stats", "output", "json", "record", "how",
+    "duration", "gpu_time", "stacks",
 ];
 
 /// The lines of [`EXAMPLES`] that `-h` shows: their commands.

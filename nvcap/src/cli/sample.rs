@@ -42,8 +42,8 @@ Examples:
 
 The GPU itself samples the program counters of the process's warps, one on each SM in a period, also
 within graph replays (docs/sampling.md). The process is not stopped and needs no restart; nothing is
-written into it. Only one program can have a GPU's profiler: nsys, ncu and DCGM's profiling cannot use
-it meanwhile.
+written into it. Only one program can have a GPU's profiler: ncu, CUPTI and DCGM's profiling cannot
+use it meanwhile.
 
   SHARE      part of all samples: of the time of the SMs that had work, not of the time elapsed
   NO ISSUE   samples in whose cycle the warp scheduler had no instruction to issue
@@ -132,7 +132,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let [pid] = args.pid[..] else {
         return match (&args.learn, args.pid.is_empty()) {
             (Some(file), _) => learn::run(&gpu(args.gpu)?, file.as_deref()),
-            (None, true) => Ok(target::usage()),
+            (None, true) => {
+                tell(
+                    "nothing to sample: give a process (nvcap sample -p PID), or learn first how this GPU is told to (nvcap sample --learn)",
+                );
+                Ok(target::usage())
+            }
             (None, false) => bail!(
                 "one process at a time: a GPU has one PC sampler; -p names {} processes",
                 args.pid.len()
@@ -142,7 +147,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let gpu = gpu(args.gpu)?;
     let version = target::running_driver();
     target::tell_of_newer(version);
-    let programme = kept::read(&gpu.uuid, &driver()?)?;
+    let programme = kept::read(&gpu.uuid, &kept::driver()?)?;
     let (programme, period) = with_period(programme, args.period)?;
     let mut out = target::open(args.output.as_deref(), args.force.force, false, &[])?;
     let (mut session, mut trigger) = open(pid, gpu.minor, version, programme)?;
@@ -203,14 +208,6 @@ fn gpu(wanted: Option<u32>) -> anyhow::Result<chip::Named> {
         );
     }
     Ok(gpu)
-}
-
-/// The driver's release, by which a programme is kept.
-fn driver() -> anyhow::Result<String> {
-    let path = "/sys/module/nvidia/version";
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("cannot read the driver's release from {path}"))?;
-    Ok(text.trim().to_owned())
 }
 
 /// The programme with the period that is meant, and that period.

@@ -110,3 +110,11 @@ fn try_write(path: &std::path::Path, text: &str) -> io::Result<()> {
     }
     written
 }
+
+/// The driver's release, by which a programme is kept.
+pub(super) fn driver() -> anyhow::Result<String> {
+    let path = "/sys/module/nvidia/version";
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read the driver's release from {path}"))?;
+    Ok(text.trim().to_owned())
+}

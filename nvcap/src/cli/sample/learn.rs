@@ -11,7 +11,7 @@ use nvcap_process::memory::chip::Named;
 use nvcap_show::output::message::tell;
 use serde_json::Value;
 
-use super::{driver, kept};
+use super::kept;
 
 mod cupti;
 
@@ -24,7 +24,7 @@ pub(super) fn run(gpu: &Named, file: Option<&Path>) -> anyhow::Result<ExitCode> 
         Some(file) => (calls_of(file)?, Vec::new()),
         None => (calls_of_child(gpu)?, PERIODS.collect()),
     };
-    let learnt = Programme::learn(&calls, &periods, &gpu.uuid, &driver()?);
+    let learnt = Programme::learn(&calls, &periods, &gpu.uuid, &kept::driver()?);
     let learnt = learnt.with_context(|| match file {
         Some(file) => format!(
             "{} has no PC sampling with CUPTI: it is what `sudo nvcap ioctls -vv --json -o FILE -- PROGRAM` writes, of a program that samples continuously (cuptiPCSamplingStart)",
