@@ -115,7 +115,7 @@ const JOBS: &[Job] = &[
 ];
 
 /// The options of every day, as clap knows them.
-const DAILY: [&str; 14] = [
+const DAILY: [&str; 13] = [
     "pid", "all", "filter", "verbose", "quiet", "stats", "output", "json", "record", "how",
     "duration", "gpu_time", "stacks",
 ];

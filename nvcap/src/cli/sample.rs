@@ -42,7 +42,7 @@ Examples:
 
 The GPU itself samples the program counters of the process's warps, one on each SM in a period, also
 within graph replays (docs/sampling.md). The process is not stopped and needs no restart; nothing is
-written into it. Only one program can have a GPU's profiler: nsys, ncu and DCGM's profiling cannot
+written into it. Only one program can have a GPU's profiler: ncu, CUPTI and DCGM's profiling cannot
 use it meanwhile.
 
   SHARE      part of all samples: of the time of the SMs that had work, not of the time elapsed
@@ -132,7 +132,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let [pid] = args.pid[..] else {
         return match (&args.learn, args.pid.is_empty()) {
             (Some(file), _) => learn::run(&gpu(args.gpu)?, file.as_deref()),
-            (None, true) => Ok(target::usage()),
+            (None, true) => {
+                tell(
+                    "nothing to sample: give a process (nvcap sample -p PID), or learn first how this GPU is told to (nvcap sample --learn)",
+                );
+                Ok(target::usage())
+            }
             (None, false) => bail!(
                 "one process at a time: a GPU has one PC sampler; -p names {} processes",
                 args.pid.len()
@@ -264,7 +269,7 @@ fn open(
     Ok((session, trigger))
 }
 
-/// What to do where it is known; the error itself stands behind it.
+/// A remedy where one is known; the error itself stands behind it.
 fn remedy(error: &Error) -> &'static str {
     match error {
         Error::Held(_) => {
@@ -278,7 +283,7 @@ fn remedy(error: &Error) -> &'static str {
     }
 }
 
-/// What a sampling gave.
+/// Results of a sampling.
 struct Sampled {
     began: Instant,
     seconds: f64,

@@ -53,8 +53,8 @@ pub struct Sample {
 /// The name of a stall reason, as CUPTI calls it (`smsp__pcsamp_warps_issue_stalled_NAME`); `None` where the number has not been seen in
 /// comparison with CUPTI.
 ///
-/// Known of Hopper, by CUPTI's and nvcap's samples of the same kernels: at each instruction with at least 300 samples the shares of CUPTI's
-/// reasons are those of these numbers.
+/// Known of Hopper, by CUPTI's and nvcap's samples of the same kernels, instruction by instruction (docs/sampling.md). 17 and 18 rest on few
+/// samples.
 #[must_use]
 pub fn reason(number: u8) -> Option<&'static str> {
     Some(match number {

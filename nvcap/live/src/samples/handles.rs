@@ -69,7 +69,7 @@ struct Found {
 }
 
 impl Found {
-    /// Marks a gap: the next bytes do not follow those before.
+    /// Notes that the next words do not follow those before.
     fn gap(&mut self) {
         self.last = None;
     }

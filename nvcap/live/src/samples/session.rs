@@ -63,12 +63,12 @@ mod stream {
     pub(super) const OVERFLOW: usize = 44;
 }
 
-/// Choice of the contexts that are sampled, and the way in which they are.
+/// Context that is sampled, and the way.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number N of `/dev/nvidiaN`.
     pub gpu: u32,
-    /// The process's contexts, as far as they were found.
+    /// Contexts of the process, as far as they were found.
     pub contexts: Vec<Context>,
     /// The register programme, with the period in its switch.
     pub programme: Programme,

@@ -75,7 +75,7 @@ fn calls_of_child(gpu: &Named) -> anyhow::Result<Vec<Call>> {
     calls
 }
 
-/// What the child says last.
+/// The child's last word.
 const DONE: &str = "sampled";
 
 /// Samples an empty context with each of the periods, by CUPTI.

@@ -21,7 +21,7 @@ const MOST_UNKNOWN: usize = 100;
 /// A code of 128 bytes is the shortest: a kernel whose length is not known is at least as long.
 const LONGEST_UNKNOWN: u64 = 512 << 10;
 
-/// What a sampling has found.
+/// Findings of a sampling.
 pub(super) struct Found {
     pub(super) pid: u32,
     pub(super) name: Option<String>,
@@ -211,13 +211,10 @@ fn shown(kernel: &Kernel) -> String {
     format!("{}{doubt}", Plain(&name))
 }
 
-/// What can be relied on.
+/// The verdict: whether all that happened is in it.
 fn verdict(found: &Found) -> String {
     let totals = &found.totals;
     let mut parts = Vec::new();
-    if found.ended {
-        parts.push("the process ended meanwhile".to_owned());
-    }
     if found.overflows > 0 {
         let times = plural(found.overflows, "reading");
         parts.push(format!(
@@ -236,12 +233,16 @@ fn verdict(found: &Found) -> String {
             plural(totals.strange(), "byte")
         ));
     }
+    let ended = match found.ended {
+        true => "; the process ended meanwhile",
+        false => "",
+    };
     match parts.is_empty() {
         true => format!(
-            "complete: all {} of the stream are understood, none was lost",
+            "complete: all {} of the stream are understood, none was lost{ended}",
             plural(totals.bytes(), "byte")
         ),
-        false => format!("not complete: {}", parts.join("; ")),
+        false => format!("not complete: {}{ended}", parts.join("; ")),
     }
 }
 
