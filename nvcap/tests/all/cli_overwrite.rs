@@ -75,6 +75,7 @@ fn a_file_that_is_there_stays() {
         &["export", "perfetto", &capture, "-o", &file],
         &["export", "perfetto", "-p", "4194305", "-o", &file],
         &["export", "kineto", &capture, "-o", &file],
+        &["export", "nsys-sqlite", &capture, "-o", &file],
         &["-p", "4194305", "-o", &file],
         &["-a", "-o", &file],
         &["--how=observe", "-o", &file, "--", "touch", &marker],

@@ -109,6 +109,7 @@ fn two_outputs_are_not_one_file() {
         &["export", "pcapng", &copy, "-o", &copy, "--force"],
         &["export", "perfetto", &copy, "-o", &twin],
         &["export", "kineto", &copy, "-o", &twin],
+        &["export", "nsys-sqlite", &copy, "-o", &twin],
         &[
             "export", "csv", &copy, "--table", "kernels", "-o", &twin, "--force",
         ],

@@ -46,6 +46,7 @@ mod hang;
 mod kineto;
 mod layering;
 mod meaning;
+mod nsys;
 mod observe_cost;
 mod output_cli;
 mod output_filter;

@@ -5,6 +5,8 @@ mod browser;
 pub mod kineto;
 #[cfg(test)]
 mod made;
+#[cfg(feature = "sqlite")]
+pub mod nsys;
 pub mod perfetto;
 pub mod report;
 mod rows;

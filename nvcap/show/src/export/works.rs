@@ -58,6 +58,13 @@ pub(super) struct Shape {
     pub(super) registers: Option<u32>,
     /// Static and dynamic together.
     pub(super) shared_bytes: Option<u32>,
+    #[cfg(feature = "sqlite")]
+    pub(super) local_bytes: Option<u32>,
+    #[cfg(feature = "sqlite")]
+    pub(super) cluster: Option<[u32; 3]>,
+    /// Its name, where that is known.
+    #[cfg(feature = "sqlite")]
+    pub(super) kernel: Option<Arc<nvcap_decode::record::Kernel>>,
 }
 
 impl Shape {
@@ -67,6 +74,12 @@ impl Shape {
             block: l.block,
             registers: l.registers,
             shared_bytes: l.shared_bytes,
+            #[cfg(feature = "sqlite")]
+            local_bytes: l.local_bytes,
+            #[cfg(feature = "sqlite")]
+            cluster: l.cluster,
+            #[cfg(feature = "sqlite")]
+            kernel: l.kernel.clone(),
         }
     }
 }
@@ -118,7 +131,7 @@ pub(super) struct Work {
     pub(super) kind: Kind,
     /// Its name as `nvcap time` has it.
     pub(super) text: String,
-    /// How many launches and copies it is.
+    /// The number of its launches and copies.
     pub(super) works: usize,
     /// Bytes that copies and memsets wrote.
     pub(super) bytes: u64,
@@ -127,7 +140,7 @@ pub(super) struct Work {
     pub(super) replay: Option<Replay>,
     /// Work of the driver's own that it is a part of.
     pub(super) part_of: Option<PartOf>,
-    /// What is not known well enough is none.
+    /// Its times; none where they are not known well enough.
     pub(super) times: Option<Times>,
 }
 

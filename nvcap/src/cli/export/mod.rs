@@ -2,6 +2,8 @@
 
 mod exported;
 mod kineto;
+#[cfg(feature = "sqlite")]
+mod nsys;
 #[cfg(feature = "parquet")]
 mod partitions;
 mod pcapng;
@@ -30,6 +32,9 @@ enum Format {
     Perfetto(Box<perfetto::Args>),
     /// The JSON that PyTorch's profiler writes (Kineto), a file a process: for HolisticTraceAnalysis and TensorBoard
     Kineto(Box<kineto::Args>),
+    /// The tables that Nsight Systems exports (nsys export --type sqlite), for scripts that read those
+    #[cfg(feature = "sqlite")]
+    NsysSqlite(Box<nsys::Args>),
     /// Tables as CSV: operations, submissions, kernels, ioctls, and what is missing (nvcap schema lists the columns)
     Csv(Box<tables::Args>),
     /// The same tables as Parquet, for DuckDB, pandas, Polars and Spark
@@ -48,6 +53,8 @@ impl Args {
             Format::Wireshark(args) => args.refusal(),
             Format::Perfetto(args) => args.refusal(),
             Format::Kineto(args) => args.refusal(),
+            #[cfg(feature = "sqlite")]
+            Format::NsysSqlite(args) => args.refusal(),
             Format::Csv(args) => args.refusal(layout::Format::Csv),
             #[cfg(feature = "parquet")]
             Format::Parquet(args) => args.refusal(layout::Format::Parquet),
@@ -65,6 +72,8 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
         .mut_subcommand("csv", tables::as_is);
     #[cfg(feature = "parquet")]
     let command = command.mut_subcommand("parquet", tables::as_is);
+    #[cfg(feature = "sqlite")]
+    let command = command.mut_subcommand("nsys-sqlite", nsys::as_is);
     command
 }
 
@@ -75,6 +84,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Format::Wireshark(args) => wireshark::run(&args),
         Format::Perfetto(args) => perfetto::run(*args),
         Format::Kineto(args) => kineto::run(*args),
+        #[cfg(feature = "sqlite")]
+        Format::NsysSqlite(args) => nsys::run(*args),
         Format::Csv(args) => tables::run(*args, layout::Format::Csv),
         #[cfg(feature = "parquet")]
         Format::Parquet(args) => tables::run(*args, layout::Format::Parquet),
