@@ -131,7 +131,7 @@ pub(super) struct Work {
     pub(super) kind: Kind,
     /// Its name as `nvcap time` has it.
     pub(super) text: String,
-    /// Number of launches and copies in it.
+    /// The number of its launches and copies.
     pub(super) works: usize,
     /// Bytes that copies and memsets wrote.
     pub(super) bytes: u64,

@@ -5,7 +5,7 @@
 pub struct Rank {
     /// Its number, from 0.
     pub rank: u32,
-    /// Number of ranks.
+    /// The number of ranks.
     pub world_size: Option<u32>,
 }
 

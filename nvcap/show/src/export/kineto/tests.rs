@@ -421,7 +421,7 @@ fn each_process_has_a_file_with_its_rank() {
     }
 }
 
-/// A submission that a look found in a ring has neither a thread nor the time of its doorbell.
+/// A submission that was found by a look has neither a thread nor the time of its doorbell.
 #[test]
 fn what_was_observed_has_no_calls() {
     let files = Files::default();
@@ -463,7 +463,8 @@ fn a_compressed_file_has_the_same_bytes() {
             }
         }
         finish(sink);
-        files.first.bytes.lock().unwrap().clone()
+        let bytes = files.first.bytes.lock().unwrap();
+        bytes.clone()
     });
     let mut unpacked = Vec::new();
     flate2::read::GzDecoder::new(&*packed)
@@ -481,7 +482,7 @@ fn a_trace_without_works_is_a_file_all_the_same() {
     assert_eq!(file["deviceProperties"], json!([]));
 }
 
-/// Objects that a full disk has no room for are counted.
+/// Events for which a full disk has no room are counted.
 #[test]
 fn a_full_disk_is_counted() {
     let files = Files::default();

@@ -64,7 +64,7 @@ pub(super) fn stream_name(work: &Work) -> String {
     }
 }
 
-/// Number that connects a work with the call that submitted it. 0 would be taken for none.
+/// The number that connects a work with the call that submitted it. 0 would be taken for none.
 pub(super) fn correlation(work: &Work) -> u64 {
     work.serial + 1
 }

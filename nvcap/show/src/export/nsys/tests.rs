@@ -296,8 +296,8 @@ fn recorded() -> Vec<Record> {
     records.collect()
 }
 
-/// The sums of Nsight Systems' reports `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum` and `cuda_gpu_mem_size_sum`, asked of the file
-/// in SQL, are those of `nvcap time` and `nvcap stats`.
+/// Sums in SQL, as the reports `cuda_gpu_kern_sum`, `cuda_gpu_mem_time_sum` and `cuda_gpu_mem_size_sum` of Nsight Systems have them, are those
+/// of `nvcap time` and `nvcap stats`.
 #[test]
 fn sums_in_sql_are_those_of_time_and_stats() {
     for (name, records, least) in [
@@ -310,12 +310,9 @@ fn sums_in_sql_are_those_of_time_and_stats() {
         let sinks: Vec<Box<dyn Sink>> = vec![
             Box::new(file.sink()),
             Box::new(TimeReport::new(out(&time), true, false)),
-            Box::new(Stats::new(
-                out(&stats),
-                Form::Json,
-                Detail::Operations,
-                false,
-            )),
+            Box::new(
+                Stats::new(out(&stats), Form::Json, Detail::Operations, false).with_profile(None),
+            ),
         ];
         let mut pipeline = Pipeline::new(PipelineOptions::default(), sinks)
             .with_gpu_time()
