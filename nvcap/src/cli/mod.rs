@@ -126,7 +126,7 @@ enum Command {
     Counts(counts::Args),
     /// Show who had the GPU: time slices and context switches of each process, from the driver's own record
     Share(share::Args),
-    /// Sample the program counters of a running process on the GPU: kernels by share, hot instructions, inside graphs too
+    /// Sample the program counters of a process on the GPU: kernels by share, hot instructions, inside graphs too
     Sample(sample::Args),
     /// Measure the GPU without CUDA: copies by each engine, inline data, semaphores, doorbells, an empty kernel
     Bench(bench::Args),
