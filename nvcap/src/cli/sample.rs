@@ -92,10 +92,6 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "pid")]
     learn: Option<Option<PathBuf>>,
 
-    /// Sample an empty context with CUPTI: for --learn
-    #[arg(long, hide = true)]
-    learn_child: bool,
-
     /// Write the bytes of the stream to FILE as they came
     #[arg(long, value_name = "FILE", hide = true)]
     raw: Option<PathBuf>,
@@ -126,9 +122,6 @@ impl Args {
 
 /// Samples, or learns how to.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.learn_child {
-        return learn::child(args.gpu.unwrap_or(0));
-    }
     let [pid] = args.pid[..] else {
         return match (&args.learn, args.pid.is_empty()) {
             (Some(file), _) => learn::run(&gpu(args.gpu)?, file.as_deref()),

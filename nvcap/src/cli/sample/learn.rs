@@ -13,8 +13,6 @@ use serde_json::Value;
 
 use super::kept;
 
-mod cupti;
-
 /// The periods that are learnt, as their logarithms: CUPTI takes 5 to 31.
 const PERIODS: std::ops::RangeInclusive<u8> = 10..=24;
 
@@ -45,8 +43,14 @@ pub(super) fn run(gpu: &Named, file: Option<&Path>) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The calls of a program of nvcap's own that samples an empty context with CUPTI, as `nvcap ioctls` records them.
+/// The program that samples an empty context with CUPTI. It is Python's: a static nvcap can load no library.
+const CUPTI: &str = include_str!("learn/cupti.py");
+
+/// The calls of [`CUPTI`], as `nvcap ioctls` records them.
 fn calls_of_child(gpu: &Named) -> anyhow::Result<Vec<Call>> {
+    if gpu.bus.is_empty() {
+        bail!("the PCI address of GPU {} is not known", gpu.minor);
+    }
     let program = std::env::current_exe().context("cannot find nvcap's own program")?;
     let folder = std::env::temp_dir().join(format!("nvcap-learn-{}", std::process::id()));
     let mut builder = std::fs::DirBuilder::new();
@@ -54,17 +58,21 @@ fn calls_of_child(gpu: &Named) -> anyhow::Result<Vec<Call>> {
     let made = builder.create(&folder);
     made.with_context(|| format!("cannot make {}", folder.display()))?;
     let file = folder.join("calls.jsonl");
+    let script = folder.join("cupti.py");
     let mut command = Command::new(&program);
     command.args(["ioctls", "-vv", "--json", "-o"]).arg(&file);
-    command.arg("--").arg(&program);
-    command.args(["sample", "--learn-child", "--gpu", &gpu.minor.to_string()]);
+    // Nothing of the user's environment, nor of the folder, is taken for a module of Python's.
+    command.args(["--", "python3", "-I"]).arg(&script);
+    command.arg(&gpu.bus);
+    command.args([PERIODS.start(), PERIODS.end()].map(u8::to_string));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let done = command.stderr(Stdio::piped()).output();
+    let written = std::fs::write(&script, CUPTI);
+    let done = written.and_then(|()| command.stderr(Stdio::piped()).output());
     let calls = done.context("cannot start nvcap ioctls").and_then(|done| {
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if !said(&done.stdout).ends_with(DONE) {
             bail!(
-                "CUPTI did not sample: {} {}",
+                "CUPTI did not sample (by python3, which is needed for it): {} {}",
                 said(&done.stdout),
                 said(&done.stderr)
             );
@@ -75,18 +83,8 @@ fn calls_of_child(gpu: &Named) -> anyhow::Result<Vec<Call>> {
     calls
 }
 
-/// The child's last word.
+/// The program's last word.
 const DONE: &str = "sampled";
-
-/// Samples an empty context with each of the periods, by CUPTI.
-pub(super) fn child(gpu: u32) -> anyhow::Result<ExitCode> {
-    cupti::sample(gpu, PERIODS)?;
-    #[allow(clippy::print_stdout, reason = "its parent reads it")]
-    {
-        println!("{DONE}");
-    }
-    Ok(ExitCode::SUCCESS)
-}
 
 /// The control calls in what `nvcap ioctls -vv --json` wrote.
 fn calls_of(file: &Path) -> anyhow::Result<Vec<Call>> {
