@@ -2,7 +2,7 @@
 #![cfg(feature = "sqlite")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use crate::common::cli::{Folder, argument, nvcap, refused, text};
 use crate::common::files::fixture;
@@ -35,11 +35,20 @@ fn it_goes_where_it_is_told_and_has_the_verdict() {
     assert_eq!(fs::read_dir(folder.path("")).unwrap().count(), 1);
     // What is there is no database, is longer, and goes.
     fs::write(&file, vec![b'x'; 10_000_000]).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let out = nvcap(&command);
     assert_eq!(out.status.code(), Some(2), "{}", text(&out.stderr));
     let out = nvcap(&[&command[..], &["--force"]].concat());
     assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
     assert!(fs::read(&file).unwrap() == written, "the same bytes");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // A folder that is a link of one's own is gone through, as by other commands.
+    symlink(folder.path(""), folder.path("linked")).unwrap();
+    let linked = folder.path("linked/again.sqlite");
+    let out = nvcap(&["export", "nsys-sqlite", &training, "-o", &linked]);
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
+    assert!(fs::read(folder.path("again.sqlite")).unwrap() == written);
 }
 
 #[test]

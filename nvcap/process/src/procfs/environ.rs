@@ -28,7 +28,11 @@ impl Environment {
         Self::read(File::open(of_process(pid, "environ"))?)
     }
 
-    fn read(from: impl Read) -> io::Result<Self> {
+    /// Reads an environment, variables with a zero byte behind each, as far as [`MOST`] bytes of it.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn read(from: impl Read) -> io::Result<Self> {
         let mut bytes = Vec::new();
         from.take(MOST + 1).read_to_end(&mut bytes)?;
         let cut = bytes.len() as u64 > MOST;

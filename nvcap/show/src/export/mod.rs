@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod browser;
+mod facts;
 pub mod kineto;
 #[cfg(test)]
 mod made;

@@ -128,6 +128,25 @@ impl Output {
         }
     }
 
+    /// Hands a regular file, empty and readable by its owner alone, to another writer, and returns its place, with a path without links; `None`
+    /// where it is no regular file. Nothing may be written here then.
+    ///
+    /// # Errors
+    /// When it cannot be made so.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn hand_over(&mut self) -> io::Result<Option<Place>> {
+        match &mut self.target {
+            Target::File { named, .. } if named.regular => {
+                named.begin()?;
+                let open = std::os::fd::AsRawFd::as_raw_fd(&named.file);
+                let mut place = named.place();
+                place.path = std::fs::read_link(format!("/proc/self/fd/{open}"))?;
+                Ok(Some(place))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// A second output to the same place, used when this one has written everything.
     ///
     /// # Errors
@@ -175,10 +194,13 @@ impl Output {
     /// The width of the terminal that it goes to, in columns; `None` if it goes to none, or the width is not known.
     #[must_use]
     pub fn width(&self) -> Option<usize> {
+        terminal::columns(self.is_of_error()?)
+    }
+
+    /// Tells of a terminal whether standard error goes there, or standard output; `None` where it is none.
+    fn is_of_error(&self) -> Option<bool> {
         match &self.target {
-            Target::Standard(stream) if self.line_buffered => {
-                terminal::columns(*stream == Standard::Error)
-            }
+            Target::Standard(stream) if self.line_buffered => Some(*stream == Standard::Error),
             _ => None,
         }
     }
@@ -186,12 +208,7 @@ impl Output {
     /// The height of the terminal that it goes to, in rows; `None` if it goes to none, or the height is not known.
     #[must_use]
     pub(crate) fn height(&self) -> Option<usize> {
-        match &self.target {
-            Target::Standard(stream) if self.line_buffered => {
-                terminal::rows(*stream == Standard::Error)
-            }
-            _ => None,
-        }
+        terminal::rows(self.is_of_error()?)
     }
 
     /// Writes lines to the terminal in whose place the next object, message or lines of this kind will stand. They are no object: nothing is
@@ -201,10 +218,7 @@ impl Output {
     /// As [`Output::end_object`], for what is buffered before.
     pub(crate) fn passing(&mut self, lines: &[u8]) -> io::Result<()> {
         self.flush()?;
-        if let Target::Standard(stream) = &self.target
-            && self.line_buffered
-        {
-            let error = *stream == Standard::Error;
+        if let Some(error) = self.is_of_error() {
             let mut all = terminal::erase(error);
             all.extend_from_slice(lines);
             let (written, _) = self.write_some(&all);
@@ -340,10 +354,8 @@ impl Output {
                 _ => {}
             }
         }
-        if let Target::Standard(stream) = &self.target
-            && self.line_buffered
-        {
-            let erased = terminal::erase(*stream == Standard::Error);
+        if let Some(error) = self.is_of_error() {
+            let erased = terminal::erase(error);
             self.write_some(&erased);
         }
         let buffer = std::mem::take(&mut self.buffer);
@@ -495,104 +507,4 @@ fn remedy(e: &io::Error) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use super::*;
-
-    /// Takes `room` bytes, then refuses with `kind`.
-    struct Small {
-        taken: Arc<Mutex<Vec<u8>>>,
-        room: Arc<Mutex<usize>>,
-        kind: io::ErrorKind,
-    }
-
-    impl Write for Small {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut room = self.room.lock().unwrap();
-            let n = bytes.len().min(*room);
-            if n == 0 {
-                return Err(self.kind.into());
-            }
-            *room -= n;
-            self.taken.lock().unwrap().extend_from_slice(&bytes[..n]);
-            Ok(n)
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    struct Ends {
-        taken: Arc<Mutex<Vec<u8>>>,
-        room: Arc<Mutex<usize>>,
-    }
-
-    fn small(room: usize, kind: io::ErrorKind) -> (Output, Ends) {
-        let ends = Ends {
-            taken: Arc::default(),
-            room: Arc::new(Mutex::new(room)),
-        };
-        let writer = Small {
-            taken: ends.taken.clone(),
-            room: ends.room.clone(),
-            kind,
-        };
-        (Output::to(Box::new(writer)), ends)
-    }
-
-    fn put(o: &mut Output, text: &str) {
-        o.object().extend_from_slice(text.as_bytes());
-        o.end_object().unwrap();
-    }
-
-    #[test]
-    fn a_full_disk_is_counted_and_writing_goes_on_after_it() {
-        let (mut o, ends) = small(10, io::ErrorKind::StorageFull);
-        o.told = true;
-        put(&mut o, "12345\n");
-        put(&mut o, "67890\n");
-        put(&mut o, "abcde\n");
-        o.flush().unwrap();
-        assert_eq!(o.unshown(), 2, "the second is torn, the third is lost");
-        *ends.room.lock().unwrap() = 100;
-        put(&mut o, "after\n");
-        o.flush().unwrap();
-        assert_eq!(o.unshown(), 2);
-        assert_eq!(
-            ends.taken.lock().unwrap().as_slice(),
-            b"12345\n6789\nafter\n"
-        );
-    }
-
-    #[test]
-    fn an_answer_that_does_not_fit_is_an_error_with_its_remedy() {
-        for (kind, says) in [
-            (io::ErrorKind::StorageFull, "free some room"),
-            (io::ErrorKind::FileTooLarge, "ulimit -f"),
-        ] {
-            let (mut o, _) = small(3, kind);
-            o.object().extend_from_slice(b"12345\n");
-            let said = o.answer().unwrap_err().to_string();
-            assert!(said.contains(says) && !said.contains("trace"), "{said}");
-        }
-        let (mut o, ends) = small(100, io::ErrorKind::StorageFull);
-        o.object().extend_from_slice(b"12345\n");
-        o.answer().unwrap();
-        assert_eq!(ends.taken.lock().unwrap().as_slice(), b"12345\n");
-    }
-
-    #[test]
-    fn a_reader_that_went_away_is_an_error() {
-        let (mut o, _) = small(3, io::ErrorKind::BrokenPipe);
-        put(&mut o, "12345\n");
-        assert_eq!(o.flush().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        assert!(o.flush().is_ok(), "and is told once");
-    }
-
-    #[test]
-    fn a_directory_is_refused() {
-        let dir = std::env::temp_dir();
-        assert!(Output::file(&dir).is_err());
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use crate::cli::recording::{self, RecordingArgs};
 use crate::cli::way_options::HowArg;
-use crate::cli::{target, trace, trace_run};
+use crate::cli::{target, trace, trace_run, values};
 use nvcap_decode::ledger::Ledger;
 use nvcap_recording::recording::TraceInfo;
 use nvcap_show::output::Sink;
@@ -37,7 +37,7 @@ pub(in crate::cli) struct FileArgs {
 }
 
 /// Options of a trace that have no meaning for an export; a format may have more.
-pub(super) const USELESS: [&str; 9] = [
+const USELESS: [&str; 9] = [
     "quiet",
     "stats",
     "json",
@@ -50,7 +50,7 @@ pub(super) const USELESS: [&str; 9] = [
 ];
 
 /// Help texts of a trace's options, as all exports mean these options.
-pub(super) const SAYING: [(&str, &str); 2] = [
+const SAYING: [(&str, &str); 2] = [
     (
         "gpu_time_cpu",
         "Use at most PERCENT of one core for reading time stamps, such as 5%; then they are read only part of the time",
@@ -60,6 +60,19 @@ pub(super) const SAYING: [(&str, &str); 2] = [
         "Take the channels from FILE (docs/channels-file.md); with a capture, from what the oracle wrote to its standard error",
     ),
 ];
+
+/// The command of a format as clap knows it: without options that have no meaning here, nor `more` of them, and with what others mean here;
+/// `output`: what `-o` is.
+pub(super) fn as_is(
+    command: clap::Command,
+    more: &[&'static str],
+    output: &'static str,
+) -> clap::Command {
+    let command = values::without(command, &USELESS);
+    let command = values::without(command, more);
+    let command = values::saying(command, &SAYING);
+    values::saying(command, &[("output", output)])
+}
 
 /// Facts of a trace beside its records.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +93,11 @@ impl About {
             realtime_ns: Some(info.realtime_ns).filter(|ns| *ns != 0),
             driver: info.driver.clone(),
         }
+    }
+
+    /// Unix time at which `CLOCK_MONOTONIC` was 0, ns, where that is known.
+    pub(super) fn base_ns(&self) -> Option<u64> {
+        self.realtime_ns?.checked_sub(self.monotonic_ns?)
     }
 
     fn now() -> Self {

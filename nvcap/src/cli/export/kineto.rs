@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use super::exported::{self, About, Export, FileArgs, Order};
+use super::exported::{self, Export, FileArgs, Order};
 use crate::cli::overwrite::is_standard_output;
 use crate::cli::values::{self, OUTPUT};
 use crate::cli::{target, trace};
 use nvcap_decode::ledger::Ledger;
+use nvcap_process::procfs::environ::Environment;
 use nvcap_show::export::kineto::{Kineto, KinetoOptions, Made, More, Rank, Written};
 use nvcap_show::output::Sink;
 use nvcap_show::output::message::tell;
@@ -77,10 +78,8 @@ impl Args {
 
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
-    let command = values::without(command, &exported::USELESS);
-    let command = values::without(command, &["verbose", "explain_streams", "redact"]);
-    let command = values::saying(command, &exported::SAYING);
-    values::saying(command, &[("output", target::FILE_FOR_A_PROGRAM)])
+    let more = ["verbose", "explain_streams", "redact"];
+    exported::as_is(command, &more, target::FILE_FOR_A_PROGRAM)
 }
 
 /// Exports.
@@ -125,15 +124,11 @@ impl Trace {
 
 /// RANK and WORLD_SIZE of a running process, as torchrun and others set them.
 fn rank_in_environment(pid: u32) -> Option<Rank> {
-    of_environment(&std::fs::read(format!("/proc/{pid}/environ")).ok()?)
+    of_environment(&Environment::of_process(pid).ok()?)
 }
 
-fn of_environment(bytes: &[u8]) -> Option<Rank> {
-    let number = |name: &str| {
-        let mut all = bytes.split(|b| *b == 0);
-        let value = all.find_map(|v| v.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-        std::str::from_utf8(value).ok()?.trim().parse().ok()
-    };
+fn of_environment(environment: &Environment) -> Option<Rank> {
+    let number = |name: &str| environment.value(name)?.trim().parse().ok();
     Some(Rank {
         rank: number("RANK")?,
         world_size: number("WORLD_SIZE"),
@@ -186,16 +181,9 @@ impl Export for Trace {
             "the trace is for other programs",
             "name a file with -o, such as -o trace.json.gz",
         )?;
-        let About {
-            monotonic_ns,
-            realtime_ns,
-            ref driver,
-            ..
-        } = order.about;
-        let base_ns = realtime_ns.zip(monotonic_ns);
         let options = KinetoOptions {
-            base_ns: base_ns.and_then(|(realtime, monotonic)| realtime.checked_sub(monotonic)),
-            driver: driver.clone(),
+            base_ns: order.about.base_ns(),
+            driver: order.about.driver,
             packed: output.is_some_and(|o| o.extension().is_some_and(|e| e == "gz")),
             rank_of: self.rank_of(),
             more: more(output, shown.force, order.inputs),
@@ -293,7 +281,10 @@ mod tests {
 
     #[test]
     fn a_rank_is_read_from_an_environment() {
-        let of = |text: &str| of_environment(text.as_bytes()).map(|r| (r.rank, r.world_size));
+        let of = |text: &str| {
+            let environment = Environment::read(text.as_bytes()).expect("memory is read");
+            of_environment(&environment).map(|r| (r.rank, r.world_size))
+        };
         let torchrun = "LOCAL_RANK=1\0RANK=5\0WORLD_SIZE=8\0";
         assert_eq!(of(torchrun), Some((5, Some(8))));
         assert_eq!(of("RANK=5"), Some((5, None)));

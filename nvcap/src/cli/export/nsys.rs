@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::exported::{self, Export, FileArgs, Order};
-use crate::cli::{target, trace, values};
+use crate::cli::{target, trace};
 use nvcap_decode::ledger::Ledger;
 use nvcap_show::export::nsys::{NsysOptions, NsysSqlite};
 use nvcap_show::output::Sink;
@@ -47,13 +47,9 @@ impl Args {
 
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
-    let command = values::without(command, &exported::USELESS);
-    let command = values::without(command, &["verbose", "explain_streams", "redact"]);
-    let command = values::saying(command, &exported::SAYING);
-    values::saying(
-        command,
-        &[("output", "Write to FILE, readable by its owner alone")],
-    )
+    let more = ["verbose", "explain_streams", "redact"];
+    let output = "Write to FILE, readable by its owner alone";
+    exported::as_is(command, &more, output)
 }
 
 /// Exports.
@@ -78,9 +74,8 @@ impl Export for Trace {
             );
         };
         let out = target::open(output, shown.force, false, order.inputs)?;
-        let base_ns = about.realtime_ns.zip(about.monotonic_ns);
         let options = NsysOptions {
-            base_ns: base_ns.and_then(|(realtime, monotonic)| realtime.checked_sub(monotonic)),
+            base_ns: about.base_ns(),
             driver: about.driver,
         };
         let sink = NsysSqlite::new(out, options);

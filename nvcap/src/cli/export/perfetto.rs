@@ -46,8 +46,7 @@ impl Args {
 
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
-    let command = values::without(command, &exported::USELESS);
-    let command = values::saying(command, &exported::SAYING);
+    let command = exported::as_is(command, &[], target::FILE_FOR_A_PROGRAM);
     values::saying(
         command,
         &[
@@ -59,7 +58,6 @@ pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
                 "explain_streams",
                 "With --how trap: read GP_GET at each doorbell too, for the counter of the ring's fill",
             ),
-            ("output", target::FILE_FOR_A_PROGRAM),
         ],
     )
 }

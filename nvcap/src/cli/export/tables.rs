@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::exported::{self, Export, FileArgs, Order};
 use crate::cli::overwrite::is_standard_output;
-use crate::cli::values::{self, OUTPUT};
+use crate::cli::values::OUTPUT;
 use crate::cli::{target, trace};
 use nvcap_decode::ledger::Ledger;
 use nvcap_show::export::tables::all::{TABLES, Table};
@@ -119,15 +119,10 @@ impl From<Partition> for Key {
 
 /// The command as clap knows it: without options that have no meaning here, and with what others mean here.
 pub(in crate::cli) fn as_is(command: clap::Command) -> clap::Command {
-    let command = values::without(command, &exported::USELESS);
-    let command = values::without(command, &["verbose", "explain_streams", "exec_time"]);
-    let command = values::saying(command, &exported::SAYING);
-    values::saying(
+    exported::as_is(
         command,
-        &[(
-            "output",
-            "Write to this folder, a file a table; with one --table a name that ends in .csv or .parquet is a file, and - is standard output (then a command's own goes to standard error)",
-        )],
+        &["verbose", "explain_streams", "exec_time"],
+        "Write to this folder, a file a table; with one --table a name that ends in .csv or .parquet is a file, and - is standard output (then a command's own goes to standard error)",
     )
 }
 

@@ -17,18 +17,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::rc::Rc;
 
+use super::facts::Facts;
 use super::works::{Work, Works};
 use crate::output::ledger::verdict;
-use crate::output::names::known_name;
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink};
 pub use counts::{Counts, Rank};
 use file::{File, Head};
-use nvcap_decode::decode::defaults::Chip;
 use nvcap_decode::decode::event::{Body, Event};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{Life, Process, Record};
+use nvcap_decode::record::Record;
 
 /// The most files that are written: each is open until the end.
 pub const MOST_FILES: usize = 512;
@@ -82,10 +81,8 @@ pub struct Kineto {
     files: Vec<File>,
     of: BTreeMap<u32, Option<usize>>,
     written: Vec<Written>,
-    /// Names of threads and processes.
-    names: HashMap<(u32, u32), String>,
+    facts: Facts,
     ranks: HashMap<u32, Option<Rank>>,
-    gpus: BTreeMap<u32, Option<&'static str>>,
     elsewhere: u64,
     /// Processes that have submitted.
     seen: HashSet<u32>,
@@ -100,9 +97,8 @@ impl Kineto {
             works: Works::default(),
             of: BTreeMap::new(),
             written: Vec::new(),
-            names: HashMap::new(),
+            facts: Facts::default(),
             ranks: HashMap::new(),
-            gpus: BTreeMap::new(),
             elsewhere: 0,
             seen: HashSet::new(),
         }
@@ -114,17 +110,6 @@ impl Kineto {
             let rank = (self.options.rank_of)(pid);
             self.ranks.insert(pid, rank);
         }
-    }
-
-    fn life(&mut self, p: &Process) {
-        let (Life::Present { name } | Life::Exec { name }) = &p.life else {
-            return;
-        };
-        let tid = if p.at.tid == 0 { p.at.pid } else { p.at.tid };
-        self.names.insert((p.at.pid, tid), name.clone());
-        self.names
-            .entry((p.at.pid, p.at.pid))
-            .or_insert_with(|| name.clone());
     }
 
     /// The file of a process, begun.
@@ -147,10 +132,10 @@ impl Kineto {
     }
 
     fn begin(&mut self, at: usize, pid: u32) -> io::Result<()> {
-        let name = self.names.get(&(pid, pid)).map(String::as_str);
-        let process = name.and_then(known_name).unwrap_or_default();
+        let process = self.facts.name(pid, pid).unwrap_or_default();
         let rank = self.ranks.get(&pid).copied().flatten();
-        let gpus: Vec<_> = self.gpus.iter().map(|(id, chip)| (*id, *chip)).collect();
+        let gpus = self.facts.gpus.iter();
+        let gpus: Vec<_> = gpus.map(|(id, chip)| (*id, *chip)).collect();
         let head = Head {
             pid,
             process,
@@ -174,8 +159,8 @@ impl Kineto {
             self.elsewhere += 1;
             return Ok(());
         };
-        let thread = self.names.get(&(work.pid, work.tid)).map(String::as_str);
-        self.files[at].work(work, thread.and_then(known_name))
+        let thread = self.facts.name(work.pid, work.tid);
+        self.files[at].work(work, thread)
     }
 }
 
@@ -192,11 +177,7 @@ impl Sink for Kineto {
         let c = event.context;
         match &event.body {
             Body::Submission(_) => {
-                if let (Some(name), tid @ 1..) = (&c.thread, c.at.tid) {
-                    self.names
-                        .entry((c.at.pid, tid))
-                        .or_insert_with(|| name.to_string());
-                }
+                self.facts.submission(c);
                 Ok(())
             }
             Body::Operation(op) => match self.works.operation(c, event.entry, op) {
@@ -208,15 +189,9 @@ impl Sink for Kineto {
     }
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
-        match record {
-            Record::Process(p) => self.life(p),
-            Record::Channel(c) => self.see(c.at.pid),
-            Record::Gpu(g) => {
-                let chip = Chip::with_pci_device(g.pci_device);
-                let name = chip.and_then(|c| c.names.first().copied());
-                self.gpus.insert(g.minor, name);
-            }
-            _ => {}
+        self.facts.record(record);
+        if let Record::Channel(c) = record {
+            self.see(c.at.pid);
         }
         Ok(())
     }

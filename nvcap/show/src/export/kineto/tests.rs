@@ -11,7 +11,7 @@ use crate::export::made::{self, Place, context, give};
 use nvcap_decode::decode::event::{
     Context, Copy, CopyEngine, CopyMode, Direction, GpuTime, Graph, LaunchKind, Moves, Operation,
 };
-use nvcap_decode::record::{At, Calls, Gpu, How};
+use nvcap_decode::record::{At, Calls, Gpu, How, Life, Process};
 use nvcap_decode::wire::GpuVa;
 
 /// The files of a trace: the first one's place, and those of further processes.

@@ -6,22 +6,21 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OpenFlags, params};
 
+use super::facts::Facts;
 use super::works::{Kind, Shape, Work, Works};
 use crate::output::kernels;
 use crate::output::ledger::verdict;
-use crate::output::names::known_name;
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink};
-use nvcap_decode::decode::defaults::Chip;
 use nvcap_decode::decode::event::{Body, Direction, Event};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{Life, Process, Record};
+use nvcap_decode::record::Record;
 
 /// Rows of one transaction: behind each the file is whole.
 const ROWS: u64 = 50_000;
@@ -56,8 +55,7 @@ pub struct NsysSqlite {
     options: NsysOptions,
     works: Works,
     strings: HashMap<String, i64>,
-    names: BTreeMap<(u32, u32), String>,
-    gpus: BTreeMap<u32, Option<&'static str>>,
+    facts: Facts,
     counts: Counts,
     /// Rows since the last transaction.
     rows: u64,
@@ -82,15 +80,15 @@ impl NsysSqlite {
     ///
     /// # Errors
     /// When it is no regular file, or cannot be written.
-    pub fn new(out: Output, options: NsysOptions) -> io::Result<Self> {
-        let place = out.place().ok_or_else(|| {
+    pub fn new(mut out: Output, options: NsysOptions) -> io::Result<Self> {
+        // What was in it goes now: SQLite would take it for a database.
+        let place = out.hand_over()?.ok_or_else(|| {
             let words = "SQLite needs a file, not a device or a pipe: name one with -o, such as -o trace.sqlite";
             io::Error::new(io::ErrorKind::InvalidInput, words)
         })?;
-        // What was in it goes now: SQLite would take it for a database.
-        let emptied = std::fs::File::options().write(true).open(&place.path);
-        emptied?.set_len(0)?;
-        let made = Connection::open(&place.path).and_then(|db| {
+        // The path has no links; one that another user puts there now is not followed.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let made = Connection::open_with_flags(&place.path, flags).and_then(|db| {
             // No file beside it, and no wait for the disk.
             db.pragma_update(None, "journal_mode", "MEMORY")?;
             db.pragma_update(None, "synchronous", "OFF")?;
@@ -98,14 +96,17 @@ impl NsysSqlite {
             db.execute_batch("BEGIN")?;
             Ok(db)
         });
+        let db = made.map_err(failed)?;
+        if !place.is_there() {
+            return Err(io::Error::other("another program has replaced it"));
+        }
         Ok(Self {
-            db: made.map_err(failed)?,
+            db,
             _out: out,
             options,
             works: Works::default(),
             strings: HashMap::new(),
-            names: BTreeMap::new(),
-            gpus: BTreeMap::new(),
+            facts: Facts::default(),
             counts: Counts::default(),
             rows: 0,
         })
@@ -224,22 +225,9 @@ impl NsysSqlite {
         Ok((demangled, short, Some(self.string(&kernel.name)?)))
     }
 
-    fn life(&mut self, p: &Process) {
-        let (Life::Present { name } | Life::Exec { name }) = &p.life else {
-            return;
-        };
-        let tid = if p.at.tid == 0 { p.at.pid } else { p.at.tid };
-        self.names.insert((p.at.pid, tid), name.clone());
-        self.names
-            .entry((p.at.pid, p.at.pid))
-            .or_insert_with(|| name.clone());
-    }
-
     fn end(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
-        for ((pid, tid), name) in std::mem::take(&mut self.names) {
-            let Some(name) = known_name(&name) else {
-                continue;
-            };
+        let facts = std::mem::take(&mut self.facts);
+        for (pid, tid, name) in facts.names() {
             if pid == tid {
                 self.db.execute(
                     "INSERT INTO PROCESSES VALUES (?1, ?2, ?3)",
@@ -252,7 +240,7 @@ impl NsysSqlite {
                 params![id, global(pid, tid)],
             )?;
         }
-        for (gpu, chip) in &self.gpus {
+        for (gpu, chip) in &facts.gpus {
             self.db.execute(
                 "INSERT INTO TARGET_INFO_GPU VALUES (?1, ?2, ?2)",
                 params![gpu, chip],
@@ -328,11 +316,7 @@ impl Sink for NsysSqlite {
         let c = event.context;
         match &event.body {
             Body::Submission(_) => {
-                if let (Some(name), tid @ 1..) = (&c.thread, c.at.tid) {
-                    self.names
-                        .entry((c.at.pid, tid))
-                        .or_insert_with(|| name.to_string());
-                }
+                self.facts.submission(c);
                 Ok(())
             }
             Body::Operation(op) => match self.works.operation(c, event.entry, op) {
@@ -344,15 +328,7 @@ impl Sink for NsysSqlite {
     }
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
-        match record {
-            Record::Process(p) => self.life(p),
-            Record::Gpu(g) => {
-                let chip = Chip::with_pci_device(g.pci_device);
-                let name = chip.and_then(|c| c.names.first().copied());
-                self.gpus.insert(g.minor, name);
-            }
-            _ => {}
-        }
+        self.facts.record(record);
         Ok(())
     }
 

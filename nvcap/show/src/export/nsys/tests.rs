@@ -15,7 +15,7 @@ use nvcap_decode::decode::event::{
     Context, Copy, CopyEngine, CopyMode, GpuTime, Graph, Launch, LaunchKind, Moves, Operation,
 };
 use nvcap_decode::gpu_time::made_up;
-use nvcap_decode::record::{At, Gpu, How, Kernel};
+use nvcap_decode::record::{At, Gpu, How, Kernel, Life, Process};
 use nvcap_decode::wire::GpuVa;
 use nvcap_recording::recording::{Item, Reader};
 

@@ -42,6 +42,12 @@ impl Count {
         self.all = self.all.saturating_add(more);
     }
 
+    /// Adds another sum.
+    fn join(&mut self, other: Self) {
+        self.all += other.all;
+        self.marked += other.marked;
+    }
+
     /// Mark behind a kernel's name.
     fn mark_of_doubt(self) -> &'static str {
         if self.is_uncertain { UNCERTAIN } else { "" }
@@ -173,8 +179,7 @@ impl Tally {
         if let Some(rest) = kernels.get(most..).filter(|rest| !rest.is_empty()) {
             let mut others = Count::default();
             for (_, count) in rest {
-                others.all += count.all;
-                others.marked += count.marked;
+                others.join(*count);
             }
             let what = plural(rest.len() as u64, "other kernel");
             rows.push(row(others, &format!("  {what}")));
@@ -201,10 +206,8 @@ impl Tally {
         add(self.replays, "replays");
         let mut copies = (Count::default(), Count::default());
         for (count, bytes) in self.copies.values() {
-            for (sum, more) in [(&mut copies.0, count), (&mut copies.1, bytes)] {
-                sum.all += more.all;
-                sum.marked += more.marked;
-            }
+            copies.0.join(*count);
+            copies.1.join(*bytes);
         }
         add(copies.0, "copies and fills");
         if copies.0.all > 0 {
