@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
 use nvcap_decode::wire::header::{Header, Step};
+use nvcap_process::rm::Mapping;
 
 use crate::clock::monotonic;
 
@@ -32,9 +33,11 @@ impl Memory {
         Ok(())
     }
 
-    /// The file that lies at an address.
-    pub fn file(&self, address: u64) -> Option<&File> {
-        self.0.get(&address).map(|range| &range.file)
+    /// Maps the memory at an address once more, as a client does; `at` an address of the process's.
+    pub fn mapping(&self, address: u64, at: Option<u64>, len: usize) -> io::Result<Mapping> {
+        let range = self.0.get(&address).ok_or(io::ErrorKind::NotFound)?;
+        // SAFETY: just mapped, and the client alone unmaps it.
+        map(at, len, Some(&range.file)).map(|start| unsafe { Mapping::from_raw(start, len) })
     }
 
     /// Returns the address at which this process sees `len` bytes of the GPU's memory.
@@ -225,7 +228,7 @@ impl Engine {
 }
 
 /// Maps a file or, without one, nothing; at an address or anywhere.
-pub(crate) fn map(address: Option<u64>, len: usize, file: Option<&File>) -> io::Result<*mut u8> {
+fn map(address: Option<u64>, len: usize, file: Option<&File>) -> io::Result<*mut u8> {
     let fixed = address.map_or(0, |_| libc::MAP_FIXED_NOREPLACE);
     // SAFETY: no address is taken that is in use.
     let start = unsafe {

@@ -17,7 +17,7 @@ use nvcap_decode::driver::{Layout, Version, layout};
 use nvcap_decode::wire::entry;
 use nvcap_process::rm::{Access, Mapping, Os};
 
-use crate::engine::{Engine, Memory, map};
+use crate::engine::{Engine, Memory};
 
 /// Address of the first memory object; others follow one after the other. The process's addresses and the GPU's are the same.
 const FIRST: u64 = 0x3_0000_0000;
@@ -77,6 +77,12 @@ struct State {
     executed: Vec<Executed>,
     keep: bool,
     version: Option<Version>,
+}
+
+/// The file and the memory that a call for a mapping names: the next mmap of the file maps it.
+pub(crate) fn named(call: &Fields, argument: &[u8]) -> io::Result<(i32, u64)> {
+    let fd = call.get(argument, "fd")? as i32;
+    Ok((fd, call.get(argument, "hMemory")?))
 }
 
 /// The driver of one client, with its GPU.
@@ -192,10 +198,7 @@ impl Os for Rm {
             }
             address => address,
         };
-        let file = state.memory.file(address).ok_or(io::ErrorKind::NotFound)?;
-        map(Some(address), len, Some(file))
-            // SAFETY: just mapped, and the client alone unmaps it.
-            .map(|start| unsafe { Mapping::from_raw(start, len) })
+        state.memory.mapping(address, Some(address), len)
     }
 }
 
@@ -302,9 +305,8 @@ impl State {
     /// Notes what the next mmap of a file maps.
     fn name(&mut self, argument: &mut [u8]) -> io::Result<()> {
         let call = self.call("nv_ioctl_nvos33_parameters_with_fd", argument)?;
-        let fd = call.get(argument, "fd")? as i32;
-        let memory = call.get(argument, "hMemory")? as u32;
-        self.named.insert(fd, memory);
+        let (fd, memory) = named(&call, argument)?;
+        self.named.insert(fd, memory as u32);
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use nvcap_decode::switches::{RECORD_LEN, Switch};
 use nvcap_process::rm::{Access, Mapping, Os};
 
-use crate::engine::{Memory, map};
-use crate::rm::Fields;
+use crate::engine::Memory;
+use crate::rm::{Fields, named};
 
 /// Address of the first memory object: a key alone, for nothing is mapped there.
 const FIRST: u64 = 0x4_0000_0000;
@@ -138,10 +138,7 @@ impl Os for Driver {
         let mut state = self.0.borrow_mut();
         let memory = state.named.remove(&fd.as_raw_fd());
         let address = memory.ok_or(io::ErrorKind::InvalidInput)?;
-        let file = state.memory.file(address).ok_or(io::ErrorKind::NotFound)?;
-        map(None, len, Some(file))
-            // SAFETY: just mapped, and the client alone unmaps it.
-            .map(|start| unsafe { Mapping::from_raw(start, len) })
+        state.memory.mapping(address, None, len)
     }
 }
 
@@ -169,10 +166,9 @@ impl State {
 
     fn name(&mut self, argument: &mut [u8]) -> io::Result<()> {
         let call = of("nv_ioctl_nvos33_parameters_with_fd")?;
-        let memory = call.get(argument, "hMemory")?;
+        let (fd, memory) = named(&call, argument)?;
         let address = self.numbers.get(&memory).copied();
         let address = address.ok_or(io::ErrorKind::NotFound)?;
-        let fd = call.get(argument, "fd")? as i32;
         self.named.insert(fd, address);
         Ok(())
     }
