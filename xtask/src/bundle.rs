@@ -41,6 +41,9 @@ pub fn run(dir: &Path) -> Result<()> {
         strip(&to)?;
     }
     copy_folder(&sources, dir)?;
+    // What `nvcap sample --learn` has Python run, for a recording of its calls.
+    let sampling = paths::root().join("nvcap/src/cli/sample/learn/cupti.py");
+    copy(&sampling, &dir.join("sample/cupti.py"))?;
     let mut files = Vec::new();
     list(dir, &mut files)?;
     files.sort();

@@ -78,7 +78,13 @@ def section_learn():
     with open(files[0]) as kept:
         text = kept.read()
     calls = os.path.join(FOLDER, "calls.jsonl")
-    command = [NVCAP, "ioctls", "-vv", "--json", "-o", calls, "--force", "--", NVCAP, "sample", "--learn-child"]
+    # The program that --learn starts: a bundle has it here, a checkout in its place.
+    here = os.path.dirname(os.path.abspath(__file__))
+    places = [os.path.join(here, "cupti.py"), os.path.join(here, "../../../nvcap/src/cli/sample/learn/cupti.py")]
+    program = next(place for place in places if os.path.exists(place))
+    query = ["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader", "--id=0"]
+    bus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    command = [NVCAP, "ioctls", "-vv", "--json", "-o", calls, "--force", "--", "python3", "-I", program, bus, "10", "24"]
     subprocess.run(command, capture_output=True, check=True, timeout=120)
     done = subprocess.run([NVCAP, "sample", "--learn", calls], capture_output=True, text=True, timeout=120)
     with open(files[0]) as kept:
