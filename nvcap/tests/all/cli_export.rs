@@ -123,6 +123,7 @@ fn tables_of_a_fleet_lie_by_day_hour_and_host() {
     names.sort();
     let all = [
         "channels",
+        "faults",
         "kernels",
         "ledger",
         "losses",

@@ -191,6 +191,45 @@ fn the_page_and_the_nearest_argument_are_told() {
     }
 }
 
+/// The fault of `the_page_and_the_nearest_argument_are_told` in the page of `report` and in the table `faults`.
+#[test]
+fn a_report_and_a_table_have_the_fault() {
+    let folder = Folder::new("faults-elsewhere");
+    for (suspects, cause) in [
+        (&[PROGRAM][..], "bad(float*, int)"),
+        (&[PROGRAM, PROGRAM + 0x100], ""),
+        (&[], ""),
+    ] {
+        let (file, page) = (folder.path("fault.pcapng"), folder.path("fault.html"));
+        fs::write(&file, recording(suspects)).unwrap();
+        let made = nvcap(&["report", &file, "--force", "-o", &page]);
+        let said = text(&made.stderr);
+        assert_eq!(made.status.code(), Some(STATUS_FAULTED.into()), "{said}");
+        let page = fs::read_to_string(&page).unwrap();
+        let data = page.split("id=\"data\"").nth(1).unwrap();
+        let data = data.split_once('>').unwrap().1;
+        let data: Value = serde_json::from_str(data.split('<').next().unwrap()).unwrap();
+        let [mark] = &data["faults"]["marks"].as_array().unwrap()[..] else {
+            panic!("{}", data["faults"])
+        };
+        assert_eq!(mark["channel"], 0);
+        let what = mark["what"].as_str().unwrap();
+        assert!(what.starts_with("Xid 31 "), "{what}");
+        let table = nvcap(&["export", "csv", &file, "--table", "faults"]);
+        let rows = text(&table.stdout);
+        let (head, row) = rows.trim_end().split_once('\n').unwrap();
+        let at = head.split(',').position(|name| name == "cause").unwrap();
+        // Commas stand in texts in quotes alone.
+        let cells: Vec<&str> = row.split(',').collect();
+        if cause.is_empty() {
+            assert!(!row.contains("\"bad(float*, int)\""), "{row}");
+        } else {
+            assert!(row.contains(&format!("\"{cause}\"")), "{row}");
+        }
+        assert!(at > 0 && cells.contains(&"31"), "{row}");
+    }
+}
+
 #[test]
 fn the_exception_of_an_sm_is_told() {
     let mut record = fault(5_000, &[PROGRAM]);

@@ -34,6 +34,13 @@ fn suspect(s: &Suspect) -> String {
     }
 }
 
+/// Returns the only work that can have caused a fault, in words: nothing where several kinds of work may be meant.
+pub(crate) fn cause(fault: &Fault) -> Option<String> {
+    let mut names: Vec<String> = fault.suspects.iter().map(suspect).collect();
+    names.dedup();
+    (fault.only_these && names.len() == 1).then(|| names.remove(0))
+}
+
 /// Describes suspects: ` in f(int)`, ` in one of: f(int), g(), or work that is not known`; empty where there are none.
 /// `only_these`: no other work can have caused the fault.
 fn suspects(all: &[&Suspect], only_these: bool) -> String {

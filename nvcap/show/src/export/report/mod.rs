@@ -3,12 +3,13 @@
 //!
 //! - `words`: kind, name and parts of an operation; nothing of users' data.
 //! - `columns`, `texts`: how operations are stored: columns of numbers, and each text once.
-//! - `losses`: what was lost, as marks on the timeline.
+//! - `losses`, `faults`: what was lost, and faults of the GPU, as marks on the timeline.
 //! - `page`: the page: the parts of `page/` and the data, put together.
 //!
 //! Sums (kernels, moves and thresholds, graphs, the GPU's time) are those of `nvcap stats` and `nvcap time`, made by the same code.
 
 mod columns;
+mod faults;
 mod losses;
 mod page;
 mod texts;
@@ -37,6 +38,7 @@ use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{ChannelId, Life, Record};
 
 use columns::Column;
+use faults::Faults;
 use losses::Losses;
 use texts::Texts;
 use words::Kind;
@@ -140,6 +142,7 @@ pub struct Report {
     channels: BTreeMap<ChannelId, Channel>,
     processes: BTreeMap<u32, String>,
     losses: Losses,
+    faults: Faults,
     kernels: Kernels,
     profile: Profile,
     account: Account,
@@ -168,6 +171,7 @@ impl Report {
             channels: BTreeMap::new(),
             processes: BTreeMap::new(),
             losses: Losses::default(),
+            faults: Faults::default(),
             kernels: Kernels::default(),
             profile: Profile::new(None),
             account: Account::default(),
@@ -442,6 +446,9 @@ impl Sink for Report {
         let noticed = self.now.max(self.origin.unwrap_or_default());
         let time = self.since(record.at().time().unwrap_or(noticed));
         self.losses.record(record, time);
+        if let Record::Fault(fault) = record {
+            self.faults.add(fault, time);
+        }
         Ok(())
     }
 

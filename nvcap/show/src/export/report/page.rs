@@ -118,7 +118,7 @@ impl Report {
             "shown": c.shown, "moved": c.moved, "entries": c.entries, "entries_shown": c.entries_shown,
             "names": self.names.json(), "details": self.details.json(), "threads": self.threads.json(),
             "phase_names": self.phase_names.json(), "phases": phases.collect::<Value>(), "more_phases": c.phases,
-            "channels": self.channels(), "losses": self.losses.json(),
+            "channels": self.channels(), "losses": self.losses.json(), "faults": self.faults.json(),
             "kernels": self.kernels.json(), "ledger": of_ledger, "exit_status": ledger.exit_status(),
             "missing": ledger::missing(ledger), "verdict": ledger::verdict(ledger),
             "columns": columns(mem::take(&mut self.columns)),

@@ -2,7 +2,7 @@
 //! made of it.
 
 use super::schema::Column;
-use super::{columns, ending};
+use super::{columns, ending, faults};
 
 /// A table.
 pub struct Table {
@@ -17,7 +17,7 @@ pub struct Table {
 }
 
 /// All tables.
-pub static TABLES: [Table; 7] = [
+pub static TABLES: [Table; 8] = [
     Table {
         name: "operations",
         about: "a row for each operation: launch, replay of a graph, copy, fill, inline write, semaphore, barrier",
@@ -63,6 +63,12 @@ pub static TABLES: [Table; 7] = [
         about: "a row for each thing that is missing or was not understood; none where all is there",
         is_large: false,
         groups: &[ending::LOSS],
+    },
+    Table {
+        name: "faults",
+        about: "a row for each error for which the driver stopped a channel, or all of a GPU's; none where there was no such",
+        is_large: false,
+        groups: &[faults::FAULT],
     },
     Table {
         name: "ledger",

@@ -1,7 +1,7 @@
 //! Tables of operations, submissions, kernels and calls of the driver, for DuckDB, pandas, Spark and spreadsheets: a sink that
 //! writes them as CSV or Parquet while the trace goes on. docs/tables.md lists the tables, docs/queries.md asks them.
 //!
-//! - [`all`]: all tables. `columns`, `ending`: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
+//! - [`all`]: all tables. `columns`, `faults`, `ending`: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
 //!   column is.
 //! - [`layout`], `files`: one file a table, or many. `partitions`: the tables of a fleet.
 //! - `csv`, `parquet`: the formats.
@@ -10,6 +10,7 @@ pub mod all;
 mod columns;
 mod csv;
 mod ending;
+mod faults;
 mod files;
 pub mod layout;
 #[cfg(feature = "parquet")]
@@ -64,7 +65,8 @@ const KERNELS: usize = 2;
 const IOCTLS: usize = 3;
 const CHANNELS: usize = 4;
 const LOSSES: usize = 5;
-const LEDGER: usize = 6;
+const FAULTS: usize = 6;
+const LEDGER: usize = 7;
 
 impl Tables {
     /// Writes one table, by its place in [`TABLES`], to `out`.
@@ -185,12 +187,22 @@ impl Sink for Tables {
     }
 
     fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
-        let Record::Ioctl(ioctl) = record else {
-            return Ok(());
-        };
-        let version = model.version();
-        let call = Call::read(ioctl, version);
-        self.row(IOCTLS, &Row::Call(schema::Ioctl { call, version }))
+        match record {
+            Record::Ioctl(ioctl) => {
+                let version = model.version();
+                let call = Call::read(ioctl, version);
+                self.row(IOCTLS, &Row::Call(schema::Ioctl { call, version }))
+            }
+            Record::Fault(fault) => {
+                let row = schema::Fault {
+                    fault,
+                    access: fault.message.as_ref().and_then(|m| m.access()),
+                    gpu: (fault.channel).and_then(|id| model.channel(id)?.gpu),
+                };
+                self.row(FAULTS, &Row::Fault(row))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -222,7 +234,7 @@ impl Sink for Tables {
             version: env!("CARGO_PKG_VERSION"),
         };
         self.row(LEDGER, &Row::Ledger(whole))?;
-        [CHANNELS, LOSSES, LEDGER]
+        [CHANNELS, LOSSES, FAULTS, LEDGER]
             .into_iter()
             .try_for_each(|table| self.end(table))
     }

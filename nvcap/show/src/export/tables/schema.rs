@@ -7,8 +7,9 @@ use crate::output::kernels::Name;
 use crate::output::redact::Redactor;
 use nvcap_decode::decode::event::{Context, GpuTime, Operation, SubmissionHead};
 use nvcap_decode::driver::{Call, Version};
+use nvcap_decode::hang::xid::Access;
 use nvcap_decode::ledger::{ChannelLedger, Ledger};
-use nvcap_decode::record::ChannelId;
+use nvcap_decode::record::{self, ChannelId};
 use nvcap_decode::wire::GpuVa;
 
 /// A column.
@@ -79,6 +80,8 @@ pub enum Source {
     Stamps,
     /// The system call of an ioctl.
     Call,
+    /// The channel's error notifier, in the process's memory, or the kernel log.
+    Fault,
     /// The ledger.
     Ledger,
     /// The recording, or the machine that traces.
@@ -99,6 +102,7 @@ impl Source {
             Self::Stack => "--stacks",
             Self::Stamps => "--gpu-time",
             Self::Call => "system call",
+            Self::Fault => "error notifier, kernel log",
             Self::Ledger => "ledger",
             Self::Machine => "machine",
         }
@@ -111,6 +115,7 @@ pub(super) enum Row<'a> {
     Call(Ioctl<'a>),
     Channel(Channel<'a>),
     Loss(Loss<'a>),
+    Fault(Fault<'a>),
     Ledger(Whole<'a>),
 }
 
@@ -146,6 +151,15 @@ pub(super) struct Whole<'a> {
     pub(super) trace: &'a Trace,
     /// The version of nvcap that writes.
     pub(super) version: &'static str,
+}
+
+/// A fault of the GPU.
+pub(super) struct Fault<'a> {
+    pub(super) fault: &'a record::Fault,
+    /// Its failed access, where the kernel log told one.
+    pub(super) access: Option<Access>,
+    /// N of `/dev/nvidiaN`.
+    pub(super) gpu: Option<u32>,
 }
 
 /// Something that is missing, or was not understood.

@@ -45,15 +45,19 @@ function head(data) {
 }
 
 function verdict(data) {
-  const { ledger } = data;
+  const { ledger, faults } = data;
   const box = $('verdict');
-  const half = ledger.complete && data.exit_status !== 0;
-  box.classList.toggle('bad', !ledger.complete);
+  const faulted = faults.marks.length > 0;
+  const half = ledger.complete && data.exit_status !== 0 && !faulted;
+  box.classList.toggle('bad', !ledger.complete || faulted);
   box.classList.toggle('half', half);
   const word = !ledger.complete ? 'Incomplete' : half ? 'Complete, but not all understood' : 'Complete';
-  const text = !ledger.complete ? data.verdict.replace(/^INCOMPLETE: /, '') : data.verdict.replace(/^complete: /, '');
-  box.append(make('span', { class: 'mark', 'aria-hidden': true }, ledger.complete && !half ? '✓' : '!'),
-    make('div', null, make('strong', null, word), make('p', null, text, '. ', make('a', { href: '#ledger' }, 'By channel'))));
+  const text = data.verdict.replace(/^(INCOMPLETE|complete)(: |, and )/, '');
+  const lines = faults.marks.map(f => make('li', null, `${format.moment(f.at)}: ${f.what}`));
+  if (faults.more) lines.push(make('li', null, `and ${format.plural(faults.more, 'fault')} more`));
+  box.append(make('span', { class: 'mark', 'aria-hidden': true }, ledger.complete && !half && !faulted ? '✓' : '!'),
+    make('div', null, make('strong', null, faulted ? `${word}, and the GPU faulted` : word), make('p', null, text, '. ', make('a', { href: '#ledger' }, 'By channel')),
+      faulted ? make('ul', { class: 'lines', id: 'faults' }, lines) : null));
 }
 
 function cards(data) {
@@ -90,7 +94,7 @@ function timelineNotes(data, ops) {
       make('code', null, `nvcap report ${data.file} -e 'time_ns>${data.cut_ns}' -o rest.html`), data.filtered ? ' (with your own -e joined by &&)' : '');
   }
   const used = new Set(ops.kind);
-  if (data.losses.marks.length) used.add(8);
+  if (marksOf(data).length) used.add(8);
   $('legend').append(...KINDS.map(([name, words], kind) => used.has(kind) && make('li', null, make('span', { class: `swatch ${name}` }), words)).filter(Boolean),
     ...timed < ops.length ? [make('li', null, make('span', { class: 'swatch tick' }), timed ? 'tick: no duration known' : 'tick: the submission')] : []);
 }

@@ -49,8 +49,11 @@ const $ = id => document.getElementById(id);
 // `kinds` of words.rs, in its order.
 const KINDS = [
   ['launch', 'kernel launch'], ['graph', 'graph replay'], ['copy', 'copy'], ['fill', 'fill, memset'], ['inline', 'upload by the driver'],
-  ['wait', 'wait'], ['semaphore', 'release'], ['other', 'other'], ['broken', 'not decoded, lost'],
+  ['wait', 'wait'], ['semaphore', 'release'], ['other', 'other'], ['broken', 'not decoded, lost, fault'],
 ];
+
+// Marks on the timeline that are no operations.
+const marksOf = data => [...data.losses.marks, ...data.faults.marks.map(f => ({ ...f, what: `the GPU faulted: ${f.what}` }))];
 
 const colors = { kinds: [] };
 function readColors() {

@@ -19,7 +19,7 @@ function showDetail(timeline, op) {
 function hover(timeline, event) {
   const at = timeline.at(event.offsetX, event.offsetY);
   const lines = [];
-  if (at.loss) lines.push(at.loss.what, `at ${format.moment(at.loss.at)}`);
+  if (at.mark) lines.push(at.mark.what, `at ${format.moment(at.mark.at)}`);
   else if (at.found && at.found.to - at.found.from > 1) {
     const { lane, found } = at;
     const count = found.to - found.from;

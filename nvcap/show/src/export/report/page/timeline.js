@@ -18,8 +18,9 @@ class Timeline {
       first = Math.min(first, ops.begin[i], ops.begin[i] - ops.behind[i]);
       last = Math.max(last, ops.begin[i] + Math.max(0, ops.duration[i]));
     }
-    // A loss before the first operation or behind the last is in view too.
-    for (const { at } of data.losses.marks) [first, last] = [Math.min(first, at), Math.max(last, at)];
+    this.marks = marksOf(data);
+    // A loss or fault before the first operation or behind the last is in view too.
+    for (const { at } of this.marks) [first, last] = [Math.min(first, at), Math.max(last, at)];
     if (!(first <= last)) [first, last] = [0, 1e6];
     const margin = Math.max((last - first) * 0.01, 50);
     this.all = { t0: first - margin, t1: last + margin };
@@ -134,7 +135,7 @@ class Timeline {
     });
     paint.draw(context);
     this.drawWords(context, words);
-    this.drawLosses(context, top);
+    this.drawMarks(context, top);
     this.drawChosen(context, top);
   }
 
@@ -268,9 +269,9 @@ class Timeline {
   // The row of a channel; one without operations has none.
   rowOf(channel) { return this.rows.find(r => r.channel.channel === channel); }
 
-  // A loss without a row is drawn over all rows.
-  drawLosses(context, top) {
-    for (const { at, channel } of this.data.losses.marks) {
+  // A mark without a row is drawn over all rows.
+  drawMarks(context, top) {
+    for (const { at, channel } of this.marks) {
       const x = Math.round(this.x(at));
       if (x < -1 || x > this.view.width) continue;
       const row = this.rowOf(channel);
@@ -307,11 +308,11 @@ class Timeline {
     const time = this.time(x);
     const around = 2.5 / this.view.width * (this.view.t1 - this.view.t0);
     const row = this.rows.find(r => y >= r.y && y < r.y + r.height);
-    const loss = this.data.losses.marks.find(m => Math.abs(m.at - time) < around && [undefined, row].includes(this.rowOf(m.channel)));
-    if (!row) return { time, loss };
+    const mark = this.marks.find(m => Math.abs(m.at - time) < around && [undefined, row].includes(this.rowOf(m.channel)));
+    if (!row) return { time, mark };
     let lane = row.lanes.find(l => y >= l.y - 2 && y < l.y + l.height + 1);
     if (!lane && row.lanes.length === 1) lane = row.lanes[0];
-    return { time, row, lane, loss, found: lane && find(lane, time, around) };
+    return { time, row, lane, mark, found: lane && find(lane, time, around) };
   }
 
   // An operation in words: what it is, then names and values.

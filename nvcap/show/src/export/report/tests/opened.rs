@@ -2,8 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{HOSTILE, data_of, folder, training};
+use super::{HOSTILE, context, data_of, folder, launch, options, page, training};
 use crate::export::browser::Browser;
+use crate::export::made::{give, timed};
+use crate::output::Sink as _;
+use nvcap_decode::driver::{Model, ModelOptions};
+use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Record};
 
 /// The timeline's view, ns.
 pub(super) const VIEW: &str = "(() => { const v = report.timeline.aim; return [v.t0, v.t1]; })()";
@@ -16,6 +20,55 @@ pub(super) fn span(browser: &mut Browser) -> f64 {
 pub(super) fn no_complaints(browser: &Browser) {
     let complaints = browser.complaints();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+#[ignore = "needs Chromium: cargo xtask test runs it where it is"]
+fn a_fault_is_seen() {
+    let Some(mut browser) = Browser::start("a_fault_is_seen") else {
+        return;
+    };
+    let at = At::of_process(1_000_500_000, 4711);
+    let fault = Record::Fault(Box::new(Fault {
+        at,
+        source: FaultSource::Notifier,
+        code: 31,
+        channel: Some(ChannelId(5)),
+        group: Vec::new(),
+        assumed: false,
+        token: None,
+        notification: None,
+        message: None,
+        memory: None,
+        suspects: Vec::new(),
+        only_these: false,
+    }));
+    let page = page(options(), |sink, ledger| {
+        let context = timed(context(5, 1, 1_000_000_000), 1_000_010_000, 20_000);
+        give(sink, &context, &launch("first"));
+        ledger.record(&fault);
+        let model = Model::new(ModelOptions::default());
+        sink.record(&fault, &model).unwrap();
+    });
+    let file = folder().join("fault.html");
+    std::fs::write(&file, &page).unwrap();
+    browser.open(&file, (1280, 900), "light");
+    let said = browser.eval(
+        "['#verdict strong', '#verdict .mark', '#faults'].map(of => document.querySelector(of).textContent)",
+    );
+    assert_eq!(said[0], "Complete, and the GPU faulted");
+    assert_eq!(said[1], "!");
+    let line = said[2].as_str().unwrap();
+    assert!(line.contains(" s: Xid 31"), "{line}");
+    // It lies in view, and is told where the pointer is.
+    let mark = browser.eval(
+        "(() => { const t = report.timeline, m = t.marks[0]; return [t.marks.length, t.at(t.x(m.at), 5).mark.what, m.at < t.all.t1]; })()",
+    );
+    assert_eq!(mark[0], 1);
+    let what = mark[1].as_str().unwrap();
+    assert!(what.starts_with("the GPU faulted: Xid 31"), "{what}");
+    assert_eq!(mark[2], true);
+    no_complaints(&browser);
 }
 
 #[test]
