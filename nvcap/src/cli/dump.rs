@@ -29,7 +29,7 @@ use super::values::{CAPTURE, SHOWN, parse_seconds, parse_time};
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo nvcap dump -p 4711              what every channel is at and waits for, its last 20 entries
+  sudo nvcap dump -p 4711              what every channel is at, waits for and has not done
   sudo nvcap dump -p 4711 --watch 2    look twice, 2 s apart: is it stuck, or slow?
   sudo nvcap dump -a                   every process that uses a GPU
   sudo nvcap dump -p 4711 --last 1000  as far back as the rings hold
@@ -92,9 +92,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "file", help_heading = SHOWN)]
     pub at: Option<Duration>,
 
-    /// Show the newest N entries of each channel, and those that the GPU has not fetched
-    #[arg(long, value_name = "N", default_value_t = 20, help_heading = SHOWN)]
-    pub last: u32,
+    /// Show the newest N entries of each channel, done or not
+    ///
+    /// Without it text shows the entries that are not done, the oldest 20 of a channel and the one before
+    /// them, and JSON the newest 20 and those that the GPU has not fetched.
+    #[arg(long, value_name = "N", help_heading = SHOWN)]
+    pub last: Option<u32>,
 
     /// Look twice, SECONDS apart, and say what moved
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, help_heading = CAPTURE)]
@@ -216,7 +219,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     args.filters.check(args.all, None)?;
     let options = source::DumpOptions {
-        last: args.last,
+        last: args.last.unwrap_or(dump::LAST),
         effort: if args.thorough {
             Effort::Thorough
         } else {

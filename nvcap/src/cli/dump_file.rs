@@ -94,7 +94,7 @@ fn report(args: &Args, file: &Path) -> anyhow::Result<(Report, Ledger)> {
         }
         return Ok((report, ledger));
     }
-    let mut last = LastEntries::new(args.last, args.at);
+    let mut last = LastEntries::new(args.last.unwrap_or(dump::LAST), args.at);
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut last)]);
     recording.play(&mut pipeline)?;
     let ledger = pipeline.finish()?;

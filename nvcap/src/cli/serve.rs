@@ -266,7 +266,7 @@ impl Answers for Counting {
         }
         let begun = clock::thread_cpu();
         let options = DumpOptions {
-            last: 20,
+            last: dump::LAST,
             effort: Effort::Usual,
             chip: None,
             known_rings: Vec::new(),
@@ -293,7 +293,6 @@ impl Answers for Counting {
             moved: None,
         };
         let options = ReportOptions {
-            last: 20,
             full_stacks: true,
             ..ReportOptions::default()
         };

@@ -275,7 +275,7 @@ fn dumped(args: &Args, finding: &Finding) -> anyhow::Result<(PathBuf, PathBuf)> 
         moved: finding.moved.as_ref(),
     };
     let options = ReportOptions {
-        last: args.last,
+        last: Some(args.last),
         full_stacks: true,
         ..ReportOptions::default()
     };

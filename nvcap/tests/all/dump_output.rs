@@ -265,7 +265,7 @@ fn json_fits_its_schema() {
     for before in [None, Some(&first)] {
         for redact in [None, Some(Redactor::default())] {
             let options = ReportOptions {
-                last: 20,
+                last: Some(20),
                 redact: redact.clone(),
                 ..ReportOptions::default()
             };
@@ -289,7 +289,7 @@ fn json_fits_its_schema() {
 fn json_names_what_hangs() {
     let (first, second) = (look(7), look(7));
     let options = ReportOptions {
-        last: 20,
+        last: Some(20),
         ..ReportOptions::default()
     };
     let line = shown(&second, Some(&first), &options, true);
@@ -314,7 +314,7 @@ fn json_names_what_hangs() {
     // One channel alone: the others' entries are left out, not the others.
     let lengths = |channels: &[u32], tokens: &[u32]| -> Vec<usize> {
         let options = ReportOptions {
-            last: 20,
+            last: Some(20),
             channels: channels.to_vec(),
             tokens: tokens.to_vec(),
             ..ReportOptions::default()
@@ -335,7 +335,7 @@ fn json_names_what_hangs() {
 fn text_says_it_at_the_top() {
     let (first, second) = (look(7), look(7));
     let options = ReportOptions {
-        last: 20,
+        last: Some(20),
         verbose: true,
         ..ReportOptions::default()
     };
@@ -386,7 +386,7 @@ fn an_xid_s_channels_are_shown_with_what_they_were_at() {
             one,
             None,
             &ReportOptions {
-                last: 20,
+                last: Some(20),
                 ..ReportOptions::default()
             },
             false,
@@ -419,11 +419,64 @@ fn an_xid_s_channels_are_shown_with_what_they_were_at() {
     }
 }
 
+/// Text shows what is not done, of channels whose progress is known; all that is asked for otherwise.
+#[test]
+fn what_is_not_done_is_shown() {
+    let heads = |look: &Report, options: &ReportOptions| -> Vec<String> {
+        let text = shown(look, None, options, false);
+        let of =
+            |l: &&str| l.starts_with("channel ") && l.contains(", ") || l.starts_with("all done");
+        text.lines().filter(of).map(str::to_owned).collect()
+    };
+    let usual = ReportOptions::default();
+    // Entry 0 is done, and 1 and 2 are not.
+    let hung = look_at(7, &[0]);
+    let [head] = &heads(&hung, &usual)[..] else {
+        panic!("{}", shown(&hung, None, &usual, false))
+    };
+    assert!(head.ends_with(", 2 entries not done"), "{head}");
+    let text = shown(&hung, None, &usual, false);
+    let marks = ["done", "runs", "queued"].map(|mark| {
+        let is = |l: &&str| l.split_whitespace().nth(1) == Some(mark) && l.starts_with("   ");
+        text.lines().filter(is).count()
+    });
+    assert_eq!(marks, [1, 1, 1], "{text}");
+    // A kernel whose own semaphore tells that it has not ended, behind the channel's.
+    let mut passed = look_at(9, &[0]);
+    passed.analysis.channels[0].running = hung.analysis.channels[0].running.clone();
+    assert!(passed.analysis.channels[0].running.is_some());
+    let text = shown(&passed, None, &usual, false);
+    assert!(text.contains("    1 runs "), "{text}");
+    let mut idle = look_at(9, &[0]);
+    idle.rings.channels[0].get = 3;
+    for step in &mut idle.rings.channels[0].steps {
+        step.pending = false;
+    }
+    let all = "all done on 1 channel: --last N shows their newest entries";
+    assert_eq!(heads(&idle, &usual), [all]);
+    for options in [
+        ReportOptions {
+            last: Some(2),
+            ..ReportOptions::default()
+        },
+        ReportOptions {
+            channels: vec![0],
+            ..ReportOptions::default()
+        },
+    ] {
+        let [head] = &heads(&idle, &options)[..] else {
+            panic!("{}", shown(&idle, None, &options, false))
+        };
+        let newest = if options.last.is_some() { 2 } else { 3 };
+        assert!(head.contains(&format!(", newest {newest} of ")), "{head}");
+    }
+}
+
 #[test]
 fn what_moves_is_no_hang() {
     let (first, second) = (look(7), look(8));
     let options = ReportOptions {
-        last: 20,
+        last: Some(20),
         ..ReportOptions::default()
     };
     let text = shown(&second, Some(&first), &options, false);
@@ -530,7 +583,7 @@ fn one_is_not_many() {
     values.set(PID, GpuVa(0x5000), 9);
     one.analysis = analyse(&one.rings, &values);
     let options = ReportOptions {
-        last: 20,
+        last: Some(20),
         ..ReportOptions::default()
     };
     let text = shown(&one, None, &options, false);

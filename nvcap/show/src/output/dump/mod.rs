@@ -23,8 +23,9 @@ use nvcap_decode::hang::{ChannelState, Judged, Progress, Report, Step};
 /// Options of the report.
 #[derive(Clone, Debug, Default)]
 pub struct ReportOptions {
-    /// Number of the newest entries of each channel that are shown, beside those that the GPU has not fetched.
-    pub last: u32,
+    /// Number of the newest entries of each channel that are shown, beside those that the GPU has not fetched; `None`: text shows those that are
+    /// not done, JSON [`LAST`].
+    pub last: Option<u32>,
     /// Show every operation, and what was assumed and what proven of each channel.
     pub verbose: bool,
     /// All frames of the threads' stacks, not the newest alone.
@@ -48,19 +49,69 @@ pub struct Shown<'a> {
     pub moved: Option<&'a Progress>,
 }
 
+/// Entries of a channel that are read and shown where the user does not say how many.
+pub const LAST: u32 = 20;
+
+/// Steps of a channel that are shown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part<'a> {
+    steps: &'a [Step],
+    /// They are those that are not done, behind the newest that is: this many.
+    undone: Option<usize>,
+}
+
 impl ReportOptions {
-    /// The steps of a channel that are shown: the newest, all that are not fetched, and the one that runs; none if the user
-    /// did not ask for this channel.
+    /// Tells whether a channel's entries are asked for.
+    fn wants(&self, c: &ChannelState) -> bool {
+        self.channels.is_empty() && self.tokens.is_empty() || self.chooses(c)
+    }
+
+    /// Tells whether the user has named a channel.
+    fn chooses(&self, c: &ChannelState) -> bool {
+        self.channels.contains(&c.id.0) || c.token.is_some_and(|t| self.tokens.contains(&t))
+    }
+
+    /// The steps of a channel that text shows: as [`Self::steps`] where the user has said how many, has named the channel, or nothing tells how far
+    /// the GPU is; else the oldest that are not done, and the one before them.
+    fn part<'a>(&self, c: &'a ChannelState, judged: Option<&Judged>) -> Part<'a> {
+        let progress = judged.filter(|j| j.semaphore.is_some_and(|l| l.done.is_some()));
+        let judged_by = progress.filter(|_| self.last.is_none() && !self.chooses(c));
+        let Some(judged_by) = judged_by else {
+            return Part {
+                steps: self.steps(c, judged),
+                undone: None,
+            };
+        };
+        let is_done = |s: &Step| !s.pending && judged_by.has_done(s.position);
+        let from = c.steps.iter().rposition(is_done).map_or(0, |at| at + 1);
+        // The channel's semaphore may have passed a kernel that has not ended.
+        let works = judged_by.running.as_ref().map(|w| w.position);
+        let works = [works, judged_by.wait.as_ref().map(|w| w.position)];
+        let at = |position| c.steps.iter().position(|s| s.position == position);
+        let first = works.into_iter().flatten().filter_map(at).min();
+        let from = from.min(first.unwrap_or(from));
+        let undone = c.steps.len() - from;
+        if undone == 0 || !self.wants(c) {
+            return Part::default();
+        }
+        let to = c.steps.len().min(from + LAST as usize);
+        Part {
+            steps: c.steps.get(from.saturating_sub(1)..to).unwrap_or_default(),
+            undone: Some(undone),
+        }
+    }
+
+    /// The steps of a channel that JSON shows: the newest, all that are not fetched, and the one that runs; none if the user did not ask for this
+    /// channel.
     fn steps<'a>(&self, c: &'a ChannelState, judged: Option<&Judged>) -> &'a [Step] {
-        let wanted = self.channels.is_empty() && self.tokens.is_empty()
-            || self.channels.contains(&c.id.0)
-            || c.token.is_some_and(|t| self.tokens.contains(&t));
-        let shown = (self.last as usize).max(c.pending() as usize + 1);
+        let last = self.last.unwrap_or(LAST) as usize;
+        let shown = last.max(c.pending() as usize + 1);
         let from = c.steps.len().saturating_sub(shown);
         // The step that runs is shown even if many are queued behind it.
         let running = judged.and_then(|j| j.running.as_ref());
         let runs = running.and_then(|w| c.steps.iter().position(|s| s.position == w.position));
         let from = from.min(runs.unwrap_or(from));
-        c.steps.get(from..).filter(|_| wanted).unwrap_or_default()
+        let steps = c.steps.get(from..);
+        steps.filter(|_| self.wants(c)).unwrap_or_default()
     }
 }

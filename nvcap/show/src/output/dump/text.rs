@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::stacks;
 use super::verdict::{Word, is_known, name, semaphore, verdict, work};
-use super::{ReportOptions, Shown};
+use super::{LAST, Part, ReportOptions, Shown};
 use crate::output::describe::describe;
 use crate::output::method::class_name;
 use crate::output::names::{EngineName, known_name};
@@ -21,10 +21,23 @@ pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
     for process in &shown.report.processes {
         head(&mut f, shown, process, options);
         table(&mut f, shown, process);
+        let mut idle = 0;
         for channel in of(shown, process) {
-            if !options.steps(channel, None).is_empty() {
-                entries(&mut f, shown, channel, options);
+            let part = options.part(channel, shown.report.analysis.of(channel.id));
+            match part.steps.is_empty() {
+                true => idle += u64::from(!channel.steps.is_empty() && options.wants(channel)),
+                false => entries(&mut f, shown, channel, part, options),
             }
+        }
+        if idle > 0 {
+            f.line("", 0, Some(Role::Dim));
+            f.text(format_args!(
+                "all done on {}: --last N shows their newest entries",
+                plural_of(idle, "channel", "channels")
+            ));
+            f.end();
+            f.line("", 0, None);
+            f.end();
         }
         threads(&mut f, process, options);
         notes(&mut f, shown, process, options);
@@ -244,7 +257,13 @@ fn matters(op: &Operation) -> bool {
     }
 }
 
-fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelState, options: &ReportOptions) {
+fn entries(
+    f: &mut Formatter<'_>,
+    shown: &Shown<'_>,
+    c: &ChannelState,
+    part: Part<'_>,
+    options: &ReportOptions,
+) {
     let judged = shown.report.analysis.of(c.id);
     f.line("", 0, Some(Role::Operation));
     f.text(format_args!("channel {}", c.id.0));
@@ -255,14 +274,21 @@ fn entries(f: &mut Formatter<'_>, shown: &Shown<'_>, c: &ChannelState, options: 
     for class in &c.classes {
         f.text(format_args!(" {}", class_name(*class).unwrap_or("?")));
     }
-    let steps = options.steps(c, judged);
-    match c.entries {
+    let Part { steps, undone } = part;
+    match (c.entries, undone) {
+        (_, Some(undone)) => {
+            let entries = plural_of(undone as u64, "entry", "entries");
+            f.text(format_args!(", {entries} not done"));
+            if undone > LAST as usize {
+                f.text(format_args!(", the oldest {LAST}"));
+            }
+        }
         // The recording does not tell how many entries the ring has.
-        0 => f.text(format_args!(
+        (0, None) => f.text(format_args!(
             ", newest {}",
             plural_of(steps.len() as u64, "entry", "entries")
         )),
-        entries => f.text(format_args!(
+        (entries, None) => f.text(format_args!(
             ", newest {} of {}",
             steps.len(),
             plural_of(entries.into(), "entry", "entries")
