@@ -329,7 +329,7 @@ fn duration_and_rate_are_of_the_submissions_alone() {
     let l = ledger((0..1600).map(|i| at_ms(i * 4, i * 400 / 1599)));
     assert_eq!(l.duration_ns(), Some(400_000_000));
     let shown = said(&l);
-    let line = "400.0 KiB in 0.400 s, from the first submission to the last: 4000 submissions/s, 1000.0 KiB/s";
+    let line = "400.0 KiB in 400 ms, from the first submission to the last: 4000 submissions/s, 1000.0 KiB/s";
     assert!(shown.contains(line), "{shown}");
     assert!(shown.contains("\"duration_ns\":400000000,"), "{shown}");
     // One submission, or several at one time, have no rate.

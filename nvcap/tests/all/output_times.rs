@@ -292,7 +292,7 @@ fn statistics_without_times_have_no_rate() {
     sink.finish(&nvcap_decode::ledger::Ledger::new(), &Model::default())
         .unwrap();
     let text = written.text();
-    assert!(text.contains("total in ? s, ? MB/s"), "{text}");
+    assert!(text.contains("total in ? s, ? B/s"), "{text}");
     assert!(text.contains(" gr     ?\n"), "the process: {text}");
 }
 

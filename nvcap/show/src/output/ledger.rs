@@ -10,7 +10,7 @@ use super::fault;
 use super::names::pid_name;
 use super::plural::plural_of;
 use super::style::{Formatter, Plain, Role};
-use super::units::Bytes;
+use super::units::{Bytes, Nanoseconds};
 
 mod json;
 mod table;
@@ -242,8 +242,9 @@ fn rate(f: &mut Formatter<'_>, t: &Totals, duration_ns: u64) {
     let seconds = duration_ns as f64 / 1e9;
     f.line("", 0, Some(Role::Dim));
     f.text(format_args!(
-        "{} in {seconds:.3} s, from the first submission to the last: {:.0} submissions/s, {}/s",
+        "{} in {}, from the first submission to the last: {:.0} submissions/s, {}/s",
         Bytes(t.bytes as f64),
+        Nanoseconds(duration_ns),
         t.submissions as f64 / seconds,
         Bytes(t.bytes as f64 / seconds)
     ));

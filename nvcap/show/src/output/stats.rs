@@ -30,6 +30,7 @@ pub(crate) use profile::Profile;
 use sum::Sum;
 
 use super::gpu_time::Account;
+use crate::output::units::{Bytes, Nanoseconds};
 
 use super::method::{class_name, method_name};
 use super::names::{EngineName, direction, known_engine};
@@ -172,17 +173,16 @@ impl Stats {
         Some(self.last_ns?.saturating_sub(self.first_ns?))
     }
 
-    /// `3.5 s, 12.0 MB/s`, of these bytes.
+    /// `3.50 s, 11.4 MiB/s`, of these bytes.
     fn time_and_rate(&self, bytes: u64) -> String {
         let Some(span) = self.span() else {
-            return "? s, ? MB/s".to_owned();
+            return "? s, ? B/s".to_owned();
         };
-        let rate = match span {
-            0 => "?".to_owned(),
-            _ => format!("{:.1}", bytes as f64 * 1000.0 / span as f64),
-        };
-        let (seconds, ns) = (span / 1_000_000_000, span % 1_000_000_000);
-        format!("{seconds}.{ns:09} s, {rate} MB/s")
+        let time = Nanoseconds(span);
+        match span {
+            0 => format!("{time}, ? B/s"),
+            _ => format!("{time}, {}/s", Bytes(bytes as f64 * 1e9 / span as f64)),
+        }
     }
 
     /// Method writes, most frequent first.
