@@ -24,7 +24,7 @@ const SHOWN: [(&str, &str, &str); 3] = [
     (
         "_Z7softmaxIfEvPKT_PS0_i",
         "void softmax<float>(float const*, float*, int)",
-        "softmax",
+        "softmax<float>",
     ),
     ("update", "update", "update"),
 ];
@@ -389,6 +389,11 @@ fn commands_that_read_files_answer_or_say_why_not() {
     let dump = shown(&["dump", &file], 3);
     assert!(dump.starts_with("process 4711 train: IDLE"), "{dump}");
     let last = "launch grid 1024x1x1 block 256x1x1 regs 64 update";
+    assert!(
+        dump.contains("all done on 3 channels") && !dump.contains(last),
+        "{dump}"
+    );
+    let dump = shown(&["dump", "--last", "20", &file], 3);
     assert!(dump.contains(last) && dump.contains("3 entries missing"));
     let channels = shown(&["channels", &file], 3);
     assert!(channels.contains("copy (H2D)") && channels.contains("copy (D2H)"));

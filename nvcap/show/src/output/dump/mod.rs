@@ -91,8 +91,14 @@ impl ReportOptions {
         let first = works.into_iter().flatten().filter_map(at).min();
         let from = from.min(first.unwrap_or(from));
         let undone = c.steps.len() - from;
-        if undone == 0 || !self.wants(c) {
+        if !self.wants(c) {
             return Part::default();
+        }
+        if undone == 0 {
+            return Part {
+                steps: &[],
+                undone: Some(0),
+            };
         }
         let to = c.steps.len().min(from + LAST as usize);
         Part {

@@ -24,9 +24,16 @@ pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
         let mut idle = 0;
         for channel in of(shown, process) {
             let part = options.part(channel, shown.report.analysis.of(channel.id));
-            match part.steps.is_empty() {
-                true => idle += u64::from(!channel.steps.is_empty() && options.wants(channel)),
-                false => entries(&mut f, shown, channel, part, options),
+            let lacks = || shown.report.facts(channel.id).is_some_and(has_gaps);
+            match part {
+                Part {
+                    undone: Some(0), ..
+                } if !lacks() => idle += u64::from(!channel.steps.is_empty()),
+                Part {
+                    steps: [],
+                    undone: None,
+                } => {}
+                part => entries(&mut f, shown, channel, part, options),
             }
         }
         if idle > 0 {
@@ -340,6 +347,16 @@ fn entries(
     }
     f.line("", 0, None);
     f.end();
+}
+
+fn has_gaps(facts: &ChannelFacts) -> bool {
+    let counts = [
+        facts.overwritten,
+        facts.recycled,
+        facts.elsewhere,
+        facts.ring_gone.into(),
+    ];
+    facts.unreadable > 0 || counts.iter().any(|n| *n > 0)
 }
 
 fn gaps(f: &mut Formatter<'_>, facts: &ChannelFacts) {

@@ -16,6 +16,10 @@ mod tests;
 
 /// The most columns of a name that is made shorter. An identifier without arguments is kept, however long.
 const MOST_COLUMNS: usize = 60;
+/// The most columns of the name of a program's own template that has all its arguments.
+const MOST_OF_OWN: usize = 28;
+/// The most template arguments of such a name.
+const MOST_ARGS_OF_OWN: usize = 4;
 /// The most template arguments within template arguments that are looked into.
 const MOST_DEPTH: usize = 16;
 /// The most names that are told apart; further kernels have their full names.
@@ -155,7 +159,18 @@ fn of_cpp(full: &str, depth: usize) -> Vec<String> {
         let all: Vec<String> = meant.iter().chain(lists).cloned().collect();
         with(&all)
     };
-    let mut forms = vec![
+    // A program's own kernel with few arguments has them at once: its name does not depend on what came before it.
+    let is_own = library.is_none() && !in_function && kernel.args.len() <= MOST_ARGS_OF_OWN;
+    let all = is_own.then(|| {
+        kernel
+            .args
+            .iter()
+            .map(|arg| argument(arg))
+            .collect::<Vec<_>>()
+    });
+    let all = all.map(|all| with(&all));
+    let mut forms = Vec::from_iter(all.filter(|all| all.chars().count() <= MOST_OF_OWN));
+    forms.extend([
         with(&meant),
         more([first, &[], &[]]),
         more([&types, &[], &[]]),
@@ -164,8 +179,8 @@ fn of_cpp(full: &str, depth: usize) -> Vec<String> {
         more([first, &inner, &[]]),
         more([&types, &own, &lambdas]),
         more([&types, &inner, &lambdas]),
-    ];
-    forms.push(simple(full));
+        simple(full),
+    ]);
     forms
 }
 
@@ -399,6 +414,11 @@ fn number(arg: &str) -> Option<String> {
         .map_or(arg, |(_, n)| n);
     let digits = arg.trim_end_matches(['u', 'l']);
     is_digits(digits.strip_prefix('-').unwrap_or(digits)).then(|| digits.to_owned())
+}
+
+/// A template argument: a number, or a type without its namespaces.
+fn argument(arg: &str) -> String {
+    number(arg).unwrap_or_else(|| simple(arg))
 }
 
 fn is_number(arg: &str) -> bool {

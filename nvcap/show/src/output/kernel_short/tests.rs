@@ -159,15 +159,20 @@ fn other_names() {
         ("add(float*, int, float)", "add"),
         (
             "void (anonymous namespace)::scale<float>(float*, int)",
-            "scale",
+            "scale<float>",
         ),
         (
             "void my::scale_kernel<my::Policy2, 4>(float*)",
-            "my::scale_kernel",
+            "my::scale_kernel<Policy2,4>",
         ),
         (
             "void my::scale_kernel<my::Twice>(float*)",
             "my::scale_kernel<Twice>",
+        ),
+        ("void tile<float, 16, true>(float*)", "tile<float,16,1>"),
+        (
+            "void tile<my::Policy<float, 4>, my::Layout<128, 64, 32>>(float*)",
+            "tile",
         ),
         (
             "main::{lambda(float*)#1}::operator()(float*) const",
