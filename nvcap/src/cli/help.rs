@@ -24,6 +24,7 @@ Examples:
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap counts -a                     submissions of all processes, exactly and for nothing
   sudo nvcap sample -p 4711                which kernels and instructions take the GPU's time
+  sudo nvcap ranks -a --duration 10        which rank of a job holds up the others
   sudo nvcap share                         who had the GPU: slices and switches of each process
   sudo nvcap top                           the same on a screen, as htop shows processes
   sudo nvcap code vadd -p 4711             the instructions of a kernel
@@ -79,7 +80,7 @@ const JOBS: &[Job] = &[
     Job {
         name: &["Live"],
         commands: &[
-            "record", "time", "sample", "stacks", "code", "channels", "ioctls", "maps",
+            "record", "time", "ranks", "sample", "stacks", "code", "channels", "ioctls", "maps",
         ],
     },
     Job {

@@ -41,6 +41,7 @@ struct All {
     /// Kernels by the names that the compiler wrote.
     kernels: HashMap<String, Named>,
     kept: usize,
+    left_out: u64,
     files: usize,
 }
 
@@ -66,6 +67,7 @@ impl Gathered {
             told: HashMap::new(),
             kernels: HashMap::new(),
             kept: 0,
+            left_out: 0,
             files: 0,
         })))
     }
@@ -95,13 +97,14 @@ impl Gathered {
     /// Number of works that were left out because there were too many.
     #[must_use]
     pub fn left_out(&self) -> u64 {
-        self.0.borrow().job.left_out
+        self.0.borrow().left_out
     }
 
     /// Analyses what was gathered.
     #[must_use]
     pub fn analysis(&self) -> Analysis {
         let mut job = std::mem::take(&mut self.0.borrow_mut().job);
+        job.left_out = self.left_out();
         let calling: HashSet<(usize, u32)> = { job.ranks.iter() }
             .filter(|r| !r.calls.is_empty())
             .map(|r| (r.file, r.pid))
@@ -162,7 +165,7 @@ impl All {
     fn keeps(&mut self) -> bool {
         let keeps = self.kept < MOST;
         self.kept += usize::from(keeps);
-        self.job.left_out += u64::from(!keeps);
+        self.left_out += u64::from(!keeps);
         keeps
     }
 }
