@@ -31,7 +31,7 @@ pub const FIRST_PID: u32 = 4711;
 const GEMM: (u64, &str) = (0x7f00_0000_0000, "_Z4gemmPKfS0_Pfiii");
 const ALL_REDUCE: (u64, &str) = (
     0x7f00_0001_0000,
-    "_Z37ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+    "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
 );
 
 /// The state of a rank; times are the host's.
