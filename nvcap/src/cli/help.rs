@@ -116,8 +116,8 @@ const JOBS: &[Job] = &[
 ];
 
 /// The options of every day, as clap knows them.
-const DAILY: [&str; 13] = [
-    "pid", "all", "filter", "verbose", "quiet", "stats", "output", "json", "record", "how",
+const DAILY: [&str; 12] = [
+    "pid", "all", "filter", "verbose", "stats", "output", "json", "record", "how",
     "duration", "gpu_time", "stacks",
 ];
 

@@ -113,7 +113,7 @@ enum Command {
     Stacks(Box<stacks::Args>),
     /// Sum up the GPU's time: kernels by what they took, copies, how busy the GPU was and what it waited for
     Time(Box<time::Args>),
-    /// Show which rank of a distributed job holds up the others: who comes last to collectives, and what it does instead
+    /// Show which rank of a job holds up the others: who comes last to collectives, and what it does instead
     Ranks(Box<ranks::Args>),
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
     Code(code::Args),
