@@ -117,8 +117,8 @@ const JOBS: &[Job] = &[
 
 /// The options of every day, as clap knows them.
 const DAILY: [&str; 12] = [
-    "pid", "all", "filter", "verbose", "stats", "output", "json", "record", "how",
-    "duration", "gpu_time", "stacks",
+    "pid", "all", "filter", "verbose", "stats", "output", "json", "record", "how", "duration",
+    "gpu_time", "stacks",
 ];
 
 /// The lines of [`EXAMPLES`] that `-h` shows: their commands.

@@ -126,12 +126,16 @@ impl Analysis {
     fn sentence(&self) -> String {
         let calls: usize = self.job.ranks.iter().map(|r| r.calls.len()).sum();
         if calls == 0 {
-            return "no collective was seen: no kernel is called ncclDevKernel_* (--collective PATTERN names those of other libraries)".to_owned();
+            return format!(
+                "no collective was seen: no kernel is called ncclDevKernel_* (--collective PATTERN names those of other libraries){}",
+                self.unnamed()
+            );
         }
         if let [_] = &self.job.ranks[..] {
             return format!(
-                "{} alone called collectives: there is nobody to compare it with (nvcap ranks -a, or a recording of each rank)",
-                self.job.name(0)
+                "{} alone called collectives: there is nobody to compare it with (nvcap ranks -a, or a recording of each rank){}",
+                self.job.name(0),
+                self.unnamed()
             );
         }
         let (matched, timed) = self.counts();
@@ -149,6 +153,18 @@ impl Analysis {
             );
         }
         self.straggler().unwrap_or_else(|| self.nobody(timed))
+    }
+
+    /// Kernels without a name of processes without collectives, behind a sentence.
+    fn unnamed(&self) -> String {
+        match self.job.others_unnamed {
+            0 => String::new(),
+            n => format!(
+                "; {} of other processes {} no name, and may be collectives",
+                plural(n, "kernel"),
+                if n == 1 { "has" } else { "have" }
+            ),
+        }
     }
 
     /// A rank that has not come, for longer than any wait before.

@@ -109,10 +109,11 @@ impl Gathered {
             .filter(|r| !r.calls.is_empty())
             .map(|r| (r.file, r.pid))
             .collect();
-        let others = { job.ranks.iter() }
-            .map(|r| (r.file, r.pid))
-            .filter(|of| !calling.contains(of));
-        job.others = others.collect::<HashSet<_>>().len() as u64;
+        let others = || { job.ranks.iter() }.filter(|r| !calling.contains(&(r.file, r.pid)));
+        let unnamed = others().map(|r| r.unnamed).sum();
+        let others = others().map(|r| (r.file, r.pid));
+        let others = others.collect::<HashSet<_>>().len() as u64;
+        (job.others, job.others_unnamed) = (others, unnamed);
         job.ranks.retain(|r| !r.calls.is_empty());
         job.ranks
             .sort_by_key(|r| (r.number.is_none(), r.number, r.file, r.gpu, r.pid));

@@ -117,6 +117,8 @@ pub(super) struct Job {
     pub(super) left_out: u64,
     /// Processes with work of which none is a collective.
     pub(super) others: u64,
+    /// Kernels of those that have no name: each may have been a collective.
+    pub(super) others_unnamed: u64,
     /// Times of the GPU were asked for.
     pub(super) has_times: bool,
 }

@@ -22,6 +22,7 @@ impl Analysis {
             "ranks": (0..self.job.ranks.len()).map(|n| self.rank_json(n)).collect::<Vec<_>>(),
             "gpu_times": self.job.has_times,
             "processes_without_collectives": self.job.others,
+            "kernels_without_name_of_these": self.job.others_unnamed,
             "works_left_out": self.job.left_out,
         })
     }

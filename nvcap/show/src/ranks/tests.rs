@@ -438,6 +438,14 @@ fn nothing_to_compare() {
     let mut of = Simulated::new(1);
     steps(&mut of, 3, uneven);
     assert!(verdict(of.job).starts_with("rank 0 alone called collectives"));
+    let job = Job {
+        others_unnamed: 2,
+        ..Job::default()
+    };
+    assert!(
+        verdict(job)
+            .ends_with("; 2 kernels of other processes have no name, and may be collectives")
+    );
     // Two ranks, not at the same time.
     let mut of = Simulated::new(2);
     of.collective(1, &[0], "AllReduce", 10);
