@@ -389,10 +389,10 @@ fn places(
     if let Some((own, others, shift)) = first
         && (own.start, others.start) == (0, 0)
     {
-        for n in 0..own.end {
+        for (n, place) in places.iter_mut().enumerate().take(own.end) {
             let at = n as i64 + shift;
             if at < 0 {
-                places[n] = Some(at);
+                *place = Some(at);
             }
         }
     }
