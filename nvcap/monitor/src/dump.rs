@@ -381,10 +381,27 @@ const RANKS: [&str; 5] = [
     "SLURM_PROCID",
 ];
 
+/// The variables with the number of ranks of the job, of the same launchers.
+const SIZES: [&str; 4] = [
+    "WORLD_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "SLURM_NTASKS",
+];
+
+/// A process's rank, and the number of ranks of its job, as launchers tell it.
+#[must_use]
+pub fn rank_in(environment: &Environment) -> Option<(u32, Option<u32>)> {
+    let first = |names: &[&str]| {
+        let mut values = names.iter().map(|name| environment.value(name));
+        values.find_map(|value| value?.trim().parse().ok())
+    };
+    Some((first(&RANKS)?, first(&SIZES)))
+}
+
 /// A process's rank; where there is none to be found, why not, in words.
 fn rank(environment: &Environment) -> Result<u32, Option<String>> {
-    let mut values = RANKS.iter().map(|name| environment.value(name));
-    let rank = values.find_map(|value| value?.trim().parse().ok());
+    let rank = rank_in(environment).map(|(rank, _)| rank);
     rank.ok_or_else(|| {
         let more = format!(
             "its environment is longer than {} MiB: its rank was not looked for in the rest",

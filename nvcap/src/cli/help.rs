@@ -24,6 +24,7 @@ Examples:
   sudo nvcap watch -a --hang 60s           wait for processes that hang, and dump them
   sudo nvcap counts -a                     submissions of all processes, exactly and for nothing
   sudo nvcap sample -p 4711                which kernels and instructions take the GPU's time
+  sudo nvcap ranks -a --duration 10        which rank of a job holds up the others
   sudo nvcap share                         who had the GPU: slices and switches of each process
   sudo nvcap top                           the same on a screen, as htop shows processes
   sudo nvcap code vadd -p 4711             the instructions of a kernel
@@ -79,7 +80,7 @@ const JOBS: &[Job] = &[
     Job {
         name: &["Live"],
         commands: &[
-            "record", "time", "sample", "stacks", "code", "channels", "ioctls", "maps",
+            "record", "time", "ranks", "sample", "stacks", "code", "channels", "ioctls", "maps",
         ],
     },
     Job {
@@ -115,9 +116,9 @@ const JOBS: &[Job] = &[
 ];
 
 /// The options of every day, as clap knows them.
-const DAILY: [&str; 13] = [
-    "pid", "all", "filter", "verbose", "quiet", "stats", "output", "json", "record", "how",
-    "duration", "gpu_time", "stacks",
+const DAILY: [&str; 12] = [
+    "pid", "all", "filter", "verbose", "stats", "output", "json", "record", "how", "duration",
+    "gpu_time", "stacks",
 ];
 
 /// The lines of [`EXAMPLES`] that `-h` shows: their commands.

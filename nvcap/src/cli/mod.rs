@@ -28,6 +28,7 @@ mod parts;
 mod pids;
 mod process_filter;
 mod progress;
+mod ranks;
 mod record;
 mod recorder;
 mod recording;
@@ -112,6 +113,8 @@ enum Command {
     Stacks(Box<stacks::Args>),
     /// Sum up the GPU's time: kernels by what they took, copies, how busy the GPU was and what it waited for
     Time(Box<time::Args>),
+    /// Show which rank of a job holds up the others: who comes last to collectives, and what it does instead
+    Ranks(Box<ranks::Args>),
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
     Code(code::Args),
     /// Write Perfetto, Parquet, CSV or pcapng: of a recording, a capture or a live trace
@@ -164,6 +167,7 @@ impl Cli {
             None => self.trace.refusal(None),
             Some(Command::Stacks(args)) => args.trace.refusal(args.file.as_deref()),
             Some(Command::Time(args)) => args.trace.refusal(args.file.as_deref()),
+            Some(Command::Ranks(args)) => args.refusal(),
             Some(Command::Decode(args)) => recording(&args.recording, &args.output),
             Some(Command::Stats(args)) => recording(&args.recording, &args.output),
             Some(Command::Report(args)) => recording(&args.recording, &args.output),
@@ -266,6 +270,7 @@ fn command_line() -> clap::Command {
         .mut_subcommand("stats", stats::without_useless)
         .mut_subcommand("report", report::as_is)
         .mut_subcommand("time", time::as_is)
+        .mut_subcommand("ranks", ranks::as_is)
         .mut_subcommand("record", record::as_is)
         .mut_subcommand("export", export::as_is)
 }
@@ -301,6 +306,7 @@ impl Cli {
             Some(Command::Serve(args)) => serve::run(&args),
             Some(Command::Stacks(args)) => stacks::run(*args),
             Some(Command::Time(args)) => time::run(*args),
+            Some(Command::Ranks(args)) => ranks::run(*args),
             Some(Command::Export(args)) => export::run(args),
             Some(Command::Maps(args)) => maps::run(&args),
             Some(Command::Schema(args)) => schema::run(&args),

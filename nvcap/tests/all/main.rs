@@ -62,6 +62,7 @@ mod output_times;
 mod output_words;
 mod pipeline;
 mod progress;
+mod ranks;
 mod tables;
 mod training;
 mod wireshark;

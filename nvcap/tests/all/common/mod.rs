@@ -5,6 +5,7 @@ pub mod events;
 #[cfg(feature = "zstd")]
 pub mod fat;
 pub mod files;
+pub mod job;
 pub mod schema;
 pub mod training;
 pub mod tshark;

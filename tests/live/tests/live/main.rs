@@ -25,6 +25,7 @@ mod observe_readers;
 mod observe_rights;
 mod observe_sleep;
 mod perfetto;
+mod ranks;
 mod recordings;
 mod refusals;
 mod registers;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         watch: a_fault_is_dumped faults_at_once a_hang_is_dumped a_hang_seals nothing_to_dump refused;
         counts: as_the_trap_counts first_thread_ended without_a_gpu forks_are_counted_once served refused of_another_user;
         samples: a_fleet served;
+        ranks: two_that_run;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         chaos: seeded;

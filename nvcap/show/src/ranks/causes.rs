@@ -1,0 +1,154 @@
+//! Work of the last rank between two calls, beside that of the others: kernels that it had more of or that took longer, and time in
+//! which it had nothing to do.
+
+use std::collections::BTreeMap;
+
+use super::arrivals::Arrival;
+use super::job::{Class, Job, Rank};
+use super::matching::Communicator;
+
+/// A part of a rank's time that one work has: where several run at once, the time is that of the one that began first.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    begin: u64,
+    end: u64,
+    name: u32,
+    there: Option<u64>,
+}
+
+/// A rank's time in the order of its work.
+#[derive(Debug)]
+pub(super) struct Timeline(Vec<Slice>);
+
+impl Timeline {
+    pub(super) fn of(rank: &Rank) -> Self {
+        let mut works: Vec<_> = rank.works.iter().collect();
+        works.sort_by_key(|w| (w.begin, w.class == Class::Collective, w.end));
+        let mut until = 0;
+        let slices = works.into_iter().map(|w| {
+            let begin = w.begin.max(until);
+            until = w.end.max(begin);
+            Slice {
+                begin,
+                end: until,
+                name: w.name,
+                there: w.there,
+            }
+        });
+        Self(slices.collect())
+    }
+
+    /// What a rank did from one time to another.
+    fn did(&self, from: u64, to: u64) -> Did {
+        let mut did = Did::default();
+        let first = self.0.partition_point(|s| s.end <= from);
+        let mut until = from;
+        for slice in &self.0[first..] {
+            // The gap before it, of which the part counts as the host's in which it was not submitted.
+            let gap = slice.begin.min(to).saturating_sub(until);
+            if gap > 0 {
+                did.idle += gap;
+                match slice.there {
+                    Some(there) => did.nothing += there.clamp(until, until + gap) - until,
+                    None => did.unknown += gap,
+                }
+            }
+            if slice.begin >= to {
+                break;
+            }
+            let begin = slice.begin.max(from);
+            let row = did.by_name.entry(slice.name).or_default();
+            row.0 += u64::from(slice.begin >= from);
+            row.1 += slice.end.min(to).saturating_sub(begin);
+            until = until.max(slice.end.min(to));
+        }
+        did
+    }
+}
+
+/// Count and time of works by name, and time without work, ns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Did {
+    by_name: BTreeMap<u32, (u64, u64)>,
+    idle: u64,
+    /// Part of `idle` in which the next work was not submitted; of which that is not known.
+    nothing: u64,
+    unknown: u64,
+}
+
+/// How much more of a work the last one had than the median of the others, in sum; negative where it had less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct More {
+    pub(super) count: i64,
+    pub(super) ns: i64,
+    /// Time of this work in the last one, ns.
+    pub(super) own_ns: u64,
+}
+
+/// What a rank did instead of coming.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Causes {
+    /// Calls to which it came last, and alone, and of which both ends of the time before are known.
+    pub(super) calls: u64,
+    /// By name of the work.
+    pub(super) works: BTreeMap<u32, More>,
+    /// Time without work; part of it in which nothing was submitted, and of which that is not known, ns.
+    pub(super) idle: i64,
+    pub(super) nothing: i64,
+    pub(super) unknown: i64,
+}
+
+fn median(mut all: Vec<u64>) -> u64 {
+    all.sort_unstable();
+    all.get(all.len() / 2).copied().unwrap_or(0)
+}
+
+/// The causes by member and kind, of calls to which one alone came last.
+pub(super) fn of(
+    job: &Job,
+    of: &Communicator,
+    arrivals: &[Arrival],
+    timelines: &[Timeline],
+) -> BTreeMap<(usize, u32), Causes> {
+    let mut all: BTreeMap<(usize, u32), Causes> = BTreeMap::new();
+    for arrival in arrivals {
+        let [last] = arrival.last[..] else { continue };
+        let Some(before) = arrival.call.checked_sub(1) else {
+            continue;
+        };
+        let window = |member: usize| {
+            let rank = of.members[member].rank;
+            let call = |n: usize| Some(&job.ranks[rank].calls[of.calls[n].of[member]?]);
+            Some((call(before)?.end?, call(arrival.call)?.begin?))
+        };
+        let did: Option<Vec<Did>> = (0..of.members.len())
+            .map(|member| {
+                let (from, to) = window(member)?;
+                Some(timelines[of.members[member].rank].did(from, to))
+            })
+            .collect();
+        let Some(did) = did else { continue };
+        let causes = all.entry((last, arrival.kind)).or_default();
+        causes.calls += 1;
+        let others = |value: &dyn Fn(&Did) -> u64| {
+            let others = did.iter().enumerate().filter(|(m, _)| *m != last);
+            median(others.map(|(_, d)| value(d)).collect())
+        };
+        let own = &did[last];
+        let more = |value: &dyn Fn(&Did) -> u64| value(own) as i64 - others(value) as i64;
+        let mut names: Vec<u32> = did.iter().flat_map(|d| d.by_name.keys().copied()).collect();
+        names.sort_unstable();
+        names.dedup();
+        for name in names {
+            let of = |d: &Did| d.by_name.get(&name).copied().unwrap_or_default();
+            let work = causes.works.entry(name).or_default();
+            work.count += more(&|d| of(d).0);
+            work.ns += more(&|d| of(d).1);
+            work.own_ns += of(own).1;
+        }
+        causes.idle += more(&|d| d.idle);
+        causes.nothing += more(&|d| d.nothing);
+        causes.unknown += more(&|d| d.unknown);
+    }
+    all
+}

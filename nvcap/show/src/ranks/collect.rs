@@ -1,0 +1,451 @@
+//! Keeps each rank's work and its calls of collectives, of one recording or live trace.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::rc::Rc;
+
+use super::analysis::Analysis;
+use super::job::{Call, Class, Comm, Job, Rank, Work};
+use super::kinds;
+use crate::output::gpu_time::when::{When, is_at_doorbell};
+use crate::output::gpu_time::work::{Done, Entries};
+use crate::output::names::{is_timed, known_name};
+use crate::output::{Detail, Sink, kernels};
+use nvcap_decode::decode::event::{Body, Context, Engine, Event, Launch, LaunchKind, Operation};
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::{ChannelId, Kernel, Life, Lost, Process, Record, Submission};
+use nvcap_decode::wire::entry;
+
+/// The most works and calls that are kept.
+const MOST: usize = 1 << 23;
+
+/// Tells the rank of a process, and the number of ranks of its job.
+pub type RankOf = Box<dyn Fn(u32) -> Option<(u32, Option<u32>)>>;
+
+/// Options of collecting.
+pub struct Options {
+    /// Patterns of the names of kernels that are collectives, beside NCCL's.
+    pub patterns: Vec<String>,
+    /// Tells the rank of a process.
+    pub rank_of: RankOf,
+}
+
+struct All {
+    job: Job,
+    places: HashMap<(usize, u32, Option<u32>), usize>,
+    options: Options,
+    /// By process: its rank, where that is told.
+    told: HashMap<u32, Option<(u32, Option<u32>)>>,
+    /// Kernels by the names that the compiler wrote.
+    kernels: HashMap<String, Named>,
+    kept: usize,
+    left_out: u64,
+    files: usize,
+}
+
+/// Number of a kernel's name; the number of its kind, where it is a collective, and whether its first argument is the communicator.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    name: u32,
+    collective: Option<(u32, bool)>,
+}
+
+/// All that several [`Collector`]s keep: those of one job.
+#[derive(Clone)]
+pub struct Gathered(Rc<RefCell<All>>);
+
+impl Gathered {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self(Rc::new(RefCell::new(All {
+            job: Job::default(),
+            places: HashMap::new(),
+            options,
+            told: HashMap::new(),
+            kernels: HashMap::new(),
+            kept: 0,
+            left_out: 0,
+            files: 0,
+        })))
+    }
+
+    /// A sink for the next recording, or for a live trace.
+    #[must_use]
+    pub fn collector(&self) -> Collector {
+        let mut all = self.0.borrow_mut();
+        let file = all.files;
+        all.files += 1;
+        Collector {
+            all: self.0.clone(),
+            file,
+            entries: Entries::default(),
+            now: None,
+            losses: HashMap::new(),
+            losses_of_all: 0,
+            next: HashMap::new(),
+            copies: HashSet::new(),
+            names: HashMap::new(),
+            ended: HashSet::new(),
+            newest: 0,
+            first_losses: HashMap::new(),
+        }
+    }
+
+    /// Number of works that were left out because there were too many.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.0.borrow().left_out
+    }
+
+    /// Analyses what was gathered.
+    #[must_use]
+    pub fn analysis(&self) -> Analysis {
+        let mut job = std::mem::take(&mut self.0.borrow_mut().job);
+        job.left_out = self.left_out();
+        let calling: HashSet<(usize, u32)> = { job.ranks.iter() }
+            .filter(|r| !r.calls.is_empty())
+            .map(|r| (r.file, r.pid))
+            .collect();
+        let others = || { job.ranks.iter() }.filter(|r| !calling.contains(&(r.file, r.pid)));
+        let unnamed = others().map(|r| r.unnamed).sum();
+        let others = others().map(|r| (r.file, r.pid));
+        let others = others.collect::<HashSet<_>>().len() as u64;
+        (job.others, job.others_unnamed) = (others, unnamed);
+        job.ranks.retain(|r| !r.calls.is_empty());
+        job.ranks
+            .sort_by_key(|r| (r.number.is_none(), r.number, r.file, r.gpu, r.pid));
+        Analysis::of(job)
+    }
+}
+
+impl All {
+    fn rank(&mut self, file: usize, c: &Context) -> usize {
+        let pid = c.at.pid;
+        let key = (file, pid, c.gpu);
+        if let Some(place) = self.places.get(&key) {
+            return *place;
+        }
+        let told = self.told(pid);
+        self.job.ranks.push(Rank {
+            number: told.map(|(rank, _)| rank),
+            world_size: told.and_then(|(_, size)| size),
+            pid,
+            gpu: c.gpu,
+            file,
+            ..Rank::default()
+        });
+        let place = self.job.ranks.len() - 1;
+        self.places.insert(key, place);
+        place
+    }
+
+    /// Asks for the rank of a process while it is there to be asked.
+    fn told(&mut self, pid: u32) -> Option<(u32, Option<u32>)> {
+        let rank_of = &self.options.rank_of;
+        *self.told.entry(pid).or_insert_with(|| rank_of(pid))
+    }
+
+    fn kernel(&mut self, kernel: &Kernel) -> Named {
+        if let Some(named) = self.kernels.get(&kernel.name) {
+            return *named;
+        }
+        let forms = kernels::name(kernel);
+        let collective = kinds::of(&forms.full, &forms.short, &self.options.patterns);
+        let named = Named {
+            name: self.job.names.number(&kernels::text(kernel, false)),
+            collective: collective.map(|of| (self.job.names.number(&of.kind), of.has_address)),
+        };
+        self.kernels.insert(kernel.name.clone(), named);
+        named
+    }
+
+    /// Tells whether there is room for one more.
+    fn keeps(&mut self) -> bool {
+        let keeps = self.kept < MOST;
+        self.kept += usize::from(keeps);
+        self.left_out += u64::from(!keeps);
+        keeps
+    }
+}
+
+/// The entry whose operations come now.
+struct Now {
+    context: Context,
+    entry: u32,
+    rank: usize,
+    /// Its calls, by their places among the rank's.
+    calls: Vec<usize>,
+    /// The name of its only kernel.
+    name: Option<u32>,
+}
+
+/// The sink.
+pub struct Collector {
+    all: Rc<RefCell<All>>,
+    file: usize,
+    entries: Entries,
+    now: Option<Now>,
+    /// Losses by process, and those that may be any process's.
+    losses: HashMap<u32, u32>,
+    losses_of_all: u32,
+    /// Losses when a rank was first seen.
+    first_losses: HashMap<usize, u32>,
+    /// The next position of each ring.
+    next: HashMap<ChannelId, u64>,
+    /// Channels of copy engines: no kernel is lost there.
+    copies: HashSet<ChannelId>,
+    names: HashMap<u32, String>,
+    ended: HashSet<u32>,
+    newest: u64,
+}
+
+impl Collector {
+    fn losses(&self, pid: u32) -> u32 {
+        self.losses_of_all + self.losses.get(&pid).copied().unwrap_or(0)
+    }
+
+    fn loss(&mut self, pid: u32) {
+        match pid {
+            0 => self.losses_of_all += 1,
+            pid => *self.losses.entry(pid).or_default() += 1,
+        }
+    }
+
+    /// Notes a gap before a submission, and bytes of it that are missing.
+    fn submission(&mut self, s: &Submission) {
+        let end = s.position.saturating_add(s.segments.len() as u64);
+        let next = self.next.insert(s.channel, end);
+        let has_gap = next.is_some_and(|next| next != s.position);
+        let lacks = |g: &nvcap_decode::record::Segment| {
+            !g.holes.is_empty() || g.bytes.len() < entry::len(g.entry) as usize
+        };
+        if (has_gap || s.segments.iter().any(lacks)) && !self.copies.contains(&s.channel) {
+            self.loss(s.at.pid);
+        }
+    }
+
+    fn life(&mut self, p: &Process) {
+        match &p.life {
+            Life::Present { name } | Life::Exec { name } => {
+                if let Some(name) = known_name(name)
+                    && (p.at.tid == 0 || p.at.tid == p.at.pid)
+                {
+                    self.names.insert(p.at.pid, name.to_owned());
+                }
+            }
+            Life::Exit { process: true } => {
+                self.ended.insert(p.at.pid);
+            }
+            _ => {}
+        }
+    }
+
+    fn rank(&mut self, c: &Context) -> usize {
+        let rank = self.all.borrow_mut().rank(self.file, c);
+        let losses = self.losses(c.at.pid);
+        self.first_losses.entry(rank).or_insert(losses);
+        rank
+    }
+
+    fn operation(&mut self, c: &Context, entry: u32, op: &Operation) {
+        if let Engine::Copy(_) = c.engine {
+            self.copies.insert(c.channel);
+        }
+        let timed = is_timed(op);
+        if timed {
+            let time = c.gpu_time_of(entry).copied().unwrap_or_default();
+            if let Some(done) = self.entries.operation(c, entry, &time, op) {
+                self.done(&done);
+            }
+        }
+        let launch = match op {
+            Operation::Launch(l) => Some(l).filter(|l| l.kind != LaunchKind::Companion),
+            _ => None,
+        };
+        if !timed && launch.is_none() {
+            return;
+        }
+        let rank = self.rank(c);
+        let named = launch.and_then(|l| self.launch(rank, l));
+        let call = named.and_then(|named| self.call(rank, c, launch?, named));
+        if !timed {
+            // A node of a graph's replay.
+            self.all.borrow_mut().job.ranks[rank].shared += u64::from(call.is_some());
+            return;
+        }
+        match &mut self.now {
+            Some(now) if (now.context.serial, now.entry) == (c.serial, entry) => {
+                now.calls.extend(call);
+            }
+            now => {
+                *now = Some(Now {
+                    context: c.clone(),
+                    entry,
+                    rank,
+                    calls: call.into_iter().collect(),
+                    name: named.map(|n| n.name),
+                });
+            }
+        }
+    }
+
+    /// The name of a launch's kernel; counts the program's own that have none.
+    fn launch(&self, rank: usize, l: &Launch) -> Option<Named> {
+        let mut all = self.all.borrow_mut();
+        match (&l.kernel, l.kind) {
+            (Some(kernel), _) => Some(all.kernel(kernel)),
+            (None, LaunchKind::User | LaunchKind::Unresolved) => {
+                all.job.ranks[rank].unnamed += 1;
+                None
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// Keeps the call, if the kernel is a collective; returns its place.
+    fn call(&self, rank: usize, c: &Context, l: &Launch, named: Named) -> Option<usize> {
+        let (kind, has_address) = named.collective?;
+        let epoch = self.losses(c.at.pid);
+        let mut all = self.all.borrow_mut();
+        if !all.keeps() {
+            return None;
+        }
+        let address = l.args.as_ref().and_then(|args| args.first_chunk::<8>());
+        let address = address.map(|a| u64::from_le_bytes(*a));
+        let calls = &mut all.job.ranks[rank].calls;
+        calls.push(Call {
+            comm: match address.filter(|a| has_address && *a != 0) {
+                Some(address) => Comm::Argument(address),
+                None => Comm::Channel(c.channel.0),
+            },
+            kind,
+            begin: None,
+            error: 0,
+            end: None,
+            submitted: c.at.time(),
+            epoch,
+        });
+        Some(calls.len() - 1)
+    }
+
+    /// Takes the work of the entry before.
+    fn done(&mut self, done: &Done) {
+        let Some(now) = self.now.take() else { return };
+        let c = &now.context;
+        let mut all = self.all.borrow_mut();
+        all.job.has_times |= c.gpu_time.is_some();
+        let begin = When::of(c, &done.time).begin;
+        let end = begin
+            .zip(done.duration)
+            .map(|(b, d)| b.saturating_add(d.ns));
+        let works = done.what.works();
+        let rank = &mut all.job.ranks[now.rank];
+        if works == 1 {
+            for &call in &now.calls {
+                let call = &mut rank.calls[call];
+                (call.begin, call.end) = (begin, end);
+                call.error = done.time.start.map_or(0, |s| s.host_error_ns);
+            }
+        } else {
+            rank.shared += now.calls.len() as u64;
+        }
+        let (Some(begin), Some(end)) = (begin, end) else {
+            rank.untimed += 1;
+            return;
+        };
+        if !all.keeps() {
+            return;
+        }
+        let there = match done.time.queued {
+            Some((least, _)) => Some(begin.saturating_sub(least)),
+            None => c.at.time().filter(|_| is_at_doorbell(c)),
+        };
+        let class = match () {
+            () if !now.calls.is_empty() && now.calls.len() == works => Class::Collective,
+            () if done.what.is_copy() => Class::Copy,
+            () => Class::Kernel,
+        };
+        let name = match now.name.filter(|_| works == 1) {
+            Some(name) => name,
+            None => all.job.names.number(&done.text),
+        };
+        all.job.ranks[now.rank].works.push(Work {
+            begin,
+            end,
+            there,
+            name,
+            class,
+        });
+    }
+}
+
+impl Sink for Collector {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn shows_memory(&self) -> bool {
+        false
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        if let Body::Operation(op) = &event.body {
+            self.operation(event.context, event.entry, op);
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        self.newest = self.newest.max(record.at().time_ns);
+        match record {
+            Record::Submission(s) => self.submission(s),
+            Record::Process(p) => self.life(p),
+            Record::Channel(c) if c.at.pid != 0 => {
+                self.all.borrow_mut().told(c.at.pid);
+            }
+            Record::Skipped(s) => {
+                self.next
+                    .insert(s.channel, s.position.saturating_add(s.entries));
+                self.loss(s.at.pid);
+            }
+            Record::Loss(loss) => match (&loss.what, loss.channel) {
+                (Lost::Stacks { .. }, _) => {}
+                (Lost::Entries { position, count }, Some(channel)) => {
+                    // The submission behind them has no gap more.
+                    self.next.insert(channel, position.saturating_add(*count));
+                    if !self.copies.contains(&channel) {
+                        self.loss(loss.at.pid);
+                    }
+                }
+                _ => self.loss(loss.at.pid),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _ledger: &Ledger, _model: &Model) -> io::Result<()> {
+        if let Some(done) = self.entries.finish() {
+            self.done(&done);
+        }
+        let mut all = self.all.borrow_mut();
+        for (n, rank) in all.job.ranks.iter_mut().enumerate() {
+            if rank.file != self.file {
+                continue;
+            }
+            rank.until = self.newest;
+            rank.has_ended = self.ended.contains(&rank.pid);
+            rank.process = self.names.get(&rank.pid).cloned();
+            let first = self.first_losses.get(&n).copied().unwrap_or(0);
+            rank.losses = self.losses(rank.pid).saturating_sub(first);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,32 @@
+//! Who holds up whom in a job of several ranks: collectives matched over ranks, who came last, what the others waited, and what the last
+//! one did instead.
+//!
+//! - `collect`: a sink that keeps each rank's work and its calls of collectives.
+//! - `job`: what was collected.
+//! - `matching`: calls of one communicator in each rank, matched by their order and checked by their times.
+//! - `arrivals`: who came last, and by how much.
+//! - `causes`: work of the last one since the collective before, beside that of the others.
+//! - `shares`: each rank's time by what it went to.
+//! - `analysis`: all of it, and the verdict.
+//! - `text`, `json`: how it is shown.
+//!
+//! Everything but `collect` knows neither records nor events nor a clock: times are numbers.
+
+mod analysis;
+mod arrivals;
+mod causes;
+mod collect;
+mod job;
+mod json;
+mod kinds;
+mod matching;
+mod shares;
+mod text;
+
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod tests;
+
+pub use analysis::Analysis;
+pub use collect::{Collector, Gathered, Options, RankOf};

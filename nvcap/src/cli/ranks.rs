@@ -1,0 +1,373 @@
+//! `nvcap ranks`: which rank of a job holds up the others, of recordings or live.
+//!
+//! ```text
+//! $ nvcap ranks node.pcapng
+//! rank 1 comes last in 97.1 % of 1019 all-reduces, 2.10 ms late: 30 more of gemm before each, 2.09 ms
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use super::output_args::OutputArgs;
+use super::recording::{self, Played, RecordingArgs};
+use super::{target, trace, trace_run, values};
+use nvcap_decode::driver::Version;
+use nvcap_decode::ledger::{
+    Ledger, STATUS_COMPLETE, STATUS_FAULTED, STATUS_LOST, STATUS_NO_GPU, STATUS_NOT_UNDERSTOOD,
+};
+use nvcap_monitor::dump::rank_in;
+use nvcap_process::procfs::environ::Environment;
+use nvcap_show::output::message::tell;
+use nvcap_show::output::style::Plain;
+use nvcap_show::output::writer::Output;
+use nvcap_show::output::{json, ledger};
+use nvcap_show::pipeline::Pipeline;
+use nvcap_show::ranks::{Gathered, Options};
+
+const EXAMPLES: &str = "\
+Examples:
+  nvcap ranks node.pcapng                          of nvcap record --gpu-time -a: one file of all ranks
+  nvcap ranks rank*.pcapng                         a recording of each rank, made on one host
+  nvcap ranks node.pcapng --rank 4711=0 --rank 4712=1
+  sudo nvcap ranks -a --duration 10                every process that uses a GPU, live
+  sudo nvcap ranks -p 4711 -p 4712 --duration 10   two running ranks
+  nvcap ranks node.pcapng --collective '*exchange*'
+
+A collective's kernel runs in each rank from its own arrival until the last rank's: who waits has
+long ones, who is late short ones. The calls of each communicator are matched over ranks by their
+order and checked by their times, and where that is not certain it is said.
+docs/ranks.md says how, and what it cannot.
+
+Exit status: as nvcap decode; of several files 3 where one lacks something.";
+
+/// The most by which the time of day of two files of one host may differ at the same CLOCK_MONOTONIC, ns.
+const SAME_HOST_NS: u64 = 1_000_000_000;
+
+/// Arguments of `nvcap ranks`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+#[group(skip)]
+pub(super) struct Args {
+    /// Recordings with the GPU's time stamps (nvcap record --gpu-time) to read instead of live processes: one of all ranks, or one of each
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "command", "all"], help_heading = "Target")]
+    pub files: Vec<PathBuf>,
+
+    /// Take kernels whose names fit PATTERN for collectives, beside NCCL's (ncclDevKernel_*); * is any run, ? any character
+    ///
+    /// Each is taken for one that ends in no rank before it has begun in all. Its communicator is that of its channel.
+    #[arg(long, value_name = "PATTERN", help_heading = values::SHOWN)]
+    pub collective: Vec<String>,
+
+    /// The rank of a process: --rank 4711=0; may be given several times
+    ///
+    /// Without it, a live trace takes RANK and WORLD_SIZE of the process's environment, or what other launchers set.
+    #[arg(long, value_name = "PID=RANK", value_parser = parse_rank, help_heading = values::SHOWN)]
+    pub rank: Vec<(u32, u32)>,
+
+    /// Target and options of the trace.
+    #[command(flatten)]
+    pub trace: trace::Args,
+}
+
+/// Options of a trace that have no meaning here.
+const USELESS: [&str; 12] = [
+    "verbose",
+    "quiet",
+    "stats",
+    "time",
+    "redact",
+    "explain_streams",
+    "full_names",
+    "history",
+    "gpu_time",
+    "stacks",
+    "filter",
+    "no_names",
+];
+
+fn parse_rank(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || format!("'{text}' is no rank of a process: give PID=RANK, such as 4711=0");
+    let (pid, rank) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((values::parse_pid(pid)?, rank.parse().map_err(|_| wrong())?))
+}
+
+impl Args {
+    /// Returns the reason why it must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.trace.refusal(self.files.first().map(PathBuf::as_path))
+    }
+}
+
+/// The command as clap knows it: it observes by default, and has no options without a meaning.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let command = command.mut_arg("how", |arg| arg.default_value("observe"));
+    values::without(command, &USELESS)
+}
+
+/// Reads recordings, or traces; then shows who holds up whom.
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let shown = &args.trace.output;
+    if shown.verbose > 0 || shown.quiet || shown.stats || shown.explain_streams {
+        bail!(
+            "nvcap ranks shows sums alone: for events trace with --gpu-time (nvcap --gpu-time -p PID)"
+        );
+    }
+    if shown.filter.is_some() || args.trace.no_names {
+        bail!(
+            "nvcap ranks needs all works and their names: leave out {}",
+            if args.trace.no_names {
+                "--no-names"
+            } else {
+                "-e"
+            }
+        );
+    }
+    let live = args.files.is_empty();
+    let ranks: HashMap<u32, u32> = args.rank.iter().copied().collect();
+    let gathered = Gathered::new(Options {
+        patterns: args.collective,
+        rank_of: Box::new(move |pid| {
+            let told = live.then(|| Environment::of_process(pid).ok()).flatten();
+            let told = told.and_then(|environment| rank_in(&environment));
+            let rank = ranks.get(&pid).copied().or(told.map(|(rank, _)| rank))?;
+            Some((rank, told.and_then(|(_, size)| size)))
+        }),
+    });
+    match live {
+        true => of_trace(args.trace, &gathered),
+        false => of_files(&args.files, &args.trace.output, &gathered),
+    }
+}
+
+fn pipeline(
+    output: &OutputArgs,
+    gathered: &Gathered,
+    driver: Option<Version>,
+) -> anyhow::Result<Pipeline<'static>> {
+    let options = output.pipeline_options(false, driver)?;
+    Ok(Pipeline::new(options, vec![Box::new(gathered.collector())]))
+}
+
+/// Writes what was found, and the ledger of each trace, with its name where there are several.
+fn show(
+    output: &OutputArgs,
+    out: &mut Output,
+    gathered: &Gathered,
+    ledgers: &[(String, Ledger)],
+) -> anyhow::Result<()> {
+    let analysis = gathered.analysis();
+    let color = output.color().enabled(out.is_terminal());
+    let to = out.object();
+    if output.json {
+        json::write(to, &analysis.json());
+        to.push(b'\n');
+        for (_, of) in ledgers {
+            ledger::json(to, of);
+        }
+    } else {
+        analysis.text(to);
+        match ledgers {
+            [(_, of)] => {
+                to.push(b'\n');
+                ledger::text(to, of, color);
+            }
+            several => {
+                for (name, of) in several {
+                    let line = format!("{name}: {}\n", ledger::verdict(of));
+                    to.extend_from_slice(Plain(line.trim_end()).to_string().as_bytes());
+                    to.push(b'\n');
+                }
+            }
+        }
+    }
+    target::written(out)?;
+    // The user has not seen what went into a file.
+    if output
+        .output
+        .as_deref()
+        .is_some_and(|o| o != Path::new("-"))
+    {
+        tell(analysis.verdict());
+        for (name, of) in ledgers {
+            match ledgers.len() {
+                1 => tell(ledger::verdict(of)),
+                _ => tell(format_args!("{name}: {}", ledger::verdict(of))),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The status of several traces: that of the worst; none used a GPU only where that is so of all.
+fn status(ledgers: &[(String, Ledger)], left_out: u64) -> u8 {
+    let all: Vec<u8> = ledgers.iter().map(|(_, l)| l.exit_status()).collect();
+    if left_out > 0 {
+        return STATUS_LOST;
+    }
+    let worst = [STATUS_LOST, STATUS_FAULTED, STATUS_NOT_UNDERSTOOD];
+    let worst = worst.into_iter().find(|status| all.contains(status));
+    let none = all.iter().all(|status| *status == STATUS_NO_GPU);
+    worst.unwrap_or(if none { STATUS_NO_GPU } else { STATUS_COMPLETE })
+}
+
+/// Files of one trace, and where it began on two clocks, ns.
+struct Trace {
+    number: Option<u32>,
+    files: Vec<PathBuf>,
+    clocks: Option<(u64, u64)>,
+}
+
+/// Puts the files of one trace together (`nvcap record --rotate`).
+fn traces(files: &[PathBuf]) -> Vec<Trace> {
+    let mut all: Vec<Trace> = Vec::new();
+    for file in files {
+        let mut reader = recording::watched(file).map(|(reader, _)| reader);
+        let clocks = reader.as_mut().and_then(|r| {
+            let info = r.trace()?;
+            Some((info.monotonic_ns, info.realtime_ns))
+        });
+        let number = reader.and_then(|r| r.trace_number());
+        let same = all
+            .iter_mut()
+            .find(|t| number.is_some() && t.number == number);
+        match same {
+            Some(trace) => trace.files.push(file.clone()),
+            None => all.push(Trace {
+                number,
+                files: vec![file.clone()],
+                clocks,
+            }),
+        }
+    }
+    all
+}
+
+/// Refuses files of several hosts: their clocks cannot be compared.
+fn of_one_host(traces: &[Trace]) -> anyhow::Result<()> {
+    fn base(t: &Trace) -> Option<(u64, &PathBuf)> {
+        let (monotonic, realtime) = t.clocks?;
+        Some((realtime.wrapping_sub(monotonic), t.files.first()?))
+    }
+    let mut bases = traces.iter().filter_map(base);
+    let Some((first, file)) = bases.next() else {
+        return Ok(());
+    };
+    for (other, another) in bases {
+        if first.abs_diff(other) > SAME_HOST_NS {
+            bail!(
+                "{} and {} are of two hosts, or of one that was booted between them, and times of two hosts are not compared yet: give the files of one",
+                file.display(),
+                another.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn of_files(
+    files: &[PathBuf],
+    output: &OutputArgs,
+    gathered: &Gathered,
+) -> anyhow::Result<ExitCode> {
+    let traces = traces(files);
+    of_one_host(&traces)?;
+    let args: Vec<RecordingArgs> = { traces.iter() }
+        .filter_map(|trace| {
+            let (first, more) = trace.files.split_first()?;
+            Some(RecordingArgs {
+                more: more.to_vec(),
+                ..RecordingArgs::of(first)
+            })
+        })
+        .collect();
+    let inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    // All are opened before the first is read: then rights are given up.
+    let mut out = target::open(output.output.as_deref(), output.force, false, &inputs)?;
+    let recordings: Result<Vec<_>, _> = args.iter().map(RecordingArgs::open).collect();
+    let mut ledgers = Vec::new();
+    for (mut recording, of) in recordings?.into_iter().zip(&args) {
+        let output = output.of_recording(recording.trace());
+        let mut pipeline = pipeline(&output, gathered, None)?;
+        let recording = recording.quiet_until_the_end(output.output.as_deref());
+        let played = recording.play(&mut pipeline)?;
+        ledgers.push((of.name(), pipeline.finish()?));
+        if played == Played::Interrupted {
+            break;
+        }
+    }
+    show(output, &mut out, gathered, &ledgers)?;
+    Ok(ExitCode::from(status(&ledgers, gathered.left_out())))
+}
+
+fn of_trace(mut trace: trace::Args, gathered: &Gathered) -> anyhow::Result<ExitCode> {
+    trace.typed = "nvcap ranks".to_owned();
+    trace.gpu_time = true;
+    let mut output = trace.output.clone();
+    output.has_gpu_time = true;
+    let command = trace.leaves_standard_output();
+    let out: RefCell<Option<Output>> = RefCell::new(None);
+    let is_cut = Cell::new(false);
+    let ended = trace_run::run_into(
+        trace,
+        |args| {
+            let inputs = Vec::from_iter(args.channels.as_deref());
+            let opened = target::open(output.output.as_deref(), output.force, command, &inputs)?;
+            *out.borrow_mut() = Some(opened);
+            pipeline(&output, gathered, target::running_driver())
+        },
+        |pipeline| {
+            let ledgers = [(String::new(), pipeline.finish()?)];
+            is_cut.set(gathered.left_out() > 0);
+            if let Some(out) = out.borrow_mut().as_mut() {
+                show(&output, out, gathered, &ledgers)?;
+            }
+            let [(_, ledger)] = ledgers;
+            Ok(ledger)
+        },
+    )?;
+    Ok(match is_cut.get() && ended == ExitCode::SUCCESS {
+        true => ExitCode::from(STATUS_LOST),
+        false => ended,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_given_by_process() {
+        assert_eq!(parse_rank("4711=0"), Ok((4711, 0)));
+        for wrong in ["", "3", "=1", "4711=", "0=1", "x=1", "1=2=3", "1=-1"] {
+            assert!(parse_rank(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn files_of_two_hosts_are_refused() {
+        let of = |monotonic: u64, realtime: u64| Trace {
+            number: Some(1),
+            files: vec![PathBuf::from("a")],
+            clocks: Some((monotonic, realtime)),
+        };
+        let none = Trace {
+            clocks: None,
+            ..of(0, 0)
+        };
+        let second = 1_000_000_000;
+        // The time of day was set by 0.2 s meanwhile.
+        let same = [
+            of(second, 90 * second),
+            none,
+            of(3 * second, 92 * second + second / 5),
+        ];
+        assert!(of_one_host(&same).is_ok());
+        let other = [of(second, 90 * second), of(second, 95 * second)];
+        assert!(of_one_host(&other).is_err());
+        assert!(of_one_host(&[]).is_ok());
+    }
+}
