@@ -11,8 +11,14 @@ use super::shares::{self, Shares};
 use crate::output::plural::{plural, plural_of};
 use crate::output::units::Nanoseconds;
 
-/// A rank that comes last to more than this share of the calls holds up the others.
-const HOLDS_UP: f64 = 0.5;
+/// A rank that comes last to more than this share of the calls comes last as a rule.
+const AS_A_RULE: f64 = 0.5;
+
+/// Share of all waiting from which on one of so many members holds up the others: midway between half and all of it for two, and nearer to half for
+/// more, since it is compared with the sum of the others.
+fn holds_up(members: usize) -> f64 {
+    0.5 + 0.5 / members.max(1) as f64
+}
 
 /// How often a member came last.
 #[derive(Clone, Debug, Default)]
@@ -198,7 +204,7 @@ impl Analysis {
         ))
     }
 
-    /// The rank that comes last more often than not, of all kinds of calls that for which others waited longest.
+    /// The rank for which the others waited most of the time that they waited; of several kinds of calls that for which they waited longest.
     fn straggler(&self) -> Option<String> {
         let all = self
             .seen
@@ -209,7 +215,10 @@ impl Analysis {
                 let last = sum.last.iter().enumerate();
                 last.map(move |(member, last)| (seen, sum, member, last))
             })
-            .filter(|(_, sum, _, last)| last.alone as f64 > HOLDS_UP * sum.timed as f64)
+            .filter(|(seen, sum, _, last)| {
+                let blame: u64 = sum.last.iter().map(|l| l.blame).sum();
+                last.blame as f64 > holds_up(seen.of.members.len()) * blame as f64
+            })
             .max_by_key(|(_, _, _, last)| last.blame)?;
         let share = 100.0 * last.alone as f64 / sum.timed.max(1) as f64;
         let many = sum.timed != 1;
@@ -218,13 +227,25 @@ impl Analysis {
             .as_ref()
             .and_then(|c| self.reasons(c, last.late).into_iter().next());
         let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-        Some(format!(
-            "{} comes last in {share:.1} % of {} {}, {} late{cause}{}",
-            self.job.name(seen.of.members[member].rank),
+        let name = self.job.name(seen.of.members[member].rank);
+        let calls = format!(
+            "{share:.1} % of {} {}",
             sum.timed,
-            words(self.job.names.text(sum.kind), many),
-            Nanoseconds(last.late),
-            self.doubts_in_short(seen),
+            words(self.job.names.text(sum.kind), many)
+        );
+        let doubts = self.doubts_in_short(seen);
+        if last.alone as f64 > AS_A_RULE * sum.timed as f64 {
+            let late = Nanoseconds(last.late);
+            return Some(format!(
+                "{name} comes last in {calls}, {late} late{cause}{doubts}"
+            ));
+        }
+        // Seldom late, and then much.
+        let others = (seen.of.members.len() as u64 - 1).max(1);
+        let mean = Nanoseconds(last.blame / (last.alone * others).max(1));
+        Some(format!(
+            "{name} holds up the others for {} in sum: it comes last in {calls}, {mean} late on average{cause}{doubts}",
+            Nanoseconds(last.blame)
         ))
     }
 
