@@ -30,7 +30,7 @@ use nvcap_show::ranks::{Gathered, Options};
 
 const EXAMPLES: &str = "\
 Examples:
-  nvcap ranks node.pcapng                          of nvcap record --gpu-time -a: one file of all ranks
+  nvcap ranks node.pcapng                          of all ranks (nvcap record --gpu-time -a)
   nvcap ranks rank*.pcapng                         a recording of each rank, made on one host
   nvcap ranks node.pcapng --rank 4711=0 --rank 4712=1
   sudo nvcap ranks -a --duration 10                every process that uses a GPU, live

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::common::cli::{Folder, nvcap, text, with_one_block_less};
+use crate::common::job;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -21,6 +22,10 @@ fn clone(name: &str) -> Folder {
         let fixture = repository().join("tests/fixtures/training.pcapng");
         fs::copy(fixture, folder.path(recording)).unwrap();
     }
+    // docs/ranks.md
+    let job = job::run(80, &[4, 9, 4]);
+    let node = job::written(job.records.iter().flatten(), 1, true, 0);
+    fs::write(folder.path("node.pcapng"), node).unwrap();
     let capture = repository().join("tests/captures/h200-mixed.orc.xz");
     let changed = with_one_block_less(&capture);
     fs::write(folder.path("changed.orc"), changed).unwrap();
@@ -136,6 +141,7 @@ fn examples_print_what_is_shown() {
     };
     assert_eq!(of("diff.md"), ["diff", "diff"]);
     assert_eq!(of("stats.md"), ["stats"]);
+    assert_eq!(of("ranks.md"), ["ranks"]);
     let nsys = [
         "time", "decode", "stats", "decode", "diff", "dump", "report",
     ];

@@ -20,13 +20,13 @@ fn holds_up(members: usize) -> f64 {
     0.5 + 0.5 / members.max(1) as f64
 }
 
-/// How often a member came last.
+/// Number of calls to which a member came last, and what it held up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Last {
     /// Alone; and with others, their order being within the error.
     pub(super) alone: u64,
     pub(super) among: u64,
-    /// How late it came, behind the median of the others, where it came last alone, ns: the median.
+    /// Time from the median of the others to its arrival, where it came last alone, ns: the median.
     pub(super) late: u64,
     /// The sum of the others' waits for it, where it came last alone, ns.
     pub(super) blame: u64,
@@ -330,7 +330,7 @@ impl Analysis {
         }
     }
 
-    /// What a rank did instead of coming, the longest first; only what makes a tenth of how late it comes.
+    /// Lists reasons why a rank came late, the longest first; only those that make a tenth of its lateness.
     pub(super) fn reasons(&self, causes: &Causes, late: u64) -> Vec<String> {
         let calls = causes.calls.max(1) as f64;
         let mut all: Vec<(f64, String)> = Vec::new();

@@ -38,7 +38,7 @@ impl Timeline {
         Self(slices.collect())
     }
 
-    /// What a rank did from one time to another.
+    /// Sums up a rank's work from one time to another.
     fn did(&self, from: u64, to: u64) -> Did {
         let mut did = Did::default();
         let first = self.0.partition_point(|s| s.end <= from);
@@ -76,7 +76,7 @@ struct Did {
     unknown: u64,
 }
 
-/// How much more of a work the last one had than the median of the others, in sum; negative where it had less.
+/// Surplus of a work that the last one had over the median of the others, in sum; negative where it had less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct More {
     pub(super) count: i64,
@@ -85,7 +85,7 @@ pub(super) struct More {
     pub(super) own_ns: u64,
 }
 
-/// What a rank did instead of coming.
+/// Work and idle time of a rank that came late, beyond those of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Causes {
     /// Calls to which it came last, and alone, and of which both ends of the time before are known.

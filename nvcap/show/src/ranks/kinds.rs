@@ -17,7 +17,7 @@ pub(super) struct Collective {
     pub(super) has_address: bool,
 }
 
-/// Returns what a kernel is as a collective, if it is one: by its name, demangled and short, or by the user's patterns.
+/// Returns a kernel's kind as a collective, if it is one: by its name, demangled and short, or by the user's patterns.
 pub(super) fn of(full: &str, short: &str, patterns: &[String]) -> Option<Collective> {
     let after = |prefixes: [&str; 2]| {
         let rest = prefixes.iter().find_map(|p| full.strip_prefix(p))?;

@@ -96,7 +96,7 @@ impl Analysis {
         }
     }
 
-    /// Who came last to calls of one kind, and how often.
+    /// Tells who came last to calls of one kind, and how often.
     fn last(&self, seen: &Seen, sum: &Sum) -> String {
         if sum.timed == 0 {
             return "not known: no times".to_owned();
@@ -206,7 +206,7 @@ impl Analysis {
         }
     }
 
-    /// What is not known.
+    /// Lists what is not known.
     fn notes(&self, text: &mut String) {
         let _ = writeln!(text);
         let ranks = || self.job.ranks.iter();

@@ -22,7 +22,7 @@ const ENDS: u64 = 0x2_0463_7000;
 const BANK: u64 = 0x2_0500_0000;
 /// From the begin of a kernel's constant bank to its arguments, on Hopper.
 const ARGUMENTS: u64 = 0x210;
-/// Of an all-reduce after the last rank's arrival, ns.
+/// Time of an all-reduce after the last rank's arrival, ns.
 const REDUCE: u64 = 20_000;
 
 pub const GEMM_NS: u64 = 70_000;
