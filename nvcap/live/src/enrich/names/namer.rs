@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -39,6 +39,12 @@ const FIRST_AGAIN: Duration = Duration::from_millis(30);
 /// Time for which nothing must have been asked before files are looked into.
 const QUIET: Duration = Duration::from_millis(10);
 
+/// The most bytes of asks of one process that wait for the thread which searches; where those of all are [`MOST_WAITING`], less.
+const MOST_OF_ONE: usize = 16 << 20;
+const LEAST_OF_ONE: usize = 1 << 20;
+/// See [`MOST_OF_ONE`].
+const MOST_WAITING: usize = 128 << 20;
+
 /// The most processes that ended whose programs are remembered.
 const MOST_ENDED: usize = 64;
 
@@ -53,6 +59,47 @@ enum Request {
     Forget(u32),
 }
 
+/// Bytes of asks that wait for the thread, by process: a program may launch faster than names are found.
+#[derive(Debug, Default)]
+struct Backlog {
+    of: HashMap<u32, usize>,
+    all: usize,
+}
+
+impl Backlog {
+    fn weight(ask: &Ask) -> usize {
+        size_of::<Ask>() + ask.code.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Takes an ask, where there is room for it.
+    fn take(&mut self, ask: &Ask) -> bool {
+        let most = match self.all < MOST_WAITING {
+            true => MOST_OF_ONE,
+            false => LEAST_OF_ONE,
+        };
+        let of = self.of.entry(ask.at.pid).or_default();
+        let weight = Self::weight(ask);
+        let has_room = *of + weight <= most;
+        if has_room {
+            *of += weight;
+            self.all += weight;
+        }
+        has_room
+    }
+
+    /// The thread has taken one.
+    fn give(&mut self, ask: &Ask) {
+        let weight = Self::weight(ask);
+        self.all = self.all.saturating_sub(weight);
+        if let Some(of) = self.of.get_mut(&ask.at.pid) {
+            *of = of.saturating_sub(weight);
+            if *of == 0 {
+                self.of.remove(&ask.at.pid);
+            }
+        }
+    }
+}
+
 /// From it: how many asks were dealt with, and the kernels.
 type Answer = (usize, Vec<Kernel>);
 
@@ -65,6 +112,10 @@ pub(crate) struct Namer {
     from: mpsc::Receiver<Answer>,
     /// Requests that the thread has not taken yet.
     waiting: Arc<AtomicUsize>,
+    /// Room for them.
+    backlog: Arc<Mutex<Backlog>>,
+    /// Asks for which there was none: their kernels have no names.
+    left_out: u64,
     /// Asks without an answer: when they were made, and how many.
     outstanding: VecDeque<(Instant, usize)>,
     /// Those of the last processes that ended or ran another program: names of theirs may be on the way.
@@ -83,18 +134,20 @@ impl Namer {
         let (to, asked) = mpsc::channel();
         let (answer, from) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let others = waiting.clone();
+        let backlog = Arc::default();
+        let namer = Self::between(class, (to, from), (waiting, backlog), Instant::now);
+        let others = (namer.waiting.clone(), namer.backlog.clone());
         thread::Builder::new()
             .name("nvcap-names".into())
-            .spawn(move || serve(&asked, &answer, &others))
+            .spawn(move || serve(&asked, &answer, &others.0, &others.1))
             .ok()?;
-        Some(Self::between(class, (to, from), waiting, Instant::now))
+        Some(namer)
     }
 
     fn between(
         class: Option<u32>,
         (to, from): (mpsc::Sender<Request>, mpsc::Receiver<Answer>),
-        waiting: Arc<AtomicUsize>,
+        (waiting, backlog): (Arc<AtomicUsize>, Arc<Mutex<Backlog>>),
         now: fn() -> Instant,
     ) -> Self {
         Self {
@@ -103,6 +156,8 @@ impl Namer {
             to,
             from,
             waiting,
+            backlog,
+            left_out: 0,
             outstanding: VecDeque::new(),
             ended: VecDeque::new(),
             doubted: Vec::new(),
@@ -117,7 +172,7 @@ impl Namer {
     pub(crate) fn answered_by_test(class: Option<u32>, now: fn() -> Instant) -> (Self, Answers) {
         let (to, _asked) = mpsc::channel();
         let (answer, from) = mpsc::channel();
-        let namer = Self::between(class, (to, from), Arc::default(), now);
+        let namer = Self::between(class, (to, from), Default::default(), now);
         (namer, Answers { answer, _asked })
     }
 
@@ -151,6 +206,9 @@ impl Namer {
                 Record::Submission(s) => {
                     let programs = self.programs.entry(at.pid).or_default();
                     let new = programs.of(s, self.class);
+                    if let Some(what) = programs.left_out() {
+                        log::info!("process {}: {what}", at.pid);
+                    }
                     asks.extend(new.into_iter().map(|n| ask(at, n)));
                     let doubted = programs.take_doubted().into_iter();
                     let unknown = |(program, time_ns)| {
@@ -180,12 +238,27 @@ impl Namer {
             }
         }
         if !asks.is_empty() {
+            let mut backlog = lock(&self.backlog);
+            let before = asks.len();
+            asks.retain(|ask| backlog.take(ask));
+            drop(backlog);
+            self.leave_out((before - asks.len()) as u64);
+        }
+        if !asks.is_empty() {
             let count = asks.len();
             self.waiting.fetch_add(1, Ordering::SeqCst);
             if self.to.send(Request::Find(asks)).is_ok() {
                 self.outstanding.push_back(((self.now)(), count));
             }
         }
+    }
+
+    /// Counts asks for which there is no room; says the first of them in the log.
+    fn leave_out(&mut self, asks: u64) {
+        if asks > 0 && self.left_out == 0 {
+            log::info!("programs come faster than names are found: kernels of some have none");
+        }
+        self.left_out += asks;
     }
 
     /// Takes the answers that have come; waits for the first for up to `wait`.
@@ -274,6 +347,10 @@ impl Answers {
     }
 }
 
+fn lock(backlog: &Mutex<Backlog>) -> MutexGuard<'_, Backlog> {
+    backlog.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn ask(at: At, new: New) -> Ask {
     Ask {
         at,
@@ -284,9 +361,22 @@ fn ask(at: At, new: New) -> Ask {
 }
 
 /// Answers requests until nobody asks any more.
-fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Arc<AtomicUsize>) {
+fn serve(
+    from: &mpsc::Receiver<Request>,
+    to: &mpsc::Sender<Answer>,
+    waiting: &Arc<AtomicUsize>,
+    backlog: &Mutex<Backlog>,
+) {
     enrich::set_niceness(enrich::SEARCHES);
     let mut searches = Searches::new(to, waiting);
+    let take = |requests: &[Request]| {
+        let mut backlog = lock(backlog);
+        for request in requests {
+            if let Request::Find(asks) = request {
+                asks.iter().for_each(|ask| backlog.give(ask));
+            }
+        }
+    };
     loop {
         let in_files = searches.want_files();
         let wait = searches
@@ -299,6 +389,7 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Ar
                 let mut requests = vec![request];
                 thread::sleep(GATHER);
                 requests.extend(from.try_iter());
+                take(&requests);
                 if searches.answer(requests).is_err() {
                     break;
                 }
