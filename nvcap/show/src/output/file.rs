@@ -27,7 +27,9 @@ use super::which::LINKS;
 const NUMBERS: u32 = 9999;
 
 /// Flags that make a new file.
-const NEW: libc::c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+const NEW: libc::c_int = WRITTEN | libc::O_CREAT | libc::O_EXCL;
+/// Flags of a file that is written: behind what is there, so that nothing is lost of what another program writes at the same time.
+const WRITTEN: libc::c_int = libc::O_WRONLY | libc::O_APPEND;
 
 /// Action that is due before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,8 @@ pub struct Place {
     /// The path that it was opened by, behind links.
     pub path: PathBuf,
     inode: (u64, u64),
+    /// The file system counts names of files.
+    counts_names: bool,
     /// Time at which it was made: a later file may get the number of its inode.
     born: Option<SystemTime>,
 }
@@ -78,8 +82,15 @@ impl Place {
         Self {
             path,
             inode: (about.dev(), about.ino()),
+            counts_names: about.nlink() > 0,
             born: about.created().ok(),
         }
+    }
+
+    /// Tells whether there is nothing at the path.
+    fn has_gone(&self) -> bool {
+        let looked = self.path.symlink_metadata();
+        looked.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
     }
 
     /// Tells whether the file is still there: not where it was removed, renamed or replaced meanwhile.
@@ -325,9 +336,14 @@ impl Named {
     /// # Errors
     /// When no file can be made or has no room: then nothing is left of it.
     pub(crate) fn save(&mut self) -> io::Result<bool> {
-        let has_no_name = self.file.metadata().is_ok_and(|m| m.nlink() == 0);
+        let about = self.file.metadata();
         let asked = {
             let state = self.state();
+            let has_no_name = match state.place.counts_names {
+                true => about.is_ok_and(|m| m.nlink() == 0),
+                // Some file systems say 0 of every file, and have numbers that change.
+                false => state.place.has_gone(),
+            };
             if !has_no_name || state.stays || state.place.is_there() {
                 return Ok(false);
             }
@@ -408,7 +424,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 fn open(path: &Path) -> io::Result<(File, Start)> {
     // Twice: meanwhile another program may create or remove the file.
     for _ in 0..2 {
-        let flags = libc::O_WRONLY | libc::O_NOFOLLOW;
+        let flags = WRITTEN | libc::O_NOFOLLOW;
         match folder::open(path, flags | libc::O_NONBLOCK) {
             Ok(file) => return Ok((waits(file)?, Start::Old)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
