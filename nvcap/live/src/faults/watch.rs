@@ -215,8 +215,8 @@ impl Watched {
         let all: Vec<Notifier> = { self.notifiers.iter() }
             .filter_map(|at| notifier::read(memory, *at))
             .collect();
-        let new = |n: &&Notifier| is_fault(n) && !self.told.contains(&n.address);
-        let new: Vec<Notifier> = all.iter().filter(new).copied().collect();
+        let with_error: Vec<Notifier> = all.iter().filter(|n| is_fault(n)).copied().collect();
+        let new = self.untold(pid, &with_error);
         if new.is_empty() {
             return;
         }
@@ -229,7 +229,6 @@ impl Watched {
             rings.as_ref(),
             now,
         ));
-        self.told.extend(new.iter().map(|n| n.address));
     }
 
     /// Finds the notifiers in the process's memory.
@@ -242,7 +241,9 @@ impl Watched {
         match found {
             Ok((memory, notifiers)) => {
                 self.notifiers = notifiers.iter().map(|n| n.address).collect();
-                self.told.retain(|at| self.notifiers.contains(at));
+                // They are in the order of their addresses.
+                self.told
+                    .retain(|at| self.notifiers.binary_search(at).is_ok());
                 self.memory = Some(memory);
             }
             Err(e) => log::debug!("process {pid}: its error notifiers cannot be read: {e}"),
