@@ -17,7 +17,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+
+pub use place::Place;
 
 use super::folder;
 use super::message::tell;
@@ -63,42 +64,6 @@ pub(crate) struct Named {
     /// True once `file` is the one that the output has moved to.
     has_moved: bool,
     state: Arc<Mutex<State>>,
-}
-
-/// Place of a file that is written.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// The path that it was opened by, behind links.
-    pub path: PathBuf,
-    inode: (u64, u64),
-    /// The file system counts names of files.
-    counts_names: bool,
-    /// Time at which it was made: a later file may get the number of its inode.
-    born: Option<SystemTime>,
-}
-
-impl Place {
-    fn of(path: PathBuf, about: &Metadata) -> Self {
-        Self {
-            path,
-            inode: (about.dev(), about.ino()),
-            counts_names: about.nlink() > 0,
-            born: about.created().ok(),
-        }
-    }
-
-    /// Tells whether there is nothing at the path.
-    fn has_gone(&self) -> bool {
-        let looked = self.path.symlink_metadata();
-        looked.is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
-    }
-
-    /// Tells whether the file is still there: not where it was removed, renamed or replaced meanwhile.
-    pub fn is_there(&self) -> bool {
-        let is_ours =
-            |m: Metadata| (m.dev(), m.ino()) == self.inode && m.created().ok() == self.born;
-        self.path.symlink_metadata().is_ok_and(is_ours)
-    }
 }
 
 #[derive(Debug)]
@@ -611,5 +576,6 @@ pub fn obstacle(path: &Path, force: bool) -> Option<Obstacle> {
     (!named.lock()).then_some(Obstacle::Writer)
 }
 
+mod place;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ use std::{
 };
 
 use super::{
+    backlog::Backlog,
     files::Files,
     programs::{New, Programs, Trust},
     resolver::{Ask, Resolver},
@@ -39,12 +40,6 @@ const FIRST_AGAIN: Duration = Duration::from_millis(30);
 /// Time for which nothing must have been asked before files are looked into.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// The most bytes of asks of one process that wait for the thread which searches; where those of all are [`MOST_WAITING`], less.
-const MOST_OF_ONE: usize = 16 << 20;
-const LEAST_OF_ONE: usize = 1 << 20;
-/// See [`MOST_OF_ONE`].
-const MOST_WAITING: usize = 128 << 20;
-
 /// The most processes that ended whose programs are remembered.
 const MOST_ENDED: usize = 64;
 
@@ -57,47 +52,6 @@ enum Request {
     Find(Vec<Ask>),
     /// A process has ended or runs another program.
     Forget(u32),
-}
-
-/// Bytes of asks that wait for the thread, by process: a program may launch faster than names are found.
-#[derive(Debug, Default)]
-struct Backlog {
-    of: HashMap<u32, usize>,
-    all: usize,
-}
-
-impl Backlog {
-    fn weight(ask: &Ask) -> usize {
-        size_of::<Ask>() + ask.code.as_ref().map_or(0, Vec::len)
-    }
-
-    /// Takes an ask, where there is room for it.
-    fn take(&mut self, ask: &Ask) -> bool {
-        let most = match self.all < MOST_WAITING {
-            true => MOST_OF_ONE,
-            false => LEAST_OF_ONE,
-        };
-        let of = self.of.entry(ask.at.pid).or_default();
-        let weight = Self::weight(ask);
-        let has_room = *of + weight <= most;
-        if has_room {
-            *of += weight;
-            self.all += weight;
-        }
-        has_room
-    }
-
-    /// The thread has taken one.
-    fn give(&mut self, ask: &Ask) {
-        let weight = Self::weight(ask);
-        self.all = self.all.saturating_sub(weight);
-        if let Some(of) = self.of.get_mut(&ask.at.pid) {
-            *of = of.saturating_sub(weight);
-            if *of == 0 {
-                self.of.remove(&ask.at.pid);
-            }
-        }
-    }
 }
 
 /// From it: how many asks were dealt with, and the kernels.

@@ -54,6 +54,8 @@ const TRAP_NS: u64 = 10_000;
 /// Number of processors from which the thread that reads runs before others: there it takes none that the traced process needs.
 const MANY: usize = 4;
 const NICENESS: i32 = -10;
+/// The most semaphores of a process that are looked at: of more than fit into the regions that are read, none is.
+const MOST_KNOWN: usize = 1 << 14;
 
 /// To the thread that reads.
 enum Request {
@@ -68,7 +70,8 @@ enum Request {
 pub(crate) struct Stamper {
     /// The compute class of all GPUs, if known.
     class: Option<u32>,
-    known: HashSet<(u32, GpuVa)>,
+    /// Semaphores of each process that were named to the thread.
+    known: HashMap<u32, HashSet<GpuVa>>,
     counts: HashMap<ChannelId, u64>,
     to: mpsc::Sender<Request>,
     from: mpsc::Receiver<Record>,
@@ -95,7 +98,7 @@ impl Stamper {
             .ok()?;
         Some(Self {
             class,
-            known: HashSet::new(),
+            known: HashMap::new(),
             counts: HashMap::new(),
             to,
             from,
@@ -139,7 +142,7 @@ impl Stamper {
                 Record::Process(p)
                     if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
                 {
-                    self.known.retain(|(pid, _)| *pid != at.pid);
+                    self.known.remove(&at.pid);
                     let _ = self.to.send(Request::Forget(at.pid));
                 }
                 _ => {}
@@ -164,7 +167,8 @@ impl Stamper {
     }
 
     fn watch(&mut self, pid: u32, kind: Kind, address: GpuVa) {
-        if self.known.insert((pid, address)) {
+        let known = self.known.entry(pid).or_default();
+        if known.len() < MOST_KNOWN && known.insert(address) {
             let _ = self.to.send(Request::Watch(pid, kind, address));
         }
     }
@@ -408,6 +412,27 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process whose submissions release ever new semaphores costs no more than a bound, and takes nothing from another.
+    #[test]
+    fn semaphores_of_a_process_are_bounded() {
+        let (to, requests) = mpsc::channel();
+        let (_records, from) = mpsc::channel();
+        let mut stamper = Stamper {
+            class: None,
+            known: HashMap::new(),
+            counts: HashMap::new(),
+            to,
+            from,
+            newest: None,
+        };
+        for n in 0..3 * MOST_KNOWN as u64 {
+            stamper.watch(7, Kind::Stamped, GpuVa(0x1000 + 16 * n));
+        }
+        stamper.watch(8, Kind::Stamped, GpuVa(0x1000));
+        assert_eq!(stamper.known[&7].len(), MOST_KNOWN);
+        assert_eq!(requests.try_iter().count(), MOST_KNOWN + 1);
+    }
 
     #[test]
     fn bursts_have_their_share_of_the_time_at_random() {

@@ -1,6 +1,7 @@
 //! Names that come behind what was written to their programs' addresses, and behind their process's end.
 
 use super::*;
+use crate::enrich::names::backlog::MOST_WAITING;
 use crate::enrich::names::programs::tests::{CLASS, qmd, submission};
 use nvcap_decode::record::{Process, Submission};
 
