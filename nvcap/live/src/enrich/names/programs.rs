@@ -107,10 +107,12 @@ const MOST_REUSED: usize = 1 << 12;
 const MOST_ASKED: usize = 16;
 /// The most programs of a process that are told apart.
 const MOST_PROGRAMS: usize = 1 << 16;
+/// Longest time by which records of several channels come in another order than what they tell of, ns.
+const LATE_NS: u64 = 1_000_000_000;
 /// The most programs that writes come upon, beyond [`EACH`] for each launch: what a process writes again and again is not followed.
 const VISITS: u64 = 1 << 20;
 /// See [`VISITS`].
-const EACH: u64 = 16;
+const EACH: u64 = 256;
 
 /// Known programs of one process.
 #[derive(Debug, Default)]
@@ -368,8 +370,8 @@ impl Programs {
             if launched.is_some_and(|l| l.channel != when.channel && l.may_follow(when)) {
                 self.doubted.insert((program, when.after_ns + 1));
             }
-            // It is behind every write that comes yet.
-            if launched.is_some_and(|l| l.by_ns < when.by_ns && l.by_ns <= when.after_ns) {
+            // It was before every write that comes yet.
+            if launched.is_some_and(|l| l.by_ns.saturating_add(LATE_NS) < when.after_ns) {
                 self.launched.remove(&program);
             }
             for asked in self.asked.remove(&program).unwrap_or_default() {

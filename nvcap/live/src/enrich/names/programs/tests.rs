@@ -289,7 +289,7 @@ fn programs_are_bounded() {
 #[test]
 fn writes_over_programs_are_bounded() {
     let mut programs = Programs::default();
-    let all = 4096;
+    let all = 512;
     let launch = |programs: &mut Programs, ns| {
         for n in 0..all {
             programs.launch(AT + 0x100 * n, true, when(ns));
@@ -297,19 +297,20 @@ fn writes_over_programs_are_bounded() {
     };
     let end = AT + 0x100 * all;
     // Loads and launches by turns, as of a program that loads modules all the time.
-    for round in 0..100 {
-        launch(&mut programs, 2 * round);
-        programs.overwrite(AT, end, when(2 * round + 1));
+    for round in 0..3 {
+        launch(&mut programs, 4 * round * LATE_NS);
+        programs.overwrite(AT, end, when((4 * round + 2) * LATE_NS));
     }
     assert!(!programs.given_up && programs.launched.is_empty());
     // All in one submission: each write comes upon what was launched in it.
-    launch(&mut programs, 1000);
-    programs.found(AT, 1000, 1000);
+    let last = 100 * LATE_NS;
+    launch(&mut programs, last);
+    programs.found(AT, last, last);
     let writes = (0..10_000).take_while(|_| {
-        programs.overwrite(AT, end, when(1000));
+        programs.overwrite(AT, end, when(last));
         !programs.given_up
     });
-    let most = (VISITS + EACH * 101 * all) / all;
+    let most = (VISITS + EACH * 4 * all) / all;
     assert!((writes.count() as u64) < most);
     assert!(programs.known.is_empty() && programs.launched.is_empty());
     assert!(
