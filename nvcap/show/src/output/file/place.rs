@@ -1,4 +1,4 @@
-//! Where a file is that is written.
+//! The place of a file that is written.
 
 use std::fs::Metadata;
 use std::io;

@@ -238,7 +238,7 @@ fn a_file_has_one_writer() {
     assert_eq!(obstacle(&path, true), None);
 }
 
-/// What another program appends between a look at the file and a write stays.
+/// Bytes that another program appends between a look at the file and a write stay.
 #[test]
 fn what_another_program_appends_is_not_written_over() {
     let folder = Folder::new("append");

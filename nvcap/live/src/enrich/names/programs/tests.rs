@@ -322,7 +322,7 @@ fn writes_over_programs_are_bounded() {
     assert_eq!(programs.of(&s, Some(CLASS)), []);
 }
 
-/// What was told of a process that is followed no longer holds no more.
+/// Names that were told of a process are withdrawn when it is followed no longer.
 #[test]
 fn names_of_a_process_that_is_given_up_are_withdrawn() {
     let mut programs = Programs::default();
