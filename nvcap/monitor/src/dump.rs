@@ -436,6 +436,7 @@ fn process(snapshot: &Snapshot) -> ProcessReport {
         channels: snapshot.channels.iter().map(facts).collect(),
         unused: snapshot.unused,
         notes: notes.chain(unknown).collect(),
+        has_ended: false,
         finding_ns: snapshot.finding.as_nanos() as u64,
         reading_ns: snapshot.reading.as_nanos() as u64,
     }

@@ -90,7 +90,7 @@ impl Xids {
     }
 }
 
-/// Messages about exceptions of an SM, which name no process: the driver writes them before the one that does.
+/// Messages about exceptions of an SM, which name no process: the driver writes them before the one that does, about the same GPU or instance of it.
 #[derive(Debug, Default)]
 pub struct Exceptions {
     waiting: Vec<Xid>,
@@ -108,13 +108,16 @@ impl Exceptions {
             }
             return None;
         }
-        // The driver writes 43 in place of 13 where it has handled the exception itself, as that of a stack that overflows.
-        if xid.pid.is_none() || !matches!(xid.code, EXCEPTION | RESET) {
+        // The driver writes 43 in place of 13 where it has handled the exception itself, as that of a stack that overflows. One that names a
+        // channel alone is about its process: what came before it is not the next one's.
+        let names_one = xid.pid.is_some() || xid.hardware_channel.is_some();
+        if !names_one || !matches!(xid.code, EXCEPTION | RESET) {
             return Some(xid);
         }
-        let mut texts: Vec<String> = { self.waiting.extract_if(.., |w| w.pci == xid.pci) }
-            .map(|w| w.text)
-            .collect();
+        let place = |of: &Xid| (of.gpu_instance, of.compute_instance);
+        let is_of = |w: &mut Xid| w.pci == xid.pci && place(w) == place(&xid);
+        let texts = self.waiting.extract_if(.., is_of).map(|w| w.text);
+        let mut texts: Vec<String> = texts.collect();
         texts.push(xid.text);
         xid.text = texts.join("; ");
         Some(xid)
@@ -132,4 +135,36 @@ fn refusal(e: &io::Error) -> String {
         "run nvcap as root, or `sudo dmesg | grep Xid`"
     };
     format!("Xid messages are not shown: the kernel log cannot be read ({e}); {remedy}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts of an exception go to the message about its own process, not to the next one's.
+    #[test]
+    fn exceptions_go_to_their_own_message() {
+        let mut all = Exceptions::default();
+        let mut joined = |place: &str, rest: &str| {
+            let line = format!("NVRM: Xid (PCI:0000:35:00{place}): {rest}");
+            let xid = Xid::parse(&line).unwrap();
+            all.joined(xid).map(|xid| xid.text)
+        };
+        let named = |text: &str| Some(text.to_owned());
+        assert_eq!(joined("", "13, of the first"), None);
+        // Its process is not known, but for its channel.
+        let first = joined("", "13, pid='<unknown>', name=<unknown>, Ch 0000000a");
+        assert_eq!(first, named("of the first; Ch 0000000a"));
+        assert_eq!(joined("", "13, of the second"), None);
+        assert_eq!(joined("", "45, pid=1, name=a, gone"), named("gone"));
+        let second = joined("", "43, pid=2, name=b, Ch 0000000b");
+        assert_eq!(second, named("of the second; Ch 0000000b"));
+        // Another instance of a divided GPU is another's.
+        assert_eq!(joined(" GPU-I:01", "13, of an instance"), None);
+        assert_eq!(joined(" GPU-I:02", "13, pid=3, name=c, own"), named("own"));
+        assert_eq!(
+            joined(" GPU-I:01", "13, pid=4, name=d, own"),
+            named("of an instance; own")
+        );
+    }
 }

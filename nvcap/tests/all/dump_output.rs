@@ -8,8 +8,8 @@ use nvcap_decode::decode::event::{
 use nvcap_decode::decode::event::{CopyEngine, CopyMode};
 use nvcap_decode::decode::pcas::PcasAction;
 use nvcap_decode::hang::{
-    ChannelFacts, ChannelState, ProcessReport, PythonFrame, PythonStack, Report, RingState, Step,
-    Thread, Values, analyse, compare,
+    ChannelFacts, ChannelState, Cycle, ProcessReport, PythonFrame, PythonStack, Report, RingState,
+    Step, Thread, Values, analyse, compare,
 };
 use nvcap_decode::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use nvcap_decode::hang::{NativeStack, Xid};
@@ -232,6 +232,7 @@ fn look(done: u64) -> Report {
             channels: (0..4).map(facts).collect(),
             unused: 16,
             notes: vec!["a note".to_owned()],
+            has_ended: false,
             finding_ns: 1,
             reading_ns: 2,
         }],
@@ -375,6 +376,54 @@ fn text_says_it_at_the_top() {
     let full = self::shown(&second, None, &options, false);
     assert!(full.contains("f14 (train.py:14)") && !full.contains("--full-stacks"));
     assert!(full.contains("native13") && full.contains("its caller is not known"));
+}
+
+/// One look does not say of channels that wait for each other both that it cannot tell and that they are stuck.
+#[test]
+fn one_look_at_a_cycle_and_at_a_process_that_has_ended() {
+    let head = |report: &Report, before: Option<&Report>| {
+        let text = shown(report, before, &ReportOptions::default(), false);
+        text.lines().take(12).collect::<Vec<_>>().join("\n")
+    };
+    let mut one = look(7);
+    one.processes[0]
+        .channels
+        .iter_mut()
+        .for_each(|c| c.error = None);
+    one.analysis.cycles = vec![Cycle {
+        channels: vec![ChannelId(0), ChannelId(1)],
+    }];
+    let text = head(&one, None);
+    assert!(
+        text.contains(": BUSY: ") && text.contains("channels wait for each other"),
+        "{text}"
+    );
+    assert!(
+        text.contains("DEADLOCK, if it stays so: channel 0"),
+        "{text}"
+    );
+    let text = head(&one, Some(&one.clone()));
+    assert!(
+        text.contains(": HANG: ") && text.contains("DEADLOCK: channel 0"),
+        "{text}"
+    );
+
+    // At the end of a trace.
+    one.analysis.cycles.clear();
+    one.trace_ns = Some(1_000_000_000);
+    one.rings.channels.truncate(1);
+    let text = head(&one, None);
+    assert!(
+        text.contains(": BUSY: 1 of 1 channel has work that was not done"),
+        "{text}"
+    );
+    one.processes[0].has_ended = true;
+    let text = head(&one, None);
+    assert!(
+        text.contains(": UNKNOWN: it has ended, and nothing of it runs any more")
+            && text.contains("1 of 1 channel had work"),
+        "{text}"
+    );
 }
 
 #[test]

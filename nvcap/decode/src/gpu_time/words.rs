@@ -16,6 +16,8 @@ pub struct Value {
 
 /// Number of a semaphore's numbers that are kept. A ring of 1,024 entries and the pause until they are decoded lie behind the newest.
 const MOST: usize = 1 << 16;
+/// The most numbers of all semaphores of a process: it may write what it likes there, too.
+const MOST_OF_PROCESS: usize = 1 << 22;
 /// Number of older numbers of a semaphore without stamps that are kept once the newest number is less than the one before it:
 /// such a word may serve another purpose since.
 const MOST_BEFORE: usize = 256;
@@ -31,9 +33,27 @@ struct SemaphoreNumbers {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Words(HashMap<(u32, GpuVa), SemaphoreNumbers>);
+pub(crate) struct Words {
+    all: HashMap<(u32, GpuVa), SemaphoreNumbers>,
+    /// Numbers of each process.
+    counts: HashMap<u32, usize>,
+}
 
 impl SemaphoreNumbers {
+    fn len(&self) -> usize {
+        self.before.len() + self.rising.len()
+    }
+
+    /// Keeps so many, the newest.
+    fn keep(&mut self, most: usize) {
+        let old = self.len().saturating_sub(most);
+        let before = old.min(self.before.len());
+        self.before.drain(..before);
+        self.rising.drain(..old - before);
+        self.before.shrink_to_fit();
+        self.rising.shrink_to_fit();
+    }
+
     fn put(&mut self, stamp: &Stamp) {
         // The same number once more, as the pairs of Vulkan's driver have it: the newest time is asked for.
         if stamp.gpu_ns.is_some()
@@ -54,7 +74,7 @@ impl SemaphoreNumbers {
             let old = self.before.len().saturating_sub(kept);
             self.before.drain(..old);
         }
-        let is_full = self.before.len() + self.rising.len() >= MOST;
+        let is_full = self.len() >= MOST;
         if is_full && self.before.pop_front().is_none() {
             self.rising.pop_front();
         }
@@ -90,22 +110,45 @@ fn is_less(a: u32, b: u32) -> bool {
 impl Words {
     /// Takes what was seen.
     pub(crate) fn put(&mut self, pid: u32, stamp: &Stamp) {
-        self.0.entry((pid, stamp.address)).or_default().put(stamp);
+        let semaphore = self.all.entry((pid, stamp.address)).or_default();
+        let before = semaphore.len();
+        semaphore.put(stamp);
+        let after = semaphore.len();
+        let count = self.counts.entry(pid).or_default();
+        *count = (*count + after).saturating_sub(before);
+        if *count > MOST_OF_PROCESS {
+            self.halve(pid);
+        }
+    }
+
+    /// Keeps the newest numbers of each semaphore of a process, half of the most in all.
+    fn halve(&mut self, pid: u32) {
+        let own = || self.all.keys().filter(|(of, _)| *of == pid);
+        let each = (MOST_OF_PROCESS / 2 / own().count().max(1)).max(1);
+        let mut count = 0;
+        for ((of, _), semaphore) in &mut self.all {
+            if *of == pid {
+                semaphore.keep(each);
+                count += semaphore.len();
+            }
+        }
+        self.counts.insert(pid, count);
     }
 
     /// Returns the last stamp with this number in its semaphore.
     pub(crate) fn get(&self, pid: u32, value: Value) -> Option<&Stamp> {
-        self.0.get(&(pid, value.address))?.get(value.payload)
+        self.all.get(&(pid, value.address))?.get(value.payload)
     }
 
     /// The first time that a semaphore had reached a number that counts up.
     pub(crate) fn reached(&self, pid: u32, value: Value) -> Option<&Stamp> {
-        self.0.get(&(pid, value.address))?.reached(value.payload)
+        self.all.get(&(pid, value.address))?.reached(value.payload)
     }
 
     /// A process is gone.
     pub(crate) fn forget(&mut self, pid: u32) {
-        self.0.retain(|(of, _), _| *of != pid);
+        self.all.retain(|(of, _), _| *of != pid);
+        self.counts.remove(&pid);
     }
 }
 
@@ -155,6 +198,45 @@ mod tests {
         assert_eq!(words.get(2, value(first)), None);
         words.forget(1);
         assert_eq!(words.get(1, value(first)), None);
+    }
+
+    /// A process that writes into its semaphores without end takes no more memory than a bound: the newest numbers of each are kept.
+    #[test]
+    fn numbers_of_a_process_are_bounded() {
+        let mut words = Words::default();
+        let semaphores = 100;
+        let at = |s: u32| GpuVa(0x1000 + 16 * u64::from(s));
+        let each = 60_000;
+        words.put(2, &stamp(7, None));
+        for n in 0..each {
+            for s in 0..semaphores {
+                let address = at(s);
+                words.put(
+                    1,
+                    &Stamp {
+                        address,
+                        ..stamp(n, None)
+                    },
+                );
+            }
+        }
+        let all: usize = words.all.values().map(SemaphoreNumbers::len).sum();
+        assert!(all <= MOST_OF_PROCESS + 1, "{all}");
+        assert_eq!(words.counts[&1] + words.counts[&2], all);
+        let get = |n, s| {
+            words.get(
+                1,
+                Value {
+                    address: at(s),
+                    payload: n,
+                },
+            )
+        };
+        assert!(get(each - 1, 0).is_some() && get(each - 20_000, 99).is_some());
+        assert!(get(10, 50).is_none());
+        assert!(words.get(2, value(7)).is_some(), "others keep theirs");
+        words.forget(1);
+        assert_eq!(words.counts.len(), 1);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct ProcessReport {
     pub unused: usize,
     /// Notes on what was left out or not resolved.
     pub notes: Vec<String>,
+    /// It had ended by the moment that is shown: nothing of it runs any more.
+    pub has_ended: bool,
     /// Time for its mappings and for finding its channels, ns.
     pub finding_ns: u64,
     /// Time for its rings and pushbuffers, ns.

@@ -4,7 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use nvcap_decode::record::{ChannelId, CpuVa};
+use nvcap_process::memory::notifier::Notifier;
 use nvcap_process::procfs::mem::Memory;
+
+/// The most errors in notifiers that are told of one look, and of a process: it can write as many as it likes. One error of a channel is told
+/// by those of its group, which has eight.
+const MOST_OF_LOOK: usize = 256;
+const MOST_OF_PROCESS: usize = 1 << 10;
 
 /// A channel as the trace knows it.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +33,63 @@ pub(super) struct Watched {
     pub(super) notifiers: Vec<u64>,
     /// Notifiers whose errors were told.
     pub(super) told: BTreeSet<u64>,
+    /// Number of errors that were told.
+    pub(super) errors: usize,
     /// The newest channel came then.
     pub(super) changed: Option<Instant>,
     /// Searches for notifiers since.
     pub(super) searched: usize,
+}
+
+impl Watched {
+    /// Returns the notifiers whose errors are to be told now, of those with one; they count as told.
+    pub(super) fn untold(&mut self, pid: u32, with_error: &[Notifier]) -> Vec<Notifier> {
+        let room = MOST_OF_PROCESS
+            .saturating_sub(self.errors)
+            .min(MOST_OF_LOOK);
+        let new = with_error
+            .iter()
+            .filter(|n| !self.told.contains(&n.address));
+        let new: Vec<Notifier> = new.take(room).copied().collect();
+        self.errors += new.len();
+        if !new.is_empty() && self.errors >= MOST_OF_PROCESS {
+            log::info!(
+                "process {pid}: it has written {MOST_OF_PROCESS} errors into its notifiers; further ones are not told"
+            );
+        }
+        self.told.extend(new.iter().map(|n| n.address));
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvcap_decode::record::Notification;
+
+    /// A process that writes errors into its notifiers again and again is told of a bounded number of times.
+    #[test]
+    fn errors_of_a_process_are_bounded() {
+        let mut process = Watched::default();
+        let all = |from: u64| -> Vec<Notifier> {
+            let one = |n| Notifier {
+                address: 0x1000 * n,
+                token: 1,
+                error: Some(n as u32),
+                notification: Notification::default(),
+            };
+            (from..from + 10_000).map(one).collect()
+        };
+        let first = process.untold(7, &all(1));
+        assert_eq!(first.len(), MOST_OF_LOOK);
+        let second = process.untold(7, &all(1));
+        assert_eq!(second[0].address, first[MOST_OF_LOOK - 1].address + 0x1000);
+        assert!(process.untold(7, &first).is_empty());
+        // It maps them anew.
+        let more = (0..100).map(|n| {
+            process.told.clear();
+            process.untold(7, &all(1 + n)).len()
+        });
+        assert_eq!(more.sum::<usize>(), MOST_OF_PROCESS - 2 * MOST_OF_LOOK);
+    }
 }

@@ -101,8 +101,9 @@ impl Messages {
         !self.noticed.is_empty() || !self.pending.is_empty()
     }
 
-    /// Takes the messages that have come and are about one of the processes.
-    pub(super) fn take(&mut self, processes: &BTreeMap<u32, Watched>, now: Instant) {
+    /// Takes the messages that have come and are about one of the processes. One that has executed another program is there twice, as it is
+    /// and then as it was.
+    pub(super) fn take(&mut self, processes: &[(&u32, &Watched)], now: Instant) {
         let Some(log) = &mut self.log else { return };
         for xid in log.take() {
             let Some(xid) = self.exceptions.joined(xid) else {
@@ -111,10 +112,12 @@ impl Messages {
             if xid.is_of_whole_gpu() || xid.code == REMOVAL {
                 continue;
             }
-            for (pid, process) in processes {
-                if let Some(channel) = about(&xid, *pid, &process.channels) {
+            let first = self.pending.len();
+            for (&pid, process) in processes.iter().copied() {
+                let is_taken = self.pending.iter().skip(first).any(|p| p.pid == pid);
+                if let (Some(channel), false) = (about(&xid, pid, &process.channels), is_taken) {
                     self.pending.push(Pending {
-                        pid: *pid,
+                        pid,
                         channel,
                         xid: xid.clone(),
                         came: now,

@@ -70,8 +70,8 @@ pub(super) struct Watch {
     processes: BTreeMap<u32, Watched>,
     /// Processes that have ended since the last look.
     ended: Vec<u32>,
-    /// Processes that have executed another program since then: nothing more comes of what they were.
-    executed: Vec<u32>,
+    /// Processes that have executed another program since then, as they were: messages about them may be unread.
+    executed: BTreeMap<u32, Watched>,
     next: Instant,
     messages: Messages,
 }
@@ -96,9 +96,20 @@ impl Watch {
         Self {
             processes: BTreeMap::new(),
             ended: Vec::new(),
-            executed: Vec::new(),
+            executed: BTreeMap::new(),
             next: Instant::now(),
             messages: Messages::open(),
+        }
+    }
+
+    #[cfg(test)]
+    fn of(messages: Messages) -> Self {
+        Self {
+            processes: BTreeMap::new(),
+            ended: Vec::new(),
+            executed: BTreeMap::new(),
+            next: Instant::now(),
+            messages,
         }
     }
 
@@ -125,8 +136,9 @@ impl Watch {
                 process.look(*pid, now, begins, &mut noticed);
             }
             // Behind the notifiers: the driver writes both at about the same time.
-            self.messages.take(&self.processes, now);
-            let is_over = |pid: u32| ended.contains(&pid) || executed.contains(&pid);
+            let all: Vec<_> = self.processes.iter().chain(&executed).collect();
+            self.messages.take(&all, now);
+            let is_over = |pid: u32| ended.contains(&pid) || executed.contains_key(&pid);
             let is_due = |pid: u32| pace == Pace::AtEnd || is_over(pid);
             faults.extend(self.messages.join(noticed, now, is_due));
             faults.extend(self.messages.alone(&self.processes, now, is_due));
@@ -153,8 +165,9 @@ impl Watch {
             }
             // The program that an exec begins has other memory.
             Note::Exec(pid) => {
-                self.processes.remove(&pid);
-                self.executed.push(pid);
+                if let Some(before) = self.processes.remove(&pid) {
+                    self.executed.insert(pid, before);
+                }
             }
             Note::Exit(pid) => self.ended.push(pid),
         }
@@ -202,8 +215,8 @@ impl Watched {
         let all: Vec<Notifier> = { self.notifiers.iter() }
             .filter_map(|at| notifier::read(memory, *at))
             .collect();
-        let new = |n: &&Notifier| is_fault(n) && !self.told.contains(&n.address);
-        let new: Vec<Notifier> = all.iter().filter(new).copied().collect();
+        let with_error: Vec<Notifier> = all.iter().filter(|n| is_fault(n)).copied().collect();
+        let new = self.untold(pid, &with_error);
         if new.is_empty() {
             return;
         }
@@ -216,7 +229,6 @@ impl Watched {
             rings.as_ref(),
             now,
         ));
-        self.told.extend(new.iter().map(|n| n.address));
     }
 
     /// Finds the notifiers in the process's memory.
@@ -229,7 +241,9 @@ impl Watched {
         match found {
             Ok((memory, notifiers)) => {
                 self.notifiers = notifiers.iter().map(|n| n.address).collect();
-                self.told.retain(|at| self.notifiers.contains(at));
+                // They are in the order of their addresses.
+                self.told
+                    .retain(|at| self.notifiers.binary_search(at).is_ok());
                 self.memory = Some(memory);
             }
             Err(e) => log::debug!("process {pid}: its error notifiers cannot be read: {e}"),

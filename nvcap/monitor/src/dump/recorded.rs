@@ -241,6 +241,7 @@ fn process(look: &record::ProcessSnapshot, name: &str) -> ProcessReport {
         channels: look.channels.iter().map(|c| c.facts.clone()).collect(),
         unused: usize::try_from(look.unused).unwrap_or(usize::MAX),
         notes: look.notes.clone(),
+        has_ended: false,
         finding_ns: look.finding_ns,
         reading_ns: look.reading_ns,
     }

@@ -17,7 +17,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+
+pub use place::Place;
 
 use super::folder;
 use super::message::tell;
@@ -27,7 +28,9 @@ use super::which::LINKS;
 const NUMBERS: u32 = 9999;
 
 /// Flags that make a new file.
-const NEW: libc::c_int = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+const NEW: libc::c_int = WRITTEN | libc::O_CREAT | libc::O_EXCL;
+/// Flags of a file that is written: behind what is there, so that nothing is lost of what another program writes at the same time.
+const WRITTEN: libc::c_int = libc::O_WRONLY | libc::O_APPEND;
 
 /// Action that is due before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,33 +64,6 @@ pub(crate) struct Named {
     /// True once `file` is the one that the output has moved to.
     has_moved: bool,
     state: Arc<Mutex<State>>,
-}
-
-/// Place of a file that is written.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// The path that it was opened by, behind links.
-    pub path: PathBuf,
-    inode: (u64, u64),
-    /// Time at which it was made: a later file may get the number of its inode.
-    born: Option<SystemTime>,
-}
-
-impl Place {
-    fn of(path: PathBuf, about: &Metadata) -> Self {
-        Self {
-            path,
-            inode: (about.dev(), about.ino()),
-            born: about.created().ok(),
-        }
-    }
-
-    /// Tells whether the file is still there: not where it was removed, renamed or replaced meanwhile.
-    pub fn is_there(&self) -> bool {
-        let is_ours =
-            |m: Metadata| (m.dev(), m.ino()) == self.inode && m.created().ok() == self.born;
-        self.path.symlink_metadata().is_ok_and(is_ours)
-    }
 }
 
 #[derive(Debug)]
@@ -325,9 +301,14 @@ impl Named {
     /// # Errors
     /// When no file can be made or has no room: then nothing is left of it.
     pub(crate) fn save(&mut self) -> io::Result<bool> {
-        let has_no_name = self.file.metadata().is_ok_and(|m| m.nlink() == 0);
+        let about = self.file.metadata();
         let asked = {
             let state = self.state();
+            let has_no_name = match state.place.counts_names {
+                true => about.is_ok_and(|m| m.nlink() == 0),
+                // Some file systems say 0 of every file, and have numbers that change.
+                false => state.place.has_gone(),
+            };
             if !has_no_name || state.stays || state.place.is_there() {
                 return Ok(false);
             }
@@ -408,7 +389,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 fn open(path: &Path) -> io::Result<(File, Start)> {
     // Twice: meanwhile another program may create or remove the file.
     for _ in 0..2 {
-        let flags = libc::O_WRONLY | libc::O_NOFOLLOW;
+        let flags = WRITTEN | libc::O_NOFOLLOW;
         match folder::open(path, flags | libc::O_NONBLOCK) {
             Ok(file) => return Ok((waits(file)?, Start::Old)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -595,5 +576,6 @@ pub fn obstacle(path: &Path, force: bool) -> Option<Obstacle> {
     (!named.lock()).then_some(Obstacle::Writer)
 }
 
+mod place;
 #[cfg(test)]
 mod tests;

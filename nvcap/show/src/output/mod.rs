@@ -10,6 +10,7 @@ pub(crate) mod arguments;
 pub mod channels;
 mod describe;
 pub mod dump;
+pub(crate) mod ended;
 pub mod fault;
 #[cfg_attr(not(target_os = "linux"), path = "file_elsewhere.rs")]
 pub mod file;

@@ -5,9 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use super::ended::Ended;
 use nvcap_decode::decode::event::Context;
 use nvcap_decode::record::{At, Channel, ChannelId, Gpu, Life, Process, Record};
 use nvcap_decode::wire::hash::NumberMap;
+
+/// Ended processes of which records are held: a child that has no name yet has that of the process that made it.
+const ENDED_KEPT: usize = 1 << 14;
 
 /// Records that nothing shown has needed yet.
 #[derive(Debug, Default)]
@@ -18,6 +22,8 @@ pub(super) struct Needed {
     threads: NumberMap<u32, Described>,
     channels: NumberMap<ChannelId, RecordsByArrival>,
     gpus: NumberMap<u32, RecordsByArrival>,
+    ended: Ended<u32, ENDED_KEPT>,
+    ended_threads: Ended<u32>,
     /// The submission whose records were taken last, and how many had come by then.
     of: Option<(u64, u64, u64)>,
 }
@@ -63,9 +69,11 @@ impl Needed {
         let At { pid, tid, .. } = p.at;
         match &p.life {
             Life::Present { .. } if tid != 0 && tid != pid => {
+                self.ended_threads.begins(tid);
                 self.threads.entry(tid).or_default().name = Some((n, record.clone()));
             }
             Life::Present { .. } | Life::Exec { .. } => {
+                self.ended.begins(pid);
                 self.processes.entry(pid).or_default().name = Some((n, record.clone()));
             }
             Life::Identity(_) => {
@@ -74,12 +82,23 @@ impl Needed {
             // Numbers are used again: what was held of another process or thread is not this one's.
             Life::Fork { child } => {
                 self.threads.remove(child);
+                self.ended.begins(*child);
                 self.processes.insert(*child, made(n, pid, record));
             }
             Life::Thread { child } => {
+                self.ended_threads.begins(*child);
                 self.threads.insert(*child, made(n, pid, record));
             }
-            Life::Exit { .. } => {}
+            Life::Exit { process: false } => {
+                if let Some(oldest) = self.ended_threads.ends(tid) {
+                    self.threads.remove(&oldest);
+                }
+            }
+            Life::Exit { process: true } => {
+                if let Some(oldest) = self.ended.ends(pid) {
+                    self.processes.remove(&oldest);
+                }
+            }
         }
     }
 
@@ -238,6 +257,22 @@ mod tests {
         let taken = needed.take(At::of_process(5, 9), None, None);
         assert_eq!(taken, [present(7, "parent"), fork, exec]);
         assert_eq!(needed.take(At::of_process(5, 7), None, None), []);
+    }
+
+    /// A program that makes threads and processes without end costs no more than one that makes a few.
+    #[test]
+    fn those_that_have_ended_are_forgotten() {
+        let mut needed = held(&[present(7, "p")]);
+        for id in 1000..30_000 {
+            needed.hold(&life(7, 7, Life::Thread { child: id }));
+            needed.hold(&life(7, id, Life::Exit { process: false }));
+            needed.hold(&life(7, 7, Life::Fork { child: id }));
+            needed.hold(&life(id, id, Life::Exit { process: true }));
+        }
+        let counts = (needed.threads.len(), needed.processes.len());
+        assert!(counts.0 < 300 && counts.1 < ENDED_KEPT + 10, "{counts:?}");
+        let taken = needed.take(At::of_process(5, 29_999), None, None);
+        assert_eq!(taken[0], present(7, "p"));
     }
 
     #[test]

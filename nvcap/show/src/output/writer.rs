@@ -420,10 +420,12 @@ impl Output {
             (Target::File { named, .. }, Some(whole)) => {
                 *whole += whole_bytes as u64;
                 let end = *whole;
-                let cut = named
-                    .file
-                    .set_len(end)
-                    .and_then(|()| named.file.seek(io::SeekFrom::Start(end)));
+                // What another program has written since would be cut off, too.
+                let cut = match named.is_spoiled() {
+                    true => Err(io::ErrorKind::Other.into()),
+                    false => { named.file.set_len(end) }
+                        .and_then(|()| named.file.seek(io::SeekFrom::Start(end))),
+                };
                 self.torn = cut.is_err();
                 if cut.is_ok() {
                     named.note(|_| end);

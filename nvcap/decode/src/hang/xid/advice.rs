@@ -128,6 +128,11 @@ const ADVICE: &[(u32, &str, &str)] = &[
     (140, "memory errors that were not handled", HARDWARE),
     (145, "a link between GPUs with errors", LINK),
     (149, "a link between GPUs with errors", LINK),
+    (
+        154,
+        "an error before it: the message says what the GPU needs before it works again (a reset, a reboot of the host)",
+        "the Xid before it in the kernel log; nvidia-smi -q (GPU Recovery Action)",
+    ),
 ];
 
 /// Returns what is known of a number; `None` where NVIDIA's catalogue does not have it.
@@ -163,6 +168,7 @@ mod tests {
         );
         assert_eq!(known(31).unwrap().symbol, "FIFO_ERROR_MMU_ERR_FLT");
         assert!(known(1).unwrap().causes.is_none());
+        assert!(known(154).unwrap().look.is_some());
         assert_eq!(known(4_000_000), None);
         assert!(numbers().count() > ADVICE.len());
     }

@@ -4,8 +4,10 @@
 //! lies in the cubin image of the function's module, which libcuda keeps too. `layout` learns where in a record the pointer
 //! is; `images` reads images; `scan` searches memory; `files` reads the
 //! fat binaries of mapped files; `resolver` puts them together for one process; `programs` finds
-//! programs in submissions as they come, and what overwrites them (`copies`); `namer` does so beside a live source.
+//! programs in submissions as they come, and what overwrites them (`copies`); `namer` does so beside a live source, with room for so much
+//! that waits (`backlog`).
 
+mod backlog;
 mod copies;
 pub(crate) mod files;
 mod images;

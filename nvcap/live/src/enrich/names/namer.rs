@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
@@ -15,6 +15,7 @@ use std::{
 };
 
 use super::{
+    backlog::Backlog,
     files::Files,
     programs::{New, Programs, Trust},
     resolver::{Ask, Resolver},
@@ -65,6 +66,10 @@ pub(crate) struct Namer {
     from: mpsc::Receiver<Answer>,
     /// Requests that the thread has not taken yet.
     waiting: Arc<AtomicUsize>,
+    /// Room for them.
+    backlog: Arc<Mutex<Backlog>>,
+    /// Asks for which there was none: their kernels have no names.
+    left_out: u64,
     /// Asks without an answer: when they were made, and how many.
     outstanding: VecDeque<(Instant, usize)>,
     /// Those of the last processes that ended or ran another program: names of theirs may be on the way.
@@ -83,18 +88,20 @@ impl Namer {
         let (to, asked) = mpsc::channel();
         let (answer, from) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
-        let others = waiting.clone();
+        let backlog = Arc::default();
+        let namer = Self::between(class, (to, from), (waiting, backlog), Instant::now);
+        let others = (namer.waiting.clone(), namer.backlog.clone());
         thread::Builder::new()
             .name("nvcap-names".into())
-            .spawn(move || serve(&asked, &answer, &others))
+            .spawn(move || serve(&asked, &answer, &others.0, &others.1))
             .ok()?;
-        Some(Self::between(class, (to, from), waiting, Instant::now))
+        Some(namer)
     }
 
     fn between(
         class: Option<u32>,
         (to, from): (mpsc::Sender<Request>, mpsc::Receiver<Answer>),
-        waiting: Arc<AtomicUsize>,
+        (waiting, backlog): (Arc<AtomicUsize>, Arc<Mutex<Backlog>>),
         now: fn() -> Instant,
     ) -> Self {
         Self {
@@ -103,6 +110,8 @@ impl Namer {
             to,
             from,
             waiting,
+            backlog,
+            left_out: 0,
             outstanding: VecDeque::new(),
             ended: VecDeque::new(),
             doubted: Vec::new(),
@@ -117,7 +126,7 @@ impl Namer {
     pub(crate) fn answered_by_test(class: Option<u32>, now: fn() -> Instant) -> (Self, Answers) {
         let (to, _asked) = mpsc::channel();
         let (answer, from) = mpsc::channel();
-        let namer = Self::between(class, (to, from), Arc::default(), now);
+        let namer = Self::between(class, (to, from), Default::default(), now);
         (namer, Answers { answer, _asked })
     }
 
@@ -151,6 +160,9 @@ impl Namer {
                 Record::Submission(s) => {
                     let programs = self.programs.entry(at.pid).or_default();
                     let new = programs.of(s, self.class);
+                    if let Some(what) = programs.left_out() {
+                        log::info!("process {}: {what}", at.pid);
+                    }
                     asks.extend(new.into_iter().map(|n| ask(at, n)));
                     let doubted = programs.take_doubted().into_iter();
                     let unknown = |(program, time_ns)| {
@@ -180,12 +192,27 @@ impl Namer {
             }
         }
         if !asks.is_empty() {
+            let mut backlog = lock(&self.backlog);
+            let before = asks.len();
+            asks.retain(|ask| backlog.take(ask));
+            drop(backlog);
+            self.leave_out((before - asks.len()) as u64);
+        }
+        if !asks.is_empty() {
             let count = asks.len();
             self.waiting.fetch_add(1, Ordering::SeqCst);
             if self.to.send(Request::Find(asks)).is_ok() {
                 self.outstanding.push_back(((self.now)(), count));
             }
         }
+    }
+
+    /// Counts asks for which there is no room; says the first of them in the log.
+    fn leave_out(&mut self, asks: u64) {
+        if asks > 0 && self.left_out == 0 {
+            log::info!("programs come faster than names are found: kernels of some have none");
+        }
+        self.left_out += asks;
     }
 
     /// Takes the answers that have come; waits for the first for up to `wait`.
@@ -274,6 +301,10 @@ impl Answers {
     }
 }
 
+fn lock(backlog: &Mutex<Backlog>) -> MutexGuard<'_, Backlog> {
+    backlog.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn ask(at: At, new: New) -> Ask {
     Ask {
         at,
@@ -284,9 +315,22 @@ fn ask(at: At, new: New) -> Ask {
 }
 
 /// Answers requests until nobody asks any more.
-fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Arc<AtomicUsize>) {
+fn serve(
+    from: &mpsc::Receiver<Request>,
+    to: &mpsc::Sender<Answer>,
+    waiting: &Arc<AtomicUsize>,
+    backlog: &Mutex<Backlog>,
+) {
     enrich::set_niceness(enrich::SEARCHES);
     let mut searches = Searches::new(to, waiting);
+    let take = |requests: &[Request]| {
+        let mut backlog = lock(backlog);
+        for request in requests {
+            if let Request::Find(asks) = request {
+                asks.iter().for_each(|ask| backlog.give(ask));
+            }
+        }
+    };
     loop {
         let in_files = searches.want_files();
         let wait = searches
@@ -299,6 +343,7 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>, waiting: &Ar
                 let mut requests = vec![request];
                 thread::sleep(GATHER);
                 requests.extend(from.try_iter());
+                take(&requests);
                 if searches.answer(requests).is_err() {
                     break;
                 }

@@ -105,6 +105,14 @@ impl By {
 const MOST_REUSED: usize = 1 << 12;
 /// The most launches of one program whose names are awaited or told.
 const MOST_ASKED: usize = 16;
+/// The most programs of a process that are told apart.
+const MOST_PROGRAMS: usize = 1 << 16;
+/// Longest time by which records of several channels come in another order than what they tell of, ns.
+const LATE_NS: u64 = 1_000_000_000;
+/// The most programs that writes come upon, beyond [`EACH`] for each launch: what a process writes again and again is not followed.
+const VISITS: u64 = 1 << 20;
+/// See [`VISITS`].
+const EACH: u64 = 256;
 
 /// Known programs of one process.
 #[derive(Debug, Default)]
@@ -112,6 +120,8 @@ pub(super) struct Programs {
     known: BTreeMap<u64, By>,
     /// Code by address, with its number.
     code: BTreeMap<u64, (u64, Vec<u8>)>,
+    /// Addresses of code by these numbers.
+    code_order: BTreeMap<u64, u64>,
     code_bytes: usize,
     written: u64,
     /// The last submissions of each channel: the time of the newest ones, and that of the ones before.
@@ -120,19 +130,34 @@ pub(super) struct Programs {
     launched: BTreeMap<u64, When>,
     /// Programs whose names are asked for, with the launches, since their code was written last.
     asked: BTreeMap<u64, Vec<Asked>>,
-    /// Memory that had other code before, by its beginning: its end, and when it was written last.
+    /// Pieces of memory that had other code before, by the beginning: the end, and when it was written last. No two overlap.
     reused: BTreeMap<u64, (u64, When)>,
-    /// The longest of them, B.
-    longest_reused: u64,
     /// Programs whose names held until a time and may be those of what came later.
     doubted: BTreeSet<(u64, u64)>,
+    /// Launches that were taken in, and programs that writes came upon.
+    launches: u64,
+    visits: u64,
+    /// Nothing of it is followed any more.
+    given_up: bool,
+    /// Something is left out, and whether that was told.
+    left_out: Option<(&'static str, bool)>,
 }
 
 impl Programs {
+    /// Returns once what is left out of this process.
+    pub(super) fn left_out(&mut self) -> Option<&'static str> {
+        let (what, is_told) = self.left_out.as_mut()?;
+        let is_told = std::mem::replace(is_told, true);
+        (!is_told).then_some(*what)
+    }
+
     /// The programs that a submission names for the first time, or since their code was written again. `class` is the
     /// compute class of the GPU, if known.
     pub(super) fn of(&mut self, submission: &Submission, class: Option<u32>) -> Vec<New> {
         let mut new = Vec::new();
+        if self.given_up {
+            return new;
+        }
         let when = self.when(submission);
         for segment in &submission.segments {
             for (address, bytes) in copies::copies(&segment.bytes) {
@@ -149,6 +174,9 @@ impl Programs {
                     new.retain(|n| n.address != upload.address.0);
                 }
             }
+        }
+        if self.given_up {
+            new.clear();
         }
         for new in &mut new {
             new.code = self.code.get(&new.address).map(|(_, code)| code.clone());
@@ -177,6 +205,9 @@ impl Programs {
     pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Option<New> {
         let view = kernel(class, bytes)?;
         let program = view.program.0;
+        if self.given_up || !self.has_room_for(program) {
+            return None;
+        }
         let is_new = self.known.insert(program, By::NAME) != Some(By::NAME);
         is_new.then(|| {
             self.ask(program, 0, self.trust(program));
@@ -214,10 +245,20 @@ impl Programs {
 
     /// Returns the time at which the code at a program's address was written last, if other code was launched there before.
     fn rewritten(&self, program: u64) -> Option<When> {
-        let from = program.saturating_sub(self.longest_reused);
-        let all = self.reused.range(from..=program);
-        let all = all.filter(|(_, (end, _))| program < *end);
-        all.map(|(_, (_, when))| *when).max_by_key(|w| w.by_ns)
+        let (_, (end, when)) = self.reused.range(..=program).next_back()?;
+        (program < *end).then_some(*when)
+    }
+
+    /// Tells whether a program is known, or is one more that is told apart.
+    fn has_room_for(&mut self, program: u64) -> bool {
+        let in_known = self.known.contains_key(&program) || self.known.len() < MOST_PROGRAMS;
+        let has_room = in_known
+            && (self.launched.contains_key(&program) || self.launched.len() < MOST_PROGRAMS);
+        if !has_room {
+            let what = "names of further programs are not looked for: it launches more than 65,536";
+            self.left_out.get_or_insert((what, false));
+        }
+        has_room
     }
 
     fn trust(&self, program: u64) -> Trust {
@@ -242,6 +283,10 @@ impl Programs {
 
     /// Takes in that a kernel's QMD names a program, or has it fetched beforehand; true if that is new.
     fn launch(&mut self, program: u64, is_named: bool, when: When) -> bool {
+        self.launches += 1;
+        if self.given_up || !self.has_room_for(program) {
+            return false;
+        }
         let before = self.launched.insert(program, when);
         let known = self.known.get(&program).copied();
         if known.is_some_and(|by| !by.in_doubt && (by.is_named || !is_named)) {
@@ -295,22 +340,39 @@ impl Programs {
         self.overwrite(at, end, when);
         let gone: Vec<u64> = self.code.range(at..end).map(|(at, _)| *at).collect();
         for at in gone {
-            if let Some((_, code)) = self.code.remove(&at) {
-                self.code_bytes -= code.len();
-            }
+            self.forget_code(at);
+        }
+    }
+
+    fn forget_code(&mut self, at: u64) {
+        if let Some((number, code)) = self.code.remove(&at) {
+            self.code_order.remove(&number);
+            self.code_bytes -= code.len();
         }
     }
 
     /// Forgets the contents of a range of memory.
     fn overwrite(&mut self, at: u64, end: u64, when: When) {
+        if self.given_up {
+            return;
+        }
         let mut gone: BTreeSet<u64> = self.known.range(at..end).map(|(at, _)| *at).collect();
         gone.extend(self.launched.range(at..end).map(|(at, _)| *at));
+        self.visits += gone.len() as u64;
+        if self.visits > VISITS + EACH * self.launches {
+            self.give_up(when);
+            return;
+        }
         for &program in &gone {
             self.known.remove(&program);
             // What was launched last may have been what is written here; and a name that was read since then may be its.
-            let launched = self.launched.get(&program);
+            let launched = self.launched.get(&program).copied();
             if launched.is_some_and(|l| l.channel != when.channel && l.may_follow(when)) {
                 self.doubted.insert((program, when.after_ns + 1));
+            }
+            // It was before every write that comes yet.
+            if launched.is_some_and(|l| l.by_ns.saturating_add(LATE_NS) < when.after_ns) {
+                self.launched.remove(&program);
             }
             for asked in self.asked.remove(&program).unwrap_or_default() {
                 let is_behind = asked.time_ns > when.after_ns && when.after_ns < when.by_ns;
@@ -319,33 +381,69 @@ impl Programs {
                 }
             }
         }
-        let had_code = self.rewritten(at).is_some();
-        if gone.is_empty() && !had_code {
-            return;
+        let before = self.reused.range(..end).next_back();
+        let had_code = before.is_some_and(|(_, (end, _))| *end > at);
+        if !gone.is_empty() || had_code {
+            self.reuse(at, end, when);
         }
-        self.longest_reused = self.longest_reused.max(end.saturating_sub(at));
+    }
+
+    /// Takes in that memory which had code is written.
+    fn reuse(&mut self, at: u64, end: u64, mut when: When) {
+        loop {
+            let before = self.reused.range(..end).next_back();
+            let Some((&from, &(to, of))) = before.filter(|(_, (to, _))| *to > at) else {
+                break;
+            };
+            self.reused.remove(&from);
+            if from < at {
+                self.reused.insert(from, (at, of));
+            }
+            if to > end {
+                self.reused.insert(end, (to, of));
+            }
+            // Records of two channels may come in another order than their writes.
+            if of.by_ns > when.by_ns {
+                when = of;
+            }
+        }
         self.reused.insert(at, (end, when));
-        if self.reused.len() > MOST_REUSED {
+        while self.reused.len() > MOST_REUSED {
             self.reused.pop_first();
         }
+    }
+
+    /// Follows the process no longer: names that were told hold no more.
+    fn give_up(&mut self, when: When) {
+        let told = std::mem::take(&mut self.asked);
+        let doubted = told.into_keys().map(|at| (at, when.after_ns + 1));
+        let mut doubted: BTreeSet<_> = doubted.collect();
+        doubted.append(&mut self.doubted);
+        let what = "names of its kernels are not looked for any more: it writes over its programs too often";
+        *self = Self {
+            doubted,
+            given_up: true,
+            left_out: Some((what, false)),
+            ..Self::default()
+        };
     }
 
     /// Data that may be code.
     fn write(&mut self, at: u64, data: &[u8], when: When) {
         self.overwrite(at, at.saturating_add(data.len() as u64), when);
+        if self.given_up {
+            return;
+        }
+        self.forget_code(at);
         self.written += 1;
         self.code_bytes += data.len();
-        if let Some((_, old)) = self.code.insert(at, (self.written, data.to_vec())) {
-            self.code_bytes -= old.len();
-        }
+        self.code_order.insert(self.written, at);
+        self.code.insert(at, (self.written, data.to_vec()));
         while self.code_bytes > MOST_CODE {
-            let oldest = self.code.iter().min_by_key(|(_, (number, _))| *number);
-            let Some(at) = oldest.map(|(at, _)| *at) else {
+            let Some((_, &at)) = self.code_order.first_key_value() else {
                 return;
             };
-            if let Some((_, old)) = self.code.remove(&at) {
-                self.code_bytes -= old.len();
-            }
+            self.forget_code(at);
         }
     }
 }

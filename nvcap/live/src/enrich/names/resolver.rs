@@ -39,6 +39,8 @@ use nvcap_process::procfs::mem::Ordinary;
 const LEAST_PROGRAM: u64 = 0x1_0000;
 /// The most records that are followed.
 const MOST_RECORDS: usize = 1 << 18;
+/// The most programs that are remembered for their places; the oldest go first.
+const MOST_PROGRAMS: usize = 1 << 17;
 /// The most programs whose names are looked for again later.
 const MOST_LEFT: usize = 256;
 
@@ -259,16 +261,25 @@ impl Resolver {
         let new = sought(asks);
         all.extend(new.iter().copied().cloned());
         let mut wanted: Vec<&Ask> = all.iter().collect();
-        for ask in new {
-            let program = Program {
+        let addresses: HashSet<u64> = new.iter().map(|a| a.program.0).collect();
+        self.programs.retain(|p| !addresses.contains(&p.address));
+        addresses.iter().for_each(|at| self.forget(*at));
+        // Of two asks for one program the later one counts.
+        let mut seen = HashSet::new();
+        let last = new.iter().rev().filter(|a| seen.insert(a.program));
+        let mut added: Vec<Program> = last
+            .map(|ask| Program {
                 address: ask.program.0,
                 registers: ask.registers,
-            };
-            self.places.remove(&program.address);
-            self.ambiguous.remove(&ask.program.0);
-            self.by_text.remove(&ask.program.0);
-            self.programs.retain(|p| p.address != program.address);
-            self.programs.push(program);
+            })
+            .collect();
+        added.reverse();
+        self.programs.append(&mut added);
+        let too_many = self.programs.len().saturating_sub(MOST_PROGRAMS);
+        let oldest: Vec<Program> = self.programs.drain(..too_many).collect();
+        for program in oldest {
+            self.forget(program.address);
+            self.homes.remove(&program.address);
         }
         if !self.files_alone {
             self.in_memory(&mut wanted, &mut found, asks);
@@ -297,6 +308,13 @@ impl Resolver {
                 .map(|t| Duration::from_nanos(now.saturating_sub(t)))
         );
         found
+    }
+
+    /// Forgets what was found of a program.
+    fn forget(&mut self, program: u64) {
+        self.places.remove(&program);
+        self.ambiguous.remove(&program);
+        self.by_text.remove(&program);
     }
 
     /// Counts what was found, and returns the time.

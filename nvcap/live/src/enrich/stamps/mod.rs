@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
-    sync::mpsc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -54,6 +54,10 @@ const TRAP_NS: u64 = 10_000;
 /// Number of processors from which the thread that reads runs before others: there it takes none that the traced process needs.
 const MANY: usize = 4;
 const NICENESS: i32 = -10;
+/// The most changes in a process's semaphores that were not taken yet: it can write there faster than they are decoded. It is not read then.
+const MOST_UNTAKEN: usize = 1 << 20;
+/// The most semaphores of a process that are looked at: of more than fit into the regions that are read, none is.
+const MOST_KNOWN: usize = 1 << 14;
 
 /// To the thread that reads.
 enum Request {
@@ -64,14 +68,52 @@ enum Request {
     Forget(u32),
 }
 
+/// Number of changes of each process that were handed on and not taken yet.
+#[derive(Clone, Debug, Default)]
+struct Untaken(Arc<Mutex<HashMap<u32, usize>>>);
+
+impl Untaken {
+    fn counts(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand_on(&self, pid: u32, stamps: usize) {
+        if stamps > 0 {
+            *self.counts().entry(pid).or_default() += stamps;
+        }
+    }
+
+    fn take(&self, record: &Record) {
+        let Record::Stamps(taken) = record else {
+            return;
+        };
+        let (pid, mut counts) = (taken.at.pid, self.counts());
+        if let Some(count) = counts.get_mut(&pid) {
+            *count = count.saturating_sub(taken.stamps.len());
+            if *count == 0 {
+                counts.remove(&pid);
+            }
+        }
+    }
+
+    /// Returns the processes that are not to be read now.
+    fn full(&self) -> Vec<u32> {
+        let counts = self.counts();
+        let full = counts.iter().filter(|(_, count)| **count > MOST_UNTAKEN);
+        full.map(|(pid, _)| *pid).collect()
+    }
+}
+
 /// See the module.
 pub(crate) struct Stamper {
     /// The compute class of all GPUs, if known.
     class: Option<u32>,
-    known: HashSet<(u32, GpuVa)>,
+    /// Semaphores of each process that were named to the thread.
+    known: HashMap<u32, HashSet<GpuVa>>,
     counts: HashMap<ChannelId, u64>,
     to: mpsc::Sender<Request>,
     from: mpsc::Receiver<Record>,
+    untaken: Untaken,
     /// Time at which the newest submission came.
     newest: Option<Instant>,
 }
@@ -81,6 +123,8 @@ impl Stamper {
     pub(crate) fn start(class: Option<u32>, share: Option<f64>) -> Option<Self> {
         let (to, requests) = mpsc::channel();
         let (records, from) = mpsc::channel();
+        let untaken = Untaken::default();
+        let handed_on = untaken.clone();
         thread::Builder::new()
             .name("nvcap-stamps".into())
             .spawn(move || {
@@ -90,15 +134,16 @@ impl Stamper {
                     // What is read late is overwritten.
                     super::set_niceness(NICENESS);
                 }
-                Reader::new(share).run(&requests, &records);
+                Reader::new(share, handed_on).run(&requests, &records);
             })
             .ok()?;
         Some(Self {
             class,
-            known: HashSet::new(),
+            known: HashMap::new(),
             counts: HashMap::new(),
             to,
             from,
+            untaken,
             newest: None,
         })
     }
@@ -139,7 +184,7 @@ impl Stamper {
                 Record::Process(p)
                     if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
                 {
-                    self.known.retain(|(pid, _)| *pid != at.pid);
+                    self.known.remove(&at.pid);
                     let _ = self.to.send(Request::Forget(at.pid));
                 }
                 _ => {}
@@ -164,14 +209,16 @@ impl Stamper {
     }
 
     fn watch(&mut self, pid: u32, kind: Kind, address: GpuVa) {
-        if self.known.insert((pid, address)) {
+        let known = self.known.entry(pid).or_default();
+        if known.len() < MOST_KNOWN && known.insert(address) {
             let _ = self.to.send(Request::Watch(pid, kind, address));
         }
     }
 
     /// Takes the stamps that have come.
     pub(crate) fn stamps(&self, to: &mut Vec<Record>) {
-        to.extend(self.from.try_iter());
+        let taken = self.from.try_iter();
+        to.extend(taken.inspect(|record| self.untaken.take(record)));
     }
 
     /// Tells whether stamps of submissions that came may still come, and are waited for.
@@ -242,6 +289,9 @@ impl Pauses {
 struct Reader {
     share: Option<f64>,
     processes: HashMap<u32, StampedProcess>,
+    untaken: Untaken,
+    /// Processes that are not read until what was handed on is taken.
+    full: Vec<u32>,
     pauses: Pauses,
     /// Time at which something changed last, and time at which records were handed on.
     changed: Instant,
@@ -249,10 +299,12 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(share: Option<f64>) -> Self {
+    fn new(share: Option<f64>, untaken: Untaken) -> Self {
         Self {
             share,
             processes: HashMap::new(),
+            untaken,
+            full: Vec::new(),
             pauses: Pauses(clock::now()),
             changed: Instant::now(),
             handed: Instant::now(),
@@ -354,6 +406,9 @@ impl Reader {
     /// Reads all semaphores once.
     fn read(&mut self) {
         for (pid, process) in &mut self.processes {
+            if self.full.contains(pid) {
+                continue;
+            }
             let had = process.stamps.len();
             let (memory, stamps) = (&process.memory, &mut process.stamps);
             let mut stands = true;
@@ -393,12 +448,14 @@ impl Reader {
                 reads: std::mem::take(&mut process.reads),
                 stamps: std::mem::take(&mut process.stamps),
             };
+            self.untaken.hand_on(*pid, stamps.stamps.len());
             let read = in_step::read(&stamps.stamps);
             if records.send(Record::Stamps(Box::new(stamps))).is_err() {
                 return false;
             }
             in_step::tell(*pid, &read);
         }
+        self.full = self.untaken.full();
         self.processes
             .retain(|_, p| !p.is_over() || !p.stamps.is_empty());
         true
@@ -408,6 +465,59 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process whose submissions release ever new semaphores costs no more than a bound, and takes nothing from another.
+    #[test]
+    fn semaphores_of_a_process_are_bounded() {
+        let (to, requests) = mpsc::channel();
+        let (_records, from) = mpsc::channel();
+        let mut stamper = Stamper {
+            class: None,
+            known: HashMap::new(),
+            counts: HashMap::new(),
+            to,
+            from,
+            untaken: Untaken::default(),
+            newest: None,
+        };
+        for n in 0..3 * MOST_KNOWN as u64 {
+            stamper.watch(7, Kind::Stamped, GpuVa(0x1000 + 16 * n));
+        }
+        stamper.watch(8, Kind::Stamped, GpuVa(0x1000));
+        assert_eq!(stamper.known[&7].len(), MOST_KNOWN);
+        assert_eq!(requests.try_iter().count(), MOST_KNOWN + 1);
+    }
+
+    /// A process that writes into its semaphores faster than that is decoded is not read until it was, and others are.
+    #[test]
+    fn changes_that_were_not_taken_are_bounded() {
+        let untaken = Untaken::default();
+        let stamps = |pid| Stamps {
+            at: At::of_process(1, pid),
+            from_ns: 0,
+            reads: 1,
+            stamps: vec![
+                Stamp {
+                    address: GpuVa(0),
+                    payload: 0,
+                    gpu_ns: None,
+                    before_ns: 0,
+                    seen_ns: 0,
+                };
+                1000
+            ],
+        };
+        for _ in 0..=MOST_UNTAKEN / 1000 {
+            untaken.hand_on(7, 1000);
+        }
+        untaken.hand_on(8, 1000);
+        assert_eq!(untaken.full(), [7]);
+        for pid in [7, 8] {
+            untaken.take(&Record::Stamps(Box::new(stamps(pid))));
+        }
+        assert!(untaken.full().is_empty());
+        assert_eq!(untaken.counts().keys().collect::<Vec<_>>(), [&7]);
+    }
 
     #[test]
     fn bursts_have_their_share_of_the_time_at_random() {

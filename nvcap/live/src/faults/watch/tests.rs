@@ -68,7 +68,7 @@ fn faults_of_two_gpus_are_two() {
     let processes = BTreeMap::from([(NOBODY, process)]);
     let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): 31, pid={NOBODY}, name=bad, a word\n");
     kernel.send(line.as_bytes()).unwrap();
-    messages.take(&processes, now);
+    take(&mut messages, &processes, now);
     assert!(messages.has_waiting());
     let new = noticed(NOBODY, &known, &all, &all, None, now);
     let mut told = messages.join(new, now, |_| true);
@@ -98,7 +98,7 @@ fn a_message_of_another_gpu_is_another_fault() {
             "3,1,10,-;NVRM: Xid (PCI:0000:{slot}:00): 31, pid={NOBODY}, name=bad, a word\n"
         );
         kernel.send(line.as_bytes()).unwrap();
-        messages.take(&processes, now);
+        take(&mut messages, &processes, now);
         assert!(messages.join(Vec::new(), now, |_| true).is_empty());
         messages.alone(&processes, now, |_| true).len()
     };
@@ -117,6 +117,10 @@ fn made_up_log() -> (std::os::unix::net::UnixDatagram, Messages) {
     let gpus = [("0000:35:00", 0), ("0000:36:00", 1)].map(|(at, gpu)| (at.to_owned(), gpu));
     let xids = Xids::of(log, gpus.into());
     (kernel, Messages::of(xids))
+}
+
+fn take(messages: &mut Messages, processes: &BTreeMap<u32, Watched>, now: Instant) {
+    messages.take(&processes.iter().collect::<Vec<_>>(), now);
 }
 
 /// An id that no process has.
@@ -142,7 +146,7 @@ fn the_same_fault_of_both_sources_is_one() {
 
     // The message comes first, and waits.
     say(&mine);
-    messages.take(&processes, now);
+    take(&mut messages, &processes, now);
     assert!(messages.join(Vec::new(), now, |_| false).is_empty());
     assert!(messages.alone(&processes, now, |_| false).is_empty());
     let new = noticed(NOBODY, &known, &all, &all[1..], None, now);
@@ -161,7 +165,7 @@ fn the_same_fault_of_both_sources_is_one() {
     // It comes again behind the notifier, and is the same fault's; one of another channel is not.
     say(&mine);
     say(&format!("13, pid={NOBODY}, name=bad, Ch 0000000a"));
-    messages.take(&processes, later);
+    take(&mut messages, &processes, later);
     assert!(messages.join(Vec::new(), later, |_| false).is_empty());
     let alone = messages.alone(&processes, later, |pid| pid == NOBODY);
     let [fault] = &alone[..] else {
@@ -177,11 +181,11 @@ fn the_same_fault_of_both_sources_is_one() {
     say("31, pid='<unknown>', name=<unknown>, Ch 00000077");
     say("79, GPU has fallen off the bus.");
     say(&format!("45, pid={NOBODY}, name=bad, Ch 0000000b"));
-    messages.take(&processes, later);
+    take(&mut messages, &processes, later);
     assert!(messages.alone(&processes, later, |_| true).is_empty());
     // Without a process it is that which has the channel.
     say("31, pid='<unknown>', name=<unknown>, Ch 0000000a");
-    messages.take(&processes, later);
+    take(&mut messages, &processes, later);
     let alone = messages.alone(&processes, later, |_| true);
     assert_eq!(alone.len(), 1);
 }
@@ -228,7 +232,7 @@ fn the_channels_of_a_group_are_one_fault_that_waits_for_its_messages() {
         "pid={NOBODY}, name=bad, Graphics Exception: ChID 000b, Class 0000cbc0"
     ));
     let now = begun + Duration::from_millis(10);
-    messages.take(&processes, now);
+    take(&mut messages, &processes, now);
     let told = messages.join(Vec::new(), now, |_| false);
     let [fault] = &told[..] else {
         panic!("{told:?}")
@@ -247,7 +251,7 @@ fn the_channels_of_a_group_are_one_fault_that_waits_for_its_messages() {
     say(&format!(
         "pid={NOBODY}, name=bad, Graphics Exception: ESR 0x504730=0x14"
     ));
-    messages.take(&processes, now);
+    take(&mut messages, &processes, now);
     assert!(messages.join(Vec::new(), now, |_| false).is_empty());
     assert!(
         messages
@@ -266,4 +270,34 @@ fn the_channels_of_a_group_are_one_fault_that_waits_for_its_messages() {
     );
     let (_kernel, mut messages) = made_up_log();
     assert_eq!(messages.join(new(), begun, |pid| pid == NOBODY).len(), 1);
+}
+
+/// A process that executes another program takes its channels' memory with it: its faults are told then, also where their messages were not
+/// read yet.
+#[test]
+fn faults_are_told_when_another_program_is_executed() {
+    let (kernel, messages) = made_up_log();
+    let mut watch = Watch::of(messages);
+    let process = Watched {
+        channels: channels(&[(0, Some(0xa), true)]),
+        ..Watched::default()
+    };
+    watch.processes.insert(NOBODY, process);
+    let say = |code: u32| {
+        let rest = format!("{code}, pid={NOBODY}, name=bad, Ch 0000000a, a word");
+        let line = format!("3,1,10,-;NVRM: Xid (PCI:0000:35:00): {rest}\n");
+        kernel.send(line.as_bytes()).unwrap();
+    };
+    say(31);
+    let told = watch.look(Pace::Works, true);
+    assert!(told.is_empty(), "it waits for its notifier: {told:?}");
+    say(13);
+    watch.note(Note::Exec(NOBODY));
+    let told = watch.look(Pace::Works, false);
+    let told: Vec<_> = told.iter().map(|f| (f.code, f.channel)).collect();
+    assert_eq!(told, [(31, Some(ChannelId(0))), (13, Some(ChannelId(0)))]);
+    // Nothing of it is left for the next program.
+    say(31);
+    assert!(watch.look(Pace::Works, true).is_empty());
+    assert!(!watch.messages.has_waiting());
 }

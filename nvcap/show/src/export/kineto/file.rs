@@ -13,6 +13,7 @@ use super::words::{
 };
 use crate::export::rows::Rows;
 use crate::export::works::{Kind, Times, Work};
+use crate::output::ended::Ended;
 use crate::output::names::gpu_name;
 use crate::output::writer::Output;
 use nvcap_decode::record::ChannelId;
@@ -27,6 +28,8 @@ const LAST_ROW: u64 = 99;
 const BEHIND_PROCESSES: u32 = 5_000_000;
 /// Submissions whose call is remembered as written: works of one may come with those of others between them.
 const REMEMBERED: usize = 256;
+/// The most tracks that are remembered as named: behind that many others one is named again.
+const NAMED: usize = 1 << 16;
 /// The number of a GPU that is not known.
 const NO_GPU: i64 = -1;
 
@@ -52,6 +55,8 @@ pub(super) struct File {
     rows: HashMap<ChannelId, Rows>,
     /// Tracks that were named: process or GPU, and thread or stream.
     named: HashSet<(i64, u64)>,
+    /// Threads that have ended.
+    ended: Ended<u32>,
     /// Submissions whose call is written.
     called: VecDeque<u64>,
     /// End of the last event, ns.
@@ -70,6 +75,7 @@ impl File {
             process: String::new(),
             rows: HashMap::new(),
             named: HashSet::new(),
+            ended: Ended::default(),
             called: VecDeque::new(),
             last: 0,
             counts: Counts::default(),
@@ -165,10 +171,41 @@ impl File {
         Ok(())
     }
 
+    /// Tells whether a track is to be named.
+    fn is_new(&mut self, track: (i64, u64)) -> bool {
+        if self.named.len() >= NAMED {
+            self.named.clear();
+        }
+        self.named.insert(track)
+    }
+
+    /// Returns the number of tracks that are remembered.
+    #[cfg(test)]
+    pub(super) fn named_tracks(&self) -> usize {
+        self.named.len()
+    }
+
+    /// Takes in that a thread has ended.
+    pub(super) fn thread_ends(&mut self, tid: u32) {
+        if let Some(oldest) = self.ended.ends(tid) {
+            self.forget_thread(oldest);
+        }
+    }
+
+    /// Takes in that a thread begins: one that had its number has a name of its own.
+    pub(super) fn thread_begins(&mut self, tid: u32) {
+        self.ended.begins(tid);
+        self.forget_thread(tid);
+    }
+
+    fn forget_thread(&mut self, tid: u32) {
+        self.named.remove(&(i64::from(self.pid), u64::from(tid)));
+    }
+
     /// The number by which a work's GPU is a process in the file; the GPU is named when it comes first.
     fn gpu(&mut self, work: &Work) -> io::Result<i64> {
         let id = work.gpu.map_or(NO_GPU, i64::from);
-        if self.named.insert((id, 0)) {
+        if self.is_new((id, 0)) {
             let order = BEHIND_PROCESSES.saturating_add(work.gpu.unwrap_or(99));
             let label = match work.gpu {
                 Some(gpu) => format!("GPU {gpu}"),
@@ -198,7 +235,7 @@ impl File {
         let rows = self.rows.entry(work.channel).or_default();
         let row = rows.take(times.begin, end).map_or(LAST_ROW, |n| n as u64);
         let track = (gpu, stream(work) + row * ROW);
-        if self.named.insert(track) {
+        if self.is_new(track) {
             let name = match row {
                 0 => stream_name(work),
                 _ => format!("{}, overlapping", stream_name(work)),
@@ -235,7 +272,7 @@ impl File {
         self.called.push_back(work.serial);
         self.counts.calls += 1;
         let track = (i64::from(work.pid), u64::from(work.tid));
-        if self.named.insert(track) {
+        if self.is_new(track) {
             let name = match thread {
                 Some(name) => format!("thread {} ({name})", work.tid),
                 None => format!("thread {}", work.tid),

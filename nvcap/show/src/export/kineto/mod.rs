@@ -27,10 +27,13 @@ use file::{File, Head};
 use nvcap_decode::decode::event::{Body, Event};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::Record;
+use nvcap_decode::record::{Life, Process, Record};
 
 /// The most files that are written: each is open until the end.
 pub const MOST_FILES: usize = 512;
+
+/// The most processes that are told apart: works of others are in no file.
+const MOST_PROCESSES: usize = 1 << 16;
 
 /// A file that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +109,7 @@ impl Kineto {
 
     /// Asks for the place of a process while it is there to be asked.
     fn see(&mut self, pid: u32) {
-        if pid != 0 && self.seen.insert(pid) {
+        if pid != 0 && self.seen.len() < MOST_PROCESSES && self.seen.insert(pid) {
             let rank = (self.options.rank_of)(pid);
             self.ranks.insert(pid, rank);
         }
@@ -116,6 +119,9 @@ impl Kineto {
     fn file(&mut self, pid: u32) -> io::Result<Option<usize>> {
         if let Some(known) = self.of.get(&pid) {
             return Ok(*known);
+        }
+        if self.of.len() >= MOST_PROCESSES {
+            return Ok(None);
         }
         let at = match self.of.is_empty() {
             true => Some(0),
@@ -151,6 +157,18 @@ impl Kineto {
             counts: Counts::default(),
         });
         self.files[at].begin(&head)
+    }
+
+    fn life(&mut self, p: &Process) {
+        let Some(Some(file)) = self.of.get(&p.at.pid) else {
+            return;
+        };
+        let file = &mut self.files[*file];
+        match p.life {
+            Life::Thread { child } => file.thread_begins(child),
+            Life::Exit { process: false } => file.thread_ends(p.at.tid),
+            _ => {}
+        }
     }
 
     fn work(&mut self, work: &Work) -> io::Result<()> {
@@ -190,8 +208,10 @@ impl Sink for Kineto {
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
         self.facts.record(record);
-        if let Record::Channel(c) = record {
-            self.see(c.at.pid);
+        match record {
+            Record::Channel(c) => self.see(c.at.pid),
+            Record::Process(p) => self.life(p),
+            _ => {}
         }
         Ok(())
     }

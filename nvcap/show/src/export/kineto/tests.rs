@@ -496,3 +496,44 @@ fn a_full_disk_is_counted() {
     assert!(sink.unshown() > 0);
     finish(sink);
 }
+
+fn life(sink: &mut Kineto, tid: u32, life: Life) {
+    let at = At {
+        time_ns: 1,
+        pid: 7,
+        tid,
+    };
+    let process = Process { at, life };
+    sink.record(&Record::Process(process), &model()).unwrap();
+}
+
+/// The number of a thread that has ended is another's later, which has a name of its own; a program that makes threads without end costs no
+/// more than one that makes a few.
+#[test]
+fn threads_that_have_ended_are_forgotten() {
+    let files = Files::default();
+    let mut sink = files.sink(false, true);
+    let mut by = |serial: u64, tid: u32, name: &str| {
+        let mut c = timed(3, serial, 1000, 2000 + 10 * serial, 5);
+        (c.at.tid, c.thread) = (tid, Some(name.into()));
+        life(&mut sink, 7, Life::Thread { child: tid });
+        give(&mut sink, &c, &launch());
+        life(&mut sink, tid, Life::Exit { process: false });
+    };
+    by(0, 50, "first");
+    by(1, 51, "next");
+    by(2, 50, "second");
+    for n in 0..2000 {
+        by(3 + n, 1000 + n as u32, "many");
+    }
+    let named = sink.files[0].named_tracks();
+    assert!(named < 600, "{named} tracks");
+    finish(sink);
+    let all = json(&files.first);
+    let names = all["traceEvents"].as_array().unwrap().iter();
+    let names: Vec<&str> = names
+        .filter(|e| e["name"] == "thread_name" && e["tid"] == 50)
+        .filter_map(|e| e["args"]["name"].as_str())
+        .collect();
+    assert_eq!(names, ["thread 50 (first)", "thread 50 (second)"]);
+}

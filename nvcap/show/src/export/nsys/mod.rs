@@ -24,6 +24,10 @@ use nvcap_decode::record::Record;
 
 /// Rows of one transaction: behind each the file is whole.
 const ROWS: u64 = 50_000;
+/// The most texts, and the most bytes of them, whose numbers are remembered; one that comes again behind that many others is in the file
+/// twice.
+const TEXTS: usize = 1 << 16;
+const TEXT_BYTES: usize = 16 << 20;
 
 /// Facts of a trace beside its records.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +59,10 @@ pub struct NsysSqlite {
     options: NsysOptions,
     works: Works,
     strings: HashMap<String, i64>,
+    /// Bytes of these.
+    string_bytes: usize,
+    /// The number of the next text.
+    next_string: i64,
     facts: Facts,
     counts: Counts,
     /// Rows since the last transaction.
@@ -106,6 +114,8 @@ impl NsysSqlite {
             options,
             works: Works::default(),
             strings: HashMap::new(),
+            string_bytes: 0,
+            next_string: 0,
             facts: Facts::default(),
             counts: Counts::default(),
             rows: 0,
@@ -117,11 +127,17 @@ impl NsysSqlite {
         if let Some(id) = self.strings.get(text) {
             return Ok(*id);
         }
-        let id = int(self.strings.len() as u64);
+        let id = self.next_string;
         let mut insert = self
             .db
             .prepare_cached("INSERT INTO StringIds VALUES (?1, ?2)")?;
         insert.execute(params![id, text])?;
+        self.next_string += 1;
+        self.string_bytes += text.len();
+        if self.strings.len() >= TEXTS || self.string_bytes > TEXT_BYTES {
+            self.strings.clear();
+            self.string_bytes = text.len();
+        }
         self.strings.insert(text.to_owned(), id);
         Ok(id)
     }
@@ -207,6 +223,11 @@ impl NsysSqlite {
                 insert.execute(params![start, end, work.gpu, stream, correlation, process])?;
             }
         }
+        self.row()
+    }
+
+    /// Counts a row.
+    fn row(&mut self) -> rusqlite::Result<()> {
         self.rows += 1;
         if self.rows >= ROWS {
             self.rows = 0;
@@ -225,20 +246,27 @@ impl NsysSqlite {
         Ok((demangled, short, Some(self.string(&kernel.name)?)))
     }
 
+    /// Writes the name of a thread, and of its process where it is the first one.
+    fn name(&mut self, pid: u32, tid: u32, name: &str) -> rusqlite::Result<()> {
+        if pid == tid {
+            self.db.execute(
+                "INSERT INTO PROCESSES VALUES (?1, ?2, ?3)",
+                params![global(pid, 0), pid, name],
+            )?;
+        }
+        let id = self.string(name)?;
+        let mut insert = self
+            .db
+            .prepare_cached("INSERT INTO ThreadNames VALUES (?1, NULL, ?2)")?;
+        insert.execute(params![id, global(pid, tid)])?;
+        drop(insert);
+        self.row()
+    }
+
     fn end(&mut self, ledger: &Ledger) -> rusqlite::Result<()> {
         let facts = std::mem::take(&mut self.facts);
         for (pid, tid, name) in facts.names() {
-            if pid == tid {
-                self.db.execute(
-                    "INSERT INTO PROCESSES VALUES (?1, ?2, ?3)",
-                    params![global(pid, 0), pid, name],
-                )?;
-            }
-            let id = self.string(name)?;
-            self.db.execute(
-                "INSERT INTO ThreadNames VALUES (?1, NULL, ?2)",
-                params![id, global(pid, tid)],
-            )?;
+            self.name(pid, tid, name)?;
         }
         for (gpu, chip) in &facts.gpus {
             self.db.execute(
@@ -328,8 +356,9 @@ impl Sink for NsysSqlite {
     }
 
     fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
-        self.facts.record(record);
-        Ok(())
+        let former = self.facts.record(record).into_iter();
+        let mut named = former.map(|(pid, tid, name)| self.name(pid, tid, &name));
+        named.try_for_each(|named| named).map_err(failed)
     }
 
     fn flush(&mut self) -> io::Result<()> {

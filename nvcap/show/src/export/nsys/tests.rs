@@ -385,3 +385,51 @@ fn sums_in_sql_are_those_of_time_and_stats() {
         assert!(count("KERNEL") >= least[0] && count("MEMCPY") >= least[1]);
     }
 }
+
+/// Texts that the trace chooses take no more memory than a bound, and the file has them all.
+#[test]
+fn texts_are_remembered_up_to_a_bound() {
+    let file = File::new("texts");
+    let mut sink = file.sink();
+    let long = |n: usize| format!("{n}{}", "x".repeat(1 << 20));
+    let ids: Vec<i64> = (0..40).map(|n| sink.string(&long(n)).unwrap()).collect();
+    assert_eq!(ids, (0..40).collect::<Vec<i64>>());
+    assert_eq!(sink.string(&long(39)).unwrap(), 39);
+    let remembered: usize = sink.strings.keys().map(String::len).sum();
+    assert!(remembered < 18 << 20, "{remembered} bytes");
+    // One that was forgotten is in the file twice.
+    assert_eq!(sink.string(&long(0)).unwrap(), 40);
+    sink.finish(&Ledger::new(), &model()).unwrap();
+    drop(sink);
+    let counts = file.rows("SELECT COUNT(*), COUNT(DISTINCT value) FROM StringIds");
+    assert_eq!(counts, [ints([41, 40])]);
+}
+
+/// Names of threads that ended long ago are in the file, though no longer in memory.
+#[test]
+fn names_of_threads_that_have_ended_are_in_the_file() {
+    let file = File::new("threads");
+    let mut sink = file.sink();
+    for tid in 100..1100 {
+        for life in [
+            Life::Present {
+                name: format!("t{tid}"),
+            },
+            Life::Exit { process: false },
+        ] {
+            let at = At {
+                time_ns: 1,
+                pid: 7,
+                tid,
+            };
+            let process = Record::Process(Process { at, life });
+            sink.record(&process, &model()).unwrap();
+        }
+    }
+    assert!(sink.facts.names().count() < 300);
+    sink.finish(&Ledger::new(), &model()).unwrap();
+    drop(sink);
+    let sql = "SELECT COUNT(*), MIN(globalTid % 0x1000000), MAX(globalTid % 0x1000000) FROM ThreadNames JOIN StringIds ON id = nameId \
+               WHERE value = 't' || (globalTid % 0x1000000)";
+    assert_eq!(file.rows(sql), [ints([1000, 100, 1099])]);
+}

@@ -413,7 +413,12 @@ impl Perfetto {
                     self.forget(*child);
                 }
             }
-            Life::Identity(_) | Life::Thread { .. } | Life::Exit { process: false } => {}
+            Life::Thread { child } => self.tracks.thread_begins(pid, *child),
+            // The first thread's track is the process's, which goes with it.
+            Life::Exit { process: false } if p.at.tid != pid => {
+                self.tracks.thread_ends(pid, p.at.tid);
+            }
+            Life::Identity(_) | Life::Exit { process: false } => {}
         }
     }
 

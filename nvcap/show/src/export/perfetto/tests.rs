@@ -409,3 +409,52 @@ fn captures_are_traces() {
         assert!(count >= least, "{file}: {kind} {count} {sums:#}");
     }
 }
+
+/// A program that makes threads without end costs no more than one that makes a few, and a number that is used again is another track.
+#[test]
+fn threads_that_have_ended_are_forgotten() {
+    let place = Place::default();
+    let mut sink = sink(&place);
+    let model = Model::new(nvcap_decode::driver::ModelOptions::default());
+    let mut by = |serial: u64, tid: u32, name: &str| {
+        let mut life = |at_tid, life| {
+            let at = At {
+                time_ns: 1,
+                pid: 7,
+                tid: at_tid,
+            };
+            let process = Process { at, life };
+            sink.record(&Record::Process(process), &model).unwrap();
+        };
+        life(7, Life::Thread { child: tid });
+        life(tid, Life::Present { name: name.into() });
+        let mut c = timed(3, serial, 100 + serial, 10_000 + 10 * serial, 5);
+        c.at.tid = tid;
+        give(&mut sink, &c, &launch());
+        let at = At {
+            time_ns: 1,
+            pid: 7,
+            tid,
+        };
+        let life = Life::Exit { process: false };
+        let end = Record::Process(Process { at, life });
+        sink.record(&end, &model).unwrap();
+    };
+    by(0, 50, "first");
+    by(1, 50, "second");
+    for n in 0..2000 {
+        by(2 + n, 1000 + n as u32, "many");
+    }
+    let remembered = sink.tracks.remembered();
+    assert!(remembered < 700, "{remembered} tracks and names");
+    finish(sink);
+    let packets = packets(&place);
+    let threads = packets.iter().filter_map(|p| {
+        let track = p.track_descriptor.as_ref()?;
+        let thread = track.thread.as_ref().filter(|t| t.tid() == 50)?;
+        Some((track.uuid(), thread.thread_name()))
+    });
+    let threads: std::collections::BTreeSet<_> = threads.collect();
+    let names: Vec<&str> = threads.iter().map(|(_, name)| *name).collect();
+    assert_eq!(names, ["first", "second"]);
+}

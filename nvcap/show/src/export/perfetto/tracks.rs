@@ -1,18 +1,16 @@
 //! The tracks: GPU, process, engine and channel; process and thread; each described before its first event.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use super::packets::Packets;
 use super::proto::{
     CounterDescriptor, EXPLICIT, ProcessDescriptor, ThreadDescriptor, TrackDescriptor, UNIT_BYTES,
     UNIT_COUNT,
 };
+use crate::output::ended::Ended;
 use crate::output::names::{EngineName, gpu_name, known_name, pid_name};
 use nvcap_decode::decode::event::Engine;
 use nvcap_decode::record::ChannelId;
-
-/// Processes that have ended, whose tracks are kept: something of them may still come.
-const ENDED_KEPT: usize = 256;
 
 /// Place of a channel among the tracks, as it was known at the channel's first event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,7 +88,9 @@ pub(super) struct Tracks {
     /// Names of processes, and of threads by process and thread.
     names: HashMap<(u32, u32), String>,
     last: u64,
-    ended: VecDeque<u32>,
+    ended: Ended<u32>,
+    /// Threads that have ended.
+    ended_threads: Ended<(u32, u32)>,
 }
 
 impl Tracks {
@@ -210,9 +210,14 @@ impl Tracks {
             return;
         }
         self.names.insert((pid, tid), name.to_owned());
+        if let Some(described) = self.all.get_mut(&Track::Thread(pid, tid)) {
+            described.generation = None;
+        }
+        if tid != pid {
+            return;
+        }
         for (track, described) in &mut self.all {
-            let of_process = matches!(track, Track::Process(p) | Track::User(_, p) if *p == pid);
-            if of_process && tid == pid || *track == Track::Thread(pid, tid) {
+            if matches!(track, Track::Process(p) | Track::User(_, p) if *p == pid) {
                 described.generation = None;
             }
         }
@@ -227,16 +232,37 @@ impl Tracks {
 
     /// A process has ended. Returns one that ended so long ago that nothing of it comes any more.
     pub(super) fn ended(&mut self, pid: u32) -> Option<u32> {
-        self.ended.push_back(pid);
-        let is_full = self.ended.len() > ENDED_KEPT;
-        is_full.then(|| self.ended.pop_front()).flatten()
+        self.ended.ends(pid)
     }
 
     /// A process begins: whether another one with its number has ended.
     pub(super) fn begins(&mut self, pid: u32) -> bool {
-        let before = self.ended.len();
-        self.ended.retain(|p| *p != pid);
-        self.ended.len() < before
+        self.ended.begins(pid)
+    }
+
+    /// A thread has ended.
+    pub(super) fn thread_ends(&mut self, pid: u32, tid: u32) {
+        if let Some((pid, tid)) = self.ended_threads.ends((pid, tid)) {
+            self.forget_thread(pid, tid);
+        }
+    }
+
+    /// A thread begins: one that had its number has a track of its own.
+    pub(super) fn thread_begins(&mut self, pid: u32, tid: u32) {
+        if self.ended_threads.begins((pid, tid)) {
+            self.forget_thread(pid, tid);
+        }
+    }
+
+    /// Returns the number of tracks and names that are remembered.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.all.len() + self.names.len()
+    }
+
+    fn forget_thread(&mut self, pid: u32, tid: u32) {
+        self.all.remove(&Track::Thread(pid, tid));
+        self.names.remove(&(pid, tid));
     }
 
     /// Forgets a process that has ended: another one with its number gets tracks of its own.

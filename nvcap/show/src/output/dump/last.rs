@@ -175,9 +175,9 @@ impl LastEntries {
     fn of_process(&self, pid: u32) -> ProcessReport {
         let known = self.processes.get(&pid);
         let mut notes = Vec::new();
-        if let (Some(ended), Some(first)) = (known.and_then(|k| k.ended_ns), self.first_ns)
-            && !self.is_later(ended)
-        {
+        let ended = known.and_then(|k| k.ended_ns);
+        let ended = ended.filter(|ended| !self.is_later(*ended));
+        if let (Some(ended), Some(first)) = (ended, self.first_ns) {
             notes.push(format!(
                 "the process ended {:.6} s after the trace's first doorbell",
                 ended.saturating_sub(first) as f64 / 1e9
@@ -188,6 +188,7 @@ impl LastEntries {
             pid,
             name: known.map_or_else(String::new, |k| k.name.clone()),
             notes,
+            has_ended: ended.is_some(),
             ..ProcessReport::default()
         }
     }

@@ -79,14 +79,19 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         let wait = j.wait.as_ref()?;
         Some(format!("{}: {}", name(look, c.id), waits(look, c.id, wait)))
     }));
-    lines.extend(deadlocks(look, &mine));
+    let cycles: Vec<String> = deadlocks(look, &mine, shown.moved.is_some()).collect();
+    let has_cycle = !cycles.is_empty();
+    lines.extend(cycles);
     lines.extend(queued(look, &mine));
     let busy = mine.iter().filter(|(_, j)| j.state != State::Idle).count();
     let moved = shown.moved.map(|m| (m, of_process(look, process, m)));
     let (word, head) = match &moved {
         _ if mine.is_empty() => (Word::Unknown, nothing_found(process)),
         Some((m, own)) => with_time(m, own, busy, mine.len()),
-        None => at_once(look, &mine, busy),
+        None if process.has_ended && busy > 0 && mine.iter().all(|(_, j)| is_known(j)) => {
+            (Word::Unknown, has_ended(busy, mine.len()))
+        }
+        None => at_once(look, &mine, (busy, has_cycle)),
     };
     if word == Word::Idle && !mine.is_empty() {
         lines.extend(cpu(&process.threads));
@@ -134,14 +139,18 @@ fn at_work(look: &Report, mine: &[Mine<'_>]) -> Vec<String> {
         .collect()
 }
 
-/// A line for each cycle of waits that one of the channels is in.
-fn deadlocks<'a>(look: &'a Report, mine: &'a [Mine<'a>]) -> impl Iterator<Item = String> + 'a {
+/// A line for each cycle of waits that one of the channels is in. `stays`: a look before shows that it lasts.
+fn deadlocks<'a>(
+    look: &'a Report,
+    mine: &'a [Mine<'a>],
+    stays: bool,
+) -> impl Iterator<Item = String> + 'a {
     let is_mine = |id: &ChannelId| mine.iter().any(|(c, _)| c.id == *id);
     look.analysis
         .cycles
         .iter()
         .filter(move |cycle| cycle.channels.iter().any(is_mine))
-        .map(|cycle| cycle_of(look, &cycle.channels))
+        .map(move |cycle| cycle_of(look, &cycle.channels, stays))
 }
 
 /// A line for each channel with work that nobody is known to be at.
@@ -156,8 +165,18 @@ fn queued<'a>(look: &'a Report, mine: &'a [Mine<'a>]) -> impl Iterator<Item = St
     })
 }
 
-/// The word and the sentence of one look alone, at a process or at the end of a trace. `busy` channels have work.
-fn at_once(look: &Report, mine: &[Mine<'_>], busy: usize) -> (Word, String) {
+/// The sentence about a process that had ended with work that was not done by what is known of it.
+fn has_ended(busy: usize, channels: usize) -> String {
+    format!(
+        "it has ended, and nothing of it runs any more; by the newest time stamps before that {} work that was not done",
+        have(busy, channels)
+            .replace("have", "had")
+            .replace("has", "had")
+    )
+}
+
+/// The word and the sentence of one look alone, at a process or at the end of a trace. `busy` channels have work; some wait for each other.
+fn at_once(look: &Report, mine: &[Mine<'_>], (busy, has_cycle): (usize, bool)) -> (Word, String) {
     match look.trace_ns {
         Some(ns) if !mine.iter().all(|(_, j)| is_known(j)) => {
             (Word::Unknown, not_recorded(ns, mine.len()))
@@ -171,13 +190,16 @@ fn at_once(look: &Report, mine: &[Mine<'_>], busy: usize) -> (Word, String) {
                 moment(ns)
             ),
         ),
-        None => (
-            Word::Busy,
-            format!(
-                "{} work that is not done; one look cannot tell slow from stuck (--watch 2 does)",
-                have(busy, mine.len())
-            ),
-        ),
+        None => {
+            let but = match has_cycle {
+                true => {
+                    "channels wait for each other, which one look may see of work that goes on, too (--watch 2 tells)"
+                }
+                false => "one look cannot tell slow from stuck (--watch 2 does)",
+            };
+            let have = have(busy, mine.len());
+            (Word::Busy, format!("{have} work that is not done; {but}"))
+        }
     }
 }
 
@@ -444,12 +466,16 @@ fn waits(look: &Report, id: ChannelId, wait: &Wait) -> String {
     text
 }
 
-fn cycle_of(look: &Report, channels: &[ChannelId]) -> String {
+fn cycle_of(look: &Report, channels: &[ChannelId], stays: bool) -> String {
+    let word = match stays {
+        true => "DEADLOCK",
+        false => "DEADLOCK, if it stays so",
+    };
     let names: Vec<String> = channels.iter().map(|c| name(look, *c)).collect();
     match names.as_slice() {
-        [one] => format!("DEADLOCK: {one} waits for what it is itself to release later"),
+        [one] => format!("{word}: {one} waits for what it is itself to release later"),
         [first, rest @ ..] => format!(
-            "DEADLOCK: {first} waits for {}, which waits for the first",
+            "{word}: {first} waits for {}, which waits for the first",
             rest.join(", which waits for ")
         ),
         [] => String::new(),

@@ -237,3 +237,53 @@ fn a_file_has_one_writer() {
     assert_eq!(obstacle(&path, false), Some(Obstacle::Content));
     assert_eq!(obstacle(&path, true), None);
 }
+
+/// Bytes that another program appends between a look at the file and a write stay.
+#[test]
+fn what_another_program_appends_is_not_written_over() {
+    let folder = Folder::new("append");
+    for (name, is_old) in [("old", true), ("new", false)] {
+        let path = folder.0.join(name);
+        if is_old {
+            fs::write(&path, "of yesterday").unwrap();
+        }
+        let mut named = match is_old {
+            true => Named::over(&path).unwrap(),
+            false => Named::unused(&path, false).unwrap(),
+        };
+        named.begin().unwrap();
+        named.file.write_all(b"a").unwrap();
+        named.note(|all| all + 1);
+        assert!(!named.is_spoiled());
+        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
+        other.write_all(b"precious").unwrap();
+        named.file.write_all(b"b").unwrap();
+        named.note(|all| all + 1);
+        assert_eq!(fs::read(&path).unwrap(), b"apreciousb", "{name}");
+        assert!(named.is_spoiled());
+    }
+}
+
+/// On a file system that says of every file that it has no name, and numbers files anew, an output stays where it is.
+#[test]
+fn a_file_system_without_counts_of_names_loses_nothing() {
+    let folder = Folder::new("counts");
+    let path = folder.0.join("out");
+    let mut named = Named::unused(&path, false).unwrap();
+    named.begin().unwrap();
+    named.file.write_all(b"x").unwrap();
+    {
+        let mut state = named.state();
+        state.place.counts_names = false;
+        state.place.inode = (0, 0);
+    }
+    // As that file system has it: the open file has no name, and another number is at the path.
+    fs::rename(&path, folder.0.join("away")).unwrap();
+    fs::write(&path, "x").unwrap();
+    fs::remove_file(folder.0.join("away")).unwrap();
+    assert!(!named.save().unwrap());
+    assert!(!folder.0.join("out.2").exists());
+    fs::remove_file(&path).unwrap();
+    assert!(named.save().unwrap(), "it has gone");
+    assert_eq!(fs::read(&path).unwrap(), b"x");
+}

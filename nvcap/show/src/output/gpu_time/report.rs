@@ -379,7 +379,8 @@ impl Account {
             );
         }
         let told = [
-            "(worked: something ran; waited: work was there and waited for a semaphore;",
+            "(parts of each line's own time, which begins with its first work; worked:",
+            " something ran; waited: work was there and waited for a semaphore;",
             " empty: nothing was submitted; the rest: work was on its way; depth: mean",
             " number of entries that wait or run; queued: median from doorbell to start)",
         ];

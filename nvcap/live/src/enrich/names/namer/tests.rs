@@ -1,6 +1,7 @@
 //! Names that come behind what was written to their programs' addresses, and behind their process's end.
 
 use super::*;
+use crate::enrich::names::backlog::MOST_WAITING;
 use crate::enrich::names::programs::tests::{CLASS, qmd, submission};
 use nvcap_decode::record::{Process, Submission};
 
@@ -79,4 +80,40 @@ fn names_come_behind_the_end_of_their_process() {
         [said(20, "add", true)]
     );
     assert_eq!(told(&mut namer, &answers, "add", 25), []);
+}
+
+/// A process whose programs come faster than their names are found takes no more memory than a bound, and leaves room for others.
+#[test]
+fn asks_that_wait_are_bounded() {
+    let mut backlog = Backlog::default();
+    let ask = |pid, code: usize| Ask {
+        at: At::of_process(1, pid),
+        program: GpuVa(AT),
+        registers: None,
+        code: Some(vec![7; code]),
+    };
+    let many = |backlog: &mut Backlog, pid| {
+        (0..100)
+            .filter(|_| backlog.take(&ask(pid, 1 << 20)))
+            .count()
+    };
+    assert_eq!(many(&mut backlog, PID), 15);
+    let all: usize = (10..50).map(|pid| many(&mut backlog, pid)).sum();
+    assert!(
+        (all << 20) + (15 << 20) <= MOST_WAITING + (16 << 20),
+        "{all}"
+    );
+    assert!(backlog.take(&ask(1000, 1000)), "others have room");
+    for _ in 0..15 {
+        backlog.give(&ask(PID, 1 << 20));
+    }
+    assert!(backlog.take(&ask(PID, 1000)));
+    let (mut namer, _answers) = Namer::answered_by_test(Some(CLASS), Instant::now);
+    *lock(&namer.backlog) = backlog;
+    namer.look(&[launch(20)]);
+    assert_eq!((namer.asks(), namer.left_out), (1, 0));
+    while lock(&namer.backlog).take(&ask(PID, 1000)) {}
+    while lock(&namer.backlog).take(&ask(PID, 0)) {}
+    namer.look(&[load(30), launch(40)]);
+    assert_eq!((namer.asks(), namer.left_out), (1, 1));
 }

@@ -250,3 +250,120 @@ fn kept_code_is_bounded() {
     let left: usize = programs.code.values().map(|(_, c)| c.len()).sum();
     assert_eq!(left, programs.code_bytes);
 }
+
+fn when(ns: u64) -> When {
+    When {
+        channel: ChannelId(0),
+        after_ns: ns,
+        by_ns: ns,
+    }
+}
+
+/// A process that launches ever new programs costs no more than one with many: the further ones are left out, which is said once.
+#[test]
+fn programs_are_bounded() {
+    let mut programs = Programs::default();
+    let at = |n: usize| AT + 0x100 * n as u64;
+    let new = (0..MOST_PROGRAMS + 100).filter(|n| programs.launch(at(*n), true, when(*n as u64)));
+    assert_eq!(new.count(), MOST_PROGRAMS);
+    assert!(
+        programs
+            .left_out()
+            .is_some_and(|what| what.contains("65,536"))
+    );
+    assert_eq!(programs.left_out(), None, "it is said once");
+    assert_eq!(programs.of_image(&qmd(AT - 0x100), Some(CLASS)), None);
+    let all = [
+        programs.known.len(),
+        programs.launched.len(),
+        programs.asked.len(),
+    ];
+    assert_eq!(all, [MOST_PROGRAMS; 3]);
+    // Those that are known are followed as ever.
+    assert!(!programs.launch(at(5), true, when(1_000_000)));
+    programs.overwrite(at(5), at(6), when(1_000_001));
+    assert!(programs.launch(at(5), true, when(1_000_002)));
+}
+
+/// One that writes over its programs again and again is not followed: each write would come upon all of them.
+#[test]
+fn writes_over_programs_are_bounded() {
+    let mut programs = Programs::default();
+    let all = 512;
+    let launch = |programs: &mut Programs, ns| {
+        for n in 0..all {
+            programs.launch(AT + 0x100 * n, true, when(ns));
+        }
+    };
+    let end = AT + 0x100 * all;
+    // Loads and launches by turns, as of a program that loads modules all the time.
+    for round in 0..3 {
+        launch(&mut programs, 4 * round * LATE_NS);
+        programs.overwrite(AT, end, when((4 * round + 2) * LATE_NS));
+    }
+    assert!(!programs.given_up && programs.launched.is_empty());
+    // All in one submission: each write comes upon what was launched in it.
+    let last = 100 * LATE_NS;
+    launch(&mut programs, last);
+    programs.found(AT, last, last);
+    let writes = (0..10_000).take_while(|_| {
+        programs.overwrite(AT, end, when(last));
+        !programs.given_up
+    });
+    let most = (VISITS + EACH * 4 * all) / all;
+    assert!((writes.count() as u64) < most);
+    assert!(programs.known.is_empty() && programs.launched.is_empty());
+    assert!(
+        programs
+            .left_out()
+            .is_some_and(|what| what.contains("too often"))
+    );
+    let s = submission(&[(0x2_04c0_0000, &qmd(AT))]);
+    assert_eq!(programs.of(&s, Some(CLASS)), []);
+}
+
+/// Names that were told of a process are withdrawn when it is followed no longer.
+#[test]
+fn names_of_a_process_that_is_given_up_are_withdrawn() {
+    let mut programs = Programs::default();
+    programs.launch(AT, true, when(10));
+    programs.give_up(when(20));
+    let doubted: Vec<_> = programs.take_doubted().into_iter().collect();
+    assert_eq!(doubted, [(AT, 21)]);
+    assert_eq!(programs.found(AT, 10, 30), None);
+}
+
+/// Pieces of memory that were written again: the newest write of each address counts, however long other pieces are.
+#[test]
+fn memory_is_used_again_piece_by_piece() {
+    let mut programs = Programs::default();
+    for (from, to, ns) in [
+        (0x1000, 0x9000, 1),
+        (0x3000, 0x4000, 2),
+        (0x3800, 0x5000, 3),
+    ] {
+        programs.reuse(from, to, when(ns));
+    }
+    programs.reuse(0x8000, 0xa000, when(2));
+    let at = [
+        0xfff, 0x1000, 0x2fff, 0x3000, 0x37ff, 0x3800, 0x4fff, 0x5000, 0x8000, 0x9fff, 0xa000,
+    ];
+    let found = at.map(|at| programs.rewritten(at).map_or(0, |w| w.by_ns));
+    assert_eq!(found, [0, 1, 1, 2, 2, 3, 3, 1, 2, 2, 0]);
+    for n in 0..2 * MOST_REUSED as u64 {
+        programs.reuse(0x10_0000 + 0x10 * n, 0x10_0008 + 0x10 * n, when(9));
+    }
+    assert_eq!(programs.reused.len(), MOST_REUSED);
+}
+
+/// Many small pieces of code cost no more than a few large ones.
+#[test]
+fn small_pieces_of_code_are_kept_in_order() {
+    let mut programs = Programs::default();
+    for i in 0..(2 * MOST_CODE / LEAST_CODE) as u64 {
+        programs.write(AT + 0x80 * i, &[7; LEAST_CODE], when(i));
+    }
+    assert_eq!(programs.code_bytes, MOST_CODE);
+    assert_eq!(programs.code.len(), programs.code_order.len());
+    assert!(!programs.code.contains_key(&AT));
+}
