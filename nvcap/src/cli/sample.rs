@@ -16,7 +16,7 @@ use nvcap_decode::record::Kernel;
 use nvcap_decode::samples::{Counts, Programme, Stream};
 use nvcap_lab::trigger::Trigger;
 use nvcap_live::enrich::names;
-use nvcap_live::samples::{Error, Options, STREAM_LEN, Session, contexts};
+use nvcap_live::samples::{Context, Error, Options, STREAM_LEN, Session, contexts};
 use nvcap_process::memory::chip;
 use nvcap_process::procfs;
 use nvcap_process::rm::{Kernel as System, Os};
@@ -232,34 +232,34 @@ fn open(
     version: Option<Version>,
     programme: Programme,
 ) -> anyhow::Result<(Session, Trigger)> {
-    let found = contexts(pid);
-    let found = found.with_context(|| {
-        format!("cannot look for the GPU contexts of process {pid} in its memory: run as root (sudo nvcap sample), or check that it is there")
-    })?;
-    if found.is_empty() {
+    let os = || -> Rc<dyn Os> { Rc::new(System) };
+    let found = contexts(&os(), version, pid).map_err(told)?;
+    let Some(context) = found.first() else {
         bail!(
             "process {pid} has no CUDA context: no client of the driver is in its memory; `sudo nvcap channels -p {pid}` tells what it has of the GPU"
         );
-    }
+    };
     let options = Options {
         gpu,
-        contexts: found,
+        pid,
+        context: *context,
         programme,
         buffer: STREAM_LEN,
     };
-    let os = || -> Rc<dyn Os> { Rc::new(System) };
     let trigger = Trigger::new(os(), version, gpu);
     let trigger =
         trigger.context("cannot get a channel of nvcap's own, which starts the samples")?;
-    let session = Session::open(os(), version, &options).map_err(|error| {
-        let remedy = remedy(&error);
-        match remedy {
-            "" => anyhow::Error::new(error),
-            remedy => anyhow::Error::new(error).context(remedy),
-        }
-    });
+    let session = Session::open(os(), version, &options).map_err(told);
     let session = session.with_context(|| format!("cannot sample process {pid} on GPU {gpu}"))?;
     Ok((session, trigger))
+}
+
+/// The error, behind the remedy where one is known.
+fn told(error: Error) -> anyhow::Error {
+    match remedy(&error) {
+        "" => anyhow::Error::new(error),
+        remedy => anyhow::Error::new(error).context(remedy),
+    }
 }
 
 /// A remedy where one is known; the error itself stands behind it.
@@ -269,9 +269,14 @@ fn remedy(error: &Error) -> &'static str {
             "end the other profiler first (ncu, nsys with GPU metrics, a program with CUPTI, DCGM's profiling, another nvcap sample); then type this again"
         }
         Error::Rights(_) => "run as root (sudo nvcap sample)",
-        Error::NoContext(_) => {
-            "its context is none of CUDA's, is on another GPU (--gpu), or has ended"
+        Error::Memory(..) => "run as root (sudo nvcap sample), and check that the process is there",
+        Error::Files(..) => {
+            "run as root (sudo nvcap sample) on Linux 5.6 or later, in a container with CAP_SYS_PTRACE and without a seccomp filter against pidfd_getfd"
         }
+        Error::NotItsOwn(_) => {
+            "name the process that made the CUDA context: `sudo nvcap channels -a` lists those that use the GPU"
+        }
+        Error::NoProfiler { .. } => "its context is on another GPU (--gpu), or has ended",
         _ => "",
     }
 }
@@ -375,7 +380,7 @@ impl Sampled {
         }
     }
 
-    fn found(mut self, pid: u32, gpu: u32, period: Option<u8>, context: (u32, u32)) -> Found {
+    fn found(mut self, pid: u32, gpu: u32, period: Option<u8>, context: Context) -> Found {
         let name = procfs::name(pid, None);
         if !self.ended && !procfs::has_ended(pid) {
             self.look(pid);
@@ -383,7 +388,7 @@ impl Sampled {
         if self.counts.samples() == 0 {
             tell(format_args!(
                 "no sample came: process {pid} had no work on GPU {gpu}, or its work is in another context than the one that was sampled (client {:#x}, channel group {:#x})",
-                context.0, context.1
+                context.client, context.group
             ));
         }
         Found {

@@ -3,7 +3,9 @@
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::handles::Context;
+use super::context::Context;
+use super::error::Error;
+use super::handles;
 use nvcap_decode::driver::Version;
 use nvcap_decode::samples::programme::{self, command};
 use nvcap_decode::samples::{Operation, Programme, RECORD_LEN, Step};
@@ -68,40 +70,14 @@ mod stream {
 pub struct Options {
     /// Number N of `/dev/nvidiaN`.
     pub gpu: u32,
-    /// Contexts of the process, as far as they were found.
-    pub contexts: Vec<Context>,
+    /// The process.
+    pub pid: u32,
+    /// Its context.
+    pub context: Context,
     /// The register programme, with the period in its switch.
     pub programme: Programme,
     /// Bytes of the buffer of the stream, whole pages: [`STREAM_LEN`].
     pub buffer: u64,
-}
-
-/// Error of a sampling.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The driver refused something else.
-    #[error(transparent)]
-    Driver(#[from] rm::Error),
-    /// No handle was that of a context.
-    #[error(
-        "the driver knows none of {0} handles that are in the process's memory as a channel group of its own"
-    )]
-    NoContext(usize),
-    /// Another client has the profiler.
-    #[error("another client has the GPU's profiler ({0})")]
-    Held(String),
-    /// The user may not profile.
-    #[error("the driver allows profiling to an administrator alone ({0})")]
-    Rights(String),
-    /// nvcap's own submission failed.
-    #[error("cannot submit the trigger of the samples: {0}")]
-    Trigger(String),
-    /// The programme lacks something.
-    #[error(transparent)]
-    Programme(#[from] programme::NoProgramme),
-    /// The driver says that there are more bytes than the buffer has.
-    #[error("the driver says that {0} bytes of samples are there, and the buffer has {1}")]
-    Bytes(u64, u64),
 }
 
 /// Bytes of the stream as they come.
@@ -120,7 +96,7 @@ pub struct Session {
     len: u64,
     _available: Mapping,
     profiler: Object,
-    context: (u32, u32),
+    context: Context,
     stream_channel: u32,
     programme: Programme,
     read: Stream,
@@ -201,7 +177,7 @@ impl Session {
 
     fn allocated(client: Client, card: Card, options: &Options) -> Result<Self, Error> {
         let device = Device::open(&client, card, &[])?;
-        let (profiler, context) = bound(&client, &device, &options.contexts)?;
+        let profiler = bound(&client, &device, options)?;
         let memory = |len: u64, attr2: u64, access| {
             let what = "get memory for samples";
             let fields = [
@@ -223,7 +199,7 @@ impl Session {
             len: options.buffer,
             _available: counted,
             profiler,
-            context,
+            context: options.context,
             stream_channel: 0,
             programme: options.programme.clone(),
             read: Stream::default(),
@@ -284,9 +260,9 @@ impl Session {
         result
     }
 
-    /// The client and channel group that are sampled.
+    /// The context that is sampled.
     #[must_use]
-    pub fn context(&self) -> (u32, u32) {
+    pub fn context(&self) -> Context {
         self.context
     }
 
@@ -368,32 +344,28 @@ impl Session {
     }
 }
 
-/// Binds a profiler to the first context that the driver knows.
-fn bound(
-    client: &Client,
-    device: &Device,
-    contexts: &[Context],
-) -> Result<(Object, (u32, u32)), Error> {
-    let mut tried = 0;
-    for context in contexts {
-        for object in &context.objects {
-            let fields = [
-                ("hClientTarget", u64::from(context.client)),
-                ("hContextTarget", u64::from(*object)),
-            ];
-            let mut target = client.structure("NVB2CC_ALLOC_PARAMETERS", &fields)?;
-            let what = "get a profiler of the process's context";
-            let class = class::PROFILER_DEVICE;
-            tried += 1;
-            match client.alloc(what, device.subdevice, class, Some(&mut target)) {
-                Ok(profiler) => return Ok((profiler, (context.client, *object))),
-                // The status of a handle that is no channel group's differs by the release.
-                Err(rm::Error::Status { status, .. }) if status != status::NO_PERMISSION => {}
-                Err(error) => return Err(refused(error)),
-            }
-        }
-    }
-    Err(Error::NoContext(tried))
+/// Binds a profiler to the context, which must be the process's before and after: a handle that was given back may be another's soon.
+fn bound(client: &Client, device: &Device, options: &Options) -> Result<Object, Error> {
+    let Options { pid, context, .. } = *options;
+    let owner = handles::owner(client.os(), client.version(), pid)?;
+    let is_its_own = || match handles::is_of(client, &owner, context)? {
+        true => Ok(()),
+        false => Err(Error::NotItsOwn(pid)),
+    };
+    is_its_own()?;
+    let fields = [
+        ("hClientTarget", u64::from(context.client)),
+        ("hContextTarget", u64::from(context.group)),
+    ];
+    let mut target = client.structure("NVB2CC_ALLOC_PARAMETERS", &fields)?;
+    let what = "get a profiler of the process's context";
+    let class = class::PROFILER_DEVICE;
+    let profiler = client.alloc(what, device.subdevice, class, Some(&mut target));
+    is_its_own()?;
+    profiler.map_err(|error| match refused(error) {
+        Error::Driver(error) => Error::NoProfiler { context, error },
+        error => error,
+    })
 }
 
 fn write(client: &Client, profiler: Object, operations: &[Operation]) -> Result<(), rm::Error> {

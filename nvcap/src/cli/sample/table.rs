@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use nvcap_decode::record::Kernel;
 use nvcap_decode::samples::{Counter, Counts, Totals, reason};
 use nvcap_decode::wire::GpuVa;
+use nvcap_live::samples::Context;
 use nvcap_show::output::kernel_name::demangled;
 use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
@@ -27,8 +28,7 @@ pub(super) struct Found {
     pub(super) name: Option<String>,
     pub(super) gpu: u32,
     pub(super) period: Option<u8>,
-    /// Client and channel group.
-    pub(super) context: (u32, u32),
+    pub(super) context: Context,
     pub(super) seconds: f64,
     pub(super) counts: Counts,
     pub(super) totals: Totals,
@@ -301,8 +301,8 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
         "pid": found.pid,
         "comm": found.name,
         "gpu": found.gpu,
-        "client": found.context.0,
-        "channel_group": found.context.1,
+        "client": found.context.client,
+        "channel_group": found.context.group,
         "seconds": found.seconds,
         "period_log2_cycles": found.period,
         "samples": all,
