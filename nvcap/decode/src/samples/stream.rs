@@ -153,6 +153,22 @@ impl Totals {
             .saturating_add(self.pending)
     }
 
+    /// Adds those of another stream.
+    pub fn join(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.records, other.records),
+            (&mut self.samples, other.samples),
+            (&mut self.strange_samples, other.strange_samples),
+            (&mut self.strange_bytes, other.strange_bytes),
+            (&mut self.cut_bytes, other.cut_bytes),
+            (&mut self.padding, other.padding),
+            (&mut self.short_groups, other.short_groups),
+            (&mut self.pending, other.pending),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
     /// Bytes that are not understood.
     #[must_use]
     pub fn strange(&self) -> u64 {
@@ -287,6 +303,10 @@ mod tests {
         stream.take(bytes, |sample| all.push(sample));
         let totals = stream.totals();
         assert_eq!(totals.bytes(), bytes.len() as u64, "{totals:?}");
+        let mut twice = totals;
+        twice.join(&totals);
+        assert_eq!(twice.bytes(), 2 * totals.bytes());
+        assert_eq!(twice.short_groups, 2 * totals.short_groups);
         (all, totals)
     }
 

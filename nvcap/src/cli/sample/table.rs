@@ -5,6 +5,7 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 
+use super::kernels::kernel_at;
 use nvcap_decode::record::Kernel;
 use nvcap_decode::samples::{Counter, Counts, Totals, reason};
 use nvcap_decode::wire::GpuVa;
@@ -18,9 +19,6 @@ const MOST: usize = 30;
 
 /// Program counters outside of known kernels that JSON has one by one.
 const MOST_UNKNOWN: usize = 100;
-
-/// A code of 128 bytes is the shortest: a kernel whose length is not known is at least as long.
-const LONGEST_UNKNOWN: u64 = 512 << 10;
 
 /// Findings of a sampling.
 pub(super) struct Found {
@@ -37,21 +35,8 @@ pub(super) struct Found {
     pub(super) kernels: Vec<Kernel>,
     /// The process ended meanwhile.
     pub(super) ended: bool,
-}
-
-impl Found {
-    /// Tells whether samples are missing.
-    pub(super) fn lost(&self) -> bool {
-        self.overflows > 0 || self.totals.cut_bytes > 0
-    }
-}
-
-/// The kernel in whose code an instruction lies.
-pub(super) fn kernel_at(kernels: &[Kernel], pc: u64) -> Option<&Kernel> {
-    let behind = kernels.partition_point(|kernel| kernel.program.0 <= pc);
-    let kernel = kernels.get(behind.checked_sub(1)?)?;
-    let len = kernel.bytes.unwrap_or(LONGEST_UNKNOWN);
-    (!kernel.name.is_empty() && pc - kernel.program.0 < len).then_some(kernel)
+    /// Samples are missing.
+    pub(super) lost: bool,
 }
 
 /// A row: a kernel with its samples.
@@ -310,7 +295,7 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
         "kernels": kernels,
         "unknown": {"samples": outside, "share": share(outside, all), "counters": counters},
         "ended": found.ended,
-        "complete": !found.lost() && totals.strange() == 0,
+        "complete": !found.lost && totals.strange() == 0,
         "overflows": found.overflows,
         "stream_bytes": totals.bytes(),
         "cut_bytes": totals.cut_bytes,
