@@ -43,9 +43,9 @@ Examples:
 The GPU itself samples the program counters of the process's warps, one on each SM in a period, also
 within graph replays (docs/sampling.md). The process is not stopped and needs no restart; nothing is
 written into it. Only one program can have a GPU's profiler: ncu, CUPTI and DCGM's profiling cannot
-use it meanwhile. Of several contexts one is sampled at a time, in turns of half a second: each
-line's first word is the process. What a COMMAND writes stays its own: the table goes to standard
-error, or to the file of -o.
+use it meanwhile. Of several contexts one is sampled at a time, in turns of half a second, and each
+has a table of its own. What a COMMAND writes stays its own: the tables go to standard error, or to
+the file of -o.
 
   SHARE      part of all samples: of the time of the SMs that had work, not of the time elapsed
   NO ISSUE   samples in whose cycle the warp scheduler had no instruction to issue
@@ -189,8 +189,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if sampled.is_empty() {
         tell("nothing was sampled: no process had a CUDA context");
     }
+    let pids: Vec<u32> = sampled.iter().map(|subject| subject.pid).collect();
     for (i, subject) in sampled.into_iter().enumerate() {
-        let found = subject.found(gpu.minor, period);
+        let of = |pids: &[u32]| pids.iter().filter(|pid| **pid == subject.pid).count();
+        let number = (1 + of(&pids[..i]), of(&pids));
+        let found = subject.found(gpu.minor, period, number);
         let to = out.object();
         match args.json {
             true => table::json(to, &found, args.top),

@@ -111,6 +111,40 @@ impl Driver {
         self.0.borrow_mut().lax = true;
     }
 
+    /// A file, by its number, is one of a process.
+    pub(crate) fn is_file_of(&self, file: i32, pid: u32) {
+        self.0.borrow_mut().files.insert(file, pid);
+    }
+
+    /// A file, by its number, is one of the profiler's own.
+    pub(crate) fn is_own_file(&self, file: i32) {
+        self.0.borrow_mut().files.remove(&file);
+    }
+
+    /// Memory that another driver has made.
+    pub(crate) fn knows_memory(
+        &self,
+        handle: u32,
+        address: u64,
+        len: u64,
+        file: File,
+    ) -> io::Result<()> {
+        let mut state = self.0.borrow_mut();
+        state.memory.add_file(address, len, file)?;
+        state.addresses.insert(handle.into(), address);
+        Ok(())
+    }
+
+    /// The context to which a profiler was bound last.
+    #[must_use]
+    pub fn bound(&self) -> Option<(u32, u32)> {
+        let state = self.0.borrow();
+        state.told.iter().rev().find_map(|told| match told {
+            Told::Bound(client, group) => Some((*client, *group)),
+            _ => None,
+        })
+    }
+
     /// From now on another client has the profiler, or none.
     pub fn hold(&self, is: bool) {
         self.0.borrow_mut().held = is;

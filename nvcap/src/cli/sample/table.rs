@@ -27,6 +27,8 @@ pub(super) struct Found {
     pub(super) gpu: u32,
     pub(super) period: Option<u8>,
     pub(super) context: Context,
+    /// The context's number among those of the process that were sampled, from 1, and theirs.
+    pub(super) number: (usize, usize),
     pub(super) seconds: f64,
     pub(super) counts: Counts,
     pub(super) totals: Totals,
@@ -103,9 +105,13 @@ pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
     let name = found.name.as_deref().unwrap_or("?");
     let _ = writeln!(
         to,
-        "process {} ({}) on GPU {}: {:.2} s, {} of {}, {}",
+        "process {} ({}){} on GPU {}: {:.2} s, {} of {}, {}",
         found.pid,
         Plain(name),
+        match found.number {
+            (_, ..=1) => String::new(),
+            (number, all) => format!(", context {number} of {all}"),
+        },
         found.gpu,
         found.seconds,
         plural(all, "sample"),

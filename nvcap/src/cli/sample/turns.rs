@@ -244,7 +244,7 @@ impl Subjects {
             }
             match contexts(&sampler.os, sampler.version, pid) {
                 Ok(found) => {
-                    // Contexts without a context yet are looked at again.
+                    // Processes without a context yet are looked at again.
                     if !found.is_empty() {
                         seen.push(process);
                     }
@@ -417,7 +417,12 @@ fn nothing_to_sample(
 
 /// The findings as they are shown.
 impl Subject {
-    pub(super) fn found(self, gpu: u32, period: Option<u8>) -> table::Found {
+    pub(super) fn found(
+        self,
+        gpu: u32,
+        period: Option<u8>,
+        number: (usize, usize),
+    ) -> table::Found {
         if self.counts.samples() == 0 {
             tell(format_args!(
                 "no sample came: process {} had no work on GPU {gpu}, or its work is in another context than the one that was sampled ({})",
@@ -426,6 +431,7 @@ impl Subject {
         }
         table::Found {
             lost: self.lost(),
+            number,
             pid: self.pid,
             name: self.name,
             gpu,
