@@ -17,6 +17,7 @@ use nvcap_process::memory::chip;
 use nvcap_process::rm::{Kernel as System, Os};
 use nvcap_show::output::message::tell;
 
+mod code;
 mod kept;
 mod kernels;
 mod learn;
@@ -39,6 +40,7 @@ Examples:
   sudo nvcap sample -- python infer.py   a command, to its end
   sudo nvcap sample -a --duration 10s    every process that uses the GPU, in turns
   sudo nvcap sample -p 4711 --top 40     the 40 hottest instructions
+  sudo nvcap sample -p 4711 --code gemm  the code of a kernel, with samples beside each instruction
 
 The GPU itself samples the program counters of the process's warps, one on each SM in a period, also
 within graph replays (docs/sampling.md). The process is not stopped and needs no restart; nothing is
@@ -115,6 +117,11 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
+    /// Show the code of a kernel with the samples beside each instruction, too: by its name (`*` stands for any text, `?` for one character) or
+    /// the address of its program (0x...)
+    #[arg(long, value_name = "KERNEL|PROGRAM", conflicts_with = "learn")]
+    code: Option<String>,
+
     /// Option that has FILE replaced.
     #[command(flatten)]
     force: Force,
@@ -181,8 +188,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // A command is sampled to its end.
     let duration = args.duration.or((!command).then_some(DURATION));
     let sampled = turns::sample(&mut sampler, &mut who, duration);
-    // The GPU's profiler is given back, and a command that stands at its end goes on.
+    // The GPU's profiler is given back before code is looked for; a command that stands at its end goes on only then.
     drop(sampler);
+    let listings = |sampled: &Vec<turns::Subject>| -> Vec<Vec<table::Listed>> {
+        let of = |subject| match &args.code {
+            Some(what) => code::listed(subject, what),
+            None => Vec::new(),
+        };
+        sampled.iter().map(of).collect()
+    };
+    let codes = sampled.as_ref().map(listings).unwrap_or_default();
     who.end();
     let mut status = ExitCode::SUCCESS;
     let sampled = sampled?;
@@ -190,10 +205,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         tell("nothing was sampled: no process had a CUDA context");
     }
     let pids: Vec<u32> = sampled.iter().map(|subject| subject.pid).collect();
-    for (i, subject) in sampled.into_iter().enumerate() {
+    for (i, (subject, code)) in sampled.into_iter().zip(codes).enumerate() {
         let of = |pids: &[u32]| pids.iter().filter(|pid| **pid == subject.pid).count();
         let number = (1 + of(&pids[..i]), of(&pids));
-        let found = subject.found(gpu.minor, period, number);
+        let found = subject.found(gpu.minor, period, number, code);
         let to = out.object();
         match args.json {
             true => table::json(to, &found, args.top),

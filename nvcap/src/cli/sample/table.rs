@@ -39,6 +39,15 @@ pub(super) struct Found {
     pub(super) ended: bool,
     /// Samples are missing.
     pub(super) lost: bool,
+    /// Kernels whose code was asked for.
+    pub(super) code: Vec<Listed>,
+}
+
+/// A kernel's listing.
+pub(super) struct Listed {
+    pub(super) program: GpuVa,
+    pub(super) text: String,
+    pub(super) json: Value,
 }
 
 /// A row: a kernel with its samples.
@@ -76,7 +85,7 @@ fn rows(found: &Found) -> (Vec<Row<'_>>, Vec<(u64, Counter)>) {
     (rows, unknown)
 }
 
-fn share(part: u64, all: u64) -> f64 {
+pub(super) fn share(part: u64, all: u64) -> f64 {
     match all {
         0 => 0.0,
         all => part as f64 / all as f64,
@@ -179,11 +188,14 @@ pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
             shown(row.kernel)
         );
     }
+    for code in &found.code {
+        let _ = writeln!(to, "{}", code.text);
+    }
     let _ = writeln!(to, "{}", verdict(found));
 }
 
 /// The most frequent stall reason at an instruction, with its share of the samples there.
-fn stall(counter: &Counter) -> String {
+pub(super) fn stall(counter: &Counter) -> String {
     let reasons = (0u8..).zip(counter.reasons);
     let Some((number, samples)) = reasons.max_by_key(|(_, samples)| *samples) else {
         return String::new();
@@ -237,23 +249,27 @@ fn verdict(found: &Found) -> String {
     }
 }
 
+/// Samples by stall reason, as JSON has them.
+pub(super) fn reasons(counter: &Counter) -> Value {
+    let reasons = counter.reasons.iter().enumerate();
+    let reasons = reasons.filter(|(_, samples)| **samples > 0);
+    reasons
+        .map(|(raw, samples)| {
+            let name = u8::try_from(raw).ok().and_then(reason);
+            json!({"raw": raw, "name": name, "samples": samples})
+        })
+        .collect()
+}
+
 pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
     let (rows, unknown) = rows(found);
     let all = found.counts.samples();
     let counter = |counter: &Counter| {
-        let reasons = counter.reasons.iter().enumerate();
-        let reasons = reasons.filter(|(_, samples)| **samples > 0);
-        let reasons: Vec<Value> = reasons
-            .map(|(raw, samples)| {
-                let name = u8::try_from(raw).ok().and_then(reason);
-                json!({"raw": raw, "name": name, "samples": samples})
-            })
-            .collect();
         json!({
             "samples": counter.samples,
             "share": share(counter.samples, all),
             "not_issued": counter.not_issued,
-            "stall_reasons": reasons,
+            "stall_reasons": reasons(counter),
         })
     };
     let kernels: Vec<Value> = { rows.iter() }
@@ -274,6 +290,13 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
                 object
             });
             object["instructions"] = instructions.collect();
+            let code = found
+                .code
+                .iter()
+                .find(|code| code.program == kernel.program);
+            if let Some(code) = code {
+                object["code"] = code.json.clone();
+            }
             object
         })
         .collect();

@@ -18,6 +18,7 @@ use nvcap_process::rm::{Client, Os};
 use nvcap_process::signals;
 use nvcap_show::output::message::tell;
 
+use super::table::Listed;
 use super::told;
 use super::who::Who;
 use super::{kernels, table};
@@ -110,6 +111,14 @@ impl Subject {
         }
     }
 
+    /// Returns the number of program counters that lie in a known kernel.
+    fn named(&self) -> usize {
+        let counters = self.counts.counters().into_keys();
+        counters
+            .filter(|pc| kernels::kernel_at(&self.kernels, *pc).is_some())
+            .count()
+    }
+
     /// Looks for names where it is time, beside the samples, for which there is room meanwhile.
     fn look_in_time(&mut self) {
         let now = Instant::now();
@@ -118,6 +127,7 @@ impl Subject {
             return;
         }
         self.look();
+        log::debug!("process {}: {} counters named", self.pid, self.named());
         // At most a tenth of the time.
         self.names_at = Some(Instant::now() + NAMES.max(10 * now.elapsed()));
     }
@@ -382,6 +392,12 @@ pub(super) fn sample(
         if !procfs::has_ended(subject.pid) {
             subject.look();
         }
+        log::debug!(
+            "process {}: {} of {} program counters have a kernel",
+            subject.pid,
+            subject.named(),
+            subject.counts.places()
+        );
     }
     Ok(subjects.all)
 }
@@ -422,6 +438,7 @@ impl Subject {
         gpu: u32,
         period: Option<u8>,
         number: (usize, usize),
+        code: Vec<Listed>,
     ) -> table::Found {
         if self.counts.samples() == 0 {
             tell(format_args!(
@@ -432,6 +449,7 @@ impl Subject {
         table::Found {
             lost: self.lost(),
             number,
+            code,
             pid: self.pid,
             name: self.name,
             gpu,

@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         unseen: hidden_by_proc quiet_host short_process;
         watch: a_fault_is_dumped faults_at_once a_hang_is_dumped a_hang_seals nothing_to_dump refused;
         counts: as_the_trap_counts first_thread_ended without_a_gpu forks_are_counted_once served refused of_another_user;
-        sampled: one_process in_turns planted held killed of_a_command;
+        sampled: one_process code in_turns planted held killed of_a_command;
         samples: a_fleet served;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
