@@ -238,23 +238,35 @@ impl Stream {
             totals.cut_bytes += payload.len() as u64;
             return;
         }
-        for byte in payload {
-            unit.part[usize::from(unit.len)] = *byte;
-            unit.len += 1;
-            totals.pending += 1;
-            if usize::from(unit.len) < SAMPLE_LEN {
-                continue;
+        let mut read = |bytes: &[u8; SAMPLE_LEN], totals: &mut Totals| match Sample::read(sm, bytes)
+        {
+            Some(sample) => {
+                totals.samples += 1;
+                each(sample);
             }
-            unit.len = 0;
-            totals.pending -= SAMPLE_LEN as u64;
-            match Sample::read(sm, &unit.part) {
-                Some(sample) => {
-                    totals.samples += 1;
-                    each(sample);
-                }
-                None => totals.strange_samples += 1,
-            }
+            None => totals.strange_samples += 1,
+        };
+        // The end of the sample that has begun, then whole ones, and the begin of the next.
+        let begun = usize::from(unit.len);
+        let lacking = if begun == 0 { 0 } else { SAMPLE_LEN - begun };
+        let Some((end, rest)) = payload.split_at_checked(lacking) else {
+            unit.part[begun..begun + payload.len()].copy_from_slice(payload);
+            unit.len += payload.len() as u8;
+            totals.pending += payload.len() as u64;
+            return;
+        };
+        if begun > 0 {
+            unit.part[begun..].copy_from_slice(end);
+            totals.pending -= begun as u64;
+            read(&unit.part, totals);
         }
+        let (whole, begin) = rest.as_chunks::<SAMPLE_LEN>();
+        for bytes in whole {
+            read(bytes, totals);
+        }
+        unit.part[..begin.len()].copy_from_slice(begin);
+        unit.len = begin.len() as u8;
+        totals.pending += begin.len() as u64;
     }
 
     /// Returns what there was so far.

@@ -27,6 +27,9 @@ use super::{kernels, table};
 const TURN: Duration = Duration::from_millis(500);
 const SHORTEST_TURN: Duration = Duration::from_millis(100);
 
+/// A time that is as good as none.
+const LONG: Duration = Duration::from_secs(86_400);
+
 /// Time between two looks for processes that have come.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -132,11 +135,11 @@ impl Subject {
         self.names_at = Some(Instant::now() + NAMES.max(10 * now.elapsed()));
     }
 
-    /// Samples until then, or until `stops` says so.
+    /// Samples for a time, or until `stops` says so.
     fn turn(
         &mut self,
         sampler: &mut Sampler,
-        until: Instant,
+        length: Duration,
         stops: &mut dyn FnMut() -> bool,
     ) -> anyhow::Result<()> {
         let options = Options {
@@ -168,6 +171,7 @@ impl Subject {
         let mut fire = || trigger.fire().map_err(|error| error.to_string());
         session.trigger(&mut fire)?;
         let began = Instant::now();
+        let until = began + length;
         let mut stream = Stream::default();
         let (raw, poll) = (&mut sampler.raw, sampler.poll);
         loop {
@@ -342,15 +346,13 @@ pub(super) fn sample(
         };
         for i in live {
             let now = Instant::now();
-            // Each has one turn at least, however short the time is.
-            let until = match (turn, end) {
-                (Some(turn), Some(end)) if first_round => {
-                    (now + turn).min(end.max(now + SHORTEST_TURN))
-                }
-                (turn, end) => {
-                    let until = [turn.map(|turn| now + turn), end].into_iter().flatten();
-                    until.min().unwrap_or(now + Duration::from_secs(3600))
-                }
+            let left = end.map(|end| end.saturating_duration_since(now));
+            let length = match (turn, left) {
+                // Each has one turn at least, however short the time is.
+                (Some(turn), Some(left)) if first_round => turn.min(left.max(SHORTEST_TURN)),
+                // The time to the first sample does not count.
+                (None, Some(_)) if first_round => duration.unwrap_or(LONG),
+                (turn, left) => turn.into_iter().chain(left).min().unwrap_or(LONG),
             };
             let seen = subjects.seen.clone();
             let mut next = now + LOOK;
@@ -366,7 +368,7 @@ pub(super) fn sample(
                 next = now + LOOK;
                 who.processes() != seen
             };
-            subjects.all[i].turn(sampler, until, &mut stops)?;
+            subjects.all[i].turn(sampler, length, &mut stops)?;
             if who.is_over() {
                 break;
             }
