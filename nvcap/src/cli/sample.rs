@@ -55,10 +55,13 @@ the file of -o.
 Exit status: 0 every sample is understood; 1 error; 2 usage; 3 samples were lost; 5 not all of the
 stream was understood.";
 
-/// Time between two readings of the stream, and where the period is shorter than some thousand cycles or not known.
-const POLL: Duration = Duration::from_millis(50);
+/// Time between two readings of the stream: 80 MB/s and less come with a period of [`MIDDLE`] and more, 10 with one of [`LONG`]. The buffer has room
+/// for 64 MiB. Each reading takes some milliseconds of a processor: the driver waits for the GPU.
+const POLL: Duration = Duration::from_millis(250);
+const MIDDLE_POLL: Duration = Duration::from_millis(50);
 const SHORT_POLL: Duration = Duration::from_millis(10);
-const LONG_PERIOD: u8 = 15;
+const LONG: u8 = 18;
+const MIDDLE: u8 = 15;
 
 /// Time for which processes are sampled unless another is asked for.
 const DURATION: Duration = Duration::from_secs(2);
@@ -179,7 +182,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         gpu: gpu.minor,
         programme,
         poll: match period {
-            Some(LONG_PERIOD..) => POLL,
+            Some(LONG..) => POLL,
+            Some(MIDDLE..) => MIDDLE_POLL,
             _ => SHORT_POLL,
         },
         trigger,

@@ -101,6 +101,8 @@ pub struct Session {
     programme: Programme,
     read: Stream,
     get: u64,
+    /// Bytes that were read, and whose room was not given back yet.
+    consumed: u64,
     /// Steps that must be taken back, of those that were made.
     made: Made,
     client: Client,
@@ -204,6 +206,7 @@ impl Session {
             programme: options.programme.clone(),
             read: Stream::default(),
             get: 0,
+            consumed: 0,
             made: Made::default(),
             client,
             _device: device,
@@ -285,13 +288,15 @@ impl Session {
         Ok(())
     }
 
-    /// Reads what there is, whole records, and gives its room back. Returns the number of bytes.
+    /// Reads what there is, whole records. Returns the number of bytes. Their room is given back with the next question: each call of the driver
+    /// for the stream waits for the GPU's firmware.
     ///
     /// # Errors
     /// When the driver refuses.
     pub fn poll(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<u64, Error> {
         let mut update = [0; stream::UPDATE_LEN];
         (update[stream::UPDATE], update[stream::WAIT]) = (1, 1);
+        put(&mut update, stream::CONSUMED, &self.consumed.to_le_bytes());
         put(
             &mut update,
             stream::UPDATE_CHANNEL,
@@ -299,6 +304,7 @@ impl Session {
         );
         let what = "ask for samples";
         self.control(what, command::UPDATE_GET_PUT, &mut update)?;
+        self.consumed = 0;
         self.read.overflows += u64::from(update[stream::OVERFLOW] != 0);
         let available = word(&update, stream::BYTES);
         if available > self.len {
@@ -316,15 +322,7 @@ impl Session {
         self.buffer.read_bytes(self.get as usize, to_end);
         self.buffer.read_bytes(0, from_begin);
         each(&bytes);
-        let mut update = [0; stream::UPDATE_LEN];
-        put(&mut update, stream::CONSUMED, &available.to_le_bytes());
-        put(
-            &mut update,
-            stream::UPDATE_CHANNEL,
-            &self.stream_channel.to_le_bytes(),
-        );
-        let what = "give room for samples back";
-        self.control(what, command::UPDATE_GET_PUT, &mut update)?;
+        self.consumed = available;
         self.get = (self.get + available) % self.len;
         self.read.bytes += available;
         Ok(available)

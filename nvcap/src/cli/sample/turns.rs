@@ -30,6 +30,9 @@ const SHORTEST_TURN: Duration = Duration::from_millis(100);
 /// A time that is as good as none.
 const LONG: Duration = Duration::from_secs(86_400);
 
+/// The longest time for which the end of a process, or a signal, is not seen.
+const PEEP: Duration = Duration::from_millis(50);
+
 /// Time between two looks for processes that have come.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -174,15 +177,20 @@ impl Subject {
         let until = began + length;
         let mut stream = Stream::default();
         let (raw, poll) = (&mut sampler.raw, sampler.poll);
+        let mut read_at = began + poll;
         loop {
             let now = Instant::now();
             self.ended = procfs::has_ended(self.pid);
             if now >= until || self.ended || stops() {
                 break;
             }
-            std::thread::sleep(poll.min(until - now));
-            self.take(&mut session, &mut stream, raw)?;
-            self.look_in_time();
+            let next = until.min(read_at).saturating_duration_since(now);
+            std::thread::sleep(next.min(PEEP));
+            if Instant::now() >= read_at {
+                self.take(&mut session, &mut stream, raw)?;
+                self.look_in_time();
+                read_at = Instant::now() + poll;
+            }
         }
         session.trigger(&mut fire)?;
         self.seconds += began.elapsed().as_secs_f64();
