@@ -15,7 +15,7 @@ const MAGIC: u32 = b'F' as u32;
 /// NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO (ctrl0000client.h); its parameters have 16 bytes in all releases.
 const GET_HANDLE_INFO: u32 = 0xd02;
 
-/// What of an object is asked for: an index of GET_HANDLE_INFO.
+/// Question about an object: an index of GET_HANDLE_INFO.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum About {
     Parent = 1,
