@@ -12,7 +12,6 @@ use anyhow::{Context as _, bail};
 use nvcap_decode::ledger::{STATUS_LOST, STATUS_NOT_UNDERSTOOD};
 use nvcap_decode::samples::Programme;
 use nvcap_lab::trigger::Trigger;
-use nvcap_live::samples::Error;
 use nvcap_process::memory::chip;
 use nvcap_process::rm::{Kernel as System, Os};
 use nvcap_show::output::message::tell;
@@ -21,6 +20,7 @@ mod code;
 mod kept;
 mod kernels;
 mod learn;
+mod remedy;
 mod table;
 mod turns;
 mod who;
@@ -286,32 +286,5 @@ fn with_period(
             bail!("no period of 2^{period} cycles was learnt: give one from {first} to {last}")
         }
         (None, [only]) => bail!("no period of 2^{period} cycles was learnt, only 2^{only}"),
-    }
-}
-
-/// The error, behind the remedy where one is known.
-fn told(error: Error) -> anyhow::Error {
-    match remedy(&error) {
-        "" => anyhow::Error::new(error),
-        remedy => anyhow::Error::new(error).context(remedy),
-    }
-}
-
-/// A remedy where one is known; the error itself stands behind it.
-fn remedy(error: &Error) -> &'static str {
-    match error {
-        Error::Held(_) => {
-            "end the other profiler first (ncu, nsys with GPU metrics, a program with CUPTI, DCGM's profiling, another nvcap sample); then type this again"
-        }
-        Error::Rights(_) => "run as root (sudo nvcap sample)",
-        Error::Memory(..) => "run as root (sudo nvcap sample), and check that the process is there",
-        Error::Files(..) => {
-            "run as root (sudo nvcap sample) on Linux 5.6 or later, in a container with CAP_SYS_PTRACE and without a seccomp filter against pidfd_getfd"
-        }
-        Error::NotItsOwn(_) => {
-            "name the process that made the CUDA context: `sudo nvcap channels -a` lists those that use the GPU"
-        }
-        Error::NoProfiler { .. } => "its context is on another GPU (--gpu), or has ended",
-        _ => "",
     }
 }

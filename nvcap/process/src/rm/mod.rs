@@ -8,6 +8,7 @@
 mod call;
 mod client;
 mod device;
+mod files;
 mod os;
 mod owner;
 mod structure;

@@ -39,7 +39,7 @@ pub struct Kernel;
 
 impl Os for Kernel {
     fn files_of(&self, pid: u32) -> io::Result<Vec<OwnedFd>> {
-        super::owner::files_of(pid)
+        super::files::files_of(pid)
     }
 
     fn open(&self, path: &str) -> io::Result<OwnedFd> {

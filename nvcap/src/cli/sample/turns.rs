@@ -18,8 +18,8 @@ use nvcap_process::rm::{Client, Os};
 use nvcap_process::signals;
 use nvcap_show::output::message::tell;
 
+use super::remedy::told;
 use super::table::Listed;
-use super::told;
 use super::who::Who;
 use super::{kernels, table};
 
