@@ -7,15 +7,23 @@
 #     speed      the program's replays a second with nvcap and without, in PAIRS (default 5) pairs: a note
 #     two        two processes on one GPU, each sampled: none of the other's kernels; two nvcaps at once
 #     killed     nvcap killed KILLS (default 30) times at random moments
+#     contexts   two contexts of a process, three of two, every process: in turns, each with its own kernels
+#     planted    a process with another's client handle in its memory is refused
+#     command    a command to its end, its output and status; PyTorch, where it is
+#     code       a kernel's code with samples beside its instructions
 #
-# Needs: root, nvcc, python3, CUPTI (libcupti.so), and bin/nvcap beside this script or one folder up. Takes four minutes.
+# Needs: root, nvcc, python3, CUPTI (libcupti.so), and bin/nvcap beside this script or one folder up. Takes five minutes.
 # Writes to $OUT, else to ./gpu-results: summary.txt, samples.txt.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- learn graph speed two killed
+[ $# -gt 0 ] || set -- learn graph speed two killed contexts planted command code
 if ! nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/graph" "$HERE/sample/graph.cu" 2>"$WORK/nvcc.log"; then
     row "NOT RUN" sample "nvcc does not build graph.cu: $(tail -n 1 "$WORK/nvcc.log")"
+    exit 2
+fi
+if ! nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/contexts" "$HERE/sample/contexts.cu" -lcuda -lnvrtc 2>"$WORK/nvcc.log"; then
+    row "NOT RUN" sample "nvcc does not build contexts.cu: $(tail -n 1 "$WORK/nvcc.log")"
     exit 2
 fi
 

@@ -343,8 +343,7 @@ fn of_images<M: ReadMemory + ?Sized>(
         tell(format_args!("{which}: --sm NUMBER shows the code of one"));
         return list(args, &choices);
     }
-    let code = |choice: &Choice<'_>| held.code(choice.image, choice.function, recorded::MOST_CODE);
-    let whole = |image: &Cubin| held.bytes(image, 0..image.len, MOST_IMAGE);
+    let code = |choice: &Choice<'_>| code_of(&held, choice);
     let own = code(first).with_context(|| {
         format!(
             "the code of {} cannot be read: part of its image is not in memory",
@@ -363,21 +362,14 @@ fn of_images<M: ReadMemory + ?Sized>(
     }
     if let Some(path) = &args.output {
         let bytes = if args.image {
-            whole(first.image).context("the image cannot be read: part of it is not in memory")?
+            whole(&held, first.image)
+                .context("the image cannot be read: part of it is not in memory")?
         } else {
             own
         };
         return write(args, path, &bytes);
     }
-    let said = disassembled(|program| {
-        let of_image =
-            whole(first.image).map(|image| nvdisasm::of_function(program, &image, first.function));
-        match of_image {
-            Some(Ok(said)) if !said.is_empty() => Ok(said),
-            // nvdisasm fails on the image or says nothing of the function: it gets the code alone, of which it says less.
-            _ => nvdisasm::of_code(program, first.image.sm, &own),
-        }
-    });
+    let said = said_of(&held, first, &own);
     show(
         args,
         &Listing {
@@ -389,6 +381,35 @@ fn of_images<M: ReadMemory + ?Sized>(
             said,
         },
     )
+}
+
+fn whole<M: ReadMemory + ?Sized>(held: &CodeImages<'_, M>, image: &Cubin) -> Option<Vec<u8>> {
+    held.bytes(image, 0..image.len, MOST_IMAGE)
+}
+
+/// The code of a function of an image.
+pub(super) fn code_of<M: ReadMemory + ?Sized>(
+    held: &CodeImages<'_, M>,
+    choice: &Choice<'_>,
+) -> Option<Vec<u8>> {
+    held.code(choice.image, choice.function, recorded::MOST_CODE)
+}
+
+/// The instructions of a function, whose code is `own`, as nvdisasm prints them. Empty where it does not: the user is told.
+pub(super) fn said_of<M: ReadMemory + ?Sized>(
+    held: &CodeImages<'_, M>,
+    choice: &Choice<'_>,
+    own: &[u8],
+) -> std::collections::BTreeMap<u64, Said> {
+    disassembled(|program| {
+        let of_image = whole(held, choice.image)
+            .map(|image| nvdisasm::of_function(program, &image, choice.function));
+        match of_image {
+            Some(Ok(said)) if !said.is_empty() => Ok(said),
+            // nvdisasm fails on the image or says nothing of the function: it gets the code alone, of which it says less.
+            _ => nvdisasm::of_code(program, choice.image.sm, own),
+        }
+    })
 }
 
 /// Instructions as nvdisasm prints them. Empty where nvdisasm is missing or fails: the user is told, and words are shown instead.
@@ -460,7 +481,7 @@ fn list(args: &Args, choices: &[Choice<'_>]) -> anyhow::Result<ExitCode> {
 }
 
 /// Names come from the traced program: without control characters.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let kept = |c: char| {
         if c.is_control() && c != '\n' {
             '\u{fffd}'

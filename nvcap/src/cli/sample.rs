@@ -1,49 +1,53 @@
 //! `nvcap sample`: kernels of a running process by share of the GPU's time, and its hottest instructions, by program counters that the GPU
 //! samples.
 
-use std::fs::File;
-use std::io::Write as _;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use nvcap_decode::driver::Version;
 use nvcap_decode::ledger::{STATUS_LOST, STATUS_NOT_UNDERSTOOD};
-use nvcap_decode::record::Kernel;
-use nvcap_decode::samples::{Counts, Programme, Stream};
+use nvcap_decode::samples::Programme;
 use nvcap_lab::trigger::Trigger;
-use nvcap_live::enrich::names;
-use nvcap_live::samples::{Error, Options, STREAM_LEN, Session, contexts};
 use nvcap_process::memory::chip;
-use nvcap_process::procfs;
 use nvcap_process::rm::{Kernel as System, Os};
-use nvcap_process::signals;
 use nvcap_show::output::message::tell;
 
+mod code;
 mod kept;
+mod kernels;
 mod learn;
+mod remedy;
 mod table;
+mod turns;
+mod who;
 
 use super::overwrite;
 use super::pids::Pids;
 use super::target;
 use super::values::{Force, parse_time};
-use table::Found;
+use turns::Sampler;
+use who::{Running, Who};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sudo nvcap sample --learn              once on each machine: learn how the GPU is told to sample
   sudo nvcap sample -p 4711              two seconds of a running process
   sudo nvcap sample -p 4711 --duration 10s --json
+  sudo nvcap sample -- python infer.py   a command, to its end
+  sudo nvcap sample -a --duration 10s    every process that uses the GPU, in turns
   sudo nvcap sample -p 4711 --top 40     the 40 hottest instructions
+  sudo nvcap sample -p 4711 --code gemm  the code of a kernel, with samples beside each instruction
 
 The GPU itself samples the program counters of the process's warps, one on each SM in a period, also
 within graph replays (docs/sampling.md). The process is not stopped and needs no restart; nothing is
 written into it. Only one program can have a GPU's profiler: ncu, CUPTI and DCGM's profiling cannot
-use it meanwhile.
+use it meanwhile. Of several contexts one is sampled at a time, in turns of half a second, and each
+has a table of its own. What a COMMAND writes stays its own: the tables go to standard error, or to
+the file of -o.
 
   SHARE      part of all samples: of the time of the SMs that had work, not of the time elapsed
   NO ISSUE   samples in whose cycle the warp scheduler had no instruction to issue
@@ -51,16 +55,16 @@ use it meanwhile.
 Exit status: 0 every sample is understood; 1 error; 2 usage; 3 samples were lost; 5 not all of the
 stream was understood.";
 
-/// Time between two readings of the stream, and where the period is shorter than some thousand cycles or not known.
-const POLL: Duration = Duration::from_millis(50);
+/// Time between two readings of the stream: 80 MB/s and less come with a period of [`MIDDLE`] and more, 10 with one of [`LONG`]. The buffer has room
+/// for 64 MiB. Each reading takes some milliseconds of a processor: the driver waits for the GPU.
+const POLL: Duration = Duration::from_millis(250);
+const MIDDLE_POLL: Duration = Duration::from_millis(50);
 const SHORT_POLL: Duration = Duration::from_millis(10);
-const LONG_PERIOD: u8 = 15;
+const LONG: u8 = 18;
+const MIDDLE: u8 = 15;
 
-/// Time after which names are looked for first: a process that ends meanwhile has none later.
-const FIRST_LOOK: Duration = Duration::from_millis(300);
-
-/// Time that the driver gets for the last samples.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for which processes are sampled unless another is asked for.
+const DURATION: Duration = Duration::from_secs(2);
 
 /// The period unless another is asked for, as its logarithm: some 4,000 samples a second of each SM.
 const PERIOD: u8 = 19;
@@ -72,9 +76,21 @@ pub(super) struct Args {
     #[command(flatten)]
     pid: Pids,
 
-    /// Sample for TIME; Ctrl-C ends it before
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
-    duration: Duration,
+    /// Sample every process that uses the GPU
+    #[arg(short, long, conflicts_with_all = ["pid", "learn", "command"])]
+    all: bool,
+
+    /// Sample for TIME; Ctrl-C ends it before [default: 2s; a COMMAND to its end]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    duration: Option<Duration>,
+
+    /// Run COMMAND as USER, a name or a number; `nvcap --help` says who it is by default
+    #[arg(long, value_name = "USER", requires = "command")]
+    user: Option<String>,
+
+    /// The command to run and sample, with its arguments
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "learn"])]
+    command: Vec<OsString>,
 
     /// One sample in 2^N cycles of each SM [default: 19, or what was learnt]
     #[arg(long, value_name = "N")]
@@ -104,6 +120,11 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
+    /// Show the code of a kernel with the samples beside each instruction, too: by its name (`*` stands for any text, `?` for one character) or
+    /// the address of its program (0x...)
+    #[arg(long, value_name = "KERNEL|PROGRAM", conflicts_with = "learn")]
+    code: Option<String>,
+
     /// Option that has FILE replaced.
     #[command(flatten)]
     force: Force,
@@ -122,52 +143,94 @@ impl Args {
 
 /// Samples, or learns how to.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let [pid] = args.pid[..] else {
-        return match (&args.learn, args.pid.is_empty()) {
-            (Some(file), _) => learn::run(&gpu(args.gpu)?, file.as_deref()),
-            (None, true) => {
-                tell(
-                    "nothing to sample: give a process (nvcap sample -p PID), or learn first how this GPU is told to (nvcap sample --learn)",
-                );
-                Ok(target::usage())
-            }
-            (None, false) => bail!(
-                "one process at a time: a GPU has one PC sampler; -p names {} processes",
-                args.pid.len()
-            ),
-        };
-    };
+    if let Some(file) = &args.learn {
+        return learn::run(&gpu(args.gpu)?, file.as_deref());
+    }
+    if args.pid.is_empty() && !args.all && args.command.is_empty() {
+        tell(
+            "nothing to sample: give a process (nvcap sample -p PID), a command (nvcap sample -- ./vadd) or -a, or learn first how this GPU is told to (nvcap sample --learn)",
+        );
+        return Ok(target::usage());
+    }
     let gpu = gpu(args.gpu)?;
     let version = target::running_driver();
     target::tell_of_newer(version);
     let programme = kept::read(&gpu.uuid, &kept::driver()?)?;
     let (programme, period) = with_period(programme, args.period)?;
-    let mut out = target::open(args.output.as_deref(), args.force.force, false, &[])?;
-    let (mut session, mut trigger) = open(pid, gpu.minor, version, programme)?;
+    let command = !args.command.is_empty();
+    let mut out = target::open(args.output.as_deref(), args.force.force, command, &[])?;
     let raw = args.raw.as_deref().map(std::fs::File::create_new);
     let raw = raw
         .transpose()
         .context("cannot make the file for the stream")?;
-    let poll = match period {
-        Some(LONG_PERIOD..) => POLL,
-        _ => SHORT_POLL,
+    // Before there are threads.
+    let mut who = match command {
+        true => Who::Command(Box::new(Running::prepare(
+            &args.command,
+            args.user.as_deref(),
+        )?)),
+        false if args.all => Who::All,
+        false => Who::Pids(args.pid.to_vec()),
     };
-    let timing = (args.duration, poll);
-    let sampled = sample(pid, timing, raw, &mut session, &mut trigger)?;
-    let context = session.context();
-    // The GPU's profiler is given back before names are looked for.
-    drop((session, trigger));
-    let found = sampled.found(pid, gpu.minor, period, context);
-    match args.json {
-        true => table::json(out.object(), &found, args.top),
-        false => table::text(out.object(), &found, args.top),
+    let os = || -> Rc<dyn Os> { Rc::new(System) };
+    let trigger = Trigger::new(os(), version, gpu.minor);
+    let trigger =
+        trigger.context("cannot get a channel of nvcap's own, which starts the samples")?;
+    let mut sampler = Sampler {
+        os: os(),
+        version,
+        gpu: gpu.minor,
+        programme,
+        poll: match period {
+            Some(LONG..) => POLL,
+            Some(MIDDLE..) => MIDDLE_POLL,
+            _ => SHORT_POLL,
+        },
+        trigger,
+        raw,
+    };
+    // A command is sampled to its end.
+    let duration = args.duration.or((!command).then_some(DURATION));
+    let sampled = turns::sample(&mut sampler, &mut who, duration);
+    // The GPU's profiler is given back before code is looked for; a command that stands at its end goes on only then.
+    drop(sampler);
+    let listings = |sampled: &Vec<turns::Subject>| -> Vec<Vec<table::Listed>> {
+        let of = |subject| match &args.code {
+            Some(what) => code::listed(subject, what),
+            None => Vec::new(),
+        };
+        sampled.iter().map(of).collect()
+    };
+    let codes = sampled.as_ref().map(listings).unwrap_or_default();
+    who.end();
+    let mut status = ExitCode::SUCCESS;
+    let sampled = sampled?;
+    if sampled.is_empty() {
+        tell("nothing was sampled: no process had a CUDA context");
+    }
+    let pids: Vec<u32> = sampled.iter().map(|subject| subject.pid).collect();
+    for (i, (subject, code)) in sampled.into_iter().zip(codes).enumerate() {
+        let of = |pids: &[u32]| pids.iter().filter(|pid| **pid == subject.pid).count();
+        let number = (1 + of(&pids[..i]), of(&pids));
+        let found = subject.found(gpu.minor, period, number, code);
+        let to = out.object();
+        match args.json {
+            true => table::json(to, &found, args.top),
+            false => {
+                if i > 0 {
+                    to.push(b'\n');
+                }
+                table::text(to, &found, args.top);
+            }
+        }
+        if found.lost {
+            status = ExitCode::from(STATUS_LOST);
+        } else if found.totals.strange() > 0 && status == ExitCode::SUCCESS {
+            status = ExitCode::from(STATUS_NOT_UNDERSTOOD);
+        }
     }
     target::written(&mut out)?;
-    Ok(match (found.lost(), found.totals.strange()) {
-        (true, _) => ExitCode::from(STATUS_LOST),
-        (false, 0) => ExitCode::SUCCESS,
-        (false, _) => ExitCode::from(STATUS_NOT_UNDERSTOOD),
-    })
+    Ok(status)
 }
 
 /// The GPU that is meant.
@@ -223,181 +286,5 @@ fn with_period(
             bail!("no period of 2^{period} cycles was learnt: give one from {first} to {last}")
         }
         (None, [only]) => bail!("no period of 2^{period} cycles was learnt, only 2^{only}"),
-    }
-}
-
-fn open(
-    pid: u32,
-    gpu: u32,
-    version: Option<Version>,
-    programme: Programme,
-) -> anyhow::Result<(Session, Trigger)> {
-    let found = contexts(pid);
-    let found = found.with_context(|| {
-        format!("cannot look for the GPU contexts of process {pid} in its memory: run as root (sudo nvcap sample), or check that it is there")
-    })?;
-    if found.is_empty() {
-        bail!(
-            "process {pid} has no CUDA context: no client of the driver is in its memory; `sudo nvcap channels -p {pid}` tells what it has of the GPU"
-        );
-    }
-    let options = Options {
-        gpu,
-        contexts: found,
-        programme,
-        buffer: STREAM_LEN,
-    };
-    let os = || -> Rc<dyn Os> { Rc::new(System) };
-    let trigger = Trigger::new(os(), version, gpu);
-    let trigger =
-        trigger.context("cannot get a channel of nvcap's own, which starts the samples")?;
-    let session = Session::open(os(), version, &options).map_err(|error| {
-        let remedy = remedy(&error);
-        match remedy {
-            "" => anyhow::Error::new(error),
-            remedy => anyhow::Error::new(error).context(remedy),
-        }
-    });
-    let session = session.with_context(|| format!("cannot sample process {pid} on GPU {gpu}"))?;
-    Ok((session, trigger))
-}
-
-/// A remedy where one is known; the error itself stands behind it.
-fn remedy(error: &Error) -> &'static str {
-    match error {
-        Error::Held(_) => {
-            "end the other profiler first (ncu, nsys with GPU metrics, a program with CUPTI, DCGM's profiling, another nvcap sample); then type this again"
-        }
-        Error::Rights(_) => "run as root (sudo nvcap sample)",
-        Error::NoContext(_) => {
-            "its context is none of CUDA's, is on another GPU (--gpu), or has ended"
-        }
-        _ => "",
-    }
-}
-
-/// Results of a sampling.
-struct Sampled {
-    began: Instant,
-    seconds: f64,
-    counts: Counts,
-    stream: Stream,
-    overflows: u64,
-    /// Kernels that were found while the samples came.
-    kernels: Vec<Kernel>,
-    ended: bool,
-    /// File for the stream as it comes.
-    raw: Option<File>,
-}
-
-fn sample(
-    pid: u32,
-    (duration, poll): (Duration, Duration),
-    raw: Option<File>,
-    session: &mut Session,
-    trigger: &mut Trigger,
-) -> anyhow::Result<Sampled> {
-    // SAFETY: reads an id.
-    signals::catch(unsafe { libc::gettid() })?;
-    signals::reads();
-    let mut fire = || trigger.fire().map_err(|error| error.to_string());
-    session.trigger(&mut fire)?;
-    let mut sampled = Sampled {
-        began: Instant::now(),
-        seconds: 0.0,
-        counts: Counts::default(),
-        stream: Stream::default(),
-        overflows: 0,
-        kernels: Vec::new(),
-        ended: false,
-        raw,
-    };
-    let end = sampled.began + duration;
-    let mut look = Some(sampled.began + FIRST_LOOK.min(duration / 2));
-    loop {
-        let now = Instant::now();
-        if signals::is_one() || now >= end {
-            break;
-        }
-        if procfs::has_ended(pid) {
-            sampled.ended = true;
-            break;
-        }
-        std::thread::sleep(poll.min(end - now));
-        sampled.take(session)?;
-        if look.is_some_and(|at| Instant::now() >= at) {
-            look = None;
-            // Beside the samples, for which there is room meanwhile.
-            sampled.look(pid);
-        }
-    }
-    session.trigger(&mut fire)?;
-    sampled.seconds = sampled.began.elapsed().as_secs_f64();
-    signals::traced();
-    let patience = Instant::now() + PATIENCE;
-    while sampled.take(session)? > 0 && Instant::now() < patience {}
-    session.flush()?;
-    while sampled.take(session)? > 0 && Instant::now() < patience {}
-    sampled.overflows = session.read().overflows;
-    Ok(sampled)
-}
-
-impl Sampled {
-    fn take(&mut self, session: &mut Session) -> anyhow::Result<u64> {
-        let (stream, counts) = (&mut self.stream, &mut self.counts);
-        let (raw, mut written) = (&mut self.raw, Ok(()));
-        let read = session.poll(&mut |bytes| {
-            stream.take(bytes, |s| counts.take(&s));
-            if let Some(raw) = raw {
-                written = raw.write_all(bytes);
-            }
-        });
-        written.context("cannot write the stream")?;
-        read.context("cannot read the samples")
-    }
-
-    /// Looks for the kernels of what has none yet.
-    fn look(&mut self, pid: u32) {
-        let counters = self.counts.counters().into_keys();
-        let unknown: Vec<u64> = { counters }
-            .filter(|pc| table::kernel_at(&self.kernels, *pc).is_none())
-            .collect();
-        if unknown.is_empty() {
-            return;
-        }
-        match names::of_counters(pid, &unknown) {
-            Ok(found) => {
-                self.kernels.extend(found);
-                self.kernels.sort_by_key(|kernel| kernel.program);
-                self.kernels.dedup_by_key(|kernel| kernel.program);
-            }
-            Err(error) => log::debug!("no names of process {pid}: {error}"),
-        }
-    }
-
-    fn found(mut self, pid: u32, gpu: u32, period: Option<u8>, context: (u32, u32)) -> Found {
-        let name = procfs::name(pid, None);
-        if !self.ended && !procfs::has_ended(pid) {
-            self.look(pid);
-        }
-        if self.counts.samples() == 0 {
-            tell(format_args!(
-                "no sample came: process {pid} had no work on GPU {gpu}, or its work is in another context than the one that was sampled (client {:#x}, channel group {:#x})",
-                context.0, context.1
-            ));
-        }
-        Found {
-            pid,
-            name,
-            gpu,
-            period,
-            context,
-            seconds: self.seconds,
-            totals: self.stream.totals(),
-            overflows: self.overflows,
-            counts: self.counts,
-            kernels: self.kernels,
-            ended: self.ended,
-        }
     }
 }

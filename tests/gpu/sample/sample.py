@@ -182,4 +182,83 @@ def section_two():
     end(other)
 
 
+def spawn(*command):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    while "ready" not in (line := process.stdout.readline()):
+        if not line:
+            raise SystemExit(f"{command} did not begin")
+    return process
+
+
+def several(*more, duration="4s"):
+    done = subprocess.run([NVCAP, "sample", "--json", "--duration", duration, *more], capture_output=True, text=True, timeout=120)
+    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.strip(), done.returncode
+
+
+def section_contexts():
+    learnt()
+    two, graph = spawn(os.path.join(FOLDER, "contexts"), "60"), start(60)
+    found, said, status = several("-p", str(two.pid))
+    names = [set(shares(one)) for one in found]
+    row(sorted(map(sorted, names)) == [["spin_one"], ["spin_two"]] and status == 0, "contexts: two of a process", f"{[shares(one) for one in found]} {said[-120:]}")
+    for what, ask in (("three of two processes", ("-p", f"{two.pid},{graph.pid}")), ("every process", ("-a",))):
+        began = time.monotonic()
+        found, said, status = several(*ask, duration="6s")
+        took = time.monotonic() - began
+        names = sorted(tuple(sorted(shares(one))) for one in found)
+        row(names == [("arithmetic", "memory_walk"), ("spin_one",), ("spin_two",)] and status == 0, f"contexts: {what}", f"{names} {said[-120:]}")
+        sampled = sum(one["seconds"] for one in found)
+        row(None, f"contexts: {what}, time sampled", f"{sampled:.2f} s of 6 s ({[round(one['seconds'], 2) for one in found]}), {took:.2f} s in all")
+        row(all(one["complete"] for one in found), f"contexts: {what}, complete", f"{[one['cut_bytes'] for one in found]}")
+    end(two)
+    end(graph)
+
+
+def section_planted():
+    learnt()
+    graph = start(60)
+    found, _, _ = sample(graph.pid)
+    hostile = spawn(sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "planted.py"), str(found["client"]), "60")
+    other, said, status = sample(hostile.pid)
+    row(other is None and status == 1 and "another process's" in said, "planted: another's client is refused", said[-300:])
+    again, said, status = sample(graph.pid)
+    row(status == 0 and again["client"] == found["client"], "planted: its own process is sampled", said[-120:])
+    hostile.terminate()
+    hostile.wait(60)
+    end(graph)
+
+
+def section_command():
+    learnt()
+    output = os.path.join(FOLDER, "command.json")
+    done = subprocess.run([NVCAP, "sample", "--json", "-o", output, "--", "sh", "-c", f"{GRAPH} 4; exit 7"], capture_output=True, text=True, timeout=120)
+    found = [json.loads(line) for line in open(output)]
+    row(done.returncode == 0 and "the command ended with exit status: 7" in done.stderr, "command: its status is told", done.stderr.strip()[-160:])
+    row("ready" in done.stdout and "replays/s" in done.stdout and "samples" not in done.stdout, "command: its output is its own", repr(done.stdout[:80]))
+    got = shares(found[0]) if found else {}
+    row(len(found) == 1 and set(got) == {"arithmetic", "memory_walk"} and found[0]["complete"], "command: its kernels", f"{got} in {found[0]['seconds'] if found else 0:.2f} s, unknown {found[0]['unknown']['samples'] if found else '-'}")
+    if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True).returncode == 0:
+        text = "import torch,time\na=torch.randn(4096,4096,device='cuda',dtype=torch.float16)\nt=time.time()\nwhile time.time()<t+5:\n  b=a@a\n  torch.cuda.synchronize()"
+        os.remove(output)
+        began = time.monotonic()
+        done = subprocess.run([NVCAP, "sample", "--json", "-o", output, "--", sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+        found = [json.loads(line) for line in open(output)]
+        row(bool(found) and found[0]["complete"], "command: PyTorch", f"{shares(found[0]) if found else {}} {found[0]['seconds'] if found else 0:.2f} s of {time.monotonic() - began:.1f} s, unknown {found[0]['unknown']['share'] if found else 1:.4f} {done.stderr[-160:]}")
+
+
+def section_code():
+    learnt()
+    process = start(60)
+    done = subprocess.run([NVCAP, "sample", "-p", str(process.pid), "--code", "memory_walk"], capture_output=True, text=True, timeout=120)
+    lines = [line for line in done.stdout.splitlines() if "long_scoreboard" in line and "/*" in line]
+    print(*done.stdout.splitlines(), sep="\n", flush=True)
+    row(done.returncode == 0 and len(lines) > 0, "code: samples beside instructions", lines[0].strip() if lines else done.stderr[-160:])
+    found, _, _ = sample(process.pid, "--code", "memory_walk", "--top", "1000")
+    kernel = [one for one in found["kernels"] if one["kernel"].startswith("memory_walk")][0]
+    listed = {one["offset"]: one["samples"] for one in kernel["code"]["instructions"] if one["samples"]}
+    hottest = {one["offset"]: one["samples"] for one in kernel["instructions"]}
+    row(listed == hottest, "code: as the hottest instructions", f"{len(listed)} of {len(kernel['code']['instructions'])} instructions with samples, disassembled {'text' in kernel['code']['instructions'][0]}")
+    end(process)
+
+
 globals()[f"section_{SECTION}"]()

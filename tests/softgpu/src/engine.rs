@@ -33,6 +33,19 @@ impl Memory {
         Ok(())
     }
 
+    /// Memory of another's at an address.
+    pub(crate) fn add_file(&mut self, address: u64, len: u64, file: File) -> io::Result<()> {
+        let start = map(None, len as usize, Some(&file))? as usize;
+        self.0.insert(address, Range { len, start, file });
+        Ok(())
+    }
+
+    /// The file of the memory at an address, and its length.
+    pub(crate) fn file_at(&self, address: u64) -> io::Result<(File, u64)> {
+        let range = self.0.get(&address).ok_or(io::ErrorKind::NotFound)?;
+        Ok((range.file.try_clone()?, range.len))
+    }
+
     /// Maps the memory at an address once more, as a client does; `at` an address of the process's.
     pub fn mapping(&self, address: u64, at: Option<u64>, len: usize) -> io::Result<Mapping> {
         let range = self.0.get(&address).ok_or(io::ErrorKind::NotFound)?;
@@ -248,7 +261,7 @@ fn map(address: Option<u64>, len: usize, file: Option<&File>) -> io::Result<*mut
 }
 
 /// A file in memory.
-fn file(len: u64) -> io::Result<File> {
+pub(crate) fn file(len: u64) -> io::Result<File> {
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"softgpu".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {

@@ -7,6 +7,7 @@
 //! execs, and [`timed`] also runs what is submitted, in the time that a GPU takes. The pure half does no I/O.
 
 pub mod calls;
+pub mod clients;
 pub mod clock;
 pub mod device;
 pub mod doorbells;
@@ -26,6 +27,7 @@ pub mod rng;
 pub mod run;
 pub mod sampling;
 mod say;
+pub mod served;
 mod step;
 pub mod store;
 pub mod stream;

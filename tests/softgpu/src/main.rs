@@ -167,6 +167,12 @@ struct Args {
     /// Launch functions that have names, and keep records and an image of them as libcuda does
     #[arg(long)]
     kernels: bool,
+    /// Keep the handles of this client of the driver in memory, as libcuda does; may be given several times
+    #[arg(long, value_name = "HANDLE", value_parser = hexadecimal)]
+    client: Vec<u32>,
+    /// Open FILE as the driver's control device, and nvidia0 beside it as the GPU's
+    #[arg(long, value_name = "FILE")]
+    driver_file: Option<PathBuf>,
     /// With --kernels: after every N submissions of a channel a new module of functions is there, of which it launches some
     #[arg(
         long,
@@ -471,6 +477,10 @@ impl Args {
     }
 }
 
+fn hexadecimal(text: &str) -> std::result::Result<u32, std::num::ParseIntError> {
+    u32::from_str_radix(text, 16)
+}
+
 fn body() -> Result<()> {
     let args = Args::parse();
     if args.nvcap_bench {
@@ -505,6 +515,12 @@ fn body() -> Result<()> {
             plan.checksum()
         );
         return Ok(());
+    }
+    for client in &args.client {
+        softgpu::clients::keep(*client);
+    }
+    if let Some(file) = &args.driver_file {
+        softgpu::clients::open(file).with_context(|| format!("cannot open {}", file.display()))?;
     }
     let how = args.how();
     if args.timed.timed {

@@ -128,6 +128,32 @@ impl Rm {
     }
 }
 
+impl Rm {
+    /// The file that NV_ESC_RM_MAP_MEMORY has named, and what another process is to have in its place: as [`Os::map`].
+    ///
+    /// # Errors
+    /// Where there is no such memory.
+    pub(crate) fn file_to_map(&self, argument: &[u8]) -> io::Result<(i32, File)> {
+        let mut state = lock(&self.state);
+        let call = state.fields("nv_ioctl_nvos33_parameters_with_fd")?;
+        let (fd, handle) = named(&call, argument)?;
+        let len = call.get(argument, "length")?;
+        let address = state.mapped(handle as u32, len)?;
+        Ok((fd, state.memory.file_at(address)?.0))
+    }
+
+    /// Address, length and file of a memory object that was mapped.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub(crate) fn memory_of(&self, handle: u32) -> io::Result<(u64, u64, File)> {
+        let state = lock(&self.state);
+        let object = state.objects.get(&handle).ok_or(io::ErrorKind::NotFound)?;
+        let (file, len) = state.memory.file_at(object.address)?;
+        Ok((object.address, len, file))
+    }
+}
+
 impl Drop for Rm {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Release);
@@ -188,16 +214,7 @@ impl Os for Rm {
         let mut state = lock(&self.state);
         let handle = state.named.remove(&fd.as_raw_fd());
         let handle = handle.ok_or(io::ErrorKind::InvalidInput)?;
-        let object = *state.objects.get(&handle).ok_or(io::ErrorKind::NotFound)?;
-        let address = match object.address {
-            // Doorbells have no address of the GPU's.
-            0 => {
-                let page = state.room(handle, len as u64)?;
-                state.doorbell = Some(page);
-                page
-            }
-            address => address,
-        };
+        let address = state.mapped(handle, len as u64)?;
         state.memory.mapping(address, Some(address), len)
     }
 }
@@ -316,6 +333,20 @@ impl State {
         let len = call.get(argument, "length")?;
         let address = self.room(handle, len)?;
         call.set(argument, "dmaOffset", address)
+    }
+
+    /// The address of an object that is mapped.
+    fn mapped(&mut self, handle: u32, len: u64) -> io::Result<u64> {
+        let object = *self.objects.get(&handle).ok_or(io::ErrorKind::NotFound)?;
+        match object.address {
+            // Doorbells have no address of the GPU's.
+            0 => {
+                let page = self.room(handle, len)?;
+                self.doorbell = Some(page);
+                Ok(page)
+            }
+            address => Ok(address),
+        }
     }
 
     /// Memory for an object, at the next address.

@@ -1,5 +1,6 @@
-//! The GPU's profiler for `nvcap sample`: a driver that knows one context of a process, takes register programmes, and gives a stream of
-//! samples whose bytes a test says, from one trigger to the next.
+//! The GPU's profiler for `nvcap sample`: a driver that knows the contexts of processes, takes register programmes, and gives a stream of
+//! samples whose bytes a test says, from one trigger to the next. As the real driver does, it takes calls on behalf of a client only by a file of the
+//! process that made it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,8 +16,9 @@ use crate::rm::{Fields, named};
 /// Address of the first memory object: a key alone, for nothing is mapped there.
 const FIRST: u64 = 0x4_0000_0000;
 
-/// NV_ERR_STATE_IN_USE, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_INVALID_STATE.
+/// NV_ERR_STATE_IN_USE, NV_ERR_INVALID_CLIENT, NV_ERR_OBJECT_NOT_FOUND, NV_ERR_INVALID_STATE.
 const IN_USE: u64 = 0x63;
+const INVALID_CLIENT: u64 = 0x23;
 const NOT_FOUND: u64 = 0x57;
 const INVALID_STATE: u64 = 0x40;
 
@@ -31,10 +33,28 @@ pub enum Told {
     Freed,
 }
 
+/// A client of a process.
+struct Owned {
+    pid: u32,
+    /// Class and parent by handle.
+    objects: BTreeMap<u32, (u32, u32)>,
+}
+
+/// Handle of the device of every client, and of its subdevice.
+const DEVICE: u32 = 0x5c00_0002;
+const SUBDEVICE: u32 = 0x5c00_0003;
+
+/// The driver's number of the GPU.
+pub const GPU: u32 = 0x100;
+
 #[derive(Default)]
 struct State {
-    /// Client and channel group of the process.
-    context: (u32, u32),
+    /// Clients of processes.
+    clients: BTreeMap<u32, Owned>,
+    /// Processes whose files were duplicated, by file.
+    files: BTreeMap<i32, u32>,
+    /// Calls on behalf of any client are taken by any file.
+    lax: bool,
     /// Another client has the profiler.
     held: bool,
     next: u64,
@@ -56,13 +76,73 @@ struct State {
 pub struct Driver(RefCell<State>);
 
 impl Driver {
-    /// A driver that knows this client and channel group of a process.
+    /// A driver that knows no process.
     #[must_use]
-    pub fn new(client: u32, group: u32) -> Self {
-        Self(RefCell::new(State {
-            context: (client, group),
-            ..State::default()
-        }))
+    pub fn new() -> Self {
+        Self(RefCell::default())
+    }
+
+    /// A process makes a client with contexts: channel groups, each with a channel that computes. The group behind each copies alone.
+    pub fn process(&self, pid: u32, client: u32, groups: &[u32]) {
+        let mut objects = BTreeMap::from([
+            (client, (0x41, 0)),
+            (DEVICE, (0x80, client)),
+            (SUBDEVICE, (0x2080, DEVICE)),
+        ]);
+        for group in groups {
+            objects.insert(*group, (0xa06c, DEVICE));
+            objects.insert(group + 7, (0xc86f, *group));
+            objects.insert(group + 8, (0xcbc0, group + 7));
+            objects.insert(group + 0x20, (0xa06c, DEVICE));
+            objects.insert(group + 0x22, (0xc86f, group + 0x20));
+            objects.insert(group + 0x23, (0xc8b5, group + 0x22));
+        }
+        let owned = Owned { pid, objects };
+        self.0.borrow_mut().clients.insert(client, owned);
+    }
+
+    /// A client is freed.
+    pub fn ends(&self, client: u32) {
+        self.0.borrow_mut().clients.remove(&client);
+    }
+
+    /// From now on calls on behalf of any client are taken by any file, as RmValidateClientData may have it.
+    pub fn takes_all(&self) {
+        self.0.borrow_mut().lax = true;
+    }
+
+    /// A file, by its number, is one of a process.
+    pub(crate) fn is_file_of(&self, file: i32, pid: u32) {
+        self.0.borrow_mut().files.insert(file, pid);
+    }
+
+    /// A file, by its number, is one of the profiler's own.
+    pub(crate) fn is_own_file(&self, file: i32) {
+        self.0.borrow_mut().files.remove(&file);
+    }
+
+    /// Memory that another driver has made.
+    pub(crate) fn knows_memory(
+        &self,
+        handle: u32,
+        address: u64,
+        len: u64,
+        file: File,
+    ) -> io::Result<()> {
+        let mut state = self.0.borrow_mut();
+        state.memory.add_file(address, len, file)?;
+        state.addresses.insert(handle.into(), address);
+        Ok(())
+    }
+
+    /// The context to which a profiler was bound last.
+    #[must_use]
+    pub fn bound(&self) -> Option<(u32, u32)> {
+        let state = self.0.borrow();
+        state.told.iter().rev().find_map(|told| match told {
+            Told::Bound(client, group) => Some((*client, *group)),
+            _ => None,
+        })
     }
 
     /// From now on another client has the profiler, or none.
@@ -105,12 +185,27 @@ impl Driver {
     }
 }
 
+impl Default for Driver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Os for Driver {
     fn open(&self, _path: &str) -> io::Result<OwnedFd> {
-        Ok(File::open("/dev/null")?.into())
+        let file = File::open("/dev/null")?;
+        self.0.borrow_mut().files.remove(&file.as_raw_fd());
+        Ok(file.into())
     }
 
-    fn ioctl(&self, _fd: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> io::Result<()> {
+    /// Each process has one file of the driver.
+    fn files_of(&self, pid: u32) -> io::Result<Vec<OwnedFd>> {
+        let file = File::open("/dev/null")?;
+        self.0.borrow_mut().files.insert(file.as_raw_fd(), pid);
+        Ok(vec![file.into()])
+    }
+
+    fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> io::Result<()> {
         let mut state = self.0.borrow_mut();
         match request as u8 {
             0x29 => {
@@ -118,13 +213,13 @@ impl Os for Driver {
                 state.buffer = None;
                 Ok(())
             }
-            0x2a => state.control(argument),
+            0x2a => state.control(fd.as_raw_fd(), argument),
             0x2b => state.alloc(argument),
             0x4e => state.name(argument),
             0xc8 => {
                 let card = of("nv_ioctl_card_info_t")?;
                 card.set(argument, "valid", 1)?;
-                card.set(argument, "gpu_id", 0x100)
+                card.set(argument, "gpu_id", GPU.into())
             }
             0xc9 => Ok(()),
             _ => Err(io::ErrorKind::Unsupported.into()),
@@ -179,7 +274,9 @@ impl State {
                     read("hClientTarget")? as u32,
                     read("hContextTarget")? as u32,
                 );
-                if target != self.context {
+                let client = self.clients.get(&target.0);
+                let object = client.and_then(|client| client.objects.get(&target.1));
+                if object.is_none_or(|(class, _)| *class != 0xa06c) {
                     return call.set(argument, "status", NOT_FOUND);
                 }
                 self.told.push(Told::Bound(target.0, target.1));
@@ -189,7 +286,18 @@ impl State {
         call.set(argument, "hObjectNew", handle)
     }
 
-    fn control(&mut self, argument: &mut [u8]) -> io::Result<()> {
+    /// The client that a call names, where it is a process's: its status where the file may not use it.
+    fn client(&self, file: i32, client: u32) -> Option<Result<&Owned, u64>> {
+        let pid = self.files.get(&file);
+        let owned = self.clients.get(&client);
+        let may = |owned: &&Owned| self.lax || pid == Some(&owned.pid);
+        match (owned, pid) {
+            (None, None) => None,
+            (owned, _) => Some(owned.filter(may).ok_or(INVALID_CLIENT)),
+        }
+    }
+
+    fn control(&mut self, file: i32, argument: &mut [u8]) -> io::Result<()> {
         let call = of("NVOS54_PARAMETERS")?;
         let pointer = call.get(argument, "params")?;
         let len = call.get(argument, "paramsSize")? as usize;
@@ -199,6 +307,32 @@ impl State {
             _ => unsafe { std::slice::from_raw_parts_mut(pointer as *mut u8, len) },
         };
         let command = call.get(argument, "cmd")? as u32;
+        let client = call.get(argument, "hClient")? as u32;
+        let object = call.get(argument, "hObject")? as u32;
+        match self.client(file, client) {
+            Some(Err(status)) => return call.set(argument, "status", status),
+            Some(Ok(owned)) => {
+                let answer = match command {
+                    0xd02 => {
+                        let about = owned.objects.get(&(long(bytes, 0) as u32));
+                        about.map(|(class, parent)| match long(bytes, 0) >> 32 {
+                            1 => (8, *parent),
+                            _ => (8, *class),
+                        })
+                    }
+                    0x2080_0142 if object == SUBDEVICE => Some((0, GPU)),
+                    command => panic!("control {command:#x} of another client"),
+                };
+                let Some((at, word)) = answer else {
+                    return call.set(argument, "status", NOT_FOUND);
+                };
+                bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+                return Ok(());
+            }
+            // nvcap's own.
+            None if command == 0xd02 => return call.set(argument, "status", INVALID_CLIENT),
+            None => {}
+        }
         if command == 0x205 {
             let info = of("NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS")?;
             return info.set(bytes, "deviceInstance", 0);
@@ -243,186 +377,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::rc::Rc;
-
-    use nvcap_decode::samples::programme::{self, Call, command};
-    use nvcap_decode::samples::stream::records;
-    use nvcap_decode::samples::{Counts, Operation, Programme, Sample, Stream};
-    use nvcap_live::samples::{Context, Error, Options, Session};
-
-    use super::*;
-
-    const CLIENT: u32 = 0xc1d0_0040;
-    const GROUP: u32 = 0x5c00_0015;
-    const OFF: Operation = Operation {
-        context: true,
-        offset: 0x42_43dc,
-        value: 0,
-        mask: u32::MAX,
-    };
-
-    /// A programme of one unit.
-    fn programme() -> Programme {
-        let write = |operations: &[Operation]| Call {
-            object: (1, 2),
-            command: command::EXEC_REG_OPS,
-            parameters: programme::parameters(operations),
-        };
-        let call = |command, len| Call {
-            object: (1, 2),
-            command,
-            parameters: vec![0; len],
-        };
-        let unit = Operation {
-            context: false,
-            offset: 0x18_0b08,
-            value: 0x20,
-            mask: u32::MAX,
-        };
-        let calls = [
-            call(command::RESERVE_PC_SAMPLER, 0),
-            write(&[OFF]),
-            call(command::SET_HS_CREDITS, 256),
-            write(&[unit, unit]),
-            write(&[Operation { value: 0x1d, ..OFF }]),
-            call(command::UPDATE_GET_PUT, 48),
-            write(&[Operation { mask: 0x10, ..unit }]),
-        ];
-        Programme::learn(&calls, &[19], "GPU-0", "580.1").expect("a programme")
-    }
-
-    fn options() -> Options {
-        // What else looks like a handle is tried before.
-        let context = Context {
-            client: CLIENT,
-            objects: vec![0x5c00_0003, GROUP, 0x5c00_003e],
-        };
-        Options {
-            gpu: 0,
-            contexts: vec![context],
-            programme: programme(),
-            buffer: 0x1_0000,
-        }
-    }
-
-    fn open(driver: &Rc<Driver>, options: &Options) -> Result<Session, Error> {
-        let os: Rc<dyn Os> = Rc::<Driver>::clone(driver);
-        Session::open(os, None, options)
-    }
-
-    fn commands(told: &[Told]) -> Vec<u32> {
-        let command = |told: &Told| match told {
-            Told::Control(command, _) => Some(command & 0xffff),
-            _ => None,
-        };
-        told.iter().filter_map(command).collect()
-    }
-
-    #[test]
-    fn samples_are_read_however_often_the_buffer_goes_round() {
-        let driver = Rc::new(Driver::new(CLIENT, GROUP));
-        let mut session = open(&driver, &options()).expect("a session");
-        assert_eq!(session.context(), (CLIENT, GROUP));
-        let mut fire = || {
-            driver.trigger();
-            Ok(())
-        };
-        session.trigger(&mut fire).expect("it begins");
-        assert!(driver.is_on());
-        let (mut stream, mut counts) = (Stream::default(), Counts::default());
-        let sample = |sm, i: u64| Sample {
-            sm,
-            pc: 0x7f00_0000_0000 + 16 * (i % 8),
-            warp: 3,
-            reason: 8,
-            issued: true,
-        };
-        // 8,064 bytes at a time: the buffer of 64 KiB goes round four times.
-        for _ in 0..32 {
-            for sm in [20, 21] {
-                let samples: Vec<Sample> = (0..28 * 14).map(|i| sample(sm, i)).collect();
-                driver.writes(&records(sm, &samples));
-            }
-            let read = session.poll(&mut |bytes| stream.take(bytes, |s| counts.take(&s)));
-            assert_eq!(read.expect("it is read"), 8064);
-        }
-        session.trigger(&mut fire).expect("it ends");
-        session.flush().expect("the rest is written");
-        assert!(!driver.is_on());
-        assert_eq!((counts.samples(), counts.sms()), (32 * 2 * 28 * 14, 2));
-        assert_eq!(counts.counters().len(), 8);
-        let totals = stream.totals();
-        assert_eq!(
-            (totals.strange(), totals.cut_bytes, totals.bytes()),
-            (0, 0, 32 * 8064)
-        );
-        assert_eq!(
-            (session.read().bytes, session.read().overflows),
-            (32 * 8064, 0)
-        );
-    }
-
-    #[test]
-    fn the_programme_is_set_as_it_was_learnt_and_everything_is_given_back() {
-        let driver = Rc::new(Driver::new(CLIENT, GROUP));
-        drop(open(&driver, &options()).expect("a session"));
-        let told = driver.told();
-        assert_eq!(told[0], Told::Bound(CLIENT, GROUP));
-        // Stream, monitors, sampler, bound; off, credits, units, on; off, and all of it back. No power feature is asked for.
-        let expected = [
-            0x105, 0x101, 0x10b, 0x107, 0x10a, 0x10e, 0x10a, 0x10a, 0x10a, 0x108, 0x106, 0x10c,
-            0x102,
-        ];
-        assert_eq!(commands(&told), expected);
-        let off = programme::parameters(&[OFF]);
-        assert_eq!(told[9], Told::Control(command::EXEC_REG_OPS, off));
-        assert_eq!(told.last(), Some(&Told::Freed));
-    }
-
-    #[test]
-    fn a_profiler_that_another_has_is_left_alone() {
-        let driver = Rc::new(Driver::new(CLIENT, GROUP));
-        driver.hold(true);
-        let refused = open(&driver, &options()).err().expect("it is refused");
-        assert!(matches!(refused, Error::Held(_)), "{refused}");
-        assert!(refused.to_string().contains("another client"), "{refused}");
-        // No register was set, and what was got is freed.
-        assert_eq!(commands(&driver.told()), [0x105, 0x101, 0x106]);
-        assert_eq!(driver.told().last(), Some(&Told::Freed));
-        driver.hold(false);
-        drop(open(&driver, &options()).expect("a session"));
-    }
-
-    #[test]
-    fn handles_that_are_none_are_refused() {
-        let driver = Rc::new(Driver::new(CLIENT, 0x5c00_0077));
-        let refused = open(&driver, &options()).err().expect("it is refused");
-        assert!(matches!(refused, Error::NoContext(3)), "{refused}");
-    }
-
-    #[test]
-    fn a_full_buffer_is_told() {
-        let driver = Rc::new(Driver::new(CLIENT, GROUP));
-        let mut session = open(&driver, &options()).expect("a session");
-        driver.writes(&vec![0; 0x1_0000 + 32]);
-        let mut bytes = 0;
-        let read = session.poll(&mut |more| bytes += more.len());
-        assert_eq!((read.expect("it is read"), bytes), (0x1_0000, 0x1_0000));
-        assert_eq!(session.read().overflows, 1);
-        session.poll(&mut |_| ()).expect("it is read");
-        assert_eq!(session.read().overflows, 1);
-    }
-
-    #[test]
-    fn two_processes_are_told_apart_by_their_context() {
-        let driver = Rc::new(Driver::new(0xc1d0_0041, GROUP));
-        let mut options = options();
-        options.contexts.push(Context {
-            client: 0xc1d0_0041,
-            objects: vec![GROUP],
-        });
-        let session = open(&driver, &options).expect("a session");
-        assert_eq!(session.context(), (0xc1d0_0041, GROUP));
-    }
-}
+mod tests;

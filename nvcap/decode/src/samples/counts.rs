@@ -102,6 +102,12 @@ impl Counts {
         self.counters.iter().copied().collect()
     }
 
+    /// Returns the number of program counters.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.counters.len()
+    }
+
     /// Returns the number of SMs that sent a sample.
     #[must_use]
     pub fn sms(&self) -> usize {

@@ -153,6 +153,22 @@ impl Totals {
             .saturating_add(self.pending)
     }
 
+    /// Adds those of another stream.
+    pub fn join(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.records, other.records),
+            (&mut self.samples, other.samples),
+            (&mut self.strange_samples, other.strange_samples),
+            (&mut self.strange_bytes, other.strange_bytes),
+            (&mut self.cut_bytes, other.cut_bytes),
+            (&mut self.padding, other.padding),
+            (&mut self.short_groups, other.short_groups),
+            (&mut self.pending, other.pending),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
     /// Bytes that are not understood.
     #[must_use]
     pub fn strange(&self) -> u64 {
@@ -222,23 +238,35 @@ impl Stream {
             totals.cut_bytes += payload.len() as u64;
             return;
         }
-        for byte in payload {
-            unit.part[usize::from(unit.len)] = *byte;
-            unit.len += 1;
-            totals.pending += 1;
-            if usize::from(unit.len) < SAMPLE_LEN {
-                continue;
+        let mut read = |bytes: &[u8; SAMPLE_LEN], totals: &mut Totals| match Sample::read(sm, bytes)
+        {
+            Some(sample) => {
+                totals.samples += 1;
+                each(sample);
             }
-            unit.len = 0;
-            totals.pending -= SAMPLE_LEN as u64;
-            match Sample::read(sm, &unit.part) {
-                Some(sample) => {
-                    totals.samples += 1;
-                    each(sample);
-                }
-                None => totals.strange_samples += 1,
-            }
+            None => totals.strange_samples += 1,
+        };
+        // The end of the sample that has begun, then whole ones, and the begin of the next.
+        let begun = usize::from(unit.len);
+        let lacking = if begun == 0 { 0 } else { SAMPLE_LEN - begun };
+        let Some((end, rest)) = payload.split_at_checked(lacking) else {
+            unit.part[begun..begun + payload.len()].copy_from_slice(payload);
+            unit.len += payload.len() as u8;
+            totals.pending += payload.len() as u64;
+            return;
+        };
+        if begun > 0 {
+            unit.part[begun..].copy_from_slice(end);
+            totals.pending -= begun as u64;
+            read(&unit.part, totals);
         }
+        let (whole, begin) = rest.as_chunks::<SAMPLE_LEN>();
+        for bytes in whole {
+            read(bytes, totals);
+        }
+        unit.part[..begin.len()].copy_from_slice(begin);
+        unit.len = begin.len() as u8;
+        totals.pending += begin.len() as u64;
     }
 
     /// Returns what there was so far.
@@ -287,6 +315,10 @@ mod tests {
         stream.take(bytes, |sample| all.push(sample));
         let totals = stream.totals();
         assert_eq!(totals.bytes(), bytes.len() as u64, "{totals:?}");
+        let mut twice = totals;
+        twice.join(&totals);
+        assert_eq!(twice.bytes(), 2 * totals.bytes());
+        assert_eq!(twice.short_groups, 2 * totals.short_groups);
         (all, totals)
     }
 

@@ -1,44 +1,163 @@
-//! The handles of a process's contexts: a profiler object is bound to a client and one of its channel groups, by their handles.
+//! The contexts of a process: a profiler object is bound to a client and one of its channel groups, by their handles.
 //!
-//! No control command of the driver tells another client's handles. libcuda keeps them in its ordinary memory: the client's, 0xc1d00000 and up
-//! (RS_CLIENT_HANDLE_BASE of the driver), and in the next word, in many of its structures, that of the device; libcuda chooses
-//! the handles below the client itself, 0x5c000000 and up, one after the other. What is found so is a candidate: only the driver
-//! says whether there is such a channel group ([`super::Session`]).
+//! libcuda keeps the handles in its ordinary memory: the client's, 0xc1d00000 and up (RS_CLIENT_HANDLE_BASE of the driver), and in the next
+//! word, in many of its structures, that of the device; libcuda chooses the handles below the client itself, 0x5c000000 and up, one after the other.
+//! What is found so is a candidate, and any process can write another's handle into its memory. So the driver is asked, through the files that
+//! the process itself has open ([`Owner`]): whether the client was made by one of them, and what its objects are. A context is a channel group
+//! in one of whose channels is an object that computes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::rc::Rc;
 
+use super::context::Context;
+use super::error::Error;
 use crate::enrich::names::scan::{self, Ordinary, Space};
+use nvcap_decode::driver::Version;
+use nvcap_process::rm::{Client, Os, OwnClient, Owner};
 
 /// A client's handle, without its number.
 const CLIENT: u32 = 0xc1d0_0000;
 const CLIENT_MASK: u32 = 0xfff0_0000;
 
-/// A handle that libcuda chose.
+/// A handle that libcuda chose, without its number.
 const OBJECT: u32 = 0x5c00_0000;
-/// libcuda's first handles, of the client's devices and channel groups, are small.
-const OBJECT_MASK: u32 = 0xffff_f000;
+const OBJECT_MASK: u32 = 0xffff_0000;
 
 /// Structures with the pair of client and device, at least: libcuda has some fifty.
 const LEAST_PAIRS: u32 = 8;
 
+/// The most clients of which the driver is asked: those that occur most. libcuda has one.
+const MOST_CLIENTS: usize = 256;
+
 /// Bytes that are read at once.
 const CHUNK: usize = 1 << 20;
 
-/// A client of a process, and what may be its channel groups.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Context {
-    /// The client's handle.
-    pub client: u32,
-    /// Handles of objects, the most probable channel group first: the first groups that libcuda makes are those that compute.
-    pub objects: Vec<u32>,
-}
+/// Classes of RM objects (cl2080.h, cla06c.h).
+const SUBDEVICE: u32 = 0x2080;
+const CHANNEL_GROUP: u32 = 0xa06c;
 
-/// Finds the clients in a process's memory.
+/// Finds the contexts of a process, in the order in which they were made.
 ///
 /// # Errors
-/// Those of reading the process's maps or memory: no such process, or no right to read it.
-pub fn contexts(pid: u32) -> io::Result<Vec<Context>> {
+/// Where memory or files of the process may not be read, where the handles in its memory are not those of its own clients, and where the driver does
+/// not tell whose they are.
+pub fn contexts(
+    os: &Rc<dyn Os>,
+    version: Option<Version>,
+    pid: u32,
+) -> Result<Vec<Context>, Error> {
+    let found = candidates(pid).map_err(|error| Error::Memory(pid, error))?;
+    of_candidates(os, version, pid, &found)
+}
+
+/// Contexts among what was found in a process's memory.
+///
+/// # Errors
+/// As [`contexts`].
+pub fn of_candidates(
+    os: &Rc<dyn Os>,
+    version: Option<Version>,
+    pid: u32,
+    found: &Candidates,
+) -> Result<Vec<Context>, Error> {
+    if found.clients.is_empty() {
+        return Ok(Vec::new());
+    }
+    let own = Client::new(Rc::clone(os), version)?;
+    let owner = owner(os, version, pid)?;
+    let mut all = Vec::new();
+    let mut theirs = 0;
+    for client in &found.clients {
+        match checked(&own, &owner, *client)? {
+            Some((client, own)) => all.extend(groups(client, &own, &found.objects)),
+            None => theirs += 1,
+        }
+    }
+    log::debug!(
+        "process {pid}: {} clients in its memory, {theirs} of them not its own by its {} files of the driver; {} contexts",
+        found.clients.len(),
+        owner.files(),
+        all.len()
+    );
+    if theirs == found.clients.len() {
+        return Err(Error::NotItsOwn(pid));
+    }
+    Ok(all)
+}
+
+/// The files by which a process speaks to the driver.
+pub(super) fn owner(os: &Rc<dyn Os>, version: Option<Version>, pid: u32) -> Result<Owner, Error> {
+    Owner::of(Rc::clone(os), version, pid).map_err(|error| Error::Files(pid, error))
+}
+
+/// Tells whether a context is one of the process whose files these are.
+pub(super) fn is_of(own: &Client, owner: &Owner, context: Context) -> Result<bool, Error> {
+    let client = checked(own, owner, context.client)?;
+    Ok(client.is_some_and(|(_, client)| client.class(context.group) == Some(CHANNEL_GROUP)))
+}
+
+/// The client, where it is one of those files. The driver must refuse it through nvcap's own file: else its answer tells nothing.
+fn checked<'a>(
+    own: &Client,
+    owner: &'a Owner,
+    client: u32,
+) -> Result<Option<(u32, OwnClient<'a>)>, Error> {
+    let Some(theirs) = owner.client(client) else {
+        return Ok(None);
+    };
+    match own.may_use(client) {
+        true => Err(Error::Unchecked),
+        false => Ok(Some((client, theirs))),
+    }
+}
+
+/// The channel groups that compute.
+fn groups(client: u32, own: &OwnClient<'_>, objects: &BTreeSet<u32>) -> Vec<Context> {
+    let mut classes: BTreeMap<u32, u32> = BTreeMap::new();
+    for object in objects {
+        if let Some(class) = own.class(*object) {
+            classes.insert(*object, class);
+        }
+    }
+    let of = |wanted: fn(u32) -> bool| {
+        let all = classes.iter().filter(move |(_, class)| wanted(**class));
+        all.map(|(object, _)| *object)
+    };
+    let group = |object| {
+        let group = own.parent(own.parent(object)?)?;
+        (classes.get(&group) == Some(&CHANNEL_GROUP)).then_some(group)
+    };
+    let computing: BTreeSet<u32> = of(computes).filter_map(group).collect();
+    // Group and subdevice have the same device above them.
+    let device: BTreeMap<u32, u32> = { of(|class| class == SUBDEVICE) }
+        .filter_map(|subdevice| Some((own.parent(subdevice)?, subdevice)))
+        .collect();
+    let gpu = |group| own.gpu(*device.get(&own.parent(group)?)?);
+    let context = |group| Context {
+        client,
+        group,
+        gpu: gpu(group),
+    };
+    computing.into_iter().map(context).collect()
+}
+
+/// Tells whether a class is one for computing: 90c0, of Fermi, and those of all chips since end so.
+fn computes(class: u32) -> bool {
+    class & 0xff == 0xc0 && class >= 0x90c0
+}
+
+/// Handles that are in a process's memory, and may be what they look like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Candidates {
+    /// Clients, the most frequent first.
+    pub clients: Vec<u32>,
+    /// Objects.
+    pub objects: BTreeSet<u32>,
+}
+
+/// Finds what may be handles in a process's memory.
+fn candidates(pid: u32) -> io::Result<Candidates> {
     let memory = Ordinary::open(pid)?;
     let mut found = Found::default();
     let mut buffer = vec![0; CHUNK];
@@ -56,16 +175,17 @@ pub fn contexts(pid: u32) -> io::Result<Vec<Context>> {
             at += len as u64;
         }
     }
-    Ok(found.contexts())
+    Ok(found.candidates())
 }
 
 #[derive(Default)]
 struct Found {
     /// The word before, where it is known.
     last: Option<u32>,
-    /// Pairs of a client and its device, with their number.
-    pairs: BTreeMap<(u32, u32), u32>,
-    objects: BTreeMap<u32, u32>,
+    /// Clients in front of an object, and how often: a million at most.
+    clients: BTreeMap<u32, u32>,
+    /// Objects: 65,536 at most.
+    objects: BTreeSet<u32>,
 }
 
 impl Found {
@@ -78,34 +198,25 @@ impl Found {
         for word in bytes.as_chunks::<4>().0 {
             let word = u32::from_le_bytes(*word);
             if word & OBJECT_MASK == OBJECT {
-                *self.objects.entry(word).or_default() += 1;
+                self.objects.insert(word);
                 if let Some(client) = self.last.filter(|last| last & CLIENT_MASK == CLIENT) {
-                    *self.pairs.entry((client, word)).or_default() += 1;
+                    let count = self.clients.entry(client).or_default();
+                    *count = count.saturating_add(1);
                 }
             }
             self.last = Some(word);
         }
     }
 
-    fn contexts(self) -> Vec<Context> {
-        let mut clients: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
-        for ((client, device), count) in &self.pairs {
-            if *count >= LEAST_PAIRS {
-                let best = clients.entry(*client).or_default();
-                *best = (*best).max((*count, *device));
-            }
+    fn candidates(self) -> Candidates {
+        let mut clients: Vec<(u32, u32)> = self.clients.into_iter().collect();
+        clients.retain(|(_, count)| *count >= LEAST_PAIRS);
+        clients.sort_by_key(|(client, count)| (std::cmp::Reverse(*count), *client));
+        clients.truncate(MOST_CLIENTS);
+        Candidates {
+            clients: clients.into_iter().map(|(client, _)| client).collect(),
+            objects: self.objects,
         }
-        let mut clients: Vec<_> = clients.into_iter().collect();
-        clients.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
-        let context = |(client, (_, device))| Context {
-            client,
-            // Groups are made behind the device, with a structure of libcuda's for each of their channels.
-            objects: { self.objects.iter() }
-                .filter(|(object, count)| **object > device && **count > 1)
-                .map(|(object, _)| *object)
-                .collect(),
-        };
-        clients.into_iter().map(context).collect()
     }
 }
 
@@ -113,13 +224,13 @@ impl Found {
 mod tests {
     use super::*;
 
-    fn found(words: &[u32]) -> Vec<Context> {
+    fn found(words: &[u32]) -> Candidates {
         let mut found = Found::default();
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         for part in bytes.chunks(64) {
             found.take(part);
         }
-        found.contexts()
+        found.candidates()
     }
 
     #[test]
@@ -128,29 +239,15 @@ mod tests {
         for i in 0..20u32 {
             words.extend([0xc1d0_0040, 0x5c00_0002, 7, i]);
         }
-        words.extend([
-            0x5c00_0015,
-            0x5c00_0016,
-            0,
-            0x5c00_0015,
-            0x5c00_0016,
-            0x5c00_003e,
-        ]);
+        words.extend([0x5c00_0015, 0x5c00_0016, 0, 0x5c00_0015, 0x5c01_003e]);
         // Words of other data.
-        words.extend([
-            0xc1de_c6d9,
-            1,
-            0xc1de_c6d9,
-            0x5c00_0002,
-            0x5c00_7988,
-            0x5c00_7988,
-        ]);
-        let context = Context {
-            client: 0xc1d0_0040,
-            objects: vec![0x5c00_0015, 0x5c00_0016],
+        words.extend([0xc1de_c6d9, 1, 0xc1de_c6d9, 0x5c00_0002]);
+        let expected = Candidates {
+            clients: vec![0xc1d0_0040],
+            objects: BTreeSet::from([0x5c00_0002, 0x5c00_0015, 0x5c00_0016]),
         };
-        assert_eq!(found(&words), [context]);
-        assert_eq!(found(&words[80..]), []);
+        assert_eq!(found(&words), expected);
+        assert_eq!(found(&words[80..]).clients, [0; 0]);
     }
 
     #[test]
@@ -161,6 +258,16 @@ mod tests {
             found.gap();
             found.take(&0x5c00_0002_u32.to_le_bytes());
         }
-        assert_eq!(found.contexts(), []);
+        assert_eq!(found.candidates().clients, [0; 0]);
+    }
+
+    #[test]
+    fn classes_for_computing_are_those_of_the_tables() {
+        for class in [0x90c0, 0xa1c0, 0xc3c0, 0xc9c0, 0xcbc0, 0xcdc0] {
+            assert!(computes(class), "{class:#x}");
+        }
+        for class in [0x50c0, 0xa06c, 0xc86f, 0xc8b5, 0xcb97, 0x2080] {
+            assert!(!computes(class), "{class:#x}");
+        }
     }
 }

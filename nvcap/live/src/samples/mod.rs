@@ -6,8 +6,12 @@
 //! features stay as they are. The samples begin and end with a method (PM_TRIGGER) in a submission of nvcap's own. Whatever ends nvcap, the driver
 //! frees all of this with the client's file.
 
+mod context;
+mod error;
 mod handles;
 mod session;
 
-pub use handles::{Context, contexts};
-pub use session::{Error, Options, STREAM_LEN, Session, Stream};
+pub use context::Context;
+pub use error::Error;
+pub use handles::{Candidates, contexts, of_candidates};
+pub use session::{Options, STREAM_LEN, Session, Stream};

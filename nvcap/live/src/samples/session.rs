@@ -3,7 +3,9 @@
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::handles::Context;
+use super::context::Context;
+use super::error::Error;
+use super::handles;
 use nvcap_decode::driver::Version;
 use nvcap_decode::samples::programme::{self, command};
 use nvcap_decode::samples::{Operation, Programme, RECORD_LEN, Step};
@@ -68,40 +70,14 @@ mod stream {
 pub struct Options {
     /// Number N of `/dev/nvidiaN`.
     pub gpu: u32,
-    /// Contexts of the process, as far as they were found.
-    pub contexts: Vec<Context>,
+    /// The process.
+    pub pid: u32,
+    /// Its context.
+    pub context: Context,
     /// The register programme, with the period in its switch.
     pub programme: Programme,
     /// Bytes of the buffer of the stream, whole pages: [`STREAM_LEN`].
     pub buffer: u64,
-}
-
-/// Error of a sampling.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The driver refused something else.
-    #[error(transparent)]
-    Driver(#[from] rm::Error),
-    /// No handle was that of a context.
-    #[error(
-        "the driver knows none of {0} handles that are in the process's memory as a channel group of its own"
-    )]
-    NoContext(usize),
-    /// Another client has the profiler.
-    #[error("another client has the GPU's profiler ({0})")]
-    Held(String),
-    /// The user may not profile.
-    #[error("the driver allows profiling to an administrator alone ({0})")]
-    Rights(String),
-    /// nvcap's own submission failed.
-    #[error("cannot submit the trigger of the samples: {0}")]
-    Trigger(String),
-    /// The programme lacks something.
-    #[error(transparent)]
-    Programme(#[from] programme::NoProgramme),
-    /// The driver says that there are more bytes than the buffer has.
-    #[error("the driver says that {0} bytes of samples are there, and the buffer has {1}")]
-    Bytes(u64, u64),
 }
 
 /// Bytes of the stream as they come.
@@ -120,11 +96,13 @@ pub struct Session {
     len: u64,
     _available: Mapping,
     profiler: Object,
-    context: (u32, u32),
+    context: Context,
     stream_channel: u32,
     programme: Programme,
     read: Stream,
     get: u64,
+    /// Bytes that were read, and whose room was not given back yet.
+    consumed: u64,
     /// Steps that must be taken back, of those that were made.
     made: Made,
     client: Client,
@@ -201,7 +179,7 @@ impl Session {
 
     fn allocated(client: Client, card: Card, options: &Options) -> Result<Self, Error> {
         let device = Device::open(&client, card, &[])?;
-        let (profiler, context) = bound(&client, &device, &options.contexts)?;
+        let profiler = bound(&client, &device, options)?;
         let memory = |len: u64, attr2: u64, access| {
             let what = "get memory for samples";
             let fields = [
@@ -223,11 +201,12 @@ impl Session {
             len: options.buffer,
             _available: counted,
             profiler,
-            context,
+            context: options.context,
             stream_channel: 0,
             programme: options.programme.clone(),
             read: Stream::default(),
             get: 0,
+            consumed: 0,
             made: Made::default(),
             client,
             _device: device,
@@ -284,9 +263,9 @@ impl Session {
         result
     }
 
-    /// The client and channel group that are sampled.
+    /// The context that is sampled.
     #[must_use]
-    pub fn context(&self) -> (u32, u32) {
+    pub fn context(&self) -> Context {
         self.context
     }
 
@@ -309,13 +288,15 @@ impl Session {
         Ok(())
     }
 
-    /// Reads what there is, whole records, and gives its room back. Returns the number of bytes.
+    /// Reads what there is, whole records. Returns the number of bytes. Their room is given back with the next question: each call of the driver
+    /// for the stream waits for the GPU's firmware.
     ///
     /// # Errors
     /// When the driver refuses.
     pub fn poll(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<u64, Error> {
         let mut update = [0; stream::UPDATE_LEN];
         (update[stream::UPDATE], update[stream::WAIT]) = (1, 1);
+        put(&mut update, stream::CONSUMED, &self.consumed.to_le_bytes());
         put(
             &mut update,
             stream::UPDATE_CHANNEL,
@@ -323,6 +304,7 @@ impl Session {
         );
         let what = "ask for samples";
         self.control(what, command::UPDATE_GET_PUT, &mut update)?;
+        self.consumed = 0;
         self.read.overflows += u64::from(update[stream::OVERFLOW] != 0);
         let available = word(&update, stream::BYTES);
         if available > self.len {
@@ -340,15 +322,7 @@ impl Session {
         self.buffer.read_bytes(self.get as usize, to_end);
         self.buffer.read_bytes(0, from_begin);
         each(&bytes);
-        let mut update = [0; stream::UPDATE_LEN];
-        put(&mut update, stream::CONSUMED, &available.to_le_bytes());
-        put(
-            &mut update,
-            stream::UPDATE_CHANNEL,
-            &self.stream_channel.to_le_bytes(),
-        );
-        let what = "give room for samples back";
-        self.control(what, command::UPDATE_GET_PUT, &mut update)?;
+        self.consumed = available;
         self.get = (self.get + available) % self.len;
         self.read.bytes += available;
         Ok(available)
@@ -368,32 +342,28 @@ impl Session {
     }
 }
 
-/// Binds a profiler to the first context that the driver knows.
-fn bound(
-    client: &Client,
-    device: &Device,
-    contexts: &[Context],
-) -> Result<(Object, (u32, u32)), Error> {
-    let mut tried = 0;
-    for context in contexts {
-        for object in &context.objects {
-            let fields = [
-                ("hClientTarget", u64::from(context.client)),
-                ("hContextTarget", u64::from(*object)),
-            ];
-            let mut target = client.structure("NVB2CC_ALLOC_PARAMETERS", &fields)?;
-            let what = "get a profiler of the process's context";
-            let class = class::PROFILER_DEVICE;
-            tried += 1;
-            match client.alloc(what, device.subdevice, class, Some(&mut target)) {
-                Ok(profiler) => return Ok((profiler, (context.client, *object))),
-                // The status of a handle that is no channel group's differs by the release.
-                Err(rm::Error::Status { status, .. }) if status != status::NO_PERMISSION => {}
-                Err(error) => return Err(refused(error)),
-            }
-        }
-    }
-    Err(Error::NoContext(tried))
+/// Binds a profiler to the context, which must be the process's before and after: a handle that was given back may be another's soon.
+fn bound(client: &Client, device: &Device, options: &Options) -> Result<Object, Error> {
+    let Options { pid, context, .. } = *options;
+    let owner = handles::owner(client.os(), client.version(), pid)?;
+    let is_its_own = || match handles::is_of(client, &owner, context)? {
+        true => Ok(()),
+        false => Err(Error::NotItsOwn(pid)),
+    };
+    is_its_own()?;
+    let fields = [
+        ("hClientTarget", u64::from(context.client)),
+        ("hContextTarget", u64::from(context.group)),
+    ];
+    let mut target = client.structure("NVB2CC_ALLOC_PARAMETERS", &fields)?;
+    let what = "get a profiler of the process's context";
+    let class = class::PROFILER_DEVICE;
+    let profiler = client.alloc(what, device.subdevice, class, Some(&mut target));
+    is_its_own()?;
+    profiler.map_err(|error| match refused(error) {
+        Error::Driver(error) => Error::NoProfiler { context, error },
+        error => error,
+    })
 }
 
 fn write(client: &Client, profiler: Object, operations: &[Operation]) -> Result<(), rm::Error> {

@@ -1,6 +1,12 @@
 //! Files of the driver: a device with its number. A name proves nothing: anybody may call a file `nvidia0`.
 
-use std::{fs, os::unix::fs::FileTypeExt, os::unix::fs::MetadataExt, path::Path, sync::OnceLock};
+use std::{
+    fs,
+    os::fd::{AsRawFd, BorrowedFd},
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
+    sync::OnceLock,
+};
 
 use nvcap_decode::record::Device;
 
@@ -75,6 +81,32 @@ fn checked_as(
         None => Some(name),
         Some(m) if m.file_type().is_char_device() => of_number(name, m.rdev(), majors()),
         Some(_) => by_name.then_some(name),
+    }
+}
+
+/// Tells whether an open file is the driver's control device. A file that another process serves is not waited for.
+pub(crate) fn is_control(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: a structure of numbers, for which zero is a value.
+    let mut about: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: an empty string, and room for one structure.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            libc::STATX_TYPE,
+            &raw mut about,
+        )
+    };
+    let is_device = u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFCHR;
+    match (result, is_device) {
+        (0, true) => {
+            let number = libc::makedev(about.stx_rdev_major, about.stx_rdev_minor);
+            of_number(Device::Control, number, majors()) == Some(Device::Control)
+        }
+        (0, false) => by_name(),
+        _ => false,
     }
 }
 

@@ -1,26 +1,23 @@
 //! One client of the driver: its objects and mappings, all of which the driver frees with it.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     rc::Rc,
 };
 
+use super::call::{call, control, is_client, succeeded, system};
 use super::{Access, Error, Mapping, Os, Structure};
 use nvcap_decode::driver::{Version, layout};
 
 /// The numbers of the driver's ioctls (nv-ioctl-numbers.h, nv_escape.h).
 mod escape {
     pub(super) const FREE: u8 = 0x29;
-    pub(super) const CONTROL: u8 = 0x2a;
     pub(super) const ALLOC: u8 = 0x2b;
     pub(super) const MAP_MEMORY: u8 = 0x4e;
     pub(super) const MAP_MEMORY_DMA: u8 = 0x57;
     pub(super) const CARD_INFO: u8 = 0xc8;
     pub(super) const REGISTER_FD: u8 = 0xc9;
 }
-
-/// The type of the driver's ioctls (NV_IOCTL_MAGIC).
-const MAGIC: u32 = b'F' as u32;
 
 /// The most GPUs that NV_ESC_CARD_INFO tells of (NV_MAX_DEVICES).
 const MOST_CARDS: usize = 32;
@@ -77,6 +74,11 @@ impl Client {
     /// The client's own handle.
     pub fn root(&self) -> Object {
         self.root
+    }
+
+    /// System calls by which it speaks.
+    pub fn os(&self) -> &Rc<dyn Os> {
+        &self.os
     }
 
     /// The driver's release, where it is known.
@@ -183,27 +185,23 @@ impl Client {
         command: u32,
         parameters: &mut [u8],
     ) -> Result<(), Error> {
-        let pointer = match parameters.is_empty() {
-            true => 0,
-            false => parameters.as_mut_ptr() as u64,
-        };
-        let mut call = self.structure(
-            "NVOS54_PARAMETERS",
-            &[
-                ("hClient", self.root.field()),
-                ("hObject", object.field()),
-                ("cmd", command.into()),
-                ("params", pointer),
-                ("paramsSize", parameters.len() as u64),
-            ],
-        )?;
-        self.call(
+        let at = (self.root.0, object.0);
+        let file = self.control.as_fd();
+        control(
             what,
-            self.control.as_fd(),
-            escape::CONTROL,
-            call.bytes_mut(),
-        )?;
-        succeeded(what, &call)
+            &*self.os,
+            self.version,
+            file,
+            at,
+            (command, parameters),
+        )
+    }
+
+    /// Tells whether the driver takes calls on behalf of a client that is not this one through this one's file: it should not.
+    #[must_use]
+    pub fn may_use(&self, client: u32) -> bool {
+        let file = self.control.as_fd();
+        client != self.root.0 && is_client(&*self.os, self.version, file, client)
     }
 
     /// Maps an object of a device or subdevice into this process: of a GPU through its file, of the system's memory through
@@ -300,14 +298,11 @@ impl Client {
     fn call(
         &self,
         what: &str,
-        file: std::os::fd::BorrowedFd<'_>,
+        file: BorrowedFd<'_>,
         number: u8,
         argument: &mut [u8],
     ) -> Result<(), Error> {
-        // _IOWR('F', number, argument): both directions, 14 bits of size.
-        let request = 3 << 30 | (argument.len() as u32) << 16 | MAGIC << 8 | u32::from(number);
-        let result = self.os.ioctl(file, request, argument);
-        result.map_err(|error| system(what, error))
+        call(what, &*self.os, file, number, argument)
     }
 }
 
@@ -328,22 +323,4 @@ fn open(os: &dyn Os, path: &str) -> Result<OwnedFd, Error> {
 /// The device file of a GPU.
 pub fn gpu_file(minor: u32) -> String {
     format!("/dev/nvidia{minor}")
-}
-
-fn system(what: &str, error: std::io::Error) -> Error {
-    Error::System {
-        what: what.to_owned(),
-        error,
-    }
-}
-
-/// The status that the driver left in a call's argument.
-fn succeeded(what: &str, call: &Structure) -> Result<(), Error> {
-    match call.get("status")? as u32 {
-        0 => Ok(()),
-        status => Err(Error::Status {
-            what: what.to_owned(),
-            status,
-        }),
-    }
 }

@@ -5,14 +5,18 @@
 //! `nvcap bench`, which drives the GPU, by `nvcap share`, which reads the driver's record of context switches, and by `nvcap sample`, which has the
 //! GPU sample program counters.
 
+mod call;
 mod client;
 mod device;
+mod files;
 mod os;
+mod owner;
 mod structure;
 
 pub use client::{Card, Client, Object, gpu_file};
 pub use device::Device;
 pub use os::{Access, Kernel, Mapping, Os};
+pub use owner::{OwnClient, Owner};
 pub use structure::Structure;
 
 use std::io;

@@ -1,4 +1,4 @@
-//! The three system calls that the driver takes: open, ioctl and mmap. Behind a trait, so that a program without a GPU can
+//! The three system calls that the driver takes, open, ioctl and mmap, and the files of another process. Behind a trait, so that a program without a GPU can
 //! answer them.
 
 use std::{
@@ -27,6 +27,10 @@ pub trait Os {
     fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> io::Result<()>;
     /// Maps what the last NV_ESC_RM_MAP_MEMORY named for `fd`.
     fn map(&self, fd: BorrowedFd<'_>, len: usize, access: Access) -> io::Result<Mapping>;
+    /// Duplicates the files of the control device that a process has open.
+    fn files_of(&self, _pid: u32) -> io::Result<Vec<OwnedFd>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// The kernel.
@@ -34,6 +38,10 @@ pub trait Os {
 pub struct Kernel;
 
 impl Os for Kernel {
+    fn files_of(&self, pid: u32) -> io::Result<Vec<OwnedFd>> {
+        super::files::files_of(pid)
+    }
+
     fn open(&self, path: &str) -> io::Result<OwnedFd> {
         let path = CString::new(path)?;
         // SAFETY: the path is a C string.

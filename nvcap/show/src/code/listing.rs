@@ -58,6 +58,11 @@ impl Listing<'_> {
 
     /// Returns the listing as text.
     pub fn text(&self) -> String {
+        self.text_with("", &|_| String::new())
+    }
+
+    /// Returns the listing as text, with something in front of each instruction, by its offset; `head` is the line above the first.
+    pub fn text_with(&self, head: &str, margin: &dyn Fn(u64) -> String) -> String {
         let mut out = String::new();
         if let Some((image, function)) = self.function {
             let full = demangled(&function.name);
@@ -90,11 +95,12 @@ impl Listing<'_> {
         } else if let Some(address) = self.address {
             let _ = writeln!(out, "{} bytes seen at {address:#x}", self.code.len());
         }
+        out.push_str(head);
         for i in self.instructions() {
             for label in i.said.iter().flat_map(|said| &said.labels) {
                 let _ = writeln!(out, "{label}");
             }
-            let _ = write!(out, "  /*{:04x}*/  ", i.offset);
+            let _ = write!(out, "{}  /*{:04x}*/  ", margin(i.offset), i.offset);
             if let Some(control) = i.control {
                 let _ = write!(out, "{control}  ");
             }

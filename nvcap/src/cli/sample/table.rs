@@ -5,9 +5,11 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 
+use super::kernels::kernel_at;
 use nvcap_decode::record::Kernel;
 use nvcap_decode::samples::{Counter, Counts, Totals, reason};
 use nvcap_decode::wire::GpuVa;
+use nvcap_live::samples::Context;
 use nvcap_show::output::kernel_name::demangled;
 use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
@@ -18,17 +20,15 @@ const MOST: usize = 30;
 /// Program counters outside of known kernels that JSON has one by one.
 const MOST_UNKNOWN: usize = 100;
 
-/// A code of 128 bytes is the shortest: a kernel whose length is not known is at least as long.
-const LONGEST_UNKNOWN: u64 = 512 << 10;
-
 /// Findings of a sampling.
 pub(super) struct Found {
     pub(super) pid: u32,
     pub(super) name: Option<String>,
     pub(super) gpu: u32,
     pub(super) period: Option<u8>,
-    /// Client and channel group.
-    pub(super) context: (u32, u32),
+    pub(super) context: Context,
+    /// The context's number among those of the process that were sampled, from 1, and theirs.
+    pub(super) number: (usize, usize),
     pub(super) seconds: f64,
     pub(super) counts: Counts,
     pub(super) totals: Totals,
@@ -37,21 +37,17 @@ pub(super) struct Found {
     pub(super) kernels: Vec<Kernel>,
     /// The process ended meanwhile.
     pub(super) ended: bool,
+    /// Samples are missing.
+    pub(super) lost: bool,
+    /// Kernels whose code was asked for.
+    pub(super) code: Vec<Listed>,
 }
 
-impl Found {
-    /// Tells whether samples are missing.
-    pub(super) fn lost(&self) -> bool {
-        self.overflows > 0 || self.totals.cut_bytes > 0
-    }
-}
-
-/// The kernel in whose code an instruction lies.
-pub(super) fn kernel_at(kernels: &[Kernel], pc: u64) -> Option<&Kernel> {
-    let behind = kernels.partition_point(|kernel| kernel.program.0 <= pc);
-    let kernel = kernels.get(behind.checked_sub(1)?)?;
-    let len = kernel.bytes.unwrap_or(LONGEST_UNKNOWN);
-    (!kernel.name.is_empty() && pc - kernel.program.0 < len).then_some(kernel)
+/// A kernel's listing.
+pub(super) struct Listed {
+    pub(super) program: GpuVa,
+    pub(super) text: String,
+    pub(super) json: Value,
 }
 
 /// A row: a kernel with its samples.
@@ -89,7 +85,7 @@ fn rows(found: &Found) -> (Vec<Row<'_>>, Vec<(u64, Counter)>) {
     (rows, unknown)
 }
 
-fn share(part: u64, all: u64) -> f64 {
+pub(super) fn share(part: u64, all: u64) -> f64 {
     match all {
         0 => 0.0,
         all => part as f64 / all as f64,
@@ -118,9 +114,13 @@ pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
     let name = found.name.as_deref().unwrap_or("?");
     let _ = writeln!(
         to,
-        "process {} ({}) on GPU {}: {:.2} s, {} of {}, {}",
+        "process {} ({}){} on GPU {}: {:.2} s, {} of {}, {}",
         found.pid,
         Plain(name),
+        match found.number {
+            (_, ..=1) => String::new(),
+            (number, all) => format!(", context {number} of {all}"),
+        },
         found.gpu,
         found.seconds,
         plural(all, "sample"),
@@ -188,11 +188,14 @@ pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
             shown(row.kernel)
         );
     }
+    for code in &found.code {
+        let _ = writeln!(to, "{}", code.text);
+    }
     let _ = writeln!(to, "{}", verdict(found));
 }
 
 /// The most frequent stall reason at an instruction, with its share of the samples there.
-fn stall(counter: &Counter) -> String {
+pub(super) fn stall(counter: &Counter) -> String {
     let reasons = (0u8..).zip(counter.reasons);
     let Some((number, samples)) = reasons.max_by_key(|(_, samples)| *samples) else {
         return String::new();
@@ -246,23 +249,27 @@ fn verdict(found: &Found) -> String {
     }
 }
 
+/// Samples by stall reason, as JSON has them.
+pub(super) fn reasons(counter: &Counter) -> Value {
+    let reasons = counter.reasons.iter().enumerate();
+    let reasons = reasons.filter(|(_, samples)| **samples > 0);
+    reasons
+        .map(|(raw, samples)| {
+            let name = u8::try_from(raw).ok().and_then(reason);
+            json!({"raw": raw, "name": name, "samples": samples})
+        })
+        .collect()
+}
+
 pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
     let (rows, unknown) = rows(found);
     let all = found.counts.samples();
     let counter = |counter: &Counter| {
-        let reasons = counter.reasons.iter().enumerate();
-        let reasons = reasons.filter(|(_, samples)| **samples > 0);
-        let reasons: Vec<Value> = reasons
-            .map(|(raw, samples)| {
-                let name = u8::try_from(raw).ok().and_then(reason);
-                json!({"raw": raw, "name": name, "samples": samples})
-            })
-            .collect();
         json!({
             "samples": counter.samples,
             "share": share(counter.samples, all),
             "not_issued": counter.not_issued,
-            "stall_reasons": reasons,
+            "stall_reasons": reasons(counter),
         })
     };
     let kernels: Vec<Value> = { rows.iter() }
@@ -283,6 +290,13 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
                 object
             });
             object["instructions"] = instructions.collect();
+            let code = found
+                .code
+                .iter()
+                .find(|code| code.program == kernel.program);
+            if let Some(code) = code {
+                object["code"] = code.json.clone();
+            }
             object
         })
         .collect();
@@ -301,8 +315,8 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
         "pid": found.pid,
         "comm": found.name,
         "gpu": found.gpu,
-        "client": found.context.0,
-        "channel_group": found.context.1,
+        "client": found.context.client,
+        "channel_group": found.context.group,
         "seconds": found.seconds,
         "period_log2_cycles": found.period,
         "samples": all,
@@ -310,7 +324,7 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
         "kernels": kernels,
         "unknown": {"samples": outside, "share": share(outside, all), "counters": counters},
         "ended": found.ended,
-        "complete": !found.lost() && totals.strange() == 0,
+        "complete": !found.lost && totals.strange() == 0,
         "overflows": found.overflows,
         "stream_bytes": totals.bytes(),
         "cut_bytes": totals.cut_bytes,

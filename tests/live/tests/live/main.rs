@@ -29,6 +29,7 @@ mod ranks;
 mod recordings;
 mod refusals;
 mod registers;
+mod sampled;
 mod samples;
 mod setup;
 mod stacks;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         unseen: hidden_by_proc quiet_host short_process;
         watch: a_fault_is_dumped faults_at_once a_hang_is_dumped a_hang_seals nothing_to_dump refused;
         counts: as_the_trap_counts first_thread_ended without_a_gpu forks_are_counted_once served refused of_another_user;
+        sampled: one_process code in_turns planted held killed of_a_command;
         samples: a_fleet served;
         ranks: two_that_run;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;

@@ -1,0 +1,476 @@
+//! Sampling of several contexts: one after the other, in turns. A GPU has one profiler, and a sample does not say whose it is.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write as _;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nvcap_decode::driver::Version;
+use nvcap_decode::record::Kernel;
+use nvcap_decode::samples::{Counts, Programme, Stream, Totals};
+use nvcap_lab::trigger::Trigger;
+use nvcap_live::enrich::names;
+use nvcap_live::samples::{Context, Error, Options, STREAM_LEN, Session, contexts};
+use nvcap_process::procfs;
+use nvcap_process::rm::{Client, Os};
+use nvcap_process::signals;
+use nvcap_show::output::message::tell;
+
+use super::remedy::told;
+use super::table::Listed;
+use super::who::Who;
+use super::{kernels, table};
+
+/// Length of a turn where several contexts are sampled, and the shortest one.
+const TURN: Duration = Duration::from_millis(500);
+const SHORTEST_TURN: Duration = Duration::from_millis(100);
+
+/// A time that is as good as none.
+const LONG: Duration = Duration::from_secs(86_400);
+
+/// The longest time for which the end of a process, or a signal, is not seen.
+const PEEP: Duration = Duration::from_millis(50);
+
+/// Time between two looks for processes that have come.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Time between two looks for contexts where there are none yet.
+const SOON: Duration = Duration::from_millis(50);
+
+/// Time after which names are looked for first, and then again where there are new program counters: a process that ends meanwhile has none
+/// later.
+const FIRST_NAMES: Duration = Duration::from_millis(300);
+const NAMES: Duration = Duration::from_secs(1);
+
+/// Time that the driver gets for the last samples.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Means of sampling on one GPU.
+pub(super) struct Sampler {
+    pub(super) os: Rc<dyn Os>,
+    pub(super) version: Option<Version>,
+    /// Number N of `/dev/nvidiaN`.
+    pub(super) gpu: u32,
+    pub(super) programme: Programme,
+    pub(super) poll: Duration,
+    pub(super) trigger: Trigger,
+    /// File for the stream as it comes.
+    pub(super) raw: Option<File>,
+}
+
+/// A context, and what was sampled of it.
+pub(super) struct Subject {
+    pub(super) pid: u32,
+    pub(super) name: Option<String>,
+    pub(super) context: Context,
+    pub(super) seconds: f64,
+    pub(super) counts: Counts,
+    pub(super) totals: Totals,
+    pub(super) overflows: u64,
+    /// Kernels that were found while the samples came, in the order of addresses.
+    pub(super) kernels: Vec<Kernel>,
+    /// The process or the context ended meanwhile.
+    pub(super) ended: bool,
+    names_at: Option<Instant>,
+    /// Program counters for which names were looked for.
+    sought: usize,
+}
+
+impl Subject {
+    fn new(pid: u32, context: Context) -> Self {
+        Self {
+            pid,
+            name: procfs::name(pid, None),
+            context,
+            seconds: 0.0,
+            counts: Counts::default(),
+            totals: Totals::default(),
+            overflows: 0,
+            kernels: Vec::new(),
+            ended: false,
+            names_at: None,
+            sought: 0,
+        }
+    }
+
+    /// Looks for the kernels of what has none yet.
+    pub(super) fn look(&mut self) {
+        let counters = self.counts.counters().into_keys();
+        let all: Vec<u64> = counters.collect();
+        self.sought = all.len();
+        let unknown = all.into_iter();
+        let unknown: Vec<u64> = unknown
+            .filter(|pc| kernels::kernel_at(&self.kernels, *pc).is_none())
+            .collect();
+        if unknown.is_empty() {
+            return;
+        }
+        match names::of_counters(self.pid, &unknown) {
+            Ok(found) => {
+                self.kernels.extend(found);
+                self.kernels.sort_by_key(|kernel| kernel.program);
+                self.kernels.dedup_by_key(|kernel| kernel.program);
+            }
+            Err(error) => log::debug!("no names of process {}: {error}", self.pid),
+        }
+    }
+
+    /// Returns the number of program counters that lie in a known kernel.
+    fn named(&self) -> usize {
+        let counters = self.counts.counters().into_keys();
+        counters
+            .filter(|pc| kernels::kernel_at(&self.kernels, *pc).is_some())
+            .count()
+    }
+
+    /// Looks for names where it is time, beside the samples, for which there is room meanwhile.
+    fn look_in_time(&mut self) {
+        let now = Instant::now();
+        let at = *self.names_at.get_or_insert(now + FIRST_NAMES);
+        if now < at || self.counts.places() == self.sought {
+            return;
+        }
+        self.look();
+        log::debug!("process {}: {} counters named", self.pid, self.named());
+        // At most a tenth of the time.
+        self.names_at = Some(Instant::now() + NAMES.max(10 * now.elapsed()));
+    }
+
+    /// Samples for a time, or until `stops` says so.
+    fn turn(
+        &mut self,
+        sampler: &mut Sampler,
+        length: Duration,
+        stops: &mut dyn FnMut() -> bool,
+    ) -> anyhow::Result<()> {
+        let options = Options {
+            gpu: sampler.gpu,
+            pid: self.pid,
+            context: self.context,
+            programme: sampler.programme.clone(),
+            buffer: STREAM_LEN,
+        };
+        let opened = Session::open(Rc::clone(&sampler.os), sampler.version, &options);
+        let mut session = match opened {
+            Ok(session) => session,
+            // It was there before.
+            Err(Error::NotItsOwn(_) | Error::NoProfiler { .. }) if self.seconds > 0.0 => {
+                self.ended = true;
+                return Ok(());
+            }
+            Err(_) if procfs::has_ended(self.pid) => {
+                self.ended = true;
+                return Ok(());
+            }
+            Err(error) => {
+                return Err(told(error)).with_context(|| {
+                    format!("cannot sample process {} on GPU {}", self.pid, sampler.gpu)
+                });
+            }
+        };
+        let trigger = &mut sampler.trigger;
+        let mut fire = || trigger.fire().map_err(|error| error.to_string());
+        session.trigger(&mut fire)?;
+        let began = Instant::now();
+        let until = began + length;
+        let mut stream = Stream::default();
+        let (raw, poll) = (&mut sampler.raw, sampler.poll);
+        let mut read_at = began + poll;
+        loop {
+            let now = Instant::now();
+            self.ended = procfs::has_ended(self.pid);
+            if now >= until || self.ended || stops() {
+                break;
+            }
+            let next = until.min(read_at).saturating_duration_since(now);
+            std::thread::sleep(next.min(PEEP));
+            if Instant::now() >= read_at {
+                self.take(&mut session, &mut stream, raw)?;
+                self.look_in_time();
+                read_at = Instant::now() + poll;
+            }
+        }
+        session.trigger(&mut fire)?;
+        self.seconds += began.elapsed().as_secs_f64();
+        let patience = Instant::now() + PATIENCE;
+        while self.take(&mut session, &mut stream, raw)? > 0 && Instant::now() < patience {}
+        session.flush()?;
+        while self.take(&mut session, &mut stream, raw)? > 0 && Instant::now() < patience {}
+        self.overflows += session.read().overflows;
+        self.totals.join(&stream.totals());
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        session: &mut Session,
+        stream: &mut Stream,
+        raw: &mut Option<File>,
+    ) -> anyhow::Result<u64> {
+        let counts = &mut self.counts;
+        let mut written = Ok(());
+        let read = session.poll(&mut |bytes| {
+            stream.take(bytes, |s| counts.take(&s));
+            if let Some(raw) = raw {
+                written = raw.write_all(bytes);
+            }
+        });
+        written.context("cannot write the stream")?;
+        read.context("cannot read the samples")
+    }
+
+    /// Tells whether samples are missing.
+    pub(super) fn lost(&self) -> bool {
+        self.overflows > 0 || self.totals.cut_bytes > 0
+    }
+}
+
+/// The contexts that are sampled.
+struct Subjects {
+    all: Vec<Subject>,
+    /// The driver's number of the GPU.
+    card: Option<u32>,
+    /// Processes as they were at the last look.
+    seen: Vec<(u32, usize)>,
+    /// Contexts on other GPUs.
+    elsewhere: usize,
+    /// Processes of which it was said why they are not sampled.
+    refused: BTreeSet<u32>,
+}
+
+impl Subjects {
+    fn new(sampler: &Sampler) -> anyhow::Result<Self> {
+        let client = Client::new(Rc::clone(&sampler.os), sampler.version)?;
+        let cards = client.cards()?;
+        let card = cards.iter().find(|card| card.minor == sampler.gpu);
+        Ok(Self {
+            all: Vec::new(),
+            card: card.map(|card| card.id),
+            seen: Vec::new(),
+            elsewhere: 0,
+            refused: BTreeSet::new(),
+        })
+    }
+
+    /// Finds the contexts of processes that are new, or have opened or closed files of the driver. Gives the last error.
+    fn find(&mut self, sampler: &Sampler, processes: Vec<(u32, usize)>) -> Option<Error> {
+        let mut last = None;
+        let mut seen = Vec::new();
+        for process in processes {
+            let pid = process.0;
+            if self.seen.contains(&process) {
+                seen.push(process);
+                continue;
+            }
+            match contexts(&sampler.os, sampler.version, pid) {
+                Ok(found) => {
+                    // Processes without a context yet are looked at again.
+                    if !found.is_empty() {
+                        seen.push(process);
+                    }
+                    found.into_iter().for_each(|context| self.add(pid, context));
+                }
+                Err(_) if procfs::has_ended(pid) => {}
+                Err(error) => {
+                    log::debug!("process {pid}: {error}");
+                    last = Some(error);
+                    self.refused.insert(pid);
+                }
+            }
+        }
+        self.seen = seen;
+        last
+    }
+
+    fn add(&mut self, pid: u32, context: Context) {
+        if context.gpu.is_some() && self.card.is_some() && context.gpu != self.card {
+            self.elsewhere += 1;
+            return;
+        }
+        // A forked child has the client of its parent, which has the lower number.
+        let same = |s: &Subject| (s.context, s.ended) == (context, false);
+        if !self.all.iter().any(same) {
+            self.all.push(Subject::new(pid, context));
+        }
+    }
+
+    fn live(&self) -> Vec<usize> {
+        let all = self.all.iter().enumerate();
+        let live = all.filter(|(_, subject)| !subject.ended);
+        live.map(|(i, _)| i).collect()
+    }
+}
+
+/// Samples the contexts of `who` for a time, or until all have ended, or a signal comes.
+pub(super) fn sample(
+    sampler: &mut Sampler,
+    who: &mut Who,
+    duration: Option<Duration>,
+) -> anyhow::Result<Vec<Subject>> {
+    // SAFETY: reads an id.
+    signals::catch(unsafe { libc::gettid() })?;
+    signals::reads();
+    let mut subjects = Subjects::new(sampler)?;
+    if let Who::Pids(pids) = &*who {
+        let processes = pids.iter().map(|pid| (*pid, 0)).collect();
+        let error = subjects.find(sampler, processes);
+        nothing_to_sample(&subjects, pids, error)?;
+    }
+    who.go()?;
+    let end = duration.map(|duration| Instant::now() + duration);
+    let mut looked: Option<Instant> = None;
+    let mut first_round = true;
+    loop {
+        let now = Instant::now();
+        if who.is_over() || end.is_some_and(|end| now >= end) {
+            break;
+        }
+        let wait = if subjects.live().is_empty() {
+            SOON
+        } else {
+            LOOK
+        };
+        if who.grows() && looked.is_none_or(|at| now >= at + wait) {
+            subjects.find(sampler, who.processes());
+            looked = Some(Instant::now());
+        }
+        let live = subjects.live();
+        if live.is_empty() {
+            if !who.grows() {
+                break;
+            }
+            std::thread::sleep(SOON);
+            continue;
+        }
+        let turn = match (&live[..], duration) {
+            ([_], _) => None,
+            (_, None) => Some(TURN),
+            (several, Some(whole)) => {
+                let share = whole / several.len() as u32;
+                Some(share.clamp(SHORTEST_TURN, TURN))
+            }
+        };
+        for i in live {
+            let now = Instant::now();
+            let left = end.map(|end| end.saturating_duration_since(now));
+            let length = match (turn, left) {
+                // Each has one turn at least, however short the time is.
+                (Some(turn), Some(left)) if first_round => turn.min(left.max(SHORTEST_TURN)),
+                // The time to the first sample does not count.
+                (None, Some(_)) if first_round => duration.unwrap_or(LONG),
+                (turn, left) => turn.into_iter().chain(left).min().unwrap_or(LONG),
+            };
+            let seen = subjects.seen.clone();
+            let mut next = now + LOOK;
+            let alone = turn.is_none() && who.grows();
+            let mut stops = || {
+                if who.is_over() {
+                    return true;
+                }
+                let now = Instant::now();
+                if !alone || now < next {
+                    return false;
+                }
+                next = now + LOOK;
+                who.processes() != seen
+            };
+            subjects.all[i].turn(sampler, length, &mut stops)?;
+            if who.is_over() {
+                break;
+            }
+        }
+        first_round = false;
+    }
+    signals::traced();
+    for pid in &subjects.refused {
+        if who.grows() && !subjects.all.iter().any(|s| s.pid == *pid) && !procfs::has_ended(*pid) {
+            tell(format_args!(
+                "process {pid} is not sampled: `sudo nvcap sample -p {pid}` says why"
+            ));
+        }
+    }
+    if subjects.elsewhere > 0 {
+        tell(format_args!(
+            "{} on other GPUs than {}: --gpu samples those",
+            nvcap_show::output::plural::plural(subjects.elsewhere as u64, "context"),
+            sampler.gpu
+        ));
+    }
+    for subject in &mut subjects.all {
+        if !procfs::has_ended(subject.pid) {
+            subject.look();
+        }
+        log::debug!(
+            "process {}: {} of {} program counters have a kernel",
+            subject.pid,
+            subject.named(),
+            subject.counts.places()
+        );
+    }
+    Ok(subjects.all)
+}
+
+/// An error where the processes that were named have no context; where some have none, that is told.
+fn nothing_to_sample(
+    subjects: &Subjects,
+    pids: &[u32],
+    error: Option<Error>,
+) -> anyhow::Result<()> {
+    if subjects.all.is_empty() {
+        if let Some(error) = error {
+            return Err(told(error));
+        }
+        if subjects.elsewhere > 0 {
+            anyhow::bail!("the contexts are on another GPU: --gpu names it");
+        }
+    }
+    for pid in pids {
+        if subjects.all.iter().any(|subject| subject.pid == *pid) {
+            continue;
+        }
+        let why = format!(
+            "process {pid} has no CUDA context of its own here: no client of the driver that it made is in its memory; `sudo nvcap channels -p {pid}` tells what it has of the GPU"
+        );
+        match subjects.all.is_empty() {
+            true => anyhow::bail!("{why}"),
+            false => tell(why),
+        }
+    }
+    Ok(())
+}
+
+/// The findings as they are shown.
+impl Subject {
+    pub(super) fn found(
+        self,
+        gpu: u32,
+        period: Option<u8>,
+        number: (usize, usize),
+        code: Vec<Listed>,
+    ) -> table::Found {
+        if self.counts.samples() == 0 {
+            tell(format_args!(
+                "no sample came: process {} had no work on GPU {gpu}, or its work is in another context than the one that was sampled ({})",
+                self.pid, self.context
+            ));
+        }
+        table::Found {
+            lost: self.lost(),
+            number,
+            code,
+            pid: self.pid,
+            name: self.name,
+            gpu,
+            period,
+            context: self.context,
+            seconds: self.seconds,
+            totals: self.totals,
+            overflows: self.overflows,
+            counts: self.counts,
+            kernels: self.kernels,
+            ended: self.ended,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The processes that are sampled: those that were named, all that use a GPU, or a command with its descendants.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use nvcap_process::command::Command;
+use nvcap_process::exit_hold::ExitHold;
+use nvcap_process::memory::maps::has_gpu_open;
+use nvcap_process::{exit_stop, procfs, signals};
+use nvcap_show::output::message::tell;
+
+use crate::cli::target;
+
+/// Time that a command gets to end after a signal.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The processes that are meant.
+pub(super) enum Who {
+    Pids(Vec<u32>),
+    All,
+    Command(Box<Running>),
+}
+
+/// A command that nvcap has started.
+pub(super) struct Running {
+    command: Command,
+    /// Its end waits for names.
+    hold: Option<ExitHold>,
+    /// When a signal came.
+    stopping: Option<Instant>,
+}
+
+impl Running {
+    /// The command, which waits to be let go.
+    pub(super) fn prepare(command: &[OsString], user: Option<&str>) -> anyhow::Result<Self> {
+        let command = Command::prepare(&target::launch(command, user)?)?;
+        exit_stop::block_sigchld();
+        Ok(Self {
+            hold: ExitHold::of(command.pid),
+            command,
+            stopping: None,
+        })
+    }
+
+    fn stands_at_its_end(&self) -> bool {
+        self.hold.as_ref().is_some_and(ExitHold::is_ending)
+    }
+}
+
+impl Who {
+    /// Lets the command go, if there is one.
+    pub(super) fn go(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Command(running) => Ok(running.command.go()?),
+            Self::Pids(_) | Self::All => Ok(()),
+        }
+    }
+
+    /// Tells whether processes and contexts may come that are not there yet.
+    pub(super) fn grows(&self) -> bool {
+        !matches!(self, Self::Pids(_))
+    }
+
+    /// The processes as they are now, with the number of the driver's files that each has open: another number tells of a change.
+    pub(super) fn processes(&self) -> Vec<(u32, usize)> {
+        let own = std::process::id();
+        let all: BTreeSet<u32> = match self {
+            Self::Pids(pids) => pids.iter().copied().collect(),
+            Self::All => procfs::processes().into_iter().collect(),
+            Self::Command(running) => with_descendants(running.command.pid),
+        };
+        let all = all.into_iter().filter(|pid| *pid != own);
+        let all = all.filter(|pid| !self.grows() || has_gpu_open(*pid));
+        all.map(|pid| (pid, files(pid))).collect()
+    }
+
+    /// Tells whether sampling is over: by a signal, or because all have ended. A command gets the signals that it has not got by itself,
+    /// and time to end.
+    pub(super) fn is_over(&mut self) -> bool {
+        match self {
+            Self::All => signals::is_one(),
+            Self::Pids(pids) => signals::is_one() || pids.iter().all(|pid| procfs::has_ended(*pid)),
+            Self::Command(running) => {
+                if running.stands_at_its_end() || running.command.try_wait().is_some() {
+                    return true;
+                }
+                match (signals::take(), running.stopping) {
+                    (0, since) => since.is_some_and(|since| since.elapsed() >= GRACE),
+                    (_, Some(_)) => true,
+                    (signal, None) => {
+                        // Ctrl-C comes to a command in the foreground by itself.
+                        if signal != libc::SIGINT {
+                            running.command.signal(signal);
+                        }
+                        running.stopping = Some(Instant::now());
+                        false
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets a command that stands at its end go, and tells how it has ended, or that it runs on.
+    pub(super) fn end(self) {
+        let Self::Command(mut running) = self else {
+            return;
+        };
+        let is_ending = running.stands_at_its_end();
+        running.hold = None;
+        let ended = match is_ending {
+            true => running.command.wait(),
+            false => running.command.try_wait(),
+        };
+        match ended {
+            Some(status) if !status.success() => {
+                tell(format_args!("the command ended with {status}"));
+            }
+            Some(_) => {}
+            None => tell(format_args!(
+                "the command runs on (process {})",
+                running.command.pid
+            )),
+        }
+    }
+}
+
+/// A process and all that it has started, as far as they are there still.
+fn with_descendants(pid: u32) -> BTreeSet<u32> {
+    let mut all = BTreeSet::new();
+    let mut left = vec![pid];
+    while let Some(pid) = left.pop() {
+        if all.insert(pid) {
+            left.extend(procfs::children(pid, &mut || ()));
+        }
+    }
+    all
+}
+
+/// Returns the number of the driver's files that a process has open.
+fn files(pid: u32) -> usize {
+    let files = procfs::open_files(pid).into_iter().flatten().flatten();
+    let of_driver = |entry: &std::fs::DirEntry| {
+        let link = std::fs::read_link(entry.path()).unwrap_or_default();
+        let name = link.file_name().unwrap_or_default();
+        name.as_encoded_bytes().starts_with(b"nvidia")
+    };
+    files.filter(of_driver).count()
+}
