@@ -1,5 +1,7 @@
 //! The analysis against jobs of which it is known who held up whom.
 
+mod waited;
+
 use proptest::prelude::*;
 
 use super::analysis::{Analysis, Seen};
@@ -199,39 +201,6 @@ fn ranks_come_last_by_turns() {
         ),
         "{}",
         analysis.verdict()
-    );
-}
-
-/// One of ten calls waits for the late rank, as the first of a step does: the others wait for it alone.
-#[test]
-fn a_straggler_once_a_step() {
-    let mut of = Simulated::new(3);
-    steps(&mut of, STEPS, |of, step, rank| {
-        if rank == 1 && step % 10 == 5 {
-            of.kernel(rank, "augment", 2_000_000);
-        }
-        of.kernel(rank, "gemm", GEMM);
-    });
-    let (analysis, _) = analysed(of);
-    let verdict = analysis.verdict();
-    let wanted = "rank 1 holds up the others for 40.0 ms in sum: it comes last in 10.0 % of 100 all-reduces, 2.00 ms late on average: 1 more of augment before \
-                  each, 2.00 ms";
-    assert_eq!(verdict, wanted);
-}
-
-/// Of two ranks one comes last a little more often than the other.
-#[test]
-fn the_more_frequent_of_two_by_turns_holds_up_nobody() {
-    let mut of = Simulated::new(2);
-    steps(&mut of, STEPS, |of, step, rank| {
-        let late = usize::from(step % 5 > 2);
-        of.kernel(rank, "gemm", if rank == late { 3 * GEMM } else { GEMM })
-    });
-    let (analysis, _) = analysed(of);
-    let verdict = analysis.verdict();
-    assert!(
-        verdict.starts_with("no rank holds up the others: they come last by turns"),
-        "{verdict}"
     );
 }
 
