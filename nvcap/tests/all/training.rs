@@ -332,7 +332,9 @@ fn slices_of_perfetto_are_what_ran() {
         }
         assert_eq!(on.clone().count(), truth.len(), "{track}");
         for (slice, ran) in on.zip(&truth) {
-            assert_eq!(slice["name"], names(ran).1);
+            // Without template arguments: the same in every trace.
+            let short = names(ran).1.split('<').next().unwrap();
+            assert_eq!(slice["name"], short);
             let args = &slice["args"];
             is_within(&slice["begin"], &args["begin_error_ns"], ran.begin);
             is_within(&slice["duration"], &args["duration_error_ns"], ran.length);
