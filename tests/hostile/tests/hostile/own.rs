@@ -1,6 +1,7 @@
 //! nvcap itself under bad conditions: too little memory, no descriptors, no reader, killed at any moment.
 
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -328,7 +329,12 @@ pub fn many_that_do_not_answer() -> Result<()> {
         text.lines().filter(|line| line.contains(&own)).count()
     };
     nvcap.wait_until("it is traced", |_| seen() > 50)?;
+    // Stopped meanwhile, nvcap has not read the rings when their memory answers no more: else it would have no need to read them again.
+    nvcap.signal(libc::SIGSTOP);
     silent.iter_mut().try_for_each(Running::go)?;
+    let is_noted = |note: &PathBuf| std::fs::metadata(note).is_ok_and(|m| m.len() > 0);
+    beside.wait_until("no memory answers", |_| notes.iter().all(is_noted))?;
+    nvcap.signal(libc::SIGCONT);
     let refused = format!("process {}: its memory is not read until", beside.pid());
     let most = std::cell::Cell::new((0, 0));
     let told = |r: &Running| {
