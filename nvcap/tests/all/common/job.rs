@@ -7,8 +7,7 @@ use nvcap_decode::decode::event::{ConstantBank, QmdRelease};
 use nvcap_decode::decode::view::View;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{
-    At, Channel, ChannelId, How, Kernel, Life, NamedBy, Origin, Process, Record, Stamp, Stamps,
-    Submission,
+    At, Channel, ChannelId, How, Kernel, Life, Origin, Process, Record, Stamp, Stamps, Submission,
 };
 use nvcap_decode::wire::GpuVa;
 use nvcap_recording::recording::{EndInfo, TraceInfo, Writer};
@@ -222,16 +221,8 @@ fn begun(number: u32) -> Rank {
         origin: Origin::Allocated,
     })));
     for (program, name) in [GEMM, ALL_REDUCE] {
-        rank.records.push(Record::Kernel(Box::new(Kernel {
-            at,
-            program: GpuVa(program),
-            name: name.to_owned(),
-            bytes: None,
-            params: None,
-            by: NamedBy::Record,
-            certain: true,
-            driver: false,
-        })));
+        let kernel = Kernel::called(at, program, name);
+        rank.records.push(Record::Kernel(Box::new(kernel)));
     }
     rank
 }
