@@ -74,6 +74,9 @@ impl ReportOptions {
     /// The steps of a channel that text shows: as [`Self::steps`] where the user has said how many, has named the channel, or nothing tells how far
     /// the GPU is; else the oldest that are not done, and the one before them.
     fn part<'a>(&self, c: &'a ChannelState, judged: Option<&Judged>) -> Part<'a> {
+        if !self.wants(c) {
+            return Part::default();
+        }
         let progress = judged.filter(|j| j.semaphore.is_some_and(|l| l.done.is_some()));
         let judged_by = progress.filter(|_| self.last.is_none() && !self.chooses(c));
         let Some(judged_by) = judged_by else {
@@ -91,18 +94,11 @@ impl ReportOptions {
         let first = works.into_iter().flatten().filter_map(at).min();
         let from = from.min(first.unwrap_or(from));
         let undone = c.steps.len() - from;
-        if !self.wants(c) {
-            return Part::default();
-        }
-        if undone == 0 {
-            return Part {
-                steps: &[],
-                undone: Some(0),
-            };
-        }
         let to = c.steps.len().min(from + LAST as usize);
+        // The newest that is done stands before those that are not, where there are such.
+        let shown = c.steps.get(from.saturating_sub(1)..to);
         Part {
-            steps: c.steps.get(from.saturating_sub(1)..to).unwrap_or_default(),
+            steps: shown.filter(|_| undone > 0).unwrap_or_default(),
             undone: Some(undone),
         }
     }
