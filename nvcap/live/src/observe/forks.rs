@@ -17,6 +17,7 @@ use super::{
 };
 use nvcap_decode::record::{Channel, Life};
 use nvcap_process::memory::scan;
+use nvcap_process::procfs;
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 /// Rounds in which processes are looked for that were born while others were looked through.
@@ -58,7 +59,15 @@ impl Session {
     /// said.
     pub(super) fn adopt_child(&mut self, parent: u32, child: u32) -> bool {
         self.life(parent, Life::Fork { child });
-        match self.adopt(child, Begin::First) {
+        let begin = match self.born_before.remove(&child) {
+            true => {
+                let its = procfs::children(child, &mut || self.meanwhile());
+                self.born_before.extend(its);
+                Begin::Here
+            }
+            false => Begin::First,
+        };
+        match self.adopt(child, begin) {
             Ok(()) => {
                 if let Some(w) = self.watched.get_mut(&child) {
                     w.set_parent(parent);

@@ -2,7 +2,8 @@
 //! used; and the looks that find new processes, mappings and channels.
 
 use nvcap_process::procfs;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::collections::{BTreeMap, BTreeSet};
+use std::{sync::Arc, time::Duration};
 
 pub use super::options::{ObserveOptions, StopAtExit};
 pub(crate) use super::process::check;
@@ -61,6 +62,8 @@ pub struct Session {
     pub(super) scheduler: Scheduler,
     /// Processes that are born.
     pub(super) births: Births,
+    /// Children that were there when an ancestor of theirs was taken on, and are not observed yet.
+    pub(super) born_before: BTreeSet<u32>,
     /// A process that is being searched while channels are looked at.
     pub(super) searched: Option<Searched>,
     budget: Option<Budget>,
@@ -142,6 +145,7 @@ impl Session {
             asked_stops: 0,
             scheduler: Scheduler::default(),
             births: Births::new(),
+            born_before: BTreeSet::new(),
             searched: None,
             out: Vec::new(),
             faults: Faults::default(),
@@ -171,8 +175,14 @@ impl Session {
 
     /// Takes on a running process, with what is in its rings already or without.
     fn attach_from(&mut self, pid: u32, begin: Begin) -> Result<()> {
+        // Children that are there before it is observed were not born under observation: what is in their rings is from before.
+        let before = match (begin, self.options.follow) {
+            (Begin::Here, true) => procfs::children(pid, &mut || self.meanwhile()),
+            _ => Vec::new(),
+        };
         self.adopt(pid, begin)
             .map_err(|e| process::refusal(pid, &e))?;
+        self.born_before.extend(before);
         self.check_named(pid)?;
         self.stop_attached_at_exit(pid)?;
         let name = process::name(pid);
