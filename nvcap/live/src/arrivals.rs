@@ -76,9 +76,10 @@ impl Arrivals {
         let look = move || {
             let begun = Instant::now();
             let mut census = Census::new(Host::new(&of.host_root), of.choice);
-            if told.is_none() {
-                census = census.looks_alone();
-            }
+            census = match &told {
+                Some(_) => census.asks_driver(),
+                None => census.looks_alone(),
+            };
             loop {
                 // A round without changes is told, too: that shows whether anybody listens.
                 let changes = census.round();

@@ -55,17 +55,30 @@ impl Session {
         }
     }
 
+    /// Notes who descends from a process, before it is taken on while it runs: what is in the rings of those is from
+    /// before, as what is in its own. Who is born afterwards is read from its first entry on.
+    pub(super) fn note_descent(&mut self, pid: u32) {
+        let mut parents = vec![pid];
+        while let Some(parent) = parents.pop() {
+            for child in procfs::children(parent, &mut || self.meanwhile()) {
+                if self
+                    .born_before
+                    .insert(child, process::start(child))
+                    .is_none()
+                {
+                    parents.push(child);
+                }
+            }
+        }
+    }
+
     /// Takes a child on, with the rings that it has from its parent. False: it is gone, or cannot be observed, which is then
     /// said.
     pub(super) fn adopt_child(&mut self, parent: u32, child: u32) -> bool {
         self.life(parent, Life::Fork { child });
         let begin = match self.born_before.remove(&child) {
-            true => {
-                let its = procfs::children(child, &mut || self.meanwhile());
-                self.born_before.extend(its);
-                Begin::Here
-            }
-            false => Begin::First,
+            Some(start) if start == process::start(child) => Begin::Here,
+            _ => Begin::First,
         };
         match self.adopt(child, begin) {
             Ok(()) => {

@@ -206,6 +206,11 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     Stat::of_process(pid).ok()?.parent
 }
 
+/// Start of a process, clock ticks since the machine's start. Its id and this together are no other process's.
+pub(crate) fn start(pid: u32) -> Option<u64> {
+    Stat::of_process(pid).ok()?.start
+}
+
 /// Command name.
 pub(crate) fn name(pid: u32) -> String {
     procfs::name(pid, None).unwrap_or_default()

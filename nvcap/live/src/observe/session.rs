@@ -2,8 +2,7 @@
 //! used; and the looks that find new processes, mappings and channels.
 
 use nvcap_process::procfs;
-use std::collections::{BTreeMap, BTreeSet};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use super::options::{ObserveOptions, StopAtExit};
 pub(crate) use super::process::check;
@@ -62,8 +61,8 @@ pub struct Session {
     pub(super) scheduler: Scheduler,
     /// Processes that are born.
     pub(super) births: Births,
-    /// Children that were there when an ancestor of theirs was taken on, and are not observed yet.
-    pub(super) born_before: BTreeSet<u32>,
+    /// Processes that were there when an ancestor of theirs was taken on and are not observed yet, with their start in clock ticks.
+    pub(super) born_before: BTreeMap<u32, Option<u64>>,
     /// A process that is being searched while channels are looked at.
     pub(super) searched: Option<Searched>,
     budget: Option<Budget>,
@@ -145,7 +144,7 @@ impl Session {
             asked_stops: 0,
             scheduler: Scheduler::default(),
             births: Births::new(),
-            born_before: BTreeSet::new(),
+            born_before: BTreeMap::new(),
             searched: None,
             out: Vec::new(),
             faults: Faults::default(),
@@ -175,14 +174,11 @@ impl Session {
 
     /// Takes on a running process, with what is in its rings already or without.
     fn attach_from(&mut self, pid: u32, begin: Begin) -> Result<()> {
-        // Children that are there before it is observed were not born under observation: what is in their rings is from before.
-        let before = match (begin, self.options.follow) {
-            (Begin::Here, true) => procfs::children(pid, &mut || self.meanwhile()),
-            _ => Vec::new(),
-        };
+        if begin == Begin::Here && self.options.follow {
+            self.note_descent(pid);
+        }
         self.adopt(pid, begin)
             .map_err(|e| process::refusal(pid, &e))?;
-        self.born_before.extend(before);
         self.check_named(pid)?;
         self.stop_attached_at_exit(pid)?;
         let name = process::name(pid);

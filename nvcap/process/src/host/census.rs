@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Host, Uses, choice::Choice, opens::Opens, sight::Hidden, uses};
+use super::{Host, Uses, choice::Choice, driver_users, opens::Opens, sight::Hidden, uses};
 use crate::clock;
 use crate::procfs::{self, births::Numbers, stat::Stat};
 use brief::Unseen;
@@ -103,6 +103,8 @@ enum Was {
     None,
     /// It was told of.
     Told(Box<Identity>),
+    /// It may not be looked into, and used no GPU when the driver was asked.
+    Unused,
     /// It may not be looked into.
     Hidden {
         /// True if the process was told of, as it may be meant.
@@ -135,6 +137,10 @@ pub struct Census {
     /// nvcap's own process.
     own: u32,
     look_into: fn(u32) -> io::Result<Uses>,
+    /// Asks the driver who uses a GPU.
+    ask_driver: fn() -> Option<BTreeSet<u32>>,
+    /// Its answer in this round, if it was asked.
+    answer: Option<Option<BTreeSet<u32>>>,
     first: bool,
     /// A file of the driver's may have been opened since the last sweep.
     opened: bool,
@@ -164,6 +170,8 @@ impl Census {
             mapping: BTreeMap::new(),
             own: std::process::id(),
             look_into: uses::of_process,
+            ask_driver: || None,
+            answer: None,
             first: true,
             opened: true,
             not_all_told: false,
@@ -176,6 +184,14 @@ impl Census {
     /// Counts those that come and end between two looks: nobody tells of mappings.
     pub fn looks_alone(mut self) -> Self {
         self.unseen = Some(Unseen::default());
+        self
+    }
+
+    /// Asks the driver whether those use a GPU that may not be looked into. Who does so for a moment between two questions is not known by
+    /// that: the kernel has to tell of it ([`Census::told`]).
+    #[must_use]
+    pub fn asks_driver(mut self) -> Self {
+        self.ask_driver = driver_users::ask;
         self
     }
 
@@ -206,6 +222,7 @@ impl Census {
         }
         let begun = cpu();
         let now = Instant::now();
+        self.answer = None;
         self.look_at_young(now, &mut changes);
         let cost = cpu().saturating_sub(begun);
         self.next_round = Instant::now() + (cost * PART).clamp(ROUND, LONGEST_ROUND);
@@ -254,7 +271,10 @@ impl Census {
             };
             if !procfs::has_ended(pid) {
                 let before = changes.len();
+                // It has mapped memory of a GPU, whoever uses one now.
+                self.answer = Some(None);
                 self.look(pid, false, &mut changes);
+                self.answer = None;
                 for change in &mut changes[before..] {
                     if let Change::Came(found) = change {
                         // It may have given that memory up since.
@@ -293,6 +313,7 @@ impl Census {
     /// A last look when the trace ends: at those that are young, and at all where a file of the driver's may have been opened.
     pub fn last(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
+        self.answer = None;
         self.look_at_young(Instant::now(), &mut changes);
         if self.opened {
             self.sweep(false, &mut changes);
@@ -399,6 +420,7 @@ impl Census {
     /// Looks at all, and forgets those that have ended.
     fn sweep(&mut self, first: bool, changes: &mut Vec<Change>) {
         let begun = cpu();
+        self.answer = None;
         let mut all = procfs::processes();
         all.sort_unstable();
         let gone = |pid: &u32| all.binary_search(pid).is_err();
@@ -432,7 +454,7 @@ impl Census {
             return;
         };
         // None: a thread of the kernel's, or a process that is ending.
-        if pages == 0 || pages == known.pages || pid == self.own {
+        if pages == 0 || pages == known.pages && known.was != Was::Unused || pid == self.own {
             return;
         }
         known.pages = pages;
@@ -486,6 +508,11 @@ impl Census {
             }
             let is_meant = self.choice.takes_beside_gpus(&identity);
             let told = is_meant || known.was.is_told();
+            let answer = self.answer.get_or_insert_with(self.ask_driver);
+            if !known.was.is_told() && answer.as_ref().is_some_and(|users| !users.contains(&pid)) {
+                known.was = Was::Unused;
+                return;
+            }
             known.was = Was::Hidden { told };
             if is_meant {
                 changes.push(Change::Hidden(found(&identity), why));
@@ -495,10 +522,10 @@ impl Census {
         match &known.was {
             Was::Told(before) if **before == identity => return,
             Was::Told(_) => changes.push(Change::Differs(found(&identity))),
-            Was::None | Was::Hidden { .. } if self.choice.takes(&identity) => {
+            Was::None | Was::Unused | Was::Hidden { .. } if self.choice.takes(&identity) => {
                 changes.push(Change::Came(found(&identity)));
             }
-            Was::None | Was::Hidden { .. } => {
+            Was::None | Was::Unused | Was::Hidden { .. } => {
                 self.shown(pid, changes);
                 return;
             }
@@ -509,10 +536,10 @@ impl Census {
     /// A process may be looked into, and is none that is meant: if it was told of as hidden, that is over.
     fn shown(&mut self, pid: u32, changes: &mut Vec<Change>) {
         if let Some(known) = self.known.get_mut(&pid)
-            && let Was::Hidden { told } = known.was
+            && matches!(known.was, Was::Hidden { .. } | Was::Unused)
         {
-            known.was = Was::None;
-            if told {
+            let was = std::mem::replace(&mut known.was, Was::None);
+            if was.is_told() {
                 changes.push(Change::Went(pid));
             }
         }

@@ -17,6 +17,7 @@ pub mod mmap_events;
 pub mod uses;
 
 mod cgroup;
+mod driver_users;
 mod gpus;
 mod logs;
 mod opens;

@@ -382,12 +382,21 @@ fn attach_to(
 }
 
 fn from_waiting(before: u64, args: &[&str]) -> Result<()> {
+    from_waiting_in(before, args, waiting)
+}
+
+/// As [`from_waiting`], of a program that `start` starts and waits for.
+fn from_waiting_in(
+    before: u64,
+    args: &[&str],
+    start: impl FnOnce(&Plan, &[String]) -> Result<Running>,
+) -> Result<()> {
     let plan = plan(21, 3000);
     let before_wait = format!("--before-wait={before}");
     let folder = Folder::new()?;
     let (trace, step) = (folder.file("trace.json"), Step::new(&folder)?);
     let all = [args, &["--threads=4", &before_wait]].concat();
-    let mut gpu = waiting(&plan, &step.with(&all))?;
+    let mut gpu = start(&plan, &step.with(&all))?;
     let nvcap = attach_to(&gpu, &trace, (&folder, &step), args, &[])?;
     gpu.write(b"g")?;
     let gpu = gpu.end(LIMIT)?;
@@ -459,6 +468,23 @@ fn while_it_runs(seed: u64, args: &[&str]) -> Result<()> {
 /// Attached while it waits in the middle: every submission from the next one on.
 pub fn waiting_process() -> Result<()> {
     from_waiting(7, &[])
+}
+
+/// Attached to the parent, such as torchrun's launcher, of a process that waits in the middle: every submission of the
+/// child from the next one on, and none of before.
+pub fn waiting_child() -> Result<()> {
+    let in_child = |plan: &Plan, args: &[String]| {
+        let script = r#"exec 3<&0; "$0" "$@" <&3 & wait $!"#;
+        let mut all = vec!["-c".to_owned(), script.to_owned()];
+        all.push(softgpu()?.display().to_string());
+        all.extend(plan_args(plan));
+        all.extend(args.iter().cloned());
+        all.push("--wait-stdin".to_owned());
+        let mut shell = Running::start(Path::new("/bin/sh"), all)?;
+        shell.wait_for_line("waiting")?;
+        Ok(shell)
+    };
+    from_waiting_in(7, &[FILES], in_child)
 }
 
 /// The first thread has ended: what the kernel shows of the process is in the folders of the others.

@@ -188,6 +188,45 @@ fn a_process_that_maps_all_the_time_is_looked_at() {
     );
 }
 
+/// Who may not be looked into and uses no GPU, as the driver tells, is not told of, until the driver or the kernel tells that it uses one.
+#[test]
+fn hidden_processes_that_use_none() {
+    /// Processes that the driver tells of.
+    static USERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    let (asked, mapping) = (Sleeper::start(), Sleeper::start());
+    let mut census = looking_with(|_| Err(io::ErrorKind::PermissionDenied.into()));
+    census.ask_driver = || Some(USERS.lock().unwrap().clone());
+    let of = |changes: &[Change]| -> Vec<u32> {
+        let ours = [asked.id(), mapping.id()];
+        let hidden = changes.iter().filter_map(|c| match c {
+            Change::Hidden(f, _) => Some(f.pid),
+            _ => None,
+        });
+        hidden.filter(|pid| ours.contains(pid)).collect()
+    };
+    assert!(of(&census.round()).is_empty());
+    census.opened = true;
+    assert!(of(&census.last()).is_empty());
+    USERS.lock().unwrap().insert(asked.id());
+    census.opened = true;
+    assert_eq!(of(&census.last()), [asked.id()]);
+    census.opened = true;
+    assert!(of(&census.last()).is_empty(), "once");
+    let begun = Instant::now();
+    assert!(of(&census.told(&[(mapping.id(), 0)], false, begun)).is_empty());
+    let changes = census.told(&[], false, begun + AT_LATEST);
+    assert_eq!(of(&changes), [mapping.id()]);
+}
+
+/// Where the driver does not tell, whoever may not be looked into may use a GPU.
+#[test]
+fn hidden_processes_of_a_silent_driver() {
+    let child = Sleeper::start();
+    let mut census = looking_with(|_| Err(io::ErrorKind::PermissionDenied.into()));
+    let is_hidden = |c: &Change| matches!(c, Change::Hidden(f, _) if f.pid == child.id());
+    assert!(census.round().iter().any(is_hidden));
+}
+
 /// Process that was hidden, may be looked into later, and uses no GPU: it is told of as gone.
 #[test]
 fn what_was_hidden_and_uses_none() {
