@@ -521,6 +521,45 @@ fn what_is_not_done_is_shown() {
     }
 }
 
+/// Idle channels are one line beside one that is not, but for those that are asked for.
+#[test]
+fn idle_channels_are_counted() {
+    let mut look = look_at(7, &[0]);
+    for id in 10..14 {
+        let mut idle = channel(id, 3, Vec::new());
+        idle.put = 3;
+        look.rings.channels.push(idle);
+        let judged = look_at(9, &[0]).analysis.channels[0].clone();
+        look.analysis.channels.push(Judged {
+            channel: ChannelId(id),
+            state: State::Idle,
+            running: None,
+            wait: None,
+            ..judged
+        });
+    }
+    let rows = |options: &ReportOptions| -> Vec<String> {
+        let text = shown(&look, None, options, false);
+        let table = text.lines().skip_while(|l| !l.starts_with("channel "));
+        let rows = table.skip(1).take_while(|l| !l.is_empty());
+        rows.map(|l| l.trim_start().to_owned()).collect()
+    };
+    let all = rows(&ReportOptions {
+        verbose: true,
+        ..ReportOptions::default()
+    });
+    assert_eq!(all.len(), 5, "{all:?}");
+    let usual = rows(&ReportOptions::default());
+    assert_eq!(usual.len(), 2, "{usual:?}");
+    assert_eq!(usual[1], "4 more channels idle: -v shows them");
+    let chosen = rows(&ReportOptions {
+        channels: vec![12],
+        ..ReportOptions::default()
+    });
+    assert_eq!(chosen.len(), 3, "{chosen:?}");
+    assert!(chosen[1].starts_with("12 "), "{chosen:?}");
+}
+
 #[test]
 fn what_moves_is_no_hang() {
     let (first, second) = (look(7), look(8));

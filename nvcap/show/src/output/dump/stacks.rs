@@ -40,6 +40,30 @@ fn native_frame(frame: &NativeFrame) -> String {
     text
 }
 
+/// Fewest frames without a function's name, of one file and one behind the other, that are one line.
+const NAMELESS: usize = 3;
+
+/// A line, and the number of frames that it stands for.
+type Frames = (String, usize);
+
+/// The frames, a line each; `full`: also where their functions have no names.
+fn native_frames(frames: &[NativeFrame], full: bool) -> Vec<Frames> {
+    let alike = |a: &NativeFrame, b: &NativeFrame| {
+        let nameless = |frame: &NativeFrame| frame.function.is_none() && frame.file.is_none();
+        nameless(a) && nameless(b) && a.module == b.module && !a.module.is_empty()
+    };
+    let runs = frames.chunk_by(alike);
+    let lines = runs.flat_map(|run| match run {
+        [first, ..] if run.len() >= NAMELESS && !full => {
+            let module = first.module.rsplit('/').next().unwrap_or_default();
+            let line = format!("({} frames in {})", run.len(), Plain(module));
+            vec![(line, run.len())]
+        }
+        run => run.iter().map(|frame| (native_frame(frame), 1)).collect(),
+    });
+    lines.collect()
+}
+
 /// The stacks of a thread, below its line.
 pub(super) fn of_thread(f: &mut Formatter<'_>, thread: &Thread, full: bool) {
     if let Some(stack) = &thread.native {
@@ -49,13 +73,19 @@ pub(super) fn of_thread(f: &mut Formatter<'_>, thread: &Thread, full: bool) {
             StackEnd::NoTable => Some("(its caller is not known)"),
             StackEnd::Deep => Some("(and deeper)"),
         };
-        let frames = stack.frames.iter().map(native_frame);
-        frames_of(f, "native", None, frames.collect(), end, full);
+        frames_of(
+            f,
+            "native",
+            None,
+            native_frames(&stack.frames, full),
+            end,
+            full,
+        );
     }
     if let Some(stack) = &thread.python {
         let newer = "(newer frames are missing: it ran while it was read)";
         let older = "(older frames could not be read)";
-        let frames = stack.frames.iter().map(python_frame);
+        let frames = stack.frames.iter().map(|frame| (python_frame(frame), 1));
         frames_of(
             f,
             "python",
@@ -72,7 +102,7 @@ fn frames_of(
     f: &mut Formatter<'_>,
     word: &str,
     before: Option<&str>,
-    frames: Vec<String>,
+    frames: Vec<Frames>,
     behind: Option<&str>,
     full: bool,
 ) {
@@ -87,14 +117,52 @@ fn frames_of(
         line(before, Some(Role::Dim));
     }
     let shown = if full { usize::MAX } else { FRAMES };
-    for frame in frames.iter().take(shown) {
+    for (frame, _) in frames.iter().take(shown) {
         line(frame, None);
     }
-    let more = frames.len().saturating_sub(shown) as u64;
+    let more: usize = frames.iter().skip(shown).map(|(_, count)| count).sum();
     if more > 0 {
-        let older = plural_of(more, "older frame", "older frames");
+        let older = plural_of(more as u64, "older frame", "older frames");
         line(&format!("({older}: --full-stacks)"), Some(Role::Dim));
     } else if let Some(behind) = behind {
         line(behind, Some(Role::Dim));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(function: Option<&str>, module: &str) -> NativeFrame {
+        NativeFrame {
+            address: 0x10,
+            module: module.into(),
+            offset: function.map(|_| 1),
+            function: function.map(Into::into),
+            file: None,
+            line: None,
+        }
+    }
+
+    #[test]
+    fn nameless_frames_of_a_file_are_one_line() {
+        let cuda = "/lib/libcuda.so.1";
+        let frames = [
+            frame(None, cuda),
+            frame(None, cuda),
+            frame(None, cuda),
+            frame(Some("cuLaunchKernel"), cuda),
+            frame(None, cuda),
+            frame(None, cuda),
+            frame(None, ""),
+            frame(None, ""),
+            frame(None, ""),
+        ];
+        let lines = native_frames(&frames, false);
+        let counts: Vec<usize> = lines.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts, [3, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(lines[0].0, "(3 frames in libcuda.so.1)");
+        assert_eq!(lines[1].0, "cuLaunchKernel+0x1 (libcuda.so.1)");
+        assert_eq!(native_frames(&frames, true).len(), frames.len());
     }
 }

@@ -20,7 +20,7 @@ pub fn text(out: &mut Vec<u8>, shown: &Shown<'_>, options: &ReportOptions) {
     let mut f = Formatter::new(out, options.color);
     for process in &shown.report.processes {
         head(&mut f, shown, process, options);
-        table(&mut f, shown, process);
+        table(&mut f, shown, process, options);
         let mut idle = 0;
         for channel in of(shown, process) {
             let part = options.part(channel, shown.report.analysis.of(channel.id));
@@ -163,9 +163,27 @@ fn state(state: State) -> &'static str {
     }
 }
 
-fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
-    let mut mine = of(shown, process).peekable();
-    if mine.peek().is_none() {
+/// Fewest idle channels that are one line of the table, beside some that are not.
+const FOLDED: usize = 3;
+
+/// The table of the channels: the idle ones in one line where others are not, and nobody asks for all or for some of them.
+fn table(
+    f: &mut Formatter<'_>,
+    shown: &Shown<'_>,
+    process: &ProcessReport,
+    options: &ReportOptions,
+) {
+    let is_idle = |c: &&ChannelState| {
+        let judged = shown.report.analysis.of(c.id);
+        judged.is_some_and(|j| j.state == State::Idle && is_known(j)) && !options.chooses(c)
+    };
+    let (idle, busy): (Vec<_>, Vec<_>) = of(shown, process).partition(is_idle);
+    let folds = !options.verbose && !busy.is_empty() && idle.len() >= FOLDED;
+    let mine = match folds {
+        true => busy,
+        false => of(shown, process).collect(),
+    };
+    if mine.is_empty() {
         return;
     }
     f.line("", 0, Some(Role::Dim));
@@ -216,6 +234,12 @@ fn table(f: &mut Formatter<'_>, shown: &Shown<'_>, process: &ProcessReport) {
                 f.text(format_args!(": {}", semaphore(wait)));
             }
         }
+        f.end();
+    }
+    if folds {
+        f.line("", 0, Some(Role::Dim));
+        let idle = plural(idle.len() as u64, "more channel");
+        f.text(format_args!("        {idle} idle: -v shows them"));
         f.end();
     }
     f.line("", 0, None);
