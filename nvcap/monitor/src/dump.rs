@@ -432,6 +432,7 @@ fn process(snapshot: &Snapshot) -> ProcessReport {
         rank,
         python: None,
         xids: Vec::new(),
+        faults: Vec::new(),
         threads: threads.into_iter().map(thread).collect(),
         channels: snapshot.channels.iter().map(facts).collect(),
         unused: snapshot.unused,

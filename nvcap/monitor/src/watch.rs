@@ -159,6 +159,12 @@ fn has_work(report: &Report) -> bool {
     channels.any(|c| c.state != State::Idle)
 }
 
+/// Tells whether the driver has stopped a channel that has work, after an error.
+fn is_stopped(report: &Report) -> bool {
+    let mut channels = report.analysis.channels.iter();
+    channels.any(|c| c.state != State::Idle && report.error_of(c.id).is_some())
+}
+
 /// The watch.
 #[derive(Debug)]
 pub struct Watch {
@@ -338,9 +344,15 @@ impl Watch {
             };
             watched.take_channels(&report);
             watched.notifiers.find(pid, &watched.memory);
-            if is_first {
-                // What happened before the watch is none of its findings.
-                watched.notifiers.new_errors(&watched.memory);
+            if is_first && matches!(self.whom, Whom::All(..)) {
+                // What happened before the watch is none of its findings, but for a process that is named.
+                let before = watched.notifiers.new_errors(&watched.memory);
+                for code in before {
+                    tell(format_args!(
+                        "process {pid} had an error before the watch began: Xid {code}, {}; nvcap dump -p {pid} shows it",
+                        hang::xid::meaning(code)
+                    ));
+                }
             }
             self.processes.insert(pid, watched);
         }
@@ -385,10 +397,16 @@ impl Watch {
         let report = dump::look(&[pid], &self.options).report;
         let moved = moved(&report);
         watched.told = moved.is_hang();
-        watched.told.then_some(Finding {
+        let cause = match is_stopped(&report) {
+            true => Cause::Error,
+            false => Cause::Hang,
+        };
+        // An error is told, or said to be older, when its notifier is first read.
+        let is_known = cause == Cause::Error && watched.notifiers.has_told();
+        (watched.told && !is_known).then_some(Finding {
             pid,
             name: watched.name.clone(),
-            cause: Cause::Hang,
+            cause,
             fault: None,
             report,
             moved: Some(moved),

@@ -37,12 +37,8 @@ fn fault(time_ns: u64, suspects: &[u64]) -> Record {
         kernel: None,
     };
     Record::Fault(Box::new(Fault {
-        at: at(time_ns),
-        source: FaultSource::Notifier,
-        code: 31,
         channel: Some(ChannelId(0)),
         group: vec![ChannelId(3)],
-        assumed: false,
         token: Some(0xb),
         notification: Some(Notification {
             time: 1,
@@ -50,10 +46,8 @@ fn fault(time_ns: u64, suspects: &[u64]) -> Record {
             info16: 0,
             status: 0xffff,
         }),
-        message: None,
-        memory: None,
         suspects: suspects.iter().map(suspect).collect(),
-        only_these: true,
+        ..Fault::of_notifier(at(time_ns), 31)
     }))
 }
 

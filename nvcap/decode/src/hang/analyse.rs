@@ -34,6 +34,12 @@ pub fn analyse(scene: &RingState, values: &Values) -> Analysis {
     analysis
 }
 
+/// Ring position of the newest step of a channel that its own semaphore shows as done; none where nothing shows it.
+#[must_use]
+pub fn done(channel: &ChannelState, values: &Values) -> Option<u64> {
+    Position::of(channel, values).line?.done
+}
+
 /// Progress of a channel.
 struct Position {
     line: Option<TrackingSemaphore>,

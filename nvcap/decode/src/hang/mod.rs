@@ -35,7 +35,7 @@ pub use crate::record::{
     ChannelFacts, EntryTarget, NativeFrame, NativeStack, PythonFrame, PythonStack, RingPlace,
     RingSize, Thread, TokenFrom, Xid,
 };
-pub use analyse::analyse;
+pub use analyse::{analyse, done};
 pub use analysis::{
     Analysis, Blocked, Cycle, Judged, Releaser, Root, State, TrackingSemaphore, Wait, WaitMode,
     Work, WorkKind,

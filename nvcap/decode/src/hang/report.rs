@@ -1,7 +1,7 @@
 //! The whole result of one look at processes, as plain data for the outputs.
 
 use super::{Analysis, ChannelFacts, RingState, Thread, Xid};
-use crate::record::ChannelId;
+use crate::record::{ChannelId, Fault};
 
 /// One look.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +35,8 @@ pub struct ProcessReport {
     pub python: Option<String>,
     /// The driver's messages about it in the kernel log, oldest first.
     pub xids: Vec<Xid>,
+    /// Faults that a trace's recording has of it, oldest first.
+    pub faults: Vec<Fault>,
     /// Its threads.
     pub threads: Vec<Thread>,
     /// Facts of finding and reading its channels.
@@ -59,6 +61,15 @@ impl Report {
             .iter()
             .flat_map(|p| &p.channels)
             .any(|c| c.ring_gone || c.overwritten + c.elsewhere > 0 || c.unreadable > 0)
+    }
+
+    /// The number of the error after which the driver has stopped a channel.
+    #[must_use]
+    pub fn error_of(&self, id: ChannelId) -> Option<u32> {
+        let found = self.facts(id).and_then(|facts| facts.error);
+        let mut faults = self.processes.iter().flat_map(|p| &p.faults);
+        let its = |f: &&Fault| f.channel == Some(id) || f.group.contains(&id);
+        found.or_else(|| faults.find(its).map(|f| f.code))
     }
 
     /// The facts of a channel.

@@ -147,18 +147,9 @@ mod tests {
 
     fn fault(pid: u32, code: u32, channel: u32, suspects: Vec<Suspect>) -> Fault {
         Fault {
-            at: At::of_process(5, pid),
-            source: FaultSource::Notifier,
-            code,
             channel: Some(ChannelId(channel)),
-            group: Vec::new(),
-            assumed: false,
-            token: None,
-            notification: None,
-            message: None,
-            memory: None,
             suspects,
-            only_these: true,
+            ..Fault::of_notifier(At::of_process(5, pid), code)
         }
     }
 

@@ -116,3 +116,24 @@ pub struct Fault {
     /// No other work can have caused it: all rings that may be meant were read, and understood.
     pub only_these: bool,
 }
+
+impl Fault {
+    /// A fault that an error notifier tells, without anything that rings and messages have of it.
+    #[must_use]
+    pub fn of_notifier(at: At, code: u32) -> Self {
+        Self {
+            at,
+            source: FaultSource::Notifier,
+            code,
+            channel: None,
+            group: Vec::new(),
+            assumed: false,
+            token: None,
+            notification: None,
+            message: None,
+            memory: None,
+            suspects: Vec::new(),
+            only_these: true,
+        }
+    }
+}

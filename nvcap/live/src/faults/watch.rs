@@ -6,7 +6,7 @@ use std::{
 };
 
 use nvcap_decode::hang::xid::REMOVAL;
-use nvcap_decode::record::{At, Channel, ChannelId, Fault, FaultSource, Origin};
+use nvcap_decode::record::{At, Channel, ChannelId, Fault, Origin};
 use nvcap_process::{
     clock,
     memory::{
@@ -299,24 +299,12 @@ fn noticed(
 
 /// A fault that notifiers tell, without what they and the rings have of it.
 fn of_notifiers(pid: u32, code: u32) -> Fault {
-    Fault {
-        at: At {
-            time_ns: clock::now(),
-            pid,
-            tid: 0,
-        },
-        source: FaultSource::Notifier,
-        code,
-        channel: None,
-        group: Vec::new(),
-        assumed: false,
-        token: None,
-        notification: None,
-        message: None,
-        memory: None,
-        suspects: Vec::new(),
-        only_these: true,
-    }
+    let at = At {
+        time_ns: clock::now(),
+        pid,
+        tid: 0,
+    };
+    Fault::of_notifier(at, code)
 }
 
 /// Tells whether each channel's notifier is known by its token: the token of each is known, no two have the same, and each has a

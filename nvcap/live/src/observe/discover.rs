@@ -390,7 +390,8 @@ impl Watched {
             if new.device().is_some() {
                 self.search.next = 0;
             }
-            if new.is_doorbell_shape() {
+            // Whatever its shape: a doorbell's mapping may have been split since.
+            if new.may_submit() {
                 self.files.seen = GpuUse::Doorbell;
             }
         }

@@ -236,6 +236,7 @@ fn process(look: &record::ProcessSnapshot, name: &str) -> ProcessReport {
         name: name.to_owned(),
         rank: look.rank,
         python: look.python.clone(),
+        faults: Vec::new(),
         xids: look.xids.clone(),
         threads: look.threads.iter().map(thread).collect(),
         channels: look.channels.iter().map(|c| c.facts.clone()).collect(),

@@ -148,6 +148,11 @@ impl Notifiers {
         }
     }
 
+    /// Tells whether an error is known.
+    pub(super) fn has_told(&self) -> bool {
+        !self.told.is_empty()
+    }
+
     /// Returns the numbers of the errors that are new, each once.
     pub(super) fn new_errors(&mut self, memory: &Memory) -> Vec<u32> {
         let mut codes = Vec::new();

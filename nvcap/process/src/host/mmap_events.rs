@@ -21,7 +21,10 @@ const PAGE: usize = 4096;
 const HEADER: usize = 8;
 /// The fields of a record of a mapping: process (4 bytes), protection (4), name of the file (up to a byte 0).
 const PID_AT: usize = 0;
+const ADDRESS_AT: usize = 8;
+const FILE_SYSTEM_AT: usize = 32;
 const PROT_AT: usize = 56;
+const FLAGS_AT: usize = 60;
 const NAME_AT: usize = 64;
 
 /// Mappings that were told of since the last call.
@@ -64,21 +67,52 @@ impl Told {
     }
 }
 
+fn long(fields: &[u8], at: usize) -> Option<u64> {
+    let bytes = fields.get(at..at + 8)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+}
+
 fn word(fields: &[u8], at: usize) -> Option<u32> {
     let bytes = fields.get(at..at + 4)?;
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
+/// As [`of_gpu`], of a file that has no name of the driver's: a device file may be mounted under any.
+fn renamed(fields: &[u8], pid: u32) -> Option<(u32, u32)> {
+    let number = (
+        word(fields, FILE_SYSTEM_AT)?,
+        word(fields, FILE_SYSTEM_AT + 4)?,
+    );
+    let is_shared = word(fields, FLAGS_AT)? & libc::MAP_SHARED as u32 != 0;
+    if !is_shared || number == (0, 0) || devices::shared_memory() == Some(number) {
+        return None;
+    }
+    let (start, len) = (long(fields, ADDRESS_AT)?, long(fields, ADDRESS_AT + 8)?);
+    let mapped = format!(
+        "/proc/{pid}/map_files/{start:x}-{:x}",
+        start.wrapping_add(len)
+    );
+    match devices::of_file(Path::new(&mapped)) {
+        Some(Device::Gpu(minor)) => Some((pid, minor)),
+        _ => None,
+    }
+}
+
 /// The process and the GPU's minor number, if it mapped memory of a GPU which it may write.
 fn of_gpu(fields: &[u8]) -> Option<(u32, u32)> {
-    let name = fields.get(NAME_AT..)?.split(|byte| *byte == 0).next()?;
-    let name = std::str::from_utf8(name).ok()?;
-    let device = maps::device_of_path(name).filter(|d| matches!(d, Device::Gpu(_)))?;
     if word(fields, PROT_AT)? & libc::PROT_WRITE as u32 == 0 {
         return None;
     }
     // None: in a PID namespace that is not below nvcap's.
     let pid = word(fields, PID_AT).filter(|pid| *pid != 0)?;
+    let name = fields.get(NAME_AT..)?.split(|byte| *byte == 0).next()?;
+    let name = std::str::from_utf8(name).unwrap_or_default();
+    let Some(device) = maps::device_of_path(name) else {
+        return renamed(fields, pid);
+    };
+    if !matches!(device, Device::Gpu(_)) {
+        return None;
+    }
     let inside = format!("/proc/{pid}/root{name}");
     let device = devices::checked(device, &[Path::new(&inside), Path::new(name)], None);
     match device {

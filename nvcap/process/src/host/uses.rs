@@ -1,8 +1,8 @@
 //! GPUs that a process uses: those of which it has the device file open or mapped. One way for all commands.
 
-use std::{collections::BTreeSet, fs, io};
+use std::{collections::BTreeSet, io};
 
-use crate::memory::{devices, maps};
+use crate::memory::maps;
 use crate::procfs;
 use nvcap_decode::record::Device;
 
@@ -45,10 +45,7 @@ pub fn of_process(pid: u32) -> io::Result<Uses> {
     // Before it maps anything it opens the file; and memory stays mapped when the file is closed.
     for file in procfs::open_files(pid)?.take(MOST) {
         let path = file?.path();
-        let target = fs::read_link(&path).unwrap_or_default();
-        let name = maps::device_of_path(&target.to_string_lossy());
-        let device = name.and_then(|name| devices::checked(name, &[&path], None));
-        if let Some(Device::Gpu(minor)) = device {
+        if let Some(Device::Gpu(minor)) = maps::device_of_open(&path) {
             uses.gpus.insert(minor);
         }
     }

@@ -1,9 +1,13 @@
 //! Files of the driver: a device with its number. A name proves nothing: anybody may call a file `nvidia0`.
 
 use std::{
+    ffi::{CStr, CString},
     fs,
-    os::fd::{AsRawFd, BorrowedFd},
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
     path::Path,
     sync::OnceLock,
 };
@@ -84,29 +88,77 @@ fn checked_as(
     }
 }
 
-/// Tells whether an open file is the driver's control device. A file that another process serves is not waited for.
-pub(crate) fn is_control(file: BorrowedFd<'_>) -> bool {
+/// Type and device number of a file, without waiting for one that another process serves. `file` is a path from `folder`, an open file itself where
+/// it is empty.
+fn about(folder: RawFd, file: &CStr) -> Option<(u32, u64)> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut about: libc::statx = unsafe { std::mem::zeroed() };
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    // SAFETY: an empty string, and room for one structure.
+    // SAFETY: a C string, and room for one structure.
     let result = unsafe {
         libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
+            folder,
+            file.as_ptr(),
             flags,
             libc::STATX_TYPE,
             &raw mut about,
         )
     };
-    let is_device = u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFCHR;
-    match (result, is_device) {
-        (0, true) => {
-            let number = libc::makedev(about.stx_rdev_major, about.stx_rdev_minor);
+    let number = libc::makedev(about.stx_rdev_major, about.stx_rdev_minor);
+    (result == 0).then(|| (u32::from(about.stx_mode) & libc::S_IFMT, number))
+}
+
+/// The major numbers, which stay while the driver is loaded.
+fn known_majors() -> (u32, u32) {
+    static KNOWN: OnceLock<(u32, u32)> = OnceLock::new();
+    KNOWN.get().copied().unwrap_or_else(|| {
+        let all = majors();
+        if all.0 != 0 && all.1 != 0 {
+            let _ = KNOWN.set(all);
+        }
+        all
+    })
+}
+
+/// Returns the device of the driver's that a file is, whatever its name: a file may be mounted under any. None where it is no device of the driver's,
+/// or may not be looked at.
+pub(crate) fn of_file(file: &Path) -> Option<Device> {
+    let file = CString::new(file.as_os_str().as_bytes()).ok()?;
+    let (kind, number) = about(libc::AT_FDCWD, &file)?;
+    if kind != libc::S_IFCHR {
+        return None;
+    }
+    let majors = known_majors();
+    if majors.1 != 0 && libc::major(number) == majors.1 {
+        return Some(Device::Uvm);
+    }
+    of_number(Device::Control, number, majors)
+}
+
+/// Device number of the kernel's own file system of shared memory: no device file is in it.
+pub(crate) fn shared_memory() -> Option<(u32, u32)> {
+    static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *NUMBER.get_or_init(|| {
+        // SAFETY: a C string.
+        let fd = unsafe { libc::memfd_create(c"nvcap".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: a new descriptor that nobody else has.
+        let file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let dev = file.metadata().ok()?.dev();
+        Some((libc::major(dev), libc::minor(dev)))
+    })
+}
+
+/// Tells whether an open file is the driver's control device. A file that another process serves is not waited for.
+pub(crate) fn is_control(file: BorrowedFd<'_>) -> bool {
+    match about(file.as_raw_fd(), c"") {
+        Some((libc::S_IFCHR, number)) => {
             of_number(Device::Control, number, majors()) == Some(Device::Control)
         }
-        (0, false) => by_name(),
-        _ => false,
+        Some(_) => by_name(),
+        None => false,
     }
 }
 
@@ -158,8 +210,20 @@ mod tests {
         }
         let inode = fs::metadata(&path).unwrap().ino();
         let seen = checked_as(Device::Gpu(0), &[&path], Some(inode), false, || (195, 0));
+        let by_number = of_file(&path);
         fs::remove_file(&path).unwrap();
         assert_eq!(seen, Some(Device::Gpu(7)));
+        assert_eq!(by_number, Some(Device::Gpu(7)));
+    }
+
+    #[test]
+    fn other_files_are_no_devices_of_the_driver() {
+        let own = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        for file in ["/dev/null", own, "/nonexistent"] {
+            assert_eq!(of_file(Path::new(file)), None, "{file}");
+        }
+        let (major, _) = shared_memory().expect("memfd");
+        assert_eq!(major, 0, "a file system without a disk");
     }
 
     #[test]

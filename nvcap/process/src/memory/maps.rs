@@ -1,12 +1,15 @@
 //! `/proc/PID/maps`: which device files of the driver a process has mapped where.
 
-use std::{fs, io, path::Path};
+use std::{collections::HashMap, fs, io, path::Path};
 
 use super::devices;
 
 use crate::procfs::{self, maps::Line, served::Served};
 use nvcap_decode::decode::event::Place;
 use nvcap_decode::record::{At, CpuVa, Device, Mapping};
+
+/// Size of a doorbell page's mapping, bytes.
+const DOORBELL_PAGE: u64 = 0x10000;
 
 /// One line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,11 +89,30 @@ impl Area {
 
     /// Has the shape of a doorbell page of CUDA (write only) or of a graphics client: 64 KiB of a GPU's device file.
     pub fn is_doorbell_shape(&self) -> bool {
-        self.end - self.start == 0x10000
+        self.end - self.start == DOORBELL_PAGE
             && self.shared
             && self.write
             && !self.execute
             && matches!(self.device(), Some(Device::Gpu(_)))
+    }
+
+    /// Tells whether `next` begins where this ends, with other rights to the same file of a GPU, and both are smaller than a doorbell page: parts of
+    /// one whose rights were changed.
+    pub fn is_followed_by(&self, next: &Self) -> bool {
+        let rights = |a: &Self| (a.read, a.write, a.execute);
+        let is_part = |a: &Self| a.end - a.start < DOORBELL_PAGE;
+        self.end == next.start
+            && self.path == next.path
+            && self.device() == next.device()
+            && matches!(self.device(), Some(Device::Gpu(_)))
+            && rights(self) != rights(next)
+            && is_part(self)
+            && is_part(next)
+    }
+
+    /// Memory of a GPU's device file that the process may write: without such memory nobody submits.
+    pub fn may_submit(&self) -> bool {
+        self.shared && self.write && matches!(self.device(), Some(Device::Gpu(_)))
     }
 
     /// Memory without a file that has a name, which several could share: libcuda takes pinned memory from it.
@@ -160,6 +182,15 @@ pub fn device_of_path(path: &str) -> Option<Device> {
     }
 }
 
+/// The driver's device that an open file is, by its link `/proc/PID/fd/N`.
+pub fn device_of_open(link: &Path) -> Option<Device> {
+    devices::of_file(link).or_else(|| {
+        let target = fs::read_link(link).ok()?;
+        let name = device_of_path(&target.to_string_lossy())?;
+        devices::checked(name, &[link], None)
+    })
+}
+
 /// The mappings of a process.
 ///
 /// # Errors
@@ -174,12 +205,7 @@ pub fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
         return true;
     }
     match procfs::open_files(pid) {
-        Ok(files) => files.flatten().any(|f| {
-            let to = fs::read_link(f.path()).unwrap_or_default();
-            device_of_path(&to.to_string_lossy())
-                .and_then(|name| devices::checked(name, &[&f.path()], None))
-                .is_some()
-        }),
+        Ok(files) => files.flatten().any(|f| device_of_open(&f.path()).is_some()),
         // What may not be seen may be there; only what has no memory at all has no files that matter.
         Err(_) => !areas.is_empty(),
     }
@@ -223,11 +249,14 @@ pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
     areas[..behind].last().filter(|a| address < a.end)
 }
 
-/// The files of a process that have names of the driver's, each looked at once.
+/// A mapped file: its file system's number, its inode, and its device by its name.
+type FileKey = (Option<(u32, u32)>, u64, Option<Device>);
+
+/// The files of a process that may be the driver's, each looked at once.
 struct Files {
     pid: u32,
     served: Served,
-    known: Vec<(String, u64, Option<Device>)>,
+    known: HashMap<FileKey, Option<Device>>,
 }
 
 impl Files {
@@ -235,33 +264,45 @@ impl Files {
         Self {
             pid,
             served: Served::of(pid),
-            known: Vec::new(),
+            known: HashMap::new(),
         }
     }
 
     /// The area that a line names; none where it must not be read, nor its file be looked at.
     fn of_line(&mut self, line: &Line<'_>) -> Option<Area> {
         let unreadable = self.served.has(line.device);
-        (!unreadable).then(|| self.check(Area::of(line), line.inode))
+        (!unreadable).then(|| self.check(Area::of(line), line))
     }
 
-    fn check(&mut self, mut area: Area, inode: u64) -> Area {
-        let Some(name) = area.device else {
+    fn check(&mut self, mut area: Area, line: &Line<'_>) -> Area {
+        let inode = line.inode;
+        // A device file may be mounted under any name; the memory that processes share, pinned memory too, is none.
+        let shared = area.shared && inode != 0 && area.path.starts_with('/');
+        let may_be =
+            || shared && devices::shared_memory().is_none_or(|own| line.number() != Some(own));
+        let name = area.device;
+        if name.is_none() && !may_be() {
             return area;
+        }
+        let of = || {
+            let mapped = format!(
+                "/proc/{}/map_files/{:x}-{:x}",
+                self.pid, area.start, area.end
+            );
+            let Some(name) = name else {
+                return devices::of_file(Path::new(&mapped));
+            };
+            // The kernel leads root to it; others look at its path in the process's own file system, which may lead anywhere.
+            let path = format!("/proc/{}/root{}", self.pid, area.path);
+            let ways = [Path::new(&mapped), Path::new(&path)];
+            devices::checked(name, &ways, Some(inode))
         };
-        let mut known = self.known.iter();
-        area.device = match known.find(|(path, i, _)| (path, i) == (&area.path, &inode)) {
-            Some((_, _, device)) => *device,
+        let key = (line.number(), inode, name);
+        area.device = match self.known.get(&key) {
+            Some(device) => *device,
             None => {
-                // The kernel leads root to it; others look at its path in the process's own file system, which may lead anywhere.
-                let path = format!("/proc/{}/root{}", self.pid, area.path);
-                let mapped = format!(
-                    "/proc/{}/map_files/{:x}-{:x}",
-                    self.pid, area.start, area.end
-                );
-                let ways = [Path::new(&mapped), Path::new(&path)];
-                let device = devices::checked(name, &ways, Some(inode));
-                self.known.push((area.path.clone(), inode, device));
+                let device = of();
+                self.known.insert(key, device);
                 device
             }
         };
@@ -272,14 +313,12 @@ impl Files {
 /// Tells whether a process has a GPU's file open.
 pub fn has_gpu_open(pid: u32) -> bool {
     let open = procfs::open_files(pid);
-    open.into_iter().flatten().flatten().any(|entry| {
-        let Ok(target) = std::fs::read_link(entry.path()) else {
-            return false;
-        };
-        let name = device_of_path(&target.to_string_lossy());
-        let device = name.and_then(|name| devices::checked(name, &[&entry.path()], None));
-        matches!(device, Some(Device::Gpu(_)))
-    })
+    let mut devices = open
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| device_of_open(&entry.path()));
+    devices.any(|device| matches!(device, Device::Gpu(_)))
 }
 
 #[cfg(test)]
@@ -299,6 +338,26 @@ mod tests {
         assert_eq!((a.start, a.end), (0x7fbc_28cd_4000, 0x7fbc_28ce_4000));
         assert!(a.is_doorbell_shape() && !a.read);
         assert_eq!(a.device(), Some(Device::Gpu(0)));
+    }
+
+    /// A doorbell page of which half was made unreadable, beside another mapping with the same rights.
+    #[test]
+    fn parts_of_a_mapping_follow_each_other() {
+        let of =
+            |start: u64, len: u64, flags: &str| Area::made_up(start, len, flags, "/dev/nvidia0");
+        let (first, second) = (of(0x10000, 0x8000, "w"), of(0x18000, 0x8000, ""));
+        assert!(first.is_followed_by(&second) && first.may_submit() && !second.may_submit());
+        assert!(
+            !first.is_followed_by(&of(0x18000, 0x8000, "w")),
+            "two mappings"
+        );
+        assert!(!first.is_followed_by(&of(0x20000, 0x8000, "")), "elsewhere");
+        assert!(
+            !of(0, 0x10000, "w").is_followed_by(&of(0x10000, 0x1000, "rw")),
+            "whole"
+        );
+        let other = Area::made_up(0x18000, 0x8000, "", "/dev/nvidia1");
+        assert!(!first.is_followed_by(&other));
     }
 
     #[test]
@@ -333,7 +392,7 @@ mod tests {
         let file = |a: &&Area| a.path.starts_with('/');
         let (mut whole, mut files) = (Vec::new(), Files::of(me));
         procfs::maps::lines(text.as_bytes(), &mut |line| {
-            whole.push(files.check(Area::of(&line), line.inode));
+            whole.push(files.check(Area::of(&line), &line));
         });
         assert_eq!(
             areas.iter().filter(file).collect::<Vec<_>>(),

@@ -27,6 +27,13 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
+    /// Major and minor number of the file system's device.
+    pub fn number(&self) -> Option<(u32, u32)> {
+        let (major, minor) = self.device.split_once(':')?;
+        let hex = |number| u32::from_str_radix(number, 16).ok();
+        Some((hex(major)?, hex(minor)?))
+    }
+
     /// Reads a line.
     pub fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');

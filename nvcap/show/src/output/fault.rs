@@ -41,23 +41,51 @@ pub(crate) fn cause(fault: &Fault) -> Option<String> {
     (fault.only_these && names.len() == 1).then(|| names.remove(0))
 }
 
-/// Describes suspects: ` in f(int)`, ` in one of: f(int), g(), or work that is not known`; empty where there are none.
-/// `only_these`: no other work can have caused the fault.
-fn suspects(all: &[&Suspect], only_these: bool) -> String {
+/// The names of suspects, each once.
+fn names_of<'a>(all: impl Iterator<Item = &'a &'a Suspect>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for name in all.iter().map(|s| suspect(s)) {
+    for name in all.map(|s| suspect(s)) {
         if !names.contains(&name) {
             names.push(name);
         }
     }
+    names
+}
+
+/// Describes suspects: ` in f(int)`, ` in one of: f(int), g(), or work that is not known`; empty where there are none. One that alone had not
+/// ended on the channels that were `stopped` stands before those of other channels.
+/// `only_these`: no other work can have caused the fault.
+fn suspects(all: &[&Suspect], stopped: &[ChannelId], only_these: bool) -> String {
+    let mut names = names_of(all.iter());
     match (&names[..], only_these) {
         ([], _) => return String::new(),
         ([one], true) => return format!(" in {one}"),
         _ => {}
     }
-    let more = names.len().saturating_sub(NAMED);
-    names.truncate(NAMED);
-    let mut text = format!(" in one of: {}", names.join(", "));
+    let mut text = " in ".to_owned();
+    let likely = names_of(all.iter().filter(|s| stopped.contains(&s.channel)));
+    if let ([likely], true) = (&likely[..], names.len() > 1) {
+        names.retain(|name| name != likely);
+        let of = match stopped {
+            [_] => "of the stopped channel",
+            _ => "of the stopped channels",
+        };
+        let _ = write!(text, "{likely} ({of}), or ");
+    }
+    // One more takes no more room than its name.
+    let shown = if names.len() <= NAMED + 1 {
+        names.len()
+    } else {
+        NAMED
+    };
+    let more = names.len() - shown;
+    names.truncate(shown);
+    match &names[..] {
+        [one] => text.push_str(one),
+        _ => {
+            let _ = write!(text, "one of: {}", names.join(", "));
+        }
+    }
     if more > 0 {
         let _ = write!(text, " and {more} more");
     }
@@ -80,7 +108,7 @@ fn channels(all: &[ChannelId]) -> String {
 /// One blame: `Xid 31 in bad(float*, int)`.
 fn blame(b: &Blame<'_>, names_process: bool) -> String {
     let mut text = format!("Xid {}", b.code);
-    match suspects(&b.suspects, b.only_these).as_str() {
+    match suspects(&b.suspects, &b.channels, b.only_these).as_str() {
         "" => text.push_str(&channels(&b.channels)),
         suspects => text.push_str(suspects),
     }
@@ -151,7 +179,8 @@ pub(crate) fn line(f: &Fault) -> String {
     }
     let _ = write!(text, ": {}", xid::meaning(f.code));
     let all: Vec<&Suspect> = f.suspects.iter().collect();
-    text.push_str(&suspects(&all, f.only_these));
+    let stopped: Vec<ChannelId> = { f.channel.iter() }.chain(&f.group).copied().collect();
+    text.push_str(&suspects(&all, &stopped, f.only_these));
     if let Some(access) = f.message.as_ref().and_then(|m| m.access()) {
         let _ = write!(text, "; {access}");
         if let Some(memory) = &f.memory {
@@ -295,7 +324,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use nvcap_decode::record::{At, FaultSource, Kernel, Record};
+    use nvcap_decode::record::{At, Kernel, Record};
     use nvcap_decode::wire::GpuVa;
 
     fn kernel(program: u64, name: &str, certain: bool) -> Suspect {
@@ -318,18 +347,11 @@ mod tests {
 
     fn said(pid: u32, suspects: Vec<Suspect>, only_these: bool) -> String {
         let fault = Fault {
-            at: At::of_process(5, pid),
-            source: FaultSource::Notifier,
-            code: 31,
             channel: Some(ChannelId(2)),
-            group: Vec::new(),
-            assumed: false,
             token: Some(0xb),
-            notification: None,
-            message: None,
-            memory: None,
             suspects,
             only_these,
+            ..Fault::of_notifier(At::of_process(5, pid), 31)
         };
         let mut ledger = Ledger::new();
         ledger.record(&Record::Fault(Box::new(fault)));
@@ -369,7 +391,7 @@ mod tests {
         );
         assert_eq!(
             said(7, vec![kernel(0x100, BAD, true)], false),
-            after(" in one of: bad(float*, int), or work that is not known")
+            after(" in bad(float*, int), or work that is not known")
         );
         // A name that is a guess is none.
         assert_eq!(
@@ -384,6 +406,22 @@ mod tests {
                 " in one of: bad(float*, int), the kernel at 0x200, the kernel at 0x300 and 2 more"
             )
         );
+        // The channel is concluded, and others may be meant.
+        let elsewhere = |n: u64| Suspect {
+            channel: ChannelId(4),
+            ..kernel(n * 0x100, "", true)
+        };
+        let with = |others: std::ops::Range<u64>| {
+            let bad = std::iter::once(kernel(0x100, BAD, true));
+            bad.chain(others.map(elsewhere)).collect()
+        };
+        let bad = " in bad(float*, int) (of the stopped channel), or ";
+        let one = format!("{bad}the kernel at 0x200");
+        assert_eq!(said(7, with(2..3), true), after(&one));
+        let four = format!(
+            "{bad}one of: the kernel at 0x200, the kernel at 0x300, the kernel at 0x400, the kernel at 0x500, or work that is not known"
+        );
+        assert_eq!(said(7, with(2..6), false), after(&four));
         assert_eq!(said(7, vec![], true), after(" on channel 2"));
         assert_eq!(said(7, vec![], false), after(" on channel 2"));
     }

@@ -129,7 +129,7 @@ pub(super) enum GpuUse {
         /// Time at which the file was first seen open, ns.
         since: u64,
     },
-    /// It mapped a doorbell.
+    /// It mapped memory of a GPU that it may write, such as a doorbell.
     Doorbell,
 }
 

@@ -157,11 +157,21 @@ impl Session {
             if let Some(mapping) = area.record_with_memory(at) {
                 self.emit(Record::Mapping(mapping));
             }
-            if let (true, Some(Device::Gpu(gpu))) = (area.is_doorbell_shape(), area.device()) {
+        }
+        // A page whose rights were changed in part is several areas.
+        let one = |a: &Area, b: &Area| a.is_followed_by(b);
+        for parts in areas.chunk_by(one) {
+            let whole = Area {
+                end: parts[parts.len() - 1].end,
+                read: parts.iter().any(|part| part.read),
+                write: parts.iter().any(|part| part.write),
+                ..parts[0].clone()
+            };
+            if let (true, Some(Device::Gpu(gpu))) = (whole.is_doorbell_shape(), whole.device()) {
                 pages.push(DoorbellPage {
-                    start: CpuVa(area.start),
+                    start: CpuVa(whole.start),
                     gpu,
-                    readable: area.read,
+                    readable: whole.read,
                 });
             }
         }

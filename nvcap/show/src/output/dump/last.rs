@@ -14,11 +14,14 @@ use nvcap_decode::decode::event::{Body, Event, Operation};
 use nvcap_decode::driver::Model;
 use nvcap_decode::hang::{self, ChannelState, ProcessReport, Report, Step, Values};
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{Channel, ChannelId, Life, Process, Record, Stamps, Submission};
+use nvcap_decode::record::{Channel, ChannelId, Fault, Life, Process, Record, Stamps, Submission};
 use nvcap_decode::wire::entry;
 
 /// A whole ring of entries is kept for each channel, but of larger rings only this many, unless `last` asks for more.
 const MOST: u32 = 4096;
+
+/// The most faults that are kept.
+const FAULTS: usize = 64;
 
 /// The sink.
 #[derive(Default)]
@@ -36,6 +39,7 @@ pub struct LastEntries {
     /// The channel of the submission whose events come now, and the index of the submission's first step; `None` if the submission
     /// is ignored.
     now: Option<(ChannelId, usize)>,
+    faults: Vec<Fault>,
     /// A note that the recording is not complete, if the ledger says so.
     lacks: Option<String>,
 }
@@ -151,7 +155,7 @@ impl LastEntries {
             if kept.state.steps.is_empty() {
                 continue;
             }
-            kept.mark();
+            kept.mark(&self.values);
             let pid = kept.state.pid;
             { processes.entry(pid) }.or_insert_with(|| self.of_process(pid));
             if !kept.has_get {
@@ -188,6 +192,10 @@ impl LastEntries {
             pid,
             name: known.map_or_else(String::new, |k| k.name.clone()),
             notes,
+            faults: { self.faults.iter() }
+                .filter(|f| f.at.pid == pid)
+                .cloned()
+                .collect(),
             has_ended: ended.is_some(),
             ..ProcessReport::default()
         }
@@ -202,8 +210,16 @@ impl Kept {
         }
     }
 
-    /// Marks the steps that were not fetched.
-    fn mark(&mut self) {
+    /// Marks the steps that were not fetched. GP_GET is that of the newest doorbell: what the channel's semaphore shows as done since was fetched, too.
+    fn mark(&mut self, values: &Values) {
+        if let Some(done) = hang::done(&self.state, values) {
+            let at = self.state.steps.iter().rposition(|s| s.position == done);
+            let behind = at.map_or(0, |at| self.state.steps.len() - 1 - at) as u32;
+            if behind < self.state.pending() {
+                let put = self.state.put.wrapping_add(self.state.entries);
+                self.state.get = put.wrapping_sub(behind) % self.state.entries.max(1);
+            }
+        }
         let pending = self.state.pending() as usize;
         let fetched = self.state.steps.len().saturating_sub(pending);
         let steps = self.state.steps.iter_mut().skip(fetched);
@@ -251,6 +267,9 @@ impl Sink for LastEntries {
             Record::Process(p) => self.process(p),
             Record::Stamps(s) => self.stamps(s),
             Record::Submission(s) => self.submission(s),
+            Record::Fault(f) if !self.is_later(f.at.time_ns) && self.faults.len() < FAULTS => {
+                self.faults.push((**f).clone());
+            }
             _ => {}
         }
         Ok(())
@@ -270,7 +289,25 @@ impl Sink for LastEntries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::dump::{self, Shown, Word};
+    use nvcap_decode::decode::event::{Semaphore, SemaphoreAction, SemaphoreUnit};
+    use nvcap_decode::hang::State;
     use nvcap_decode::record::{At, How, Segment};
+    use nvcap_decode::wire::GpuVa;
+
+    fn release(address: GpuVa, payload: u64) -> Operation {
+        Operation::Semaphore(Semaphore {
+            unit: SemaphoreUnit::Engine,
+            action: SemaphoreAction::Release,
+            address,
+            payload,
+            wide: false,
+            timestamp: false,
+            reduction: None,
+            wait_for_idle: false,
+            execute: 0,
+        })
+    }
 
     fn submission(ns: u64, position: u64, gp_get: Option<u32>) -> Submission {
         let prev_put = (position % 8) as u32;
@@ -333,5 +370,64 @@ mod tests {
         assert_eq!(report.trace_ns, Some(4_000));
         let notes = &report.processes[0].notes;
         assert!(notes[0].contains("as fetched: channels 3"), "{notes:?}");
+    }
+
+    /// What the semaphore shows as done was fetched, although the newest doorbell's GP_GET was before it.
+    #[test]
+    fn what_is_done_was_fetched() {
+        const AT: GpuVa = GpuVa(0x5000);
+        let pending = |value: u64| {
+            let mut sink = LastEntries::new(4, None);
+            sink.channels.insert(ChannelId(3), Kept::new(ChannelId(3)));
+            sink.channels.get_mut(&ChannelId(3)).unwrap().state.entries = 8;
+            for n in 0..4 {
+                sink.submission(&submission(1000 + n * 1000, n * 2, Some(3)));
+            }
+            let kept = sink.channels.get_mut(&ChannelId(3)).unwrap();
+            for step in &mut kept.state.steps {
+                step.operations = vec![release(AT, step.position)];
+            }
+            sink.values.set(7, AT, value);
+            let report = sink.report();
+            let channel = &report.rings.channels[0];
+            assert_eq!(
+                channel.pending() as usize,
+                channel.steps.iter().filter(|s| s.pending).count()
+            );
+            (channel.get, report.analysis.channels[0].state)
+        };
+        // GP_PUT is 0: eight entries were submitted.
+        assert_eq!(pending(1), (3, State::Running));
+        assert_eq!(pending(5), (6, State::Running));
+        assert_eq!(pending(7), (0, State::Idle));
+    }
+
+    /// A fault of the recording is the verdict.
+    #[test]
+    fn a_fault_is_an_error() {
+        let mut sink = LastEntries::new(4, None);
+        sink.submission(&submission(1000, 0, None));
+        let fault = Fault {
+            code: 31,
+            channel: Some(ChannelId(3)),
+            ..Fault::of_notifier(At::of_process(2000, 7), 31)
+        };
+        sink.faults.push(fault);
+        let report = sink.report();
+        assert_eq!(report.error_of(ChannelId(3)), Some(31));
+        assert_eq!(report.error_of(ChannelId(4)), None);
+        let shown = Shown {
+            report: &report,
+            moved: None,
+        };
+        let verdict = dump::verdict(&shown, &report.processes[0]);
+        assert_eq!(verdict.word, Word::Error);
+        assert!(
+            verdict
+                .head
+                .starts_with("the driver has stopped 1 of 1 channel after an error"),
+            "{}",
+            verdict.head
+        );
     }
 }

@@ -175,7 +175,9 @@ fn table(
 ) {
     let is_idle = |c: &&ChannelState| {
         let judged = shown.report.analysis.of(c.id);
-        judged.is_some_and(|j| j.state == State::Idle && is_known(j)) && !options.chooses(c)
+        let stopped = shown.report.error_of(c.id).is_some();
+        let is_idle = judged.is_some_and(|j| j.state == State::Idle && is_known(j));
+        is_idle && !stopped && !options.chooses(c)
     };
     let (idle, busy): (Vec<_>, Vec<_>) = of(shown, process).partition(is_idle);
     let folds = !options.verbose && !busy.is_empty() && idle.len() >= FOLDED;
@@ -225,12 +227,17 @@ fn table(
                 State::Idle => Role::Dim,
                 _ => Role::Operation,
             };
+            let error = shown.report.error_of(c.id);
             let word = match shown.report.trace_ns {
+                _ if error.is_some() => "stopped",
                 Some(_) if !is_known(j) && j.state == State::Idle => "not known",
                 _ => state(j.state),
             };
+            let role = if error.is_some() { Role::Alarm } else { role };
             f.role(role, format_args!("{word}"));
-            if let Some(wait) = &j.wait {
+            if let Some(code) = error {
+                f.text(format_args!(": Xid {code}"));
+            } else if let Some(wait) = &j.wait {
                 f.text(format_args!(": {}", semaphore(wait)));
             }
         }

@@ -3,9 +3,9 @@
 use nvcap_decode::wire::GpuVa;
 use std::fmt::Write as _;
 
-use crate::output::kernels;
 use crate::output::names::EngineName;
 use crate::output::plural::{plural, plural_of};
+use crate::output::{fault, kernels};
 use nvcap_decode::decode::event::{Copy, Launch};
 use nvcap_decode::hang::xid::meaning;
 use nvcap_decode::hang::{
@@ -72,8 +72,10 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         .filter(|c| c.pid == process.pid)
         .filter_map(|c| Some((c, look.analysis.of(c.id)?)))
         .collect();
-    let mut lines = stopped(look, process);
-    let has_errors = !lines.is_empty();
+    let mut lines = stopped(look, &mine);
+    let stopped = lines.len();
+    lines.extend(process.faults.iter().map(fault::in_short));
+    let has_error = stopped > 0 || !process.faults.is_empty();
     lines.extend(at_work(look, &mine));
     lines.extend(mine.iter().filter_map(|(c, j)| {
         let wait = j.wait.as_ref()?;
@@ -93,6 +95,11 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         }
         None => at_once(look, &mine, (busy, has_cycle)),
     };
+    let head = match (has_error, &moved) {
+        (false, _) => head,
+        (true, Some(_)) => format!("{}; {head}", stopped_of(stopped, mine.len(), 0)),
+        (true, None) => stopped_of(stopped, mine.len(), busy),
+    };
     if word == Word::Idle && !mine.is_empty() {
         lines.extend(cpu(&process.threads));
     }
@@ -100,7 +107,7 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
         lines.extend(rates(look, m, own));
     }
     Verdict {
-        word: if has_errors { Word::Error } else { word },
+        word: if has_error { Word::Error } else { word },
         head,
         lines,
         stuck: moved.is_some_and(|(_, own)| own.channels.iter().any(|c| c.is_still() && c.busy)),
@@ -111,10 +118,10 @@ pub fn verdict(shown: &Shown<'_>, process: &ProcessReport) -> Verdict {
 type Mine<'a> = (&'a ChannelState, &'a Judged);
 
 /// A line for each channel that the driver has stopped.
-fn stopped(look: &Report, process: &ProcessReport) -> Vec<String> {
-    let lines = process.channels.iter().filter_map(|facts| {
-        let channel = name(look, facts.channel);
-        let code = xid(facts.error?);
+fn stopped(look: &Report, mine: &[Mine<'_>]) -> Vec<String> {
+    let lines = mine.iter().filter_map(|(c, _)| {
+        let code = xid(look.error_of(c.id)?);
+        let channel = name(look, c.id);
         Some(format!(
             "{channel}: the driver has stopped it after an error: {code}"
         ))
@@ -163,6 +170,21 @@ fn queued<'a>(look: &'a Report, mine: &'a [Mine<'a>]) -> impl Iterator<Item = St
             plural_of(j.pending.into(), "entry is", "entries are")
         )
     })
+}
+
+/// The sentence about a process of which the driver has stopped channels.
+fn stopped_of(stopped: usize, channels: usize, busy: usize) -> String {
+    let text = match stopped {
+        0 => "the GPU faulted".to_owned(),
+        _ => format!(
+            "the driver has stopped {} after an error",
+            of(stopped, channels)
+        ),
+    };
+    match busy {
+        0 => text,
+        _ => format!("{text}; {} work that is not done", have(busy, channels)),
+    }
 }
 
 /// The sentence about a process that had ended with work that was not done by what is known of it.

@@ -7,7 +7,7 @@ use crate::export::browser::Browser;
 use crate::export::made::{give, timed};
 use crate::output::Sink as _;
 use nvcap_decode::driver::{Model, ModelOptions};
-use nvcap_decode::record::{At, ChannelId, Fault, FaultSource, Record};
+use nvcap_decode::record::{At, ChannelId, Fault, Record};
 
 /// The timeline's view, ns.
 pub(super) const VIEW: &str = "(() => { const v = report.timeline.aim; return [v.t0, v.t1]; })()";
@@ -30,18 +30,9 @@ fn a_fault_is_seen() {
     };
     let at = At::of_process(1_000_500_000, 4711);
     let fault = Record::Fault(Box::new(Fault {
-        at,
-        source: FaultSource::Notifier,
-        code: 31,
         channel: Some(ChannelId(5)),
-        group: Vec::new(),
-        assumed: false,
-        token: None,
-        notification: None,
-        message: None,
-        memory: None,
-        suspects: Vec::new(),
         only_these: false,
+        ..Fault::of_notifier(at, 31)
     }));
     let page = page(options(), |sink, ledger| {
         let context = timed(context(5, 1, 1_000_000_000), 1_000_010_000, 20_000);
