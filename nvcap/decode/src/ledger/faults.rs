@@ -129,7 +129,7 @@ fn is_same(a: &Suspect, b: &Suspect) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{At, FaultSource};
+    use crate::record::At;
     use crate::wire::GpuVa;
 
     fn suspect(channel: u32, program: u64) -> Suspect {

@@ -1,6 +1,7 @@
 //! The channel of an error notifier.
 
 use super::*;
+use nvcap_decode::record::FaultSource;
 use nvcap_decode::record::Notification;
 
 fn notifier(n: u64, token: u32, error: Option<u32>) -> Notifier {
