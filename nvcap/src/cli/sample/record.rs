@@ -46,12 +46,8 @@ impl Recording {
             driver_version: target::running_driver(),
             ..PipelineOptions::default()
         };
-        let mut pipeline = Pipeline::new(options, vec![Box::new(recorder)]);
-        for gpu in chip::records() {
-            pipeline.record(gpu)?;
-        }
         Ok(Self {
-            pipeline,
+            pipeline: Pipeline::new(options, vec![Box::new(recorder)]),
             place,
             described: Vec::new(),
         })
@@ -60,6 +56,11 @@ impl Recording {
     /// Writes a record, behind one of its process.
     pub(super) fn record(&mut self, record: Record) -> anyhow::Result<()> {
         let pid = record.at().pid;
+        if self.described.is_empty() {
+            for gpu in chip::records() {
+                self.pipeline.record(gpu)?;
+            }
+        }
         if !self.described.contains(&pid) {
             self.described.push(pid);
             if let Some(name) = procfs::name(pid, None) {
