@@ -33,6 +33,7 @@ mod who;
 
 use super::overwrite::Files;
 use super::pids::Pids;
+use super::recording::RecordingArgs;
 use super::target;
 use super::values::{Force, parse_time};
 use record::Recording;
@@ -170,8 +171,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.learn {
         return learn::run(&gpu(args.gpu, "--gpu")?, file.as_deref());
     }
-    if args.file.is_some() {
-        return recorded::run(args);
+    if let Some(file) = &args.file {
+        let of = RecordingArgs {
+            more: args.more.clone(),
+            ..RecordingArgs::of(file)
+        };
+        return of_file(args, &of);
     }
     if args.pid.is_empty() && !args.all && args.command.is_empty() {
         tell(
@@ -189,7 +194,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("cannot make the file for the stream")?;
     let recording = args.record.as_deref();
     let mut recording = recording
-        .map(|path| Recording::begin(args, path))
+        .map(|path| {
+            let output = args.output.as_deref();
+            Recording::begin(path, args.force.force, output, &args.command)
+        })
         .transpose()?;
     // Before there are threads.
     let mut who = match command {
@@ -229,17 +237,42 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let pids: Vec<u32> = sampled.iter().map(|subject| subject.pid).collect();
     let found = sampled.into_iter().zip(codes).enumerate();
-    let found = found.map(|(i, (subject, code))| subject.found(number(&pids, i), code));
+    let found = found.map(|(i, (subject, code))| subject.found(table::number(&pids, i), code));
     let status = show(args, &mut out, found)?;
     recording.map_or(Ok(()), Recording::end)?;
     Ok(status)
 }
 
-/// The number of a context among those of its process, from 1, and theirs.
-fn number(pids: &[u32], i: usize) -> (usize, usize) {
-    let own = pids.get(i);
-    let of = |pids: &[u32]| pids.iter().filter(|pid| Some(*pid) == own).count();
-    (1 + of(pids.get(..i).unwrap_or_default()), of(pids))
+/// Shows what was sampled in a recording.
+fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
+    let (all, ledger) = recorded::read(of, args.output.as_deref())?;
+    let mut out = target::open(
+        args.output.as_deref(),
+        args.force.force,
+        false,
+        &of.inputs(),
+    )?;
+    let pids: Vec<u32> = all.contexts().iter().map(|sums| sums.key.pid).collect();
+    let found = all.contexts().iter().enumerate().map(|(i, sums)| Found {
+        name: all.name(sums.key.pid).map(str::to_owned),
+        number: table::number(&pids, i),
+        kernels: all.kernels(sums.key.pid).to_vec(),
+        sums: sums.clone(),
+        code: Vec::new(),
+    });
+    let status = show(args, &mut out, found)?;
+    if all.left_out() > 0 {
+        tell(format_args!(
+            "{} samples of more contexts are not shown",
+            all.left_out()
+        ));
+    }
+    // Ring entries that are missing take no samples with them; a file that was cut may.
+    if ledger.untraced().is_empty() {
+        return Ok(status);
+    }
+    tell(nvcap_show::output::ledger::verdict(&ledger));
+    Ok(ExitCode::from(STATUS_LOST))
 }
 
 /// Writes the tables, and returns the status: samples that were lost, and what is not understood of their stream.

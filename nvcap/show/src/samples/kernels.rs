@@ -8,7 +8,7 @@ use nvcap_decode::record::Kernel;
 const LONGEST_UNKNOWN: u64 = 512 << 10;
 
 /// Kernels that are kept of all processes.
-const MOST: usize = 1 << 20;
+const MOST: usize = 1 << 18;
 
 /// The kernel in whose code an instruction lies; `kernels` are in the order of addresses.
 #[must_use]
@@ -47,6 +47,12 @@ impl Kernels {
                 self.count += 1;
             }
         }
+    }
+
+    /// Forgets the kernels of a process.
+    pub fn forget(&mut self, pid: u32) {
+        let forgotten = self.by_process.remove(&pid);
+        self.count -= forgotten.map_or(0, |kernels| kernels.len());
     }
 
     /// The kernels of a process, in the order of addresses.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use nvcap_decode::record::{Kernel, Life, Record, SM_WORDS, Samples};
 use nvcap_decode::samples::Counter;
 
-/// Program counters of a context that are kept one by one; the samples of others are a sum.
+/// Program counters of all contexts together that are kept one by one; the samples of others are a sum.
 const MOST_COUNTERS: usize = 1 << 20;
 
 /// Contexts that are kept; samples of others are counted.
@@ -95,6 +95,11 @@ impl ContextSums {
 
     /// Adds a window.
     pub fn add(&mut self, s: &Samples) {
+        self.add_within(s, MOST_COUNTERS);
+    }
+
+    /// Adds a window, where there is room for so many program counters in all.
+    fn add_within(&mut self, s: &Samples, most: usize) {
         for (sum, more) in [
             (&mut self.ns, s.length_ns()),
             (&mut self.others, s.others),
@@ -111,7 +116,7 @@ impl ContextSums {
             *to |= from;
         }
         for (pc, counter) in &s.counters {
-            if self.counters.len() >= MOST_COUNTERS && !self.counters.contains_key(pc) {
+            if self.counters.len() >= most && !self.counters.contains_key(pc) {
                 self.others = self.others.saturating_add(counter.samples);
                 continue;
             }
@@ -140,14 +145,31 @@ impl ContextSums {
 }
 
 /// Samples of a recording, with the kernels and names of processes beside them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Gathered {
     contexts: Vec<ContextSums>,
     places: HashMap<ContextKey, usize>,
     kernels: Kernels,
     names: HashMap<u32, String>,
+    /// Program counters of all contexts, and the most that are kept.
+    counters: usize,
+    most: usize,
     /// Samples of contexts for which there was no room.
     left_out: u64,
+}
+
+impl Default for Gathered {
+    fn default() -> Self {
+        Self {
+            contexts: Vec::new(),
+            places: HashMap::new(),
+            kernels: Kernels::default(),
+            names: HashMap::new(),
+            counters: 0,
+            most: MOST_COUNTERS,
+            left_out: 0,
+        }
+    }
 }
 
 impl Gathered {
@@ -156,16 +178,25 @@ impl Gathered {
         match record {
             Record::Samples(s) => self.samples(s),
             Record::Kernel(k) => self.kernels.add(k),
-            Record::Process(p) => {
-                if let Life::Present { name } | Life::Exec { name } = &p.life
-                    && (p.at.tid == 0 || p.at.tid == p.at.pid)
-                    && self.names.len() < MOST_NAMES
+            Record::Process(p) => match &p.life {
+                Life::Present { name } | Life::Exec { name }
+                    if (p.at.tid == 0 || p.at.tid == p.at.pid) && self.names.len() < MOST_NAMES =>
                 {
                     self.names.insert(p.at.pid, name.clone());
                 }
-            }
+                // Of one that is sampled the samples may come later than its end.
+                Life::Exit { process: true } if !self.is_sampled(p.at.pid) => {
+                    self.kernels.forget(p.at.pid);
+                    self.names.remove(&p.at.pid);
+                }
+                _ => {}
+            },
             _ => {}
         }
+    }
+
+    fn is_sampled(&self, pid: u32) -> bool {
+        self.contexts.iter().any(|sums| sums.key.pid == pid)
     }
 
     fn samples(&mut self, s: &Samples) {
@@ -184,7 +215,10 @@ impl Gathered {
             }
         };
         if let Some(context) = self.contexts.get_mut(place) {
-            context.add(s);
+            let own = context.counters.len();
+            let others = self.counters.saturating_sub(own);
+            context.add_within(s, self.most.saturating_sub(others));
+            self.counters = others + context.counters.len();
         }
     }
 
@@ -216,7 +250,7 @@ impl Gathered {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use nvcap_decode::record::At;
+    use nvcap_decode::record::{At, Process};
 
     /// A window of a context: samples by program counter.
     pub(crate) fn window(pid: u32, (from_ns, to_ns): (u64, u64), counts: &[(u64, u64)]) -> Samples {
@@ -243,6 +277,30 @@ pub(crate) mod tests {
             bytes: Some(0x100),
             ..Kernel::called(At::of_process(1, pid), program, name)
         }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut all = Gathered {
+            most: 100,
+            ..Gathered::default()
+        };
+        for pid in 1..=3 {
+            let many: Vec<_> = (0..60).map(|i| (16 * i, 2)).collect();
+            all.record(&Record::Samples(Box::new(window(pid, (0, 1), &many))));
+        }
+        let kept: Vec<_> = { all.contexts().iter() }
+            .map(|sums| (sums.counters.len(), sums.others, sums.samples()))
+            .collect();
+        assert_eq!(kept, [(60, 0, 120), (40, 40, 120), (0, 120, 120)]);
+        // Kernels of processes that were not sampled go with them.
+        for pid in [3, 4] {
+            all.record(&Record::Kernel(Box::new(kernel(pid, 0x1000, "k"))));
+            let life = Life::Exit { process: true };
+            let at = At::of_process(2, pid);
+            all.record(&Record::Process(Process { at, life }));
+        }
+        assert_eq!((all.kernels(3).len(), all.kernels(4).len()), (1, 0));
     }
 
     #[test]

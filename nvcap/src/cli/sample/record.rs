@@ -1,5 +1,6 @@
 //! `--record`: samples into a recording.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -9,7 +10,6 @@ use nvcap_process::{clock, procfs};
 use nvcap_show::output::file::Place;
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
-use super::Args;
 use crate::cli::recorder::{self, RecordingOptions, Traced};
 use crate::cli::target;
 
@@ -25,20 +25,25 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn begin(args: &Args, path: &Path) -> anyhow::Result<Self> {
+    /// Opens it; `output`: the file that is written beside, `command`: what is sampled.
+    pub(super) fn begin(
+        path: &Path,
+        force: bool,
+        output: Option<&Path>,
+        command: &[OsString],
+    ) -> anyhow::Result<Self> {
         let options = RecordingOptions {
             tells: true,
             ..RecordingOptions::default()
         };
-        let others = [args.output.as_deref()];
-        let (files, place) = recorder::open(path, &options, args.force.force, &others)?;
+        let (files, place) = recorder::open(path, &options, force, &[output])?;
         let traced = Traced {
             how: HOW,
             gpu_time: false,
             stacks: false,
             redacted: false,
             is_moment: false,
-            command: &args.command,
+            command,
         };
         let recorder = recorder::of_trace(files, &traced)
             .with_context(|| format!("cannot write to {}", path.display()))?;

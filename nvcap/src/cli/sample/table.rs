@@ -37,6 +37,13 @@ pub(super) struct Listed {
     pub(super) json: Value,
 }
 
+/// The number of a context among those of its process, from 1, and theirs.
+pub(super) fn number(pids: &[u32], i: usize) -> (usize, usize) {
+    let own = pids.get(i);
+    let of = |pids: &[u32]| pids.iter().filter(|pid| Some(*pid) == own).count();
+    (1 + of(pids.get(..i).unwrap_or_default()), of(pids))
+}
+
 /// The period in words.
 fn period(found: &Found) -> String {
     match found.sums.period {

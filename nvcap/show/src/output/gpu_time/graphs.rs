@@ -6,17 +6,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Durations, told};
+use super::told;
 use crate::output::kernels;
 use crate::samples::Gathered;
 use nvcap_decode::decode::event::{Context, Graph, Launch, LaunchKind, Operation};
 use nvcap_decode::record::{Kernel, Record};
 
+mod kinds;
 mod shown;
 mod split;
 
+use kinds::{Alone, Key, OneGraph, TimeBy};
 pub use split::Evidence;
-pub(super) use split::{NodeTime, Split, TimeBy};
 
 /// Different graphs that are told apart.
 const MOST_GRAPHS: usize = 1 << 12;
@@ -33,62 +34,6 @@ const MOST_RECENT: u64 = 1 << 13;
 
 /// Different launches outside of graphs.
 const MOST_ALONE: usize = 1 << 16;
-
-/// A node, or a launch outside of graphs: those of one key are taken to do the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Key {
-    pub(super) program: Option<u64>,
-    /// Address of the QMD where the program is not known.
-    qmd: Option<u64>,
-    pub(super) grid: Option<[u32; 3]>,
-    pub(super) shared_bytes: Option<u32>,
-}
-
-impl Key {
-    fn of(l: &Launch) -> Self {
-        Self {
-            program: l.program.map(|p| p.0),
-            qmd: match l.program {
-                Some(_) => None,
-                None => l.qmd.map(|q| q.0),
-            },
-            grid: l.grid,
-            shared_bytes: l.shared_bytes,
-        }
-    }
-
-    /// Returns the number of blocks; 1 where that is not known.
-    pub(super) fn blocks(&self) -> u64 {
-        let grid = self.grid.unwrap_or([1; 3]);
-        grid.iter()
-            .fold(1u64, |all, n| all.saturating_mul((*n).max(1).into()))
-    }
-}
-
-/// A graph: all replays with the same nodes in the same order, of one process.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OneGraph {
-    pub(super) pid: u32,
-    /// Its nodes in the order in which they start each other.
-    pub(super) nodes: Arc<[Key]>,
-    /// Nodes, with those that are not told apart.
-    pub(super) count: u32,
-    /// Part of them whose QMD was not seen.
-    pub(super) unresolved: u32,
-    /// It has conditional nodes: how often they run is not known.
-    pub(super) conditional: bool,
-    pub(super) replays: u64,
-    pub(super) durations: Durations,
-    /// The time of its nodes, where anything tells it; from the end on.
-    pub(super) split: Option<Split>,
-}
-
-/// Launches of one kernel outside of graphs, with the same grid and shared memory.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Alone {
-    pub(super) count: u64,
-    pub(super) durations: Durations,
-}
 
 /// Sums up replays.
 #[derive(Debug, Default)]

@@ -5,7 +5,8 @@ use std::fmt::Arguments;
 
 use serde_json::{Value, json};
 
-use super::{Graphs, NodeTime, OneGraph, Split, TimeBy};
+use super::Graphs;
+use super::kinds::{NodeTime, OneGraph, Split, TimeBy};
 use crate::output::names::{known_pid, pid_name};
 use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Plain, Role};

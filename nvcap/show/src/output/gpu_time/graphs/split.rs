@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Alone, Durations, Key, OneGraph};
+use super::kinds::{Alone, Key, NodeTime, OneGraph, Split, TimeBy};
+use crate::output::gpu_time::Durations;
 use crate::samples::{Gathered, kernel_at};
 
 /// Time of a node in which no SM works, ns, and the most that it may be. On an H200 a server's short kernels lacked 0.6 us each beside
@@ -20,58 +21,6 @@ const NONE_SEEN: f64 = 3.0;
 
 /// The most of a replay's time that is taken for such gaps.
 const MOST_GAPS: f64 = 0.5;
-
-/// Way in which the time of a node is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::output::gpu_time) enum TimeBy {
-    /// Samples of program counters divide the replay's time.
-    Samples,
-    /// Launches of the same program, grid and shared memory outside of graphs.
-    Launches,
-    /// Another recording.
-    Recording,
-}
-
-impl TimeBy {
-    /// Its name in JSON.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Samples => "samples",
-            Self::Launches => "launches",
-            Self::Recording => "recording",
-        }
-    }
-}
-
-/// Time of the nodes of a graph that are alike.
-#[derive(Clone, Debug, PartialEq)]
-pub(in crate::output::gpu_time) struct NodeTime {
-    pub(super) key: Key,
-    /// Number of nodes in the graph.
-    pub(super) nodes: u64,
-    /// Time of one node, ns, and by how much it may be wrong.
-    pub(super) ns: f64,
-    pub(super) error_ns: f64,
-    pub(super) by: TimeBy,
-    /// Samples in all of them together, or launches.
-    pub(super) count: u64,
-}
-
-/// Division of a graph's time.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::output::gpu_time) struct Split {
-    /// Those that take the most first.
-    pub(super) nodes: Vec<NodeTime>,
-    /// Nodes of which nothing tells the time.
-    pub(super) untold: u64,
-}
-
-impl Split {
-    /// Returns the time of all nodes, ns.
-    pub(super) fn sum_ns(&self) -> f64 {
-        self.nodes.iter().map(|n| n.ns * n.nodes as f64).sum()
-    }
-}
 
 /// Times of kernels by name, grid and shared memory, that another trace has told.
 #[derive(Clone, Debug, Default)]
