@@ -171,6 +171,13 @@ local schema = {
         { 1, "channel", "n" }, { 2, "index", "n" }, { 3, "kind", "t" }, { 4, "program", "x" }, { 5, "grid", "n" },
         { 6, "block", "n" }, { 7, "near", "Near" },
     },
+    Samples = {
+        { 1, "at", "At" }, { 2, "from_ns", "n" }, { 3, ".gpu", "n" }, { 4, "client", "w" }, { 5, "channel_group", "w" },
+        { 6, "period", "n" }, { 7, "sms", "h" }, { 8, "pc", "h" }, { 9, "samples", "h" }, { 10, "not_issued", "h" },
+        { 11, "reasons", "h" }, { 12, "reason", "h" }, { 13, "reason_samples", "h" }, { 14, "others", "n" },
+        { 15, "overflows", "n" }, { 16, "bytes", "n" }, { 17, "cut_bytes", "n" }, { 18, "strange_bytes", "n" },
+        { 19, "ended", "b" },
+    },
     Near = { { 1, "offset", "n" }, { 2, "value", "x" } },
     Look = {
         { 1, "at", "At" }, { 2, "took_ns", "n" }, { 3, "finding_ns", "n" }, { 4, "reading_ns", "n" }, { 5, "rank", "n" },
@@ -190,7 +197,7 @@ local DECODED = 100
 local kinds = {
     [0] = "Trace", "Ioctl", "Mapping", "Unmapping", "Process", "Channel", "Submission", "Gpu", "Image", "Kernel", "Stack",
     "Stamps", "Loss", "Calls", "Idle", "End", "Continued",
-    "Look", "Passed", "Fault",
+    "Look", "Passed", "Fault", "Samples",
 }
 
 local function key_of(message, key)
@@ -764,6 +771,7 @@ local infos = {
         local of = seen["channel"] and " on channel " .. t("channel") or ""
         return "FAULT Xid " .. t("fault.code") .. of
     end,
+    Samples = function(t) return "samples of program counters of the GPU: " .. t("samples.bytes") .. " bytes of the stream" end,
     Passed = function(t)
         return "passed over " .. t("passed.entries") .. " entries of channel " .. t("channel") .. " (" .. t("passed.why") .. ")"
     end,

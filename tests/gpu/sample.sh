@@ -11,13 +11,14 @@
 #     planted    a process with another's client handle in its memory is refused
 #     command    a command to its end, its output and status; PyTorch, where it is
 #     code       a kernel's code with samples beside its instructions
+#     recorded   samples of a recording as those of the live sampling; the time of graph replays divided by them, against the kernels' times alone
 #
 # Needs: root, nvcc, python3, CUPTI (libcupti.so), and bin/nvcap beside this script or one folder up. Takes five minutes.
 # Writes to $OUT, else to ./gpu-results: summary.txt, samples.txt.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- learn graph speed two killed contexts planted command code
+[ $# -gt 0 ] || set -- learn graph speed two killed contexts planted command code recorded
 if ! nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/graph" "$HERE/sample/graph.cu" 2>"$WORK/nvcc.log"; then
     row "NOT RUN" sample "nvcc does not build graph.cu: $(tail -n 1 "$WORK/nvcc.log")"
     exit 2

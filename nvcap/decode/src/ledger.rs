@@ -13,6 +13,7 @@ use crate::record::{ChannelId, Fault, Life, Loss, Lost, Record, RecordKind};
 mod channel;
 mod faults;
 mod observed;
+mod sampled;
 mod trapped;
 mod understanding;
 
@@ -20,6 +21,7 @@ pub use channel::ChannelLedger;
 pub use faults::Blame;
 use faults::Faults;
 pub use observed::{Margin, Observed, ReaderCost};
+pub use sampled::Sampled;
 pub use trapped::{Captured, Windows};
 pub use trapped::{Duty, Estimate, Trapped};
 pub use understanding::Understanding;
@@ -115,6 +117,7 @@ pub struct Ledger {
     stack_sample: Option<(u32, u64)>,
     left_out_of_stacks: BTreeMap<String, u64>,
     faults: Faults,
+    sampled: Sampled,
 }
 
 impl Ledger {
@@ -135,6 +138,7 @@ impl Ledger {
                 | Record::Submission(_)
                 | Record::Skipped(_)
                 | Record::Fault(_)
+                | Record::Samples(_)
         );
         match record {
             Record::Submission(s) => {
@@ -161,6 +165,7 @@ impl Ledger {
             }
             Record::Stack(_) => self.stacks += 1,
             Record::Fault(f) => self.faults.add(f),
+            Record::Samples(s) => self.sampled.add(s),
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name } => {
                     self.names.insert(p.at.pid, name.clone());
@@ -303,6 +308,12 @@ impl Ledger {
     #[must_use]
     pub fn unshown(&self) -> u64 {
         self.unshown
+    }
+
+    /// Samples of program counters; `None` where there were none.
+    #[must_use]
+    pub fn sampled(&self) -> Option<Sampled> {
+        (self.sampled.windows > 0).then_some(self.sampled)
     }
 
     /// Stacks that were taken at doorbells (`--stacks`), and stacks that were lost. A lost stack makes nothing else incomplete.

@@ -35,6 +35,7 @@ mod device;
 mod fault;
 mod identity;
 mod loss;
+mod samples;
 mod skipped;
 mod snapshot;
 mod stack;
@@ -44,6 +45,7 @@ pub use device::Device;
 pub use fault::{Fault, FaultSource, MemoryNear, Near, Notification, Suspect, SuspectKind};
 pub use identity::{Container, Identity, Pod, UsedGpu};
 pub use loss::{Loss, Lost, RecordKind};
+pub use samples::{SM_WORDS, Samples};
 pub use skipped::{Skipped, SkippedWhy};
 pub use snapshot::{
     ChannelFacts, EntryTarget, MemoryRange, ProcessSnapshot, RingPlace, RingSize, SnapshotChannel,
@@ -52,6 +54,7 @@ pub use snapshot::{
 pub use stack::{Calls, Frame, Stack, StackEnd};
 pub use thread_stack::{NativeFrame, NativeStack, PythonFrame, PythonStack};
 
+use crate::samples::Counter;
 use crate::wire::{GpuVa, Hole};
 
 /// An address in a process.
@@ -544,6 +547,8 @@ pub enum Record {
     Snapshot(Box<ProcessSnapshot>),
     /// A fault of the GPU.
     Fault(Box<Fault>),
+    /// Program counters that the GPU sampled.
+    Samples(Box<Samples>),
 }
 
 impl Record {
@@ -566,6 +571,7 @@ impl Record {
             Self::Skipped(r) => r.at,
             Self::Snapshot(r) => r.at,
             Self::Fault(r) => r.at,
+            Self::Samples(r) => r.at,
         }
     }
     /// The approximate bytes that it takes while it waits to be decoded.
@@ -577,6 +583,7 @@ impl Record {
             }
             Self::QmdCopy(i) => 256 + i.bytes.len(),
             Self::Stamps(s) => 256 + s.stamps.len() * size_of::<Stamp>(),
+            Self::Samples(s) => 256 + s.counters.len() * size_of::<(u64, Counter)>(),
             Self::Snapshot(l) => {
                 512 + l.threads.len() * 4096 + l.memory.len() * size_of::<MemoryRange>()
             }

@@ -10,3 +10,4 @@ pub mod export;
 pub mod output;
 pub mod pipeline;
 pub mod ranks;
+pub mod samples;

@@ -326,6 +326,7 @@ impl<'a> Pipeline<'a> {
             | Record::Snapshot(_)
             | Record::Skipped(_)
             | Record::Fault(_)
+            | Record::Samples(_)
             | Record::Loss(_) => {}
         }
         // Waiting replays of a process come before its end.

@@ -121,6 +121,7 @@ fn concerns_calls(record: &Record) -> bool {
         | Record::Kernel(_)
         | Record::Stamps(_)
         | Record::Fault(_)
+        | Record::Samples(_)
         | Record::Snapshot(_) => false,
         Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Untraced { .. }),
         _ => true,

@@ -166,7 +166,7 @@ impl Cli {
         match self.command.as_ref() {
             None => self.trace.refusal(None),
             Some(Command::Stacks(args)) => args.trace.refusal(args.file.as_deref()),
-            Some(Command::Time(args)) => args.trace.refusal(args.file.as_deref()),
+            Some(Command::Time(args)) => args.refusal(),
             Some(Command::Ranks(args)) => args.refusal(),
             Some(Command::Decode(args)) => recording(&args.recording, &args.output),
             Some(Command::Stats(args)) => recording(&args.recording, &args.output),

@@ -74,7 +74,9 @@ pub(super) struct Args {
 }
 
 /// Options of a trace that have no meaning here.
-const USELESS: [&str; 12] = [
+const USELESS: [&str; 14] = [
+    "sample_pc",
+    "sample_gpu",
     "verbose",
     "quiet",
     "stats",

@@ -9,27 +9,36 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
+use nvcap_decode::driver::Version;
 use nvcap_decode::ledger::{STATUS_LOST, STATUS_NOT_UNDERSTOOD};
+use nvcap_decode::record::{At, Loss, Lost, Record};
 use nvcap_decode::samples::Programme;
 use nvcap_lab::trigger::Trigger;
+use nvcap_live::enrich::beside::{self, Beside, BesideTrace};
 use nvcap_process::memory::chip;
 use nvcap_process::rm::{Kernel as System, Os};
+use nvcap_process::{clock, signals};
 use nvcap_show::output::message::tell;
+use nvcap_show::output::writer::Output;
 
 mod code;
 mod kept;
-mod kernels;
 mod learn;
+mod record;
+mod recorded;
 mod remedy;
 mod table;
 mod turns;
 mod who;
 
-use super::overwrite;
+use super::overwrite::Files;
 use super::pids::Pids;
+use super::recording::RecordingArgs;
 use super::target;
 use super::values::{Force, parse_time};
-use turns::Sampler;
+use record::Recording;
+use table::Found;
+use turns::{Deliver, Sampler};
 use who::{Running, Who};
 
 pub(super) const EXAMPLES: &str = "\
@@ -41,6 +50,8 @@ Examples:
   sudo nvcap sample -a --duration 10s    every process that uses the GPU, in turns
   sudo nvcap sample -p 4711 --top 40     the 40 hottest instructions
   sudo nvcap sample -p 4711 --code gemm  the code of a kernel, with samples beside each instruction
+  sudo nvcap sample -p 4711 --record run.pcapng    record the samples, too
+  nvcap sample run.pcapng                what was recorded, so or by nvcap record --sample-pc
 
 The GPU itself samples the program counters of the process's warps, one on each SM in a period, also
 within graph replays (docs/sampling.md). The process is not stopped and needs no restart; nothing is
@@ -73,6 +84,14 @@ const PERIOD: u8 = 19;
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
+    /// A recording with samples (--record, nvcap record --sample-pc) to read instead of a live process
+    #[arg(value_name = "FILE", conflicts_with_all = ["pid", "all", "learn", "command", "period", "gpu", "duration", "code", "record"])]
+    file: Option<PathBuf>,
+
+    /// More files of the same trace (nvcap record --rotate), in any order: they are read as one
+    #[arg(value_name = "FILE", requires = "file")]
+    more: Vec<PathBuf>,
+
     #[command(flatten)]
     pid: Pids,
 
@@ -120,6 +139,10 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
+    /// Also record the samples into FILE, for `nvcap sample FILE` and others (docs/sampling.md)
+    #[arg(long, value_name = "FILE", conflicts_with = "learn")]
+    record: Option<PathBuf>,
+
     /// Show the code of a kernel with the samples beside each instruction, too: by its name (`*` stands for any text, `?` for one character) or
     /// the address of its program (0x...)
     #[arg(long, value_name = "KERNEL|PROGRAM", conflicts_with = "learn")]
@@ -133,36 +156,49 @@ pub(super) struct Args {
 impl Args {
     /// Returns the reason why sampling must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
-        let inputs: Vec<_> = { self.learn.iter() }
-            .flatten()
-            .map(PathBuf::as_path)
-            .collect();
-        overwrite::refusal(self.output.as_deref(), self.force.force, &inputs)
+        let learnt = self.learn.iter().flatten();
+        let inputs = learnt.chain(&self.file).chain(&self.more);
+        let files = Files::new(self.force.force)
+            .reads(inputs.map(PathBuf::as_path))
+            .writes("-o", self.output.as_deref())
+            .records("--record", self.record.as_deref());
+        files.refusal()
     }
 }
 
-/// Samples, or learns how to.
+/// Samples, or learns how to, or shows what was sampled.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.learn {
-        return learn::run(&gpu(args.gpu)?, file.as_deref());
+        return learn::run(&gpu(args.gpu, "--gpu")?, file.as_deref());
+    }
+    if let Some(file) = &args.file {
+        let of = RecordingArgs {
+            more: args.more.clone(),
+            ..RecordingArgs::of(file)
+        };
+        return of_file(args, &of);
     }
     if args.pid.is_empty() && !args.all && args.command.is_empty() {
         tell(
-            "nothing to sample: give a process (nvcap sample -p PID), a command (nvcap sample -- ./vadd) or -a, or learn first how this GPU is told to (nvcap sample --learn)",
+            "nothing to sample: give a process (nvcap sample -p PID), a command (nvcap sample -- ./vadd), -a, or a recording (nvcap sample FILE), or learn first how this GPU is told to (nvcap sample --learn)",
         );
         return Ok(target::usage());
     }
-    let gpu = gpu(args.gpu)?;
-    let version = target::running_driver();
-    target::tell_of_newer(version);
-    let programme = kept::read(&gpu.uuid, &kept::driver()?)?;
-    let (programme, period) = with_period(programme, args.period)?;
+    let prepared = Prepared::new(args.gpu, "--gpu", args.period)?;
+    target::tell_of_newer(prepared.version);
     let command = !args.command.is_empty();
     let mut out = target::open(args.output.as_deref(), args.force.force, command, &[])?;
     let raw = args.raw.as_deref().map(std::fs::File::create_new);
     let raw = raw
         .transpose()
         .context("cannot make the file for the stream")?;
+    let recording = args.record.as_deref();
+    let mut recording = recording
+        .map(|path| {
+            let output = args.output.as_deref();
+            Recording::begin(path, args.force.force, output, &args.command)
+        })
+        .transpose()?;
     // Before there are threads.
     let mut who = match command {
         true => Who::Command(Box::new(Running::prepare(
@@ -172,26 +208,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         false if args.all => Who::All,
         false => Who::Pids(args.pid.to_vec()),
     };
-    let os = || -> Rc<dyn Os> { Rc::new(System) };
-    let trigger = Trigger::new(os(), version, gpu.minor);
-    let trigger =
-        trigger.context("cannot get a channel of nvcap's own, which starts the samples")?;
-    let mut sampler = Sampler {
-        os: os(),
-        version,
-        gpu: gpu.minor,
-        programme,
-        poll: match period {
-            Some(LONG..) => POLL,
-            Some(MIDDLE..) => MIDDLE_POLL,
-            _ => SHORT_POLL,
-        },
-        trigger,
-        raw,
+    let to: Deliver<'_> = match &mut recording {
+        Some(recording) => Box::new(|record| recording.record(record)),
+        None => Box::new(|_| Ok(())),
     };
+    let mut sampler = prepared.sampler(raw, to)?;
+    // SAFETY: reads an id.
+    signals::catch(unsafe { libc::gettid() })?;
+    signals::reads();
     // A command is sampled to its end.
     let duration = args.duration.or((!command).then_some(DURATION));
     let sampled = turns::sample(&mut sampler, &mut who, duration);
+    signals::traced();
     // The GPU's profiler is given back before code is looked for; a command that stands at its end goes on only then.
     drop(sampler);
     let listings = |sampled: &Vec<turns::Subject>| -> Vec<Vec<table::Listed>> {
@@ -203,16 +231,58 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let codes = sampled.as_ref().map(listings).unwrap_or_default();
     who.end();
-    let mut status = ExitCode::SUCCESS;
     let sampled = sampled?;
     if sampled.is_empty() {
         tell("nothing was sampled: no process had a CUDA context");
     }
     let pids: Vec<u32> = sampled.iter().map(|subject| subject.pid).collect();
-    for (i, (subject, code)) in sampled.into_iter().zip(codes).enumerate() {
-        let of = |pids: &[u32]| pids.iter().filter(|pid| **pid == subject.pid).count();
-        let number = (1 + of(&pids[..i]), of(&pids));
-        let found = subject.found(gpu.minor, period, number, code);
+    let found = sampled.into_iter().zip(codes).enumerate();
+    let found = found.map(|(i, (subject, code))| subject.found(table::number(&pids, i), code));
+    let status = show(args, &mut out, found)?;
+    recording.map_or(Ok(()), Recording::end)?;
+    Ok(status)
+}
+
+/// Shows what was sampled in a recording.
+fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
+    let (all, ledger) = recorded::read(of, args.output.as_deref())?;
+    let mut out = target::open(
+        args.output.as_deref(),
+        args.force.force,
+        false,
+        &of.inputs(),
+    )?;
+    let pids: Vec<u32> = all.contexts().iter().map(|sums| sums.key.pid).collect();
+    let found = all.contexts().iter().enumerate().map(|(i, sums)| Found {
+        name: all.name(sums.key.pid).map(str::to_owned),
+        number: table::number(&pids, i),
+        kernels: all.kernels(sums.key.pid).to_vec(),
+        sums: sums.clone(),
+        code: Vec::new(),
+    });
+    let status = show(args, &mut out, found)?;
+    if all.left_out() > 0 {
+        tell(format_args!(
+            "{} samples of more contexts are not shown",
+            all.left_out()
+        ));
+    }
+    // Ring entries that are missing take no samples with them; a file that was cut may.
+    if ledger.untraced().is_empty() {
+        return Ok(status);
+    }
+    tell(nvcap_show::output::ledger::verdict(&ledger));
+    Ok(ExitCode::from(STATUS_LOST))
+}
+
+/// Writes the tables, and returns the status: samples that were lost, and what is not understood of their stream.
+fn show(
+    args: &Args,
+    out: &mut Output,
+    all: impl Iterator<Item = Found>,
+) -> anyhow::Result<ExitCode> {
+    let mut status = ExitCode::SUCCESS;
+    for (i, found) in all.enumerate() {
         let to = out.object();
         match args.json {
             true => table::json(to, &found, args.top),
@@ -223,18 +293,118 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 table::text(to, &found, args.top);
             }
         }
-        if found.lost {
+        if found.sums.lost() {
             status = ExitCode::from(STATUS_LOST);
-        } else if found.totals.strange() > 0 && status == ExitCode::SUCCESS {
+        } else if found.sums.strange_bytes > 0 && status == ExitCode::SUCCESS {
             status = ExitCode::from(STATUS_NOT_UNDERSTOOD);
         }
     }
-    target::written(&mut out)?;
+    target::written(out)?;
     Ok(status)
 }
 
-/// The GPU that is meant.
-fn gpu(wanted: Option<u32>) -> anyhow::Result<chip::Named> {
+/// All that sampling on a GPU needs, but for what a thread has of its own.
+struct Prepared {
+    gpu: chip::Named,
+    version: Option<Version>,
+    programme: Programme,
+    period: Option<u8>,
+}
+
+impl Prepared {
+    /// Reads what was learnt of the GPU that is meant; `option` names a GPU.
+    fn new(wanted: Option<u32>, option: &str, period: Option<u8>) -> anyhow::Result<Self> {
+        let gpu = gpu(wanted, option)?;
+        let programme = kept::read(&gpu.uuid, &kept::driver()?)?;
+        let (programme, period) = with_period(programme, period)?;
+        Ok(Self {
+            gpu,
+            version: target::running_driver(),
+            programme,
+            period,
+        })
+    }
+
+    /// Gets what a sampling needs of the driver.
+    fn sampler(self, raw: Option<std::fs::File>, to: Deliver<'_>) -> anyhow::Result<Sampler<'_>> {
+        let os = || -> Rc<dyn Os> { Rc::new(System) };
+        let trigger = Trigger::new(os(), self.version, self.gpu.minor);
+        let trigger =
+            trigger.context("cannot get a channel of nvcap's own, which starts the samples")?;
+        Ok(Sampler {
+            os: os(),
+            version: self.version,
+            gpu: self.gpu.minor,
+            programme: self.programme,
+            poll: match self.period {
+                Some(LONG..) => POLL,
+                Some(MIDDLE..) => MIDDLE_POLL,
+                _ => SHORT_POLL,
+            },
+            trigger,
+            raw,
+            period: self.period,
+            to,
+        })
+    }
+}
+
+/// Begins to sample beside a trace, if that was asked for (`--sample-pc`): a thread, which ends with the trace.
+///
+/// # Errors
+/// When it cannot begin. What fails later is told, and stands in the trace as a loss.
+pub(super) fn beside(args: &super::trace::Args) -> anyhow::Result<Option<Beside>> {
+    let Some(period) = args.sample_pc else {
+        return Ok(None);
+    };
+    let prepared = Prepared::new(args.sample_gpu, "--sample-gpu", period)?;
+    let (source, trace) = beside::beside();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("nvcap-samples".into());
+    thread
+        .spawn(move || sample_beside(prepared, &trace, &ready))
+        .context("cannot start a thread")?;
+    is_ready
+        .recv()
+        .context("the thread that samples has ended")??;
+    Ok(Some(source))
+}
+
+/// The thread that samples beside a trace.
+fn sample_beside(
+    prepared: Prepared,
+    trace: &BesideTrace,
+    ready: &std::sync::mpsc::Sender<anyhow::Result<()>>,
+) {
+    let to: Deliver<'_> = Box::new(|record| {
+        anyhow::ensure!(trace.give(record), "nobody takes the samples any more");
+        Ok(())
+    });
+    let mut sampler = match prepared.sampler(None, to) {
+        Ok(sampler) => sampler,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return;
+        }
+    };
+    let _ = ready.send(Ok(()));
+    let mut who = Who::Traced(trace.clone());
+    if let Err(error) = turns::sample(&mut sampler, &mut who, None) {
+        let why = format!("program counters were not sampled to the end: {error:#}");
+        tell(&why);
+        let _ = trace.give(Record::Loss(Loss {
+            at: At {
+                time_ns: clock::now(),
+                ..At::default()
+            },
+            channel: None,
+            what: Lost::Untraced { why },
+        }));
+    }
+}
+
+/// The GPU that is meant; `option` names one.
+fn gpu(wanted: Option<u32>, option: &str) -> anyhow::Result<chip::Named> {
     let all = chip::names();
     let numbers = || -> String {
         let all: Vec<String> = all.iter().map(|gpu| gpu.minor.to_string()).collect();
@@ -246,13 +416,13 @@ fn gpu(wanted: Option<u32>) -> anyhow::Result<chip::Named> {
         ),
         (None, [only]) => only.clone(),
         (None, _) => bail!(
-            "there are several GPUs: type --gpu with the one that the process uses, of {}",
+            "there are several GPUs: type {option} with the one that the process uses, of {}",
             numbers()
         ),
         (Some(minor), all) => match all.iter().find(|gpu| gpu.minor == minor) {
             Some(gpu) => gpu.clone(),
             None => bail!(
-                "there is no GPU {minor}: type --gpu with one of {}",
+                "there is no GPU {minor}: type {option} with one of {}",
                 numbers()
             ),
         },

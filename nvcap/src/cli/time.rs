@@ -6,17 +6,19 @@ use std::process::ExitCode;
 use anyhow::bail;
 
 use super::output_args::OutputArgs;
-use super::recording::RecordingArgs;
+use super::recording::{Recording, RecordingArgs};
 use super::{target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
-use nvcap_show::output::gpu_time::TimeReport;
-use nvcap_show::pipeline::Pipeline;
+use nvcap_show::output::gpu_time::{Evidence, KernelTimes, TimeReport};
+use nvcap_show::output::message::tell;
+use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
 const EXAMPLES: &str = "\
 Examples:
   sudo nvcap time -p 4711 --duration 10         what a running process uses the GPU for
   sudo nvcap time -- python train.py            a command, from its first submission
   sudo nvcap time --gpu-time-cpu 5% -p 4711     a sample: 5 % of one processor
+  sudo nvcap time --sample-pc -p 4711 --duration 10    and how the time of graph replays divides
   nvcap time nvcap.pcapng                       of what nvcap record --gpu-time has written
   sudo nvcap time --json -p 4711 --duration 10  one JSON object, and the ledger
 
@@ -38,9 +40,21 @@ pub(super) struct Args {
     #[arg(value_name = "FILE", requires = "file", help_heading = "Target")]
     pub more: Vec<PathBuf>,
 
+    /// Estimate nodes of graphs that nothing here tells the time of by RECORDING: by its launches of the same kernel with the same grid and shared memory, or by its samples
+    #[arg(long, value_name = "RECORDING", help_heading = values::SHOWN)]
+    pub times_from: Option<PathBuf>,
+
     /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
+}
+
+impl Args {
+    /// Returns the reason why it must not begin: its output would replace a file.
+    pub(super) fn refusal(&self) -> Option<String> {
+        let file = self.file.as_deref().or(self.times_from.as_deref());
+        self.trace.refusal(file)
+    }
 }
 
 /// Options of a trace that have no meaning here.
@@ -74,20 +88,41 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "nvcap time shows sums alone: for events with their times trace with --gpu-time (nvcap --gpu-time -p PID)"
         );
     }
+    let times = args.times_from.as_deref().map(times_of).transpose()?;
+    let times = times.unwrap_or_default();
     match &args.file {
         Some(file) => {
             let of = RecordingArgs {
                 more: args.more,
                 ..RecordingArgs::of(file)
             };
-            of_file(&of, &args.trace.output)
+            of_file(&of, &args.trace.output, times)
         }
-        None => live(args.trace),
+        None => live(args.trace, times),
     }
+}
+
+/// The times of kernels in a recording.
+fn times_of(file: &Path) -> anyhow::Result<Evidence> {
+    let of = RecordingArgs::of(file);
+    let recording = opened(&of)?.quiet_until_the_end(None);
+    let mut times = KernelTimes::default();
+    let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut times)]);
+    recording.play(&mut pipeline)?;
+    pipeline.finish()?;
+    let times = times.evidence();
+    if times.is_empty() {
+        tell(format_args!(
+            "{} has no kernel with a name whose time is known: it tells nothing of graphs",
+            of.name()
+        ));
+    }
+    Ok(times)
 }
 
 fn report(
     output: &OutputArgs,
+    times: Evidence,
     command: bool,
     inputs: &[&Path],
     driver: Option<Version>,
@@ -95,11 +130,12 @@ fn report(
     let options = output.pipeline_options(false, driver)?;
     let out = target::open(output.output.as_deref(), output.force, command, inputs)?;
     let color = output.color().enabled(out.is_terminal());
-    let sink = TimeReport::new(out, output.json, color);
+    let sink = TimeReport::new(out, output.json, color).with_times(times);
     Ok(Pipeline::new(options, vec![Box::new(sink)]))
 }
 
-fn of_file(of: &RecordingArgs, output: &OutputArgs) -> anyhow::Result<ExitCode> {
+/// Opens a recording with time stamps.
+fn opened(of: &RecordingArgs) -> anyhow::Result<Recording<'_>> {
     let mut recording = of.open()?;
     if !recording.trace().is_some_and(|info| info.gpu_time) {
         bail!(
@@ -107,8 +143,13 @@ fn of_file(of: &RecordingArgs, output: &OutputArgs) -> anyhow::Result<ExitCode> 
             of.name()
         );
     }
+    Ok(recording)
+}
+
+fn of_file(of: &RecordingArgs, output: &OutputArgs, times: Evidence) -> anyhow::Result<ExitCode> {
+    let mut recording = opened(of)?;
     let output = output.of_recording(recording.trace());
-    let mut pipeline = report(&output, false, &of.inputs(), None)?;
+    let mut pipeline = report(&output, times, false, &of.inputs(), None)?;
     recording
         .quiet_until_the_end(output.output.as_deref())
         .play(&mut pipeline)?;
@@ -116,7 +157,7 @@ fn of_file(of: &RecordingArgs, output: &OutputArgs) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::from(ledger.exit_status()))
 }
 
-fn live(mut trace: trace::Args) -> anyhow::Result<ExitCode> {
+fn live(mut trace: trace::Args, times: Evidence) -> anyhow::Result<ExitCode> {
     trace.typed = "nvcap time".to_owned();
     trace.gpu_time = true;
     let mut output = trace.output.clone();
@@ -126,7 +167,7 @@ fn live(mut trace: trace::Args) -> anyhow::Result<ExitCode> {
         trace,
         |args| {
             let inputs = Vec::from_iter(args.channels.as_deref());
-            report(&output, command, &inputs, target::running_driver())
+            report(&output, times, command, &inputs, target::running_driver())
         },
         |pipeline| output.conclude(pipeline),
     )

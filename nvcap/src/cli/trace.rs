@@ -238,6 +238,23 @@ pub(super) struct Args {
     #[arg(long, value_name = "PERCENT", value_parser = parse_part, help_heading = ADVANCED)]
     pub gpu_time_cpu: Option<f64>,
 
+    /// Also sample program counters: which kernels had the GPU's SMs, within graph replays too
+    ///
+    /// As nvcap sample does, with its needs (nvcap sample --learn once, root, the GPU's profiler), one sample of each SM in 2^N cycles. `nvcap time` splits the
+    /// time of graph replays by them, and `nvcap sample FILE` shows them of a recording (docs/sampling.md).
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        help_heading = CAPTURE
+    )]
+    pub sample_pc: Option<Option<u8>>,
+
+    /// With --sample-pc: the GPU that is sampled, N of /dev/nvidiaN, where there are several
+    #[arg(long, value_name = "N", requires = "sample_pc", help_heading = ADVANCED)]
+    pub sample_gpu: Option<u32>,
+
     /// Show programs by address, without the names of their kernels
     ///
     /// The names lie in the process's private memory, which is searched when a program is new. `--no-names` leaves that out.

@@ -11,6 +11,7 @@ use super::trace::{Args, StopArg};
 use super::way_options::{HowArg, useless};
 use super::{recorder, trace_end};
 use nvcap_decode::ledger::{Ledger, STATUS_USAGE};
+use nvcap_live::enrich::beside::Beside;
 use nvcap_live::enrich::enriched::Enriched;
 use nvcap_live::how::{self, How, LiveOptions};
 use nvcap_live::observe::session::{ObserveOptions, StopAtExit};
@@ -74,6 +75,8 @@ pub(super) fn run_into<'a>(
     }
     let target = target(&args, is_quiet)?;
     let searches = searches(&args);
+    // Before rights are given up.
+    let beside = super::sample::beside(&args)?;
     let made = make(&args)?;
     let (record, place) = match args.recording_files()? {
         Some((files, place)) => (Some(files), place),
@@ -107,7 +110,7 @@ pub(super) fn run_into<'a>(
     }
     let additions = Additions::of(&args, searches, chosen);
     let outcome = run::run(
-        move || Ok(additions.add(how::make(chosen, options, observing)?)),
+        move || Ok(additions.add(how::make(chosen, options, observing)?, beside)),
         target,
         Limits {
             duration: args.duration,
@@ -307,8 +310,12 @@ impl Additions {
         }
     }
 
-    fn add(self, source: how::LiveSource) -> Enriched<how::LiveSource> {
+    fn add(self, source: how::LiveSource, beside: Option<Beside>) -> Enriched<how::LiveSource> {
         let source = Enriched::new(source, self.searches, self.names, self.holds);
+        let source = match beside {
+            Some(beside) => source.with_beside(beside),
+            None => source,
+        };
         let source = if self.is_soon {
             source
         } else {

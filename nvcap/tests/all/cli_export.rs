@@ -128,6 +128,7 @@ fn tables_of_a_fleet_lie_by_day_hour_and_host() {
         "ledger",
         "losses",
         "operations",
+        "samples",
         "submissions",
     ];
     assert_eq!(names, all);

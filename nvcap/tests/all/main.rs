@@ -17,6 +17,7 @@ mod cli_overwrite;
 mod cli_recording;
 mod cli_recordings;
 mod cli_report;
+mod cli_samples;
 mod cli_spoiled;
 mod compatibility;
 mod cubin;

@@ -261,4 +261,43 @@ def section_code():
     end(process)
 
 
+def divided(path, names):
+    """The graph with these kernels as `nvcap time` divides it: per cent by kernel, and their errors."""
+    done = subprocess.run([NVCAP, "time", "--json", path], capture_output=True, text=True, timeout=120)
+    graphs = json.loads(done.stdout.splitlines()[0])["graphs"]
+    for graph in graphs:
+        nodes = graph["kernels"] or []
+        found = {node["kernel"].split("(")[0]: 100 * node["share"] for node in nodes if node["by"] == "samples"}
+        if set(found) == names:
+            return found, graph
+    return {}, {}
+
+
+def section_recorded():
+    learnt()
+    process = start(60)
+    want = truth(process)
+    for what, more in (("text", ()), ("JSON", ("--json", "--top", "5"))):
+        path = os.path.join(FOLDER, f"sampled-{what}.pcapng")
+        live = subprocess.run([NVCAP, "sample", "-p", str(process.pid), "--record", path, *more], capture_output=True, text=True, timeout=120)
+        again = subprocess.run([NVCAP, "sample", path, *more], capture_output=True, text=True, timeout=120)
+        same = live.stdout == again.stdout and live.returncode == again.returncode == 0 and "arithmetic" in live.stdout
+        row(same, f"recorded: {what} is that of the live sampling", f"{len(live.stdout)} B, a file of {os.path.getsize(path)} B {live.stderr.strip()[-120:]}")
+    command = [NVCAP, "record", "--gpu-time", "--sample-pc", "-o"]
+    attached, whole = os.path.join(FOLDER, "attached.pcapng"), os.path.join(FOLDER, "whole.pcapng")
+    subprocess.run([*command, attached, "--how", "observe", "-p", str(process.pid), "--duration", "5"], capture_output=True, timeout=120)
+    end(process)
+    subprocess.run([*command, whole, "--", GRAPH, "4"], capture_output=True, timeout=120)
+    for what, path in (("attached", attached), ("a command", whole)):
+        got, graph = divided(path, set(want))
+        off = max(abs(got.get(name, 0) - share) for name, share in want.items())
+        detail = ", ".join(f"{name} {got.get(name, 0):.2f} % (alone {share:.2f})" for name, share in want.items())
+        row(off < 2, f"recorded: {what}, a replay's time divided", f"{detail}; {graph.get('replays')} replays of {graph.get('mean_ns')} ns")
+    other = os.path.join(FOLDER, "unsampled.pcapng")
+    subprocess.run([NVCAP, "record", "--gpu-time", "-o", other, "--", GRAPH, "2"], capture_output=True, timeout=120)
+    done = subprocess.run([NVCAP, "time", other, "--times-from", whole], capture_output=True, text=True, timeout=120)
+    said = [line for line in done.stdout.splitlines() if "--times-from: 2 of 2 nodes" in line]
+    row(bool(said), "recorded: times from another recording", said[0] if said else done.stdout[-300:])
+
+
 globals()[f"section_{SECTION}"]()

@@ -185,6 +185,7 @@ impl Model {
             | Record::Stamps(_)
             | Record::Snapshot(_)
             | Record::Fault(_)
+            | Record::Samples(_)
             | Record::Stack(_)
             | Record::Skipped(_)
             | Record::Loss(_) => {}

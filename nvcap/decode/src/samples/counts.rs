@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::Sample;
 
 /// Program counters that are counted one by one; what comes later is a sum.
-const MOST_COUNTERS: usize = 1 << 20;
+pub const MOST_COUNTERS: usize = 1 << 20;
 
 /// Stall reasons that the hardware can number.
 pub const REASONS: usize = 32;
@@ -100,6 +100,19 @@ impl Counts {
     #[must_use]
     pub fn counters(&self) -> BTreeMap<u64, Counter> {
         self.counters.iter().copied().collect()
+    }
+
+    /// Takes the counts out, and leaves none: the program counters in the order of addresses, a bit for each SM that sent a sample, and the samples
+    /// of program counters for which there was no room.
+    pub fn drain(&mut self) -> (Vec<(u64, Counter)>, [u64; 8], u64) {
+        let Self {
+            mut counters,
+            sms,
+            others,
+            ..
+        } = std::mem::take(self);
+        counters.sort_unstable_by_key(|(pc, _)| *pc);
+        (counters, sms, others)
     }
 
     /// Returns the number of program counters.

@@ -1,6 +1,7 @@
 //! Facts from outside the stream of submissions, given as records: this module stands between a source and the pipeline.
 //!
 //! - [`graph_qmds`]: QMDs that a process wrote before nvcap attached, found in its memory.
+//! - [`beside`]: records of another thread, of the processes that a source traces.
 //! - `cubins`: images of CUDA code, found there, too.
 //! - `enriched`: adds these records to a live source.
 //! - [`names`]: the names of kernels, from libcuda's own records and images.
@@ -8,6 +9,7 @@
 //!
 //! All reading of a process's memory other than rings and pushbuffers is done here; the decoder only gets facts.
 
+pub mod beside;
 #[cfg(target_os = "linux")]
 pub mod cubins;
 pub mod enriched;

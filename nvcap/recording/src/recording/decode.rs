@@ -305,14 +305,15 @@ pub(super) fn record(
         Kind::Stamps => stamps(m::Stamps::decode(body)?)?,
         Kind::Loss => loss(m::Loss::decode(body)?)?,
         Kind::Skipped => skipped(pm::Passed::decode(body)?)?,
-        // A snapshot's and a fault's are read by the modules of their messages.
+        // A snapshot's, a fault's and samples' are read by the modules of their messages.
         Kind::Trace
         | Kind::Calls
         | Kind::Idle
         | Kind::End
         | Kind::Continued
         | Kind::Snapshot
-        | Kind::Fault => return Ok(None),
+        | Kind::Fault
+        | Kind::Samples => return Ok(None),
     }))
 }
 

@@ -74,6 +74,8 @@ kinds! {
     Skipped = 18, "passed";
     /// A fault of the GPU.
     Fault = 19, "fault";
+    /// Samples of program counters.
+    Samples = 20, "samples";
 }
 
 impl Kind {
@@ -94,6 +96,7 @@ impl Kind {
             Record::Snapshot(_) => Self::Snapshot,
             Record::Skipped(_) => Self::Skipped,
             Record::Fault(_) => Self::Fault,
+            Record::Samples(_) => Self::Samples,
         }
     }
 }

@@ -16,6 +16,7 @@ mod info;
 mod kind;
 mod messages;
 mod reader;
+mod sample_messages;
 mod skipped_messages;
 mod snapshot;
 mod snapshot_messages;

@@ -10,7 +10,7 @@ use super::decode::{self, NotUnderstood};
 use super::info::{EndInfo, TraceInfo};
 use super::kind::{AGAIN, Head, Kind, MOST_BODY};
 use super::messages as m;
-use super::{fault_messages, snapshot};
+use super::{fault_messages, sample_messages, snapshot};
 use crate::pcapng::{Block, Blocks, Damage};
 use nvcap_decode::record::{Calls, Record};
 
@@ -293,6 +293,7 @@ impl<R: Read> Reader<R> {
         let record = match kind {
             Kind::Snapshot => snapshot::record(body).map(Some),
             Kind::Fault => fault_messages::record(body).map(Some),
+            Kind::Samples => sample_messages::record(body).map(Some),
             _ => decode::record(kind, body, |n| self.calls.get(&n).cloned()),
         };
         match record {

@@ -4,6 +4,7 @@ mod long;
 mod made;
 mod newer;
 mod published;
+mod samples;
 mod snapshot;
 mod zeros;
 
@@ -275,6 +276,7 @@ fn all_records() -> Vec<Record> {
     }
     all.push(Record::Snapshot(Box::new(snapshot::snapshot())));
     all.extend(faults::all());
+    all.extend(samples::all());
     all
 }
 

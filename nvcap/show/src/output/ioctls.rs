@@ -322,6 +322,7 @@ impl Sink for Ioctls {
             | Record::Snapshot(_)
             | Record::Skipped(_)
             | Record::Fault(_)
+            | Record::Samples(_)
             | Record::Stack(_) => Ok(()),
         }
     }

@@ -277,6 +277,7 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
         understood(&mut f, u);
     }
     stacks(&mut f, ledger);
+    samples(&mut f, ledger);
     unknown_doorbells(&mut f, ledger);
     untraced(&mut f, ledger);
     let role = match ledger.exit_status() {
@@ -301,6 +302,33 @@ fn gaps(f: &mut Formatter<'_>, ledger: &Ledger) {
         }
         f.end();
     }
+}
+
+/// Writes the number of samples of program counters, and what they lack.
+fn samples(f: &mut Formatter<'_>, ledger: &Ledger) {
+    let Some(sampled) = ledger.sampled() else {
+        return;
+    };
+    let strange = sampled.strange_bytes;
+    let is_whole = !sampled.lost() && strange == 0;
+    f.line("", 0, Some(if is_whole { Role::Dim } else { Role::Alarm }));
+    f.text(format_args!(
+        "{} of program counters in {}",
+        plural_of(sampled.samples, "sample", "samples"),
+        Nanoseconds(sampled.ns)
+    ));
+    if sampled.lost() {
+        f.text(format_args!(
+            ", some lost (no submission is missing for that; a longer period loses none)"
+        ));
+    }
+    if strange > 0 {
+        f.text(format_args!(
+            ", {} of their stream not understood",
+            plural_of(strange, "byte", "bytes")
+        ));
+    }
+    f.end();
 }
 
 /// Writes the number of stacks that were taken, and what they lack.

@@ -250,6 +250,7 @@ impl Order {
             | Record::Stamps(_)
             | Record::Snapshot(_)
             | Record::Fault(_)
+            | Record::Samples(_)
             | Record::Loss(_) => own.max(bounds.life),
         };
         bounds.all = bounds.all.max(key);

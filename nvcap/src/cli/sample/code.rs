@@ -11,9 +11,9 @@ use nvcap_show::code::images::CodeImages;
 use nvcap_show::code::listing::Listing;
 use nvcap_show::output::kernel_name::demangled;
 use nvcap_show::output::message::tell;
+use nvcap_show::samples::{kernel_at, share};
 use serde_json::{Value, json};
 
-use super::kernels::kernel_at;
 use super::table::{self, Listed};
 use super::turns::Subject;
 use crate::cli::code::{code_of, plain, said_of};
@@ -27,8 +27,9 @@ type Samples = (BTreeMap<u64, Counter>, Counter);
 /// The listings of the kernels that `what` means, a name, a pattern or a program's address; the longest first.
 pub(super) fn listed(subject: &Subject, what: &str) -> Vec<Listed> {
     let mut kernels: Vec<(&Kernel, Samples)> = Vec::new();
-    for (pc, counter) in subject.counts.counters() {
-        let Some(kernel) = kernel_at(&subject.kernels, pc) else {
+    let known = subject.kernels.of(subject.pid);
+    for (pc, counter) in &subject.sums.counters {
+        let Some(kernel) = kernel_at(known, *pc) else {
             continue;
         };
         if !is_meant(what, &kernel.name) && what != kernel.program.to_string() {
@@ -41,8 +42,8 @@ pub(super) fn listed(subject: &Subject, what: &str) -> Vec<Listed> {
             kernels.push((kernel, Samples::default()));
         }
         if let Some((_, (instructions, all))) = kernels.last_mut() {
-            instructions.insert(pc - kernel.program.0, counter);
-            all.join(&counter);
+            instructions.insert(pc - kernel.program.0, *counter);
+            all.join(counter);
         }
     }
     if kernels.is_empty() {
@@ -117,8 +118,8 @@ fn margin((instructions, all): &Samples, offset: u64) -> String {
     format!(
         "{:>11} {:>8.2} % {:>7.1} %  {:<26}",
         counter.samples,
-        100.0 * table::share(counter.samples, all.samples),
-        100.0 * table::share(counter.not_issued, counter.samples),
+        100.0 * share(counter.samples, all.samples),
+        100.0 * share(counter.not_issued, counter.samples),
         table::stall(counter),
     )
 }
@@ -135,7 +136,7 @@ fn with_samples(mut listing: Value, (samples, all): &Samples) -> Value {
             continue;
         };
         instruction["samples"] = json!(counter.samples);
-        instruction["share"] = json!(table::share(counter.samples, all.samples));
+        instruction["share"] = json!(share(counter.samples, all.samples));
         instruction["not_issued"] = json!(counter.not_issued);
         instruction["stall_reasons"] = table::reasons(counter);
     }

@@ -1,18 +1,16 @@
 //! The table of `nvcap sample`, and its JSON.
 
-use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use serde_json::{Value, json};
 
-use super::kernels::kernel_at;
 use nvcap_decode::record::Kernel;
-use nvcap_decode::samples::{Counter, Counts, Totals, reason};
+use nvcap_decode::samples::{Counter, reason};
 use nvcap_decode::wire::GpuVa;
-use nvcap_live::samples::Context;
 use nvcap_show::output::kernel_name::demangled;
 use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
+use nvcap_show::samples::{ContextSums, Row, half_interval, rows, share};
 
 /// Kernels that are shown one by one in the table.
 const MOST: usize = 30;
@@ -22,23 +20,12 @@ const MOST_UNKNOWN: usize = 100;
 
 /// Findings of a sampling.
 pub(super) struct Found {
-    pub(super) pid: u32,
     pub(super) name: Option<String>,
-    pub(super) gpu: u32,
-    pub(super) period: Option<u8>,
-    pub(super) context: Context,
     /// The context's number among those of the process that were sampled, from 1, and theirs.
     pub(super) number: (usize, usize),
-    pub(super) seconds: f64,
-    pub(super) counts: Counts,
-    pub(super) totals: Totals,
-    pub(super) overflows: u64,
+    pub(super) sums: ContextSums,
     /// In the order of addresses.
     pub(super) kernels: Vec<Kernel>,
-    /// The process ended meanwhile.
-    pub(super) ended: bool,
-    /// Samples are missing.
-    pub(super) lost: bool,
     /// Kernels whose code was asked for.
     pub(super) code: Vec<Listed>,
 }
@@ -50,81 +37,41 @@ pub(super) struct Listed {
     pub(super) json: Value,
 }
 
-/// A row: a kernel with its samples.
-struct Row<'a> {
-    kernel: &'a Kernel,
-    all: Counter,
-    /// Instructions by address, the hottest first.
-    instructions: Vec<(u64, Counter)>,
-}
-
-/// The rows, the longest first, and the counters that lie in no known kernel.
-fn rows(found: &Found) -> (Vec<Row<'_>>, Vec<(u64, Counter)>) {
-    let mut by_kernel: BTreeMap<GpuVa, Row<'_>> = BTreeMap::new();
-    let mut unknown = Vec::new();
-    for (pc, counter) in found.counts.counters() {
-        let Some(kernel) = kernel_at(&found.kernels, pc) else {
-            unknown.push((pc, counter));
-            continue;
-        };
-        let row = by_kernel.entry(kernel.program).or_insert(Row {
-            kernel,
-            all: Counter::default(),
-            instructions: Vec::new(),
-        });
-        row.all.join(&counter);
-        row.instructions.push((pc, counter));
-    }
-    let hottest = |(pc, counter): &(u64, Counter)| (std::cmp::Reverse(counter.samples), *pc);
-    let mut rows: Vec<Row<'_>> = by_kernel.into_values().collect();
-    for row in &mut rows {
-        row.instructions.sort_by_key(hottest);
-    }
-    rows.sort_by_key(|row| (std::cmp::Reverse(row.all.samples), row.kernel.program));
-    unknown.sort_by_key(hottest);
-    (rows, unknown)
-}
-
-pub(super) fn share(part: u64, all: u64) -> f64 {
-    match all {
-        0 => 0.0,
-        all => part as f64 / all as f64,
-    }
-}
-
-/// Half of the interval in which a share lies with 95 %, if samples are independent of each other.
-fn half_interval(share: f64, all: u64) -> f64 {
-    match all {
-        0 => 0.0,
-        all => 1.96 * (share * (1.0 - share) / all as f64).sqrt(),
-    }
+/// The number of a context among those of its process, from 1, and theirs.
+pub(super) fn number(pids: &[u32], i: usize) -> (usize, usize) {
+    let own = pids.get(i);
+    let of = |pids: &[u32]| pids.iter().filter(|pid| Some(*pid) == own).count();
+    (1 + of(pids.get(..i).unwrap_or_default()), of(pids))
 }
 
 /// The period in words.
 fn period(found: &Found) -> String {
-    match found.period {
+    match found.sums.period {
         Some(period) => format!("one of each SM in 2^{period} cycles"),
         None => "in the period that was learnt".to_owned(),
     }
 }
 
 pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
-    let (rows, unknown) = rows(found);
-    let all = found.counts.samples();
+    let (rows, unknown) = rows(&found.sums.counters, &found.kernels);
+    let all = found.sums.samples();
     let name = found.name.as_deref().unwrap_or("?");
     let _ = writeln!(
         to,
-        "process {} ({}){} on GPU {}: {:.2} s, {} of {}, {}",
-        found.pid,
+        "process {} ({}){} on {}: {:.2} s, {} of {}, {}",
+        found.sums.key.pid,
         Plain(name),
         match found.number {
             (_, ..=1) => String::new(),
             (number, all) => format!(", context {number} of {all}"),
         },
-        found.gpu,
-        found.seconds,
+        match found.sums.key.gpu {
+            Some(gpu) => format!("GPU {gpu}"),
+            None => "a GPU".to_owned(),
+        },
+        found.sums.ns as f64 / 1e9,
         plural(all, "sample"),
-        plural(found.counts.sms() as u64, "SM"),
+        plural(found.sums.sm_count(), "SM"),
         period(found)
     );
     if all > 0 {
@@ -160,7 +107,7 @@ pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
     for (_, counter) in &unknown {
         outside.join(counter);
     }
-    outside.samples += found.counts.others;
+    outside.samples += found.sums.others;
     if outside.samples > 0 {
         line(to, &outside, &"(in no known kernel)");
     }
@@ -216,34 +163,34 @@ fn shown(kernel: &Kernel) -> String {
 
 /// The verdict: whether all that happened is in it.
 fn verdict(found: &Found) -> String {
-    let totals = &found.totals;
+    let sums = &found.sums;
     let mut parts = Vec::new();
-    if found.overflows > 0 {
-        let times = plural(found.overflows, "reading");
+    if sums.overflows > 0 {
+        let times = plural(sums.overflows, "reading");
         parts.push(format!(
             "samples were lost: at {times} the buffer was full; a longer --period loses none"
         ));
     }
-    if totals.cut_bytes > 0 {
+    if sums.cut_bytes > 0 {
         parts.push(format!(
             "{} of samples that are not whole",
-            plural(totals.cut_bytes, "byte")
+            plural(sums.cut_bytes, "byte")
         ));
     }
-    if totals.strange() > 0 {
+    if sums.strange_bytes > 0 {
         parts.push(format!(
             "{} of the stream not understood",
-            plural(totals.strange(), "byte")
+            plural(sums.strange_bytes, "byte")
         ));
     }
-    let ended = match found.ended {
+    let ended = match sums.ended {
         true => "; the process ended meanwhile",
         false => "",
     };
     match parts.is_empty() {
         true => format!(
             "complete: all {} of the stream are understood, none was lost{ended}",
-            plural(totals.bytes(), "byte")
+            plural(sums.bytes, "byte")
         ),
         false => format!("not complete: {}{ended}", parts.join("; ")),
     }
@@ -262,8 +209,9 @@ pub(super) fn reasons(counter: &Counter) -> Value {
 }
 
 pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
-    let (rows, unknown) = rows(found);
-    let all = found.counts.samples();
+    let sums = &found.sums;
+    let (rows, unknown) = rows(&sums.counters, &found.kernels);
+    let all = sums.samples();
     let counter = |counter: &Counter| {
         json!({
             "samples": counter.samples,
@@ -300,7 +248,7 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
             object
         })
         .collect();
-    let outside = unknown.iter().map(|(_, c)| c.samples).sum::<u64>() + found.counts.others;
+    let outside = unknown.iter().map(|(_, c)| c.samples).sum::<u64>() + sums.others;
     let counters = unknown.iter().take(MOST_UNKNOWN);
     let counters: Vec<Value> = counters
         .map(|(pc, c)| {
@@ -309,26 +257,25 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
             object
         })
         .collect();
-    let totals = &found.totals;
     let object = json!({
         "type": "sample",
-        "pid": found.pid,
+        "pid": sums.key.pid,
         "comm": found.name,
-        "gpu": found.gpu,
-        "client": found.context.client,
-        "channel_group": found.context.group,
-        "seconds": found.seconds,
-        "period_log2_cycles": found.period,
+        "gpu": sums.key.gpu,
+        "client": sums.key.client,
+        "channel_group": sums.key.group,
+        "seconds": sums.ns as f64 / 1e9,
+        "period_log2_cycles": sums.period,
         "samples": all,
-        "sms": found.counts.sms(),
+        "sms": sums.sm_count(),
         "kernels": kernels,
         "unknown": {"samples": outside, "share": share(outside, all), "counters": counters},
-        "ended": found.ended,
-        "complete": !found.lost && totals.strange() == 0,
-        "overflows": found.overflows,
-        "stream_bytes": totals.bytes(),
-        "cut_bytes": totals.cut_bytes,
-        "strange_bytes": totals.strange(),
+        "ended": sums.ended,
+        "complete": !sums.lost() && sums.strange_bytes == 0,
+        "overflows": sums.overflows,
+        "stream_bytes": sums.bytes,
+        "cut_bytes": sums.cut_bytes,
+        "strange_bytes": sums.strange_bytes,
     });
     let _ = writeln!(to, "{object}");
 }

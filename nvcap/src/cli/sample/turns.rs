@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use nvcap_decode::driver::Version;
-use nvcap_decode::record::Kernel;
+use nvcap_decode::record::{At, Kernel, Record, Samples};
 use nvcap_decode::samples::{Counts, Programme, Stream, Totals};
 use nvcap_lab::trigger::Trigger;
 use nvcap_live::enrich::names;
 use nvcap_live::samples::{Context, Error, Options, STREAM_LEN, Session, contexts};
-use nvcap_process::procfs;
 use nvcap_process::rm::{Client, Os};
-use nvcap_process::signals;
+use nvcap_process::{clock, procfs};
 use nvcap_show::output::message::tell;
+use nvcap_show::samples::{ContextKey, ContextSums, Kernels, kernel_at};
 
 use super::remedy::told;
+use super::table;
 use super::table::Listed;
 use super::who::Who;
-use super::{kernels, table};
 
 /// Length of a turn where several contexts are sampled, and the shortest one.
 const TURN: Duration = Duration::from_millis(500);
@@ -47,8 +47,14 @@ const NAMES: Duration = Duration::from_secs(1);
 /// Time that the driver gets for the last samples.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Time after which a window of samples ends and another begins.
+const WINDOW: Duration = Duration::from_millis(500);
+
+/// Place of records: the windows of each context, and kernels before the windows in which they are seen.
+pub(super) type Deliver<'a> = Box<dyn FnMut(Record) -> anyhow::Result<()> + 'a>;
+
 /// Means of sampling on one GPU.
-pub(super) struct Sampler {
+pub(super) struct Sampler<'a> {
     pub(super) os: Rc<dyn Os>,
     pub(super) version: Option<Version>,
     /// Number N of `/dev/nvidiaN`.
@@ -58,6 +64,9 @@ pub(super) struct Sampler {
     pub(super) trigger: Trigger,
     /// File for the stream as it comes.
     pub(super) raw: Option<File>,
+    /// Cycles between two samples of an SM, as their logarithm.
+    pub(super) period: Option<u8>,
+    pub(super) to: Deliver<'a>,
 }
 
 /// A context, and what was sampled of it.
@@ -65,53 +74,78 @@ pub(super) struct Subject {
     pub(super) pid: u32,
     pub(super) name: Option<String>,
     pub(super) context: Context,
-    pub(super) seconds: f64,
-    pub(super) counts: Counts,
-    pub(super) totals: Totals,
-    pub(super) overflows: u64,
-    /// Kernels that were found while the samples came, in the order of addresses.
-    pub(super) kernels: Vec<Kernel>,
+    pub(super) sums: ContextSums,
+    /// Kernels that were found while the samples came.
+    pub(super) kernels: Kernels,
     /// The process or the context ended meanwhile.
     pub(super) ended: bool,
     names_at: Option<Instant>,
     /// Program counters for which names were looked for.
     sought: usize,
+    /// Kernels and windows that are not delivered yet: windows wait until their kernels were looked for.
+    waiting: Vec<Record>,
+}
+
+/// The window that samples go into.
+struct Window {
+    from_ns: u64,
+    begun: Instant,
+    counts: Counts,
+    /// Sums of the stream at its begin.
+    totals: Totals,
+    overflows: u64,
+}
+
+impl Window {
+    fn new(totals: Totals, overflows: u64) -> Self {
+        Self {
+            from_ns: clock::now(),
+            begun: Instant::now(),
+            counts: Counts::default(),
+            totals,
+            overflows,
+        }
+    }
 }
 
 impl Subject {
-    fn new(pid: u32, context: Context) -> Self {
+    fn new(pid: u32, gpu: u32, context: Context) -> Self {
         Self {
             pid,
             name: procfs::name(pid, None),
             context,
-            seconds: 0.0,
-            counts: Counts::default(),
-            totals: Totals::default(),
-            overflows: 0,
-            kernels: Vec::new(),
+            sums: ContextSums::new(ContextKey {
+                pid,
+                gpu: Some(gpu),
+                client: context.client,
+                group: context.group,
+            }),
+            kernels: Kernels::default(),
             ended: false,
             names_at: None,
             sought: 0,
+            waiting: Vec::new(),
         }
     }
 
     /// Looks for the kernels of what has none yet.
     pub(super) fn look(&mut self) {
-        let counters = self.counts.counters().into_keys();
-        let all: Vec<u64> = counters.collect();
-        self.sought = all.len();
-        let unknown = all.into_iter();
-        let unknown: Vec<u64> = unknown
-            .filter(|pc| kernels::kernel_at(&self.kernels, *pc).is_none())
-            .collect();
+        self.sought = self.sums.counters.len();
+        let known = self.kernels.of(self.pid);
+        let all = self.sums.counters.keys().copied();
+        let unknown: Vec<u64> = all.filter(|pc| kernel_at(known, *pc).is_none()).collect();
         if unknown.is_empty() {
             return;
         }
         match names::of_counters(self.pid, &unknown) {
             Ok(found) => {
-                self.kernels.extend(found);
-                self.kernels.sort_by_key(|kernel| kernel.program);
-                self.kernels.dedup_by_key(|kernel| kernel.program);
+                let at = At::of_process(clock::now(), self.pid);
+                let found = found.into_iter().map(|kernel| Kernel { at, ..kernel });
+                let found: Vec<Kernel> = found.collect();
+                found.iter().for_each(|kernel| self.kernels.add(kernel));
+                // Before the windows.
+                let found = found.into_iter().map(|k| Record::Kernel(Box::new(k)));
+                self.waiting.splice(0..0, found);
             }
             Err(error) => log::debug!("no names of process {}: {error}", self.pid),
         }
@@ -119,17 +153,23 @@ impl Subject {
 
     /// Returns the number of program counters that lie in a known kernel.
     fn named(&self) -> usize {
-        let counters = self.counts.counters().into_keys();
+        let known = self.kernels.of(self.pid);
+        let counters = self.sums.counters.keys();
         counters
-            .filter(|pc| kernels::kernel_at(&self.kernels, *pc).is_some())
+            .filter(|pc| kernel_at(known, **pc).is_some())
             .count()
+    }
+
+    /// Tells whether all program counters had their names looked for.
+    fn is_sought(&self) -> bool {
+        self.sums.counters.len() == self.sought
     }
 
     /// Looks for names where it is time, beside the samples, for which there is room meanwhile.
     fn look_in_time(&mut self) {
         let now = Instant::now();
-        let at = *self.names_at.get_or_insert(now + FIRST_NAMES);
-        if now < at || self.counts.places() == self.sought {
+        let at = *self.names_at.get_or_insert(now);
+        if now < at || self.is_sought() {
             return;
         }
         self.look();
@@ -138,10 +178,52 @@ impl Subject {
         self.names_at = Some(Instant::now() + NAMES.max(10 * now.elapsed()));
     }
 
+    /// Delivers what waits.
+    fn deliver(&mut self, to: &mut Deliver<'_>) -> anyhow::Result<()> {
+        { self.waiting.drain(..) }.try_for_each(to)
+    }
+
+    /// Ends a window at a time.
+    fn close(&mut self, window: &mut Window, read: (Totals, u64), period: Option<u8>, at_ns: u64) {
+        let (counters, sms, others) = window.counts.drain();
+        let (totals, overflows) = read;
+        let more = |of: fn(&Totals) -> u64| of(&totals).saturating_sub(of(&window.totals));
+        let key = self.sums.key;
+        let samples = Samples {
+            at: At::of_process(at_ns.max(window.from_ns), self.pid),
+            from_ns: window.from_ns,
+            gpu: key.gpu,
+            client: key.client,
+            group: key.group,
+            period,
+            sms,
+            counters,
+            others,
+            overflows: overflows.saturating_sub(window.overflows),
+            bytes: more(Totals::bytes),
+            cut_bytes: more(|totals| totals.cut_bytes),
+            strange_bytes: more(Totals::strange),
+            ended: self.ended,
+        };
+        self.sums.add(&samples);
+        self.waiting.push(Record::Samples(Box::new(samples)));
+        window.from_ns = at_ns;
+        window.begun = Instant::now();
+        (window.totals, window.overflows) = read;
+    }
+
+    /// Takes note of the end of the context between two turns.
+    fn end(&mut self, period: Option<u8>) {
+        self.ended = true;
+        let mut window = Window::new(Totals::default(), 0);
+        let at_ns = window.from_ns;
+        self.close(&mut window, Default::default(), period, at_ns);
+    }
+
     /// Samples for a time, or until `stops` says so.
     fn turn(
         &mut self,
-        sampler: &mut Sampler,
+        sampler: &mut Sampler<'_>,
         length: Duration,
         stops: &mut dyn FnMut() -> bool,
     ) -> anyhow::Result<()> {
@@ -152,16 +234,17 @@ impl Subject {
             programme: sampler.programme.clone(),
             buffer: STREAM_LEN,
         };
+        let period = sampler.period;
         let opened = Session::open(Rc::clone(&sampler.os), sampler.version, &options);
         let mut session = match opened {
             Ok(session) => session,
             // It was there before.
-            Err(Error::NotItsOwn(_) | Error::NoProfiler { .. }) if self.seconds > 0.0 => {
-                self.ended = true;
+            Err(Error::NotItsOwn(_) | Error::NoProfiler { .. }) if self.sums.ns > 0 => {
+                self.end(period);
                 return Ok(());
             }
             Err(_) if procfs::has_ended(self.pid) => {
-                self.ended = true;
+                self.end(period);
                 return Ok(());
             }
             Err(error) => {
@@ -173,11 +256,11 @@ impl Subject {
         let trigger = &mut sampler.trigger;
         let mut fire = || trigger.fire().map_err(|error| error.to_string());
         session.trigger(&mut fire)?;
-        let began = Instant::now();
-        let until = began + length;
+        let mut window = Window::new(Totals::default(), 0);
+        let until = window.begun + length;
         let mut stream = Stream::default();
         let (raw, poll) = (&mut sampler.raw, sampler.poll);
-        let mut read_at = began + poll;
+        let mut read_at = window.begun + poll;
         loop {
             let now = Instant::now();
             self.ended = procfs::has_ended(self.pid);
@@ -187,44 +270,51 @@ impl Subject {
             let next = until.min(read_at).saturating_duration_since(now);
             std::thread::sleep(next.min(PEEP));
             if Instant::now() >= read_at {
-                self.take(&mut session, &mut stream, raw)?;
-                self.look_in_time();
+                take(&mut session, &mut stream, &mut window.counts, raw)?;
+                // The first one soon, so that names are.
+                let length = match self.names_at {
+                    Some(_) => WINDOW,
+                    None => FIRST_NAMES,
+                };
+                if window.begun.elapsed() >= length {
+                    let read = (stream.totals(), session.read().overflows);
+                    self.close(&mut window, read, period, clock::now());
+                    self.look_in_time();
+                    if self.is_sought() {
+                        self.deliver(&mut sampler.to)?;
+                    }
+                }
                 read_at = Instant::now() + poll;
             }
         }
         session.trigger(&mut fire)?;
-        self.seconds += began.elapsed().as_secs_f64();
+        let at_ns = clock::now();
         let patience = Instant::now() + PATIENCE;
-        while self.take(&mut session, &mut stream, raw)? > 0 && Instant::now() < patience {}
+        let counts = &mut window.counts;
+        while take(&mut session, &mut stream, counts, raw)? > 0 && Instant::now() < patience {}
         session.flush()?;
-        while self.take(&mut session, &mut stream, raw)? > 0 && Instant::now() < patience {}
-        self.overflows += session.read().overflows;
-        self.totals.join(&stream.totals());
+        while take(&mut session, &mut stream, counts, raw)? > 0 && Instant::now() < patience {}
+        let read = (stream.totals(), session.read().overflows);
+        self.close(&mut window, read, period, at_ns);
         Ok(())
     }
+}
 
-    fn take(
-        &mut self,
-        session: &mut Session,
-        stream: &mut Stream,
-        raw: &mut Option<File>,
-    ) -> anyhow::Result<u64> {
-        let counts = &mut self.counts;
-        let mut written = Ok(());
-        let read = session.poll(&mut |bytes| {
-            stream.take(bytes, |s| counts.take(&s));
-            if let Some(raw) = raw {
-                written = raw.write_all(bytes);
-            }
-        });
-        written.context("cannot write the stream")?;
-        read.context("cannot read the samples")
-    }
-
-    /// Tells whether samples are missing.
-    pub(super) fn lost(&self) -> bool {
-        self.overflows > 0 || self.totals.cut_bytes > 0
-    }
+fn take(
+    session: &mut Session,
+    stream: &mut Stream,
+    counts: &mut Counts,
+    raw: &mut Option<File>,
+) -> anyhow::Result<u64> {
+    let mut written = Ok(());
+    let read = session.poll(&mut |bytes| {
+        stream.take(bytes, |s| counts.take(&s));
+        if let Some(raw) = raw {
+            written = raw.write_all(bytes);
+        }
+    });
+    written.context("cannot write the stream")?;
+    read.context("cannot read the samples")
 }
 
 /// The contexts that are sampled.
@@ -241,7 +331,7 @@ struct Subjects {
 }
 
 impl Subjects {
-    fn new(sampler: &Sampler) -> anyhow::Result<Self> {
+    fn new(sampler: &Sampler<'_>) -> anyhow::Result<Self> {
         let client = Client::new(Rc::clone(&sampler.os), sampler.version)?;
         let cards = client.cards()?;
         let card = cards.iter().find(|card| card.minor == sampler.gpu);
@@ -255,7 +345,7 @@ impl Subjects {
     }
 
     /// Finds the contexts of processes that are new, or have opened or closed files of the driver. Gives the last error.
-    fn find(&mut self, sampler: &Sampler, processes: Vec<(u32, usize)>) -> Option<Error> {
+    fn find(&mut self, sampler: &Sampler<'_>, processes: Vec<(u32, usize)>) -> Option<Error> {
         let mut last = None;
         let mut seen = Vec::new();
         for process in processes {
@@ -270,7 +360,9 @@ impl Subjects {
                     if !found.is_empty() {
                         seen.push(process);
                     }
-                    found.into_iter().for_each(|context| self.add(pid, context));
+                    found
+                        .into_iter()
+                        .for_each(|context| self.add(pid, sampler.gpu, context));
                 }
                 Err(_) if procfs::has_ended(pid) => {}
                 Err(error) => {
@@ -284,7 +376,7 @@ impl Subjects {
         last
     }
 
-    fn add(&mut self, pid: u32, context: Context) {
+    fn add(&mut self, pid: u32, gpu: u32, context: Context) {
         if context.gpu.is_some() && self.card.is_some() && context.gpu != self.card {
             self.elsewhere += 1;
             return;
@@ -292,7 +384,7 @@ impl Subjects {
         // A forked child has the client of its parent, which has the lower number.
         let same = |s: &Subject| (s.context, s.ended) == (context, false);
         if !self.all.iter().any(same) {
-            self.all.push(Subject::new(pid, context));
+            self.all.push(Subject::new(pid, gpu, context));
         }
     }
 
@@ -305,13 +397,10 @@ impl Subjects {
 
 /// Samples the contexts of `who` for a time, or until all have ended, or a signal comes.
 pub(super) fn sample(
-    sampler: &mut Sampler,
+    sampler: &mut Sampler<'_>,
     who: &mut Who,
     duration: Option<Duration>,
 ) -> anyhow::Result<Vec<Subject>> {
-    // SAFETY: reads an id.
-    signals::catch(unsafe { libc::gettid() })?;
-    signals::reads();
     let mut subjects = Subjects::new(sampler)?;
     if let Who::Pids(pids) = &*who {
         let processes = pids.iter().map(|pid| (*pid, 0)).collect();
@@ -323,6 +412,14 @@ pub(super) fn sample(
     let mut looked: Option<Instant> = None;
     let mut first_round = true;
     loop {
+        if let Some(asked) = who.is_asked() {
+            for subject in &mut subjects.all {
+                if !subject.is_sought() && !procfs::has_ended(subject.pid) {
+                    subject.look();
+                }
+            }
+            who.answer(asked);
+        }
         let now = Instant::now();
         if who.is_over() || end.is_some_and(|end| now >= end) {
             break;
@@ -366,7 +463,7 @@ pub(super) fn sample(
             let mut next = now + LOOK;
             let alone = turn.is_none() && who.grows();
             let mut stops = || {
-                if who.is_over() {
+                if who.is_over() || who.is_asked().is_some() {
                     return true;
                 }
                 let now = Instant::now();
@@ -376,14 +473,21 @@ pub(super) fn sample(
                 next = now + LOOK;
                 who.processes() != seen
             };
-            subjects.all[i].turn(sampler, length, &mut stops)?;
+            let subject = &mut subjects.all[i];
+            subject.turn(sampler, length, &mut stops)?;
+            match who.is_asked() {
+                Some(_) => subject.look(),
+                None => subject.look_in_time(),
+            }
+            if subject.is_sought() {
+                subject.deliver(&mut sampler.to)?;
+            }
             if who.is_over() {
                 break;
             }
         }
         first_round = false;
     }
-    signals::traced();
     for pid in &subjects.refused {
         if who.grows() && !subjects.all.iter().any(|s| s.pid == *pid) && !procfs::has_ended(*pid) {
             tell(format_args!(
@@ -406,8 +510,9 @@ pub(super) fn sample(
             "process {}: {} of {} program counters have a kernel",
             subject.pid,
             subject.named(),
-            subject.counts.places()
+            subject.sums.counters.len()
         );
+        subject.deliver(&mut sampler.to)?;
     }
     Ok(subjects.all)
 }
@@ -443,34 +548,21 @@ fn nothing_to_sample(
 
 /// The findings as they are shown.
 impl Subject {
-    pub(super) fn found(
-        self,
-        gpu: u32,
-        period: Option<u8>,
-        number: (usize, usize),
-        code: Vec<Listed>,
-    ) -> table::Found {
-        if self.counts.samples() == 0 {
+    pub(super) fn found(self, number: (usize, usize), code: Vec<Listed>) -> table::Found {
+        if self.sums.samples() == 0 {
             tell(format_args!(
-                "no sample came: process {} had no work on GPU {gpu}, or its work is in another context than the one that was sampled ({})",
-                self.pid, self.context
+                "no sample came: process {} had no work on GPU {}, or its work is in another context than the one that was sampled ({})",
+                self.pid,
+                self.sums.key.gpu.unwrap_or_default(),
+                self.context
             ));
         }
         table::Found {
-            lost: self.lost(),
             number,
             code,
-            pid: self.pid,
             name: self.name,
-            gpu,
-            period,
-            context: self.context,
-            seconds: self.seconds,
-            totals: self.totals,
-            overflows: self.overflows,
-            counts: self.counts,
-            kernels: self.kernels,
-            ended: self.ended,
+            kernels: self.kernels.of(self.pid).to_vec(),
+            sums: self.sums,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use nvcap_live::enrich::beside::BesideTrace;
 use nvcap_process::command::Command;
 use nvcap_process::exit_hold::ExitHold;
 use nvcap_process::memory::maps::has_gpu_open;
@@ -20,6 +21,8 @@ pub(super) enum Who {
     Pids(Vec<u32>),
     All,
     Command(Box<Running>),
+    /// Those that a trace beside traces.
+    Traced(BesideTrace),
 }
 
 /// A command that nvcap has started.
@@ -53,7 +56,7 @@ impl Who {
     pub(super) fn go(&mut self) -> anyhow::Result<()> {
         match self {
             Self::Command(running) => Ok(running.command.go()?),
-            Self::Pids(_) | Self::All => Ok(()),
+            Self::Pids(_) | Self::All | Self::Traced(_) => Ok(()),
         }
     }
 
@@ -69,6 +72,7 @@ impl Who {
             Self::Pids(pids) => pids.iter().copied().collect(),
             Self::All => procfs::processes().into_iter().collect(),
             Self::Command(running) => with_descendants(running.command.pid),
+            Self::Traced(trace) => trace.processes(),
         };
         let all = all.into_iter().filter(|pid| *pid != own);
         let all = all.filter(|pid| !self.grows() || has_gpu_open(*pid));
@@ -80,6 +84,7 @@ impl Who {
     pub(super) fn is_over(&mut self) -> bool {
         match self {
             Self::All => signals::is_one(),
+            Self::Traced(trace) => trace.is_over(),
             Self::Pids(pids) => signals::is_one() || pids.iter().all(|pid| procfs::has_ended(*pid)),
             Self::Command(running) => {
                 if running.stands_at_its_end() || running.command.try_wait().is_some() {
@@ -98,6 +103,21 @@ impl Who {
                     }
                 }
             }
+        }
+    }
+
+    /// Tells whether a traced process stands at its end until its names are found.
+    pub(super) fn is_asked(&self) -> Option<usize> {
+        match self {
+            Self::Traced(trace) => trace.is_asked(),
+            Self::Pids(_) | Self::All | Self::Command(_) => None,
+        }
+    }
+
+    /// States that the names are found of a process that stands at its end.
+    pub(super) fn answer(&self, asked: usize) {
+        if let Self::Traced(trace) = self {
+            trace.answer(asked);
         }
     }
 

@@ -6,6 +6,7 @@ pub mod events;
 pub mod fat;
 pub mod files;
 pub mod job;
+pub mod replays;
 pub mod schema;
 pub mod training;
 pub mod tshark;

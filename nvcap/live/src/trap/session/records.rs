@@ -123,6 +123,7 @@ impl Session {
             | Record::Stack(_)
             | Record::Skipped(_)
             | Record::Fault(_)
+            | Record::Samples(_)
             | Record::Loss(_) => Vec::new(),
             _ => self.capture.model.record(&record),
         };

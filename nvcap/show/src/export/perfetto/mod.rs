@@ -6,6 +6,7 @@
 //! - `tracks`: which tracks there are.
 //! - `changes`: the values of counters over time.
 //! - `semaphores`, `waits`: which release a wait was for; how both are drawn.
+//! - `sampled`: shares of kernels in samples of program counters.
 //! - `operation`: names and values of operations.
 //! - `notes`: values of doorbells, times, losses and the ledger.
 //! - `channel`: what is kept of a channel.
@@ -16,6 +17,7 @@ mod notes;
 mod operation;
 mod packets;
 mod proto;
+mod sampled;
 mod semaphores;
 mod tracks;
 mod waits;
@@ -35,6 +37,7 @@ use crate::output::releases::Releases;
 use crate::output::text::is_mechanics;
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink};
+use crate::samples::Kernels;
 use nvcap_decode::decode::event::{Body, Context, Event, GpuTime, Operation, Stop, SubmissionHead};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
@@ -87,6 +90,8 @@ pub struct Perfetto {
     doorbells: VecDeque<Doorbell>,
     releases: Releases,
     semaphores: Semaphores,
+    /// Kernels that samples lie in.
+    sampled: Kernels,
     /// The arrow that was drawn last.
     flow: u64,
     /// The newest submission.
@@ -108,6 +113,7 @@ impl Perfetto {
             doorbells: VecDeque::new(),
             releases: Releases::default(),
             semaphores: Semaphores::default(),
+            sampled: Kernels::default(),
             flow: 0,
             newest: None,
             counted_all: 0,
@@ -518,6 +524,11 @@ impl Sink for Perfetto {
             }
             Record::Loss(loss) => self.loss(loss),
             Record::Fault(fault) => self.fault(fault),
+            Record::Kernel(kernel) => {
+                self.sampled.add(kernel);
+                return Ok(());
+            }
+            Record::Samples(window) => self.samples(window),
             _ => return Ok(()),
         }
         self.packets.end()

@@ -136,10 +136,12 @@ pub(super) struct ThreadDescriptor {
 }
 
 /// `CounterDescriptor`.
-#[derive(Clone, Copy, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct CounterDescriptor {
     #[prost(int32, optional, tag = "3")]
     pub unit: Option<i32>,
+    #[prost(string, optional, tag = "6")]
+    pub unit_name: Option<String>,
 }
 
 /// `CounterDescriptor.Unit`: a number of things.

@@ -44,6 +44,8 @@ pub(super) enum Track {
     Fill(Place),
     /// Bytes that a channel has moved.
     Bytes(Place),
+    /// Share of a kernel in the samples of a process: its number among the names ([`Tracks::sampled`]).
+    Sampled(u32, usize),
     /// A process.
     Process(u32),
     /// A thread: process and thread.
@@ -62,7 +64,8 @@ impl Track {
             | Self::Engine(_, pid, _)
             | Self::Process(pid)
             | Self::Thread(pid, _)
-            | Self::Seen(pid) => Some(pid),
+            | Self::Seen(pid)
+            | Self::Sampled(pid, _) => Some(pid),
             Self::Channel(p)
             | Self::Row(p, _)
             | Self::Untimed(p)
@@ -87,6 +90,8 @@ pub(super) struct Tracks {
     all: HashMap<Track, Described>,
     /// Names of processes, and of threads by process and thread.
     names: HashMap<(u32, u32), String>,
+    /// Names of sampled kernels, by process.
+    sampled: HashMap<u32, Vec<String>>,
     last: u64,
     ended: Ended<u32>,
     /// Threads that have ended.
@@ -119,6 +124,11 @@ impl Tracks {
         let title = match track {
             Track::User(_, pid) => self.process_title(pid),
             Track::Thread(pid, tid) => self.thread_title(pid, tid),
+            Track::Sampled(pid, number) => {
+                let names = self.sampled.get(&pid);
+                let name = names.and_then(|names| names.get(number));
+                name.cloned().unwrap_or_default()
+            }
             _ => String::new(),
         };
         let mut below = |parent: Track, name: String| TrackDescriptor {
@@ -163,8 +173,16 @@ impl Tracks {
             Track::Bytes(p) => TrackDescriptor {
                 counter: Some(CounterDescriptor {
                     unit: Some(UNIT_BYTES),
+                    ..CounterDescriptor::default()
                 }),
                 ..below(Track::Channel(p), format!("{} bytes moved", channel(p)))
+            },
+            Track::Sampled(pid, _) => TrackDescriptor {
+                counter: Some(CounterDescriptor {
+                    unit_name: Some("% of samples".to_owned()),
+                    ..CounterDescriptor::default()
+                }),
+                ..below(Track::Process(pid), title)
             },
             Track::Process(0) => top("process ?".to_owned()),
             Track::Process(pid) => TrackDescriptor {
@@ -240,6 +258,25 @@ impl Tracks {
         self.ended.begins(pid)
     }
 
+    /// The track of a kernel's share of samples; none where a process has too many.
+    pub(super) fn sampled(&mut self, pid: u32, name: &str, most: usize) -> Option<Track> {
+        let names = self.sampled.entry(pid).or_default();
+        let number = match names.iter().position(|known| known == name) {
+            Some(number) => number,
+            None if names.len() >= most => return None,
+            None => {
+                names.push(name.to_owned());
+                names.len() - 1
+            }
+        };
+        Some(Track::Sampled(pid, number))
+    }
+
+    /// Returns the number of kernels of a process that have such a track.
+    pub(super) fn sampled_count(&self, pid: u32) -> usize {
+        self.sampled.get(&pid).map_or(0, Vec::len)
+    }
+
     /// A thread has ended.
     pub(super) fn thread_ends(&mut self, pid: u32, tid: u32) {
         if let Some((pid, tid)) = self.ended_threads.ends((pid, tid)) {
@@ -269,11 +306,13 @@ impl Tracks {
     pub(super) fn forget(&mut self, pid: u32) {
         self.all.retain(|track, _| track.pid() != Some(pid));
         self.names.retain(|(of, _), _| *of != pid);
+        self.sampled.remove(&pid);
     }
 }
 
 fn count() -> Option<CounterDescriptor> {
     Some(CounterDescriptor {
         unit: Some(UNIT_COUNT),
+        ..CounterDescriptor::default()
     })
 }

@@ -4,6 +4,7 @@
 //! - `words`: kind, name and parts of an operation; nothing of users' data.
 //! - `columns`, `texts`: how operations are stored: columns of numbers, and each text once.
 //! - `losses`, `faults`: what was lost, and faults of the GPU, as marks on the timeline.
+//! - `samples`: kernels and instructions with the most samples of program counters.
 //! - `page`: the page: the parts of `page/` and the data, put together.
 //!
 //! Sums (kernels, moves and thresholds, graphs, the GPU's time) are those of `nvcap stats` and `nvcap time`, made by the same code.
@@ -12,6 +13,7 @@ mod columns;
 mod faults;
 mod losses;
 mod page;
+mod samples;
 mod texts;
 mod words;
 

@@ -2,7 +2,7 @@
 //! made of it.
 
 use super::schema::Column;
-use super::{columns, ending, faults};
+use super::{columns, ending, faults, samples};
 
 /// A table.
 pub struct Table {
@@ -17,7 +17,7 @@ pub struct Table {
 }
 
 /// All tables.
-pub static TABLES: [Table; 8] = [
+pub static TABLES: [Table; 9] = [
     Table {
         name: "operations",
         about: "a row for each operation: launch, replay of a graph, copy, fill, inline write, semaphore, barrier",
@@ -69,6 +69,12 @@ pub static TABLES: [Table; 8] = [
         about: "a row for each error for which the driver stopped a channel, or all of a GPU's; none where there was no such",
         is_large: false,
         groups: &[faults::FAULT],
+    },
+    Table {
+        name: "samples",
+        about: "a row for each instruction at which the GPU's sampler found warps in a window of time (record --sample-pc)",
+        is_large: true,
+        groups: &[samples::SAMPLES],
     },
     Table {
         name: "ledger",

@@ -1,7 +1,7 @@
 //! Tables of operations, submissions, kernels and calls of the driver, for DuckDB, pandas, Spark and spreadsheets: a sink that
 //! writes them as CSV or Parquet while the trace goes on. docs/tables.md lists the tables, docs/queries.md asks them.
 //!
-//! - [`all`]: all tables. `columns`, `faults`, `ending`: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
+//! - [`all`]: all tables. `columns`, `faults`, `samples`, `ending`: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
 //!   column is.
 //! - [`layout`], `files`: one file a table, or many. `partitions`: the tables of a fleet.
 //! - `csv`, `parquet`: the formats.
@@ -17,6 +17,7 @@ pub mod layout;
 mod parquet;
 #[cfg(feature = "parquet")]
 pub mod partitions;
+mod samples;
 pub mod schema;
 
 use std::io;
@@ -26,10 +27,12 @@ use crate::output::names::is_timed;
 use crate::output::redact::Redactor;
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink};
+use crate::samples::{Kernels, kernel_at};
 use nvcap_decode::decode::event::{Body, Event, Operation};
 use nvcap_decode::driver::{Call, Model};
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::Record;
+use nvcap_decode::record::{Record, Samples};
+use nvcap_decode::samples::Counter;
 
 use all::TABLES;
 use files::Files;
@@ -56,6 +59,8 @@ pub struct Tables {
     files: [Option<Files>; TABLES.len()],
     /// Bytes of rows that wait.
     waiting: usize,
+    /// Kernels that samples lie in, where samples are written.
+    kernels: Kernels,
 }
 
 /// The places of tables in [`TABLES`].
@@ -66,7 +71,8 @@ const IOCTLS: usize = 3;
 const CHANNELS: usize = 4;
 const LOSSES: usize = 5;
 const FAULTS: usize = 6;
-const LEDGER: usize = 7;
+const SAMPLES: usize = 7;
+const LEDGER: usize = 8;
 
 impl Tables {
     /// Writes one table, by its place in [`TABLES`], to `out`.
@@ -110,6 +116,7 @@ impl Tables {
             opener,
             files: [const { None }; TABLES.len()],
             waiting: 0,
+            kernels: Kernels::default(),
         }
     }
 
@@ -152,6 +159,29 @@ impl Tables {
             Some(_) => self.row(KERNELS, &row),
             None => Ok(()),
         }
+    }
+
+    /// The rows of a window.
+    fn samples(&mut self, window: &Samples) -> io::Result<()> {
+        let kernels = std::mem::take(&mut self.kernels);
+        let known = kernels.of(window.at.pid);
+        let others = Counter {
+            samples: window.others,
+            ..Counter::default()
+        };
+        let counters = window.counters.iter().map(|(pc, c)| (Some(*pc), c));
+        let others = (window.others > 0).then_some((None, &others));
+        let written = counters.chain(others).try_for_each(|(pc, counter)| {
+            let row = schema::Samples {
+                window,
+                pc,
+                counter,
+                kernel: pc.and_then(|pc| kernel_at(known, pc)),
+            };
+            self.row(SAMPLES, &Row::Samples(row))
+        });
+        self.kernels = kernels;
+        written
     }
 
     fn end(&mut self, table: usize) -> io::Result<()> {
@@ -201,6 +231,11 @@ impl Sink for Tables {
                 };
                 self.row(FAULTS, &Row::Fault(row))
             }
+            Record::Kernel(kernel) if self.files[SAMPLES].is_some() => {
+                self.kernels.add(kernel);
+                Ok(())
+            }
+            Record::Samples(window) if self.files[SAMPLES].is_some() => self.samples(window),
             _ => Ok(()),
         }
     }
@@ -215,7 +250,7 @@ impl Sink for Tables {
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
         let known = self.unshown();
-        for table in [OPERATIONS, SUBMISSIONS, KERNELS, IOCTLS] {
+        for table in [OPERATIONS, SUBMISSIONS, KERNELS, IOCTLS, SAMPLES] {
             self.end(table)?;
         }
         // What could not be written at the end is in the ledger, too.

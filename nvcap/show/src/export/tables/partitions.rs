@@ -23,13 +23,14 @@ pub fn make_root(path: &Path) -> io::Result<()> {
 
 /// The tables, in the order in which they come to their places. Calls of the driver are not among them: a rotated recording repeats
 /// those of earlier files that it needs, and their sums would be wrong.
-pub const PARTITIONED: [&str; 7] = [
+pub const PARTITIONED: [&str; 8] = [
     "operations",
     "submissions",
     "kernels",
     "channels",
     "losses",
     "faults",
+    "samples",
     "ledger",
 ];
 

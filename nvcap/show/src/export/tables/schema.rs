@@ -10,6 +10,7 @@ use nvcap_decode::driver::{Call, Version};
 use nvcap_decode::hang::xid::Access;
 use nvcap_decode::ledger::{ChannelLedger, Ledger};
 use nvcap_decode::record::{self, ChannelId};
+use nvcap_decode::samples::Counter;
 use nvcap_decode::wire::GpuVa;
 
 /// A column.
@@ -82,6 +83,8 @@ pub enum Source {
     Call,
     /// The channel's error notifier, in the process's memory, or the kernel log.
     Fault,
+    /// The GPU's sampler of program counters (--sample-pc).
+    Sampler,
     /// The ledger.
     Ledger,
     /// The recording, or the machine that traces.
@@ -103,6 +106,7 @@ impl Source {
             Self::Stamps => "--gpu-time",
             Self::Call => "system call",
             Self::Fault => "error notifier, kernel log",
+            Self::Sampler => "--sample-pc",
             Self::Ledger => "ledger",
             Self::Machine => "machine",
         }
@@ -116,6 +120,7 @@ pub(super) enum Row<'a> {
     Channel(Channel<'a>),
     Loss(Loss<'a>),
     Fault(Fault<'a>),
+    Samples(Samples<'a>),
     Ledger(Whole<'a>),
 }
 
@@ -160,6 +165,15 @@ pub(super) struct Fault<'a> {
     pub(super) access: Option<Access>,
     /// N of `/dev/nvidiaN`.
     pub(super) gpu: Option<u32>,
+}
+
+/// Samples at an instruction in a window.
+pub(super) struct Samples<'a> {
+    pub(super) window: &'a record::Samples,
+    /// None of those for which there was no room.
+    pub(super) pc: Option<u64>,
+    pub(super) counter: &'a Counter,
+    pub(super) kernel: Option<&'a record::Kernel>,
 }
 
 /// Something that is missing, or was not understood.

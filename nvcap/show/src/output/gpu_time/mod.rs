@@ -7,6 +7,7 @@ use std::io;
 use super::releases::Releases;
 use super::writer::Output;
 use super::{Detail, Sink, StampReads, Summary};
+use crate::samples::Gathered;
 use nvcap_decode::decode::event::{Body, Context, Engine, Event, GpuTime, Operation};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
@@ -15,6 +16,7 @@ use nvcap_decode::wire::GpuVa;
 
 mod coverage;
 mod durations;
+mod graphs;
 mod intervals;
 mod objects;
 mod report;
@@ -25,6 +27,8 @@ pub mod work;
 
 use coverage::Coverage;
 pub(in crate::output) use durations::Durations;
+pub use graphs::Evidence;
+use graphs::Graphs;
 use intervals::{End, Intervals, Stretch};
 use total::{Total, Works};
 use untimed::{Bounds, Channel, GROUPS, Run, Work};
@@ -105,6 +109,7 @@ pub(crate) struct Account {
     known: Known,
     releases: Releases,
     entries: Entries,
+    graphs: Graphs,
     /// True if some submission came with GPU times, known or not.
     asked: bool,
     /// Kernels are timed from their first instruction (`--exec-time`).
@@ -132,8 +137,14 @@ impl Account {
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         let c = event.context;
         match &event.body {
-            Body::Submission(_) => self.submission(c),
-            Body::Operation(op) => self.operation(c, event.entry, op),
+            Body::Submission(_) => {
+                self.graphs.submission(c);
+                self.submission(c);
+            }
+            Body::Operation(op) => {
+                self.graphs.operation(c, event.entry, op);
+                self.operation(c, event.entry, op);
+            }
             _ => {}
         }
     }
@@ -149,6 +160,7 @@ impl Account {
             self.origin = record.at().time();
         }
         self.newest = self.newest.max(record.at().time());
+        self.graphs.record(record);
         if let Record::Stamps(s) = record {
             self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns);
         }
@@ -157,6 +169,11 @@ impl Account {
     /// Takes the trace's summary: how often time stamps were read.
     pub(crate) fn summary(&mut self, summary: &Summary) {
         self.stamps = summary.stamps;
+    }
+
+    /// The samples of program counters.
+    pub(crate) fn samples(&self) -> &Gathered {
+        self.graphs.samples()
     }
 
     /// Tells whether any times were asked for.
@@ -328,6 +345,7 @@ impl Account {
             order.end(self.newest, &mut self.runs);
         }
         self.put_runs();
+        self.graphs.finish();
         let sampled = self.coverage.sample().is_some();
         for row in self.rows.values_mut() {
             let untimed = self.untimed.get(row.number).copied();
@@ -353,6 +371,13 @@ pub struct TimeReport {
 }
 
 impl TimeReport {
+    /// Takes times for the nodes of graphs from another trace ([`KernelTimes`]), where this one tells none.
+    #[must_use]
+    pub fn with_times(mut self, evidence: Evidence) -> Self {
+        self.account.graphs.with_evidence(evidence);
+        self
+    }
+
     /// Writes to `out` at the end: as one JSON object, or as tables.
     pub fn new(out: Output, json: bool, color: bool) -> Self {
         Self {
@@ -361,6 +386,49 @@ impl TimeReport {
             color,
             account: Account::default(),
         }
+    }
+}
+
+/// Gathers how long kernels take, by name, grid and shared memory: for the graphs of another trace.
+#[derive(Debug, Default)]
+pub struct KernelTimes {
+    account: Account,
+}
+
+impl KernelTimes {
+    /// What was gathered.
+    #[must_use]
+    pub fn evidence(&self) -> Evidence {
+        self.account.graphs.evidence()
+    }
+}
+
+impl Sink for &mut KernelTimes {
+    fn detail(&self) -> Option<Detail> {
+        Some(Detail::Operations)
+    }
+
+    fn shows_memory(&self) -> bool {
+        false
+    }
+
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.account.event(event);
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+        self.account.record(record);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Ledger, _model: &Model) -> io::Result<()> {
+        self.account.finish();
+        Ok(())
     }
 }
 

@@ -187,6 +187,7 @@ impl Account {
             f.end();
         };
         self.kernels(width.is_some_and(|w| w < NARROW), &mut line);
+        self.graphs.write(&mut line);
         self.copies(&mut line);
         self.where_time_went(&mut line);
         self.longest(&mut line);

@@ -482,6 +482,7 @@ impl Json {
             | Record::Kernel(_)
             | Record::Stamps(_)
             | Record::Snapshot(_)
+            | Record::Samples(_)
             | Record::Stack(_) => Ok(()),
         }
     }

@@ -114,9 +114,24 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         ("trapped", trapped_json(ledger)),
         ("understood", understood_json(ledger)),
         ("stacks", stacks),
+        ("samples", samples_json(ledger)),
         ("faults", blames_json(ledger)),
         ("channels", channels.into()),
     ]
+}
+
+fn samples_json(ledger: &Ledger) -> Value {
+    let Some(s) = ledger.sampled() else {
+        return Value::Null;
+    };
+    json!({
+        "windows": s.windows,
+        "ns": s.ns,
+        "samples": s.samples,
+        "overflows": s.overflows,
+        "cut_bytes": s.cut_bytes,
+        "strange_bytes": s.strange_bytes,
+    })
 }
 
 fn understood_json(ledger: &Ledger) -> Value {

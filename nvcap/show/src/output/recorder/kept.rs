@@ -41,6 +41,7 @@ impl Kept {
             | Record::Snapshot(_)
             | Record::Skipped(_)
             | Record::Fault(_)
+            | Record::Samples(_)
             | Record::Loss(_) => {
                 return;
             }

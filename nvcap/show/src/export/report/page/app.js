@@ -117,6 +117,30 @@ function ledger(data) {
   body.append(make('details', l.channels.length < 30 ? { open: true } : null, make('summary', null, `By channel (${format.count(l.channels.length)})`), table));
 }
 
+// Samples of program counters: kernels by share of the SMs' time, and the instructions at which warps stood.
+function samples(data) {
+  if (!data.samples) return;
+  const { contexts, more } = data.samples;
+  $('samples-section').hidden = false;
+  $('sample-notes').textContent = 'The GPU sampled the program counters of its warps: shares are of the time of SMs that had work, within graph replays too; “no issue” is the part of the samples in whose cycle the scheduler issued nothing.'
+    + (more ? ` ${format.plural(more, 'more context')} are not here.` : '');
+  const percent = share => `${(100 * share).toFixed(2)} %`;
+  const stall = s => s ? `${s.name} ${Math.round(100 * s.share)} %` : '';
+  const of = c => {
+    const said = [`${c.process ? `${c.process}, ` : ''}process ${c.pid}${c.gpu === null ? '' : ` on GPU ${c.gpu}`}: ${format.plural(c.samples, 'sample')} of ${format.plural(c.sms, 'SM')} in ${format.time(c.ns)}`];
+    if (c.unknown) said.push(`${percent(c.unknown)} in no known kernel`);
+    if (c.more_kernels) said.push(`${format.plural(c.more_kernels, 'more kernel')} with fewer`);
+    const wrong = [c.lost && 'samples were lost', c.strange_bytes && `${format.plural(c.strange_bytes, 'byte')} of the stream not understood`].filter(Boolean);
+    return [
+      make('p', { class: 'notes' }, said.join('; '), wrong.length ? make('strong', { class: 'alarm' }, `; ${wrong.join('; ')}`) : ''),
+      plainTable(['kernel', 'share', '±', 'samples', 'no issue', 'stall'], c.kernels.map(k => [k.kernel, percent(k.share), percent(k.half), format.count(k.samples), percent(k.not_issued), stall(k.stall)]), 1),
+      make('details', { open: true }, make('summary', null, 'Instructions'),
+        plainTable(['kernel', 'offset', 'share', 'of the kernel', 'no issue', 'stall'], c.instructions.map(i => [i.kernel, `+0x${i.offset.toString(16)}`, percent(i.share), percent(i.of_kernel), percent(i.not_issued), stall(i.stall)]), 1)),
+    ];
+  };
+  $('samples').append(...contexts.flatMap(of));
+}
+
 function searching(timeline) {
   const input = $('search');
   const go = text => {
@@ -167,6 +191,7 @@ async function start() {
     return;
   }
   ledger(data);
+  samples(data);
   const redraw = [movesPlot(data), graphsPlot(data)].flat().filter(Boolean);
   const { ops, entries } = await unpacked(data);
   delete data.columns;
