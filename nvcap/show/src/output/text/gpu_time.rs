@@ -21,7 +21,7 @@ pub(super) fn columns<'a>(
     let together = if time.works > 1 { "*" } else { "" };
     let known = told(time).filter(|_| is_timed(op));
     let error = known.filter(|d| d.error_ns.saturating_mul(100) > d.ns);
-    let error = error.map_or_else(String::new, |d| format!("+-{}", Nanoseconds(d.error_ns)));
+    let error = error.map_or_else(String::new, |d| format!(" +-{}", Nanoseconds(d.error_ns)));
     let shown = match (is_timed(op), known, time.duration) {
         (false, _, _) => String::new(),
         (true, Some(duration), _) => format!("{}{together}", Nanoseconds(duration.ns)),
@@ -31,5 +31,5 @@ pub(super) fn columns<'a>(
         }
         (true, None, None) => "?".to_owned(),
     };
-    format!("{prefix}{shown:>8} {error:<9}  ").into()
+    format!("{prefix}{shown:>8}{error}  ").into()
 }
