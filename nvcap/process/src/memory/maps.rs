@@ -444,7 +444,7 @@ mod tests {
         }
     }
 
-    /// What a thread's heap or a guard page keeps free is no GPU's.
+    /// Addresses that a thread's heap or a guard page keeps free are no GPU's.
     #[test]
     fn not_all_that_is_kept_free_is_the_gpus() {
         for line in [

@@ -1,4 +1,4 @@
-//! What is said once, behind the lines of a trace.
+//! Lines that stand once, behind those of a trace.
 
 use nvcap_decode::decode::event::Operation;
 
