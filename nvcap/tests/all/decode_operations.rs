@@ -602,7 +602,11 @@ fn directions() {
         }
 
         fn is_unmapped(&self, _: u32, va: GpuVa) -> bool {
-            va.0 >> 32 == 4
+            matches!(va.0 >> 32, 4 | 5)
+        }
+
+        fn is_reserved(&self, _: u32, va: GpuVa) -> bool {
+            va.0 >> 32 == 5
         }
     }
     let direction = |src: u64, dst: u64, token: u32| {
@@ -635,6 +639,29 @@ fn directions() {
     for (src, dst) in [(1, 9), (9, 1), (4, 4), (4, 2), (4, 9)] {
         assert_eq!(direction(src, dst, 0xa001a), None, "{src} {dst}");
     }
+    // Where neither side is mapped, what is reserved for the device tells it; nothing else does but the runlist.
+    assert_eq!(direction(4, 5, 0), Some((HostToDevice, Habit)));
+    assert_eq!(direction(5, 4, 0), Some((DeviceToHost, Habit)));
+    assert_eq!(direction(1, 5, 0), Some((HostToDevice, Habit)));
+    assert_eq!(direction(5, 5, 0x10012), Some((DeviceToDevice, Habit)));
+    assert_eq!(direction(2, 5, 0x30016), Some((DeviceToDevice, Habit)));
+    assert_eq!(direction(4, 4, 0x10012), Some((HostToDevice, Habit)));
+    // A runlist never says what a known side contradicts.
+    for (src, dst, token) in [
+        (2, 9, 0x10012),
+        (2, 4, 0x10012),
+        (9, 1, 0x10012),
+        (5, 9, 0x10012),
+        (1, 9, 0x30016),
+        (9, 2, 0x30016),
+        (4, 2, 0x30016),
+        (9, 5, 0x30016),
+    ] {
+        assert_eq!(direction(src, dst, token), None, "{src} {dst} {token:#x}");
+    }
+    // Another GPU's memory is enough, whatever the other side is.
+    assert_eq!(direction(3, 4, 0x10012), Some((PeerToPeer, Mappings)));
+    assert_eq!(direction(9, 3, 0x30016), Some((PeerToPeer, Mappings)));
 }
 
 #[test]

@@ -172,6 +172,15 @@ fn the_time_of_several_is_counted_once() {
 }
 
 #[test]
+fn an_error_that_shows_stands_behind_the_time() {
+    let text_of = |error_ns| shown_of(&timed_within(1, error_ns), &[launch(), launch()]).1;
+    // Three digits are shown: 300 ns of 30.0 us are the last of them.
+    assert!(!text_of(300).contains("+-"));
+    let text = text_of(2_000);
+    assert_eq!(text.matches("30.0 us +-2.00 us  ").count(), 2, "{text}");
+}
+
+#[test]
 fn a_filter_finds_no_time_of_one_of_several() {
     let launch = launch();
     for (works, body, is) in [

@@ -468,3 +468,76 @@ fn the_memory_of_an_attached_process_tells_the_direction() {
     let within = Some((Direction::HostToHost, Evidence::Mappings));
     assert_eq!(told, [to, from, to, from, None, None, None, within]);
 }
+
+/// Neither memory that was registered before nor the device's is mapped as the driver's; the device's lies in reserved addresses.
+#[test]
+fn reserved_addresses_of_an_attached_process_tell_the_direction() {
+    const HEAP: u64 = 0x55e9_df00_0000;
+    const DEVICE: u64 = 0x7f26_4800_0000;
+    const LATER: u64 = DEVICE + 0x200_0000;
+    let told = |gpus: &[u32]| {
+        let mapped = |(start, len, device)| {
+            Record::Mapping(Mapping {
+                at: At::of_process(1, 10),
+                device,
+                fd: None,
+                file: 0,
+                start: CpuVa(start),
+                len,
+                read: device != Device::RESERVED,
+                write: device != Device::RESERVED,
+                found: true,
+            })
+        };
+        let rings = gpus.iter().map(|gpu| {
+            (
+                u64::from(*gpu) << 32 | 0x20_0000,
+                0x20_0000,
+                Device::Gpu(*gpu),
+            )
+        });
+        let mut records: Vec<Record> = rings.map(mapped).collect();
+        records.push(mapped((DEVICE, 0x2000_0000, Device::RESERVED)));
+        // What is mapped into it later is no longer reserved.
+        records.push(mapped((LATER, 0x20_0000, Device::MEMORY)));
+        let mut copies = Pushbuffer::new();
+        copies.bind(4, 0xc8b5);
+        for (src, dst) in [
+            (HEAP, DEVICE),
+            (DEVICE, HEAP),
+            (DEVICE, DEVICE + 4096),
+            (HEAP, HEAP + 4096),
+            (LATER, LATER + 0x20_0000),
+            (LATER, LATER + 4096),
+        ] {
+            copies
+                .copy(4, 0xc8b5, GpuVa(src), GpuVa(dst), 4096)
+                .unwrap();
+        }
+        let mut submission = bind(0, 0, 10, 5, 4, 0xc8b5);
+        if let Record::Submission(s) = &mut submission {
+            s.segments = vec![copies.segment(GpuVa(0x2_0080_0000))];
+            s.token = None;
+        }
+        records.push(submission);
+        let (keep, _) = run(PipelineOptions::default(), records);
+        let kept = keep.0.lock().unwrap();
+        { kept.operations.iter() }
+            .filter_map(|o| match o {
+                Operation::Copy(c) => Some(c.direction),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+    };
+    use Direction::{DeviceToDevice, DeviceToHost, HostToDevice, HostToHost};
+    let within = [Some(HostToDevice), Some(HostToHost)];
+    let of_one = [
+        Some(HostToDevice),
+        Some(DeviceToHost),
+        Some(DeviceToDevice),
+        None,
+    ];
+    assert_eq!(told(&[1]), [&of_one[..], &within].concat());
+    // Of several GPUs it could be another's.
+    assert_eq!(told(&[1, 2]), [&[None; 4][..], &within].concat());
+}

@@ -27,6 +27,12 @@ def phase_at(phases, ns):
     return next((n for n, a, b in phases if a <= ns <= b), None)
 
 
+def within(kernel):
+    """The direction of a copy within the device, by the name of the driver's kernel."""
+    sides = re.search(r"(A|D)(?:2D|3D)?to(A|D)", kernel or "")
+    return f"{sides[1]}2{sides[2]}".lower() if sides else "d2d"
+
+
 class Seen:
     def __init__(self):
         self.names, self.unnamed, self.unsure, self.named_by = Counter(), Counter(), Counter(), Counter()
@@ -68,10 +74,10 @@ def nvcap(path, phases):
             elif kind == "unresolved":
                 s.unresolved += 1
             elif kind in ("driver_memset", "driver_copy"):
-                what = "memset" if kind == "driver_memset" else "d2d"
+                what = "memset" if kind == "driver_memset" else within(r["kernel"] if r.get("kernel_certain") else None)
                 size = r["moves"] and r["moves"]["bytes"]
                 if size is None:
-                    s.unknown_bytes[what] += 1
+                    s.unknown_bytes["memset" if what == "memset" else "d2d"] += 1
                 else:
                     (s.memsets if what == "memset" else s.copies)[(what, size)] += 1
         elif op == "graph":

@@ -323,7 +323,7 @@ fn honest(i: usize, number: u64) -> Vec<u8> {
 }
 
 /// Maps ranges from a file of this name, which is removed.
-fn map_file(name: &str, wanted: &[(u64, u64, i32)]) -> Result<()> {
+pub(crate) fn map_file(name: &str, wanted: &[(u64, u64, i32)]) -> Result<()> {
     let folder = std::path::PathBuf::from(format!("/dev/shm/hostile.{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(name);

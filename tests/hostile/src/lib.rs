@@ -4,6 +4,7 @@
 pub mod bed;
 pub mod ends;
 pub mod files;
+pub mod floods;
 pub mod mappings;
 pub mod mode;
 pub mod names;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::bed::Bed;
-use crate::{ends, files, mappings, names, rings, served, signals, streams};
+use crate::{ends, files, floods, mappings, names, rings, served, signals, streams};
 
 /// One kind of behaviour of the target.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,7 @@ pub const MODES: &[Mode] = modes! {
     streams: random_words, cut_method, nops, odd_qmds, inline_beyond, semaphores;
     mappings: many, made_and_undone, sparse;
     files: environment, fifos, sections, long_names;
+    floods: programs, semaphores, threads, notifiers;
     served: pushbuffers is vague, ring is vague, faults is vague;
     signals: stopped, trap_handler, storm, timers, other_stack, blocked;
 };

@@ -8,6 +8,7 @@ use super::{
     event::{Body, ChipBy, Context, Engine, Event, Operation, SubmissionHead},
     graph::Graphs,
     kernels::Kernels,
+    qmd,
     shadow::{Shadow, Space},
     state::{ChannelBindings, Sub, engine_of},
     submission::SubmissionDecoder,
@@ -136,7 +137,7 @@ impl Decoder {
     pub fn qmd_copy(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
         if self.shadow.known(pid, address, 1) == 0 {
             self.shadow.write(pid, address, bytes);
-            if bytes.len() >= 256 {
+            if matches!(bytes.len(), 256 | qmd::MAX_BYTES) {
                 self.qmd_copies.insert((pid, address.0));
                 self.driver_writes.qmd(pid, 0, address.0, bytes);
             }

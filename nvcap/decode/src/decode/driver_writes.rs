@@ -3,23 +3,32 @@
 
 use super::{
     event::{InlineContent, Launch},
-    shadow::Space,
+    ops::launch::program_bytes,
+    shadow::{Shadow, Space},
     view,
 };
-use crate::wire::hash::NumberSet;
+use crate::wire::{
+    GpuVa,
+    hash::{NumberMap, NumberSet},
+    words::u64_at,
+};
 
 /// The most addresses of a kind that are kept; libcuda takes both from pools and uses them again.
 const MOST: usize = 1 << 16;
 /// Alignment of a QMD.
 const ALIGN: u64 = 256;
+/// The most bytes of constant bank 0 that the driver has before the arguments.
+const DRIVERS_PART: usize = 0x380;
+/// Alignment of a program.
+const PROGRAM_ALIGN: u64 = 128;
 
 /// Addresses of QMDs and of the words that they release.
 #[derive(Debug, Default)]
 pub(super) struct DriverWrites {
     qmds: NumberSet<(Space, u64)>,
     releases: NumberSet<(Space, u64)>,
-    /// Programs that a profiler has put in the place of others.
-    stand_ins: NumberSet<(Space, u64)>,
+    /// Programs that a profiler has put in the place of others, and where the driver's part of constant bank 0 has the kernel's own.
+    stand_ins: NumberMap<(Space, u64), Option<u16>>,
 }
 
 impl DriverWrites {
@@ -37,19 +46,33 @@ impl DriverWrites {
         }
     }
 
-    /// Takes in a launch: where another kernel of the process was seen to be run through its program, it is known to be a stand-in
-    /// for a program that is not known.
-    pub(super) fn launch(&mut self, space: Space, launch: &mut Launch) {
+    /// Takes in a launch: where another kernel of the process was seen to be run through its program, it is known to be a stand-in. The
+    /// constants then have the kernel's own program where that kernel's had it. In a graph nothing else names it: a QMD has the program
+    /// fetched beforehand that runs next.
+    pub(super) fn launch(&mut self, space: Space, launch: &mut Launch, shadow: &mut Shadow) {
         match (launch.stand_in, launch.program) {
-            (Some(stand_in), _) => {
+            (Some(stand_in), Some(own)) if stand_in != own => {
+                let known = self.stand_ins.get(&(space, stand_in.0));
+                if known.is_some_and(Option::is_some) {
+                    return;
+                }
                 if self.stand_ins.len() >= MOST {
                     self.stand_ins.clear();
                 }
-                self.stand_ins.insert((space, stand_in.0));
+                let place = place_of(launch, own, shadow, space);
+                self.stand_ins.insert((space, stand_in.0), place);
             }
-            (None, Some(program)) if self.stand_ins.contains(&(space, program.0)) => {
+            (None, Some(program)) => {
+                let Some(place) = self.stand_ins.get(&(space, program.0)) else {
+                    return;
+                };
                 launch.stand_in = Some(program);
                 launch.kernel = None;
+                let own = place.and_then(|at| own_at(launch, at, shadow, space));
+                if let Some(own) = own.filter(|own| *own != program) {
+                    launch.program = Some(own);
+                    launch.program_bytes = program_bytes(own.0, shadow, space);
+                }
             }
             _ => {}
         }
@@ -72,6 +95,90 @@ impl DriverWrites {
     pub(super) fn forget(&mut self, space: Space) {
         self.qmds.retain(|a| a.0 != space);
         self.releases.retain(|a| a.0 != space);
-        self.stand_ins.retain(|a| a.0 != space);
+        self.stand_ins.retain(|a, _| a.0 != space);
+    }
+}
+
+/// Address of the driver's part of a launch's constant bank 0.
+fn drivers_part(launch: &Launch) -> Option<GpuVa> {
+    let bank = launch.constant_banks.iter().find(|b| b.index == 0)?;
+    Some(bank.address)
+}
+
+/// Offset at which the driver's part of constant bank 0 has a kernel's own program.
+fn place_of(launch: &Launch, own: GpuVa, shadow: &mut Shadow, space: Space) -> Option<u16> {
+    let mut bytes = [0; DRIVERS_PART];
+    let bank = drivers_part(launch)?;
+    let known = shadow.known(space, bank, bytes.len());
+    let bytes = bytes.get_mut(..known)?;
+    let read = shadow.read(space, bank, bytes);
+    let at = read.then_some(bytes)?.chunks_exact(8);
+    let at = at.map(|w| u64_at(w, 0)).position(|w| w == Some(own.0))?;
+    u16::try_from(at * 8).ok()
+}
+
+/// The program that a launch's constants have at an offset, if it may be one.
+fn own_at(launch: &Launch, at: u16, shadow: &mut Shadow, space: Space) -> Option<GpuVa> {
+    let mut word = [0; 8];
+    let place = drivers_part(launch)?.0.checked_add(u64::from(at))?;
+    let read = shadow.read(space, GpuVa(place), &mut word);
+    let own = u64::from_le_bytes(read.then_some(word)?);
+    let is_program = (0x1_0000..1 << 57).contains(&own) && own.is_multiple_of(PROGRAM_ALIGN);
+    is_program.then_some(GpuVa(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::event::{ConstantBank, LaunchHow};
+    use crate::decode::ops::launch::unresolved;
+
+    const SPACE: Space = 7;
+    const BANK: u64 = 0x7f00_2000_0000;
+    const STAND_IN: u64 = 0x7f00_1000_0000;
+    const OWN: u64 = 0x7f00_1000_6e00;
+
+    /// A launch by QMD of the stand-in, whose constants have `own` at offset 0x118; `told`: by what the QMD has fetched beforehand.
+    fn launch(shadow: &mut Shadow, own: u64, told: bool) -> Launch {
+        let mut part = vec![0x11; 0x210];
+        part[0x118..0x120].copy_from_slice(&own.to_le_bytes());
+        shadow.write(SPACE, GpuVa(BANK), &part);
+        let mut launch = unresolved(LaunchHow::Dependent, None);
+        launch.program = Some(GpuVa(if told { own } else { STAND_IN }));
+        launch.stand_in = told.then_some(GpuVa(STAND_IN));
+        launch.constant_banks = vec![ConstantBank {
+            index: 0,
+            address: GpuVa(BANK),
+            size: 768,
+        }];
+        launch
+    }
+
+    #[test]
+    fn constants_tell_the_program_where_another_kernels_told_it() {
+        let mut shadow = Shadow::new(1 << 20);
+        let mut writes = DriverWrites::default();
+        let mut tell = |own: u64, told: bool| {
+            let mut launch = launch(&mut shadow, own, told);
+            writes.launch(SPACE, &mut launch, &mut shadow);
+            // As it is told again when it is counted.
+            writes.launch(SPACE, &mut launch, &mut shadow);
+            (launch.program.map(|p| p.0), launch.stand_in.map(|p| p.0))
+        };
+        // Nothing shows yet that it is a stand-in.
+        assert_eq!(tell(OWN, false), (Some(STAND_IN), None));
+        assert_eq!(tell(OWN, true), (Some(OWN), Some(STAND_IN)));
+        assert_eq!(
+            tell(OWN + 0x500, false),
+            (Some(OWN + 0x500), Some(STAND_IN))
+        );
+        // What can be no program is none: the kernel is not known then.
+        for no_program in [0, 0x80, OWN + 4, STAND_IN, u64::MAX] {
+            assert_eq!(tell(no_program, false), (Some(STAND_IN), Some(STAND_IN)));
+        }
+        writes.forget(SPACE);
+        let mut later = launch(&mut shadow, OWN, false);
+        writes.launch(SPACE, &mut later, &mut shadow);
+        assert_eq!(later.stand_in, None);
     }
 }

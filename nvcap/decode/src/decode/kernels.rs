@@ -3,12 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    event::{Launch, LaunchKind},
+    event::{Direction, Launch, LaunchKind},
     shadow::Space,
 };
 use crate::record::{Kernel, NamedBy};
-use crate::wire::GpuVa;
-use crate::wire::hash::NumberMap;
+use crate::wire::{GpuVa, hash::NumberMap, words::u64_at};
 
 /// The most programs kept of one process. A long-lived process that compiles at run time makes ever new ones.
 const MOST: usize = 1 << 20;
@@ -165,8 +164,45 @@ impl Launch {
             if !matches!(self.kind, LaunchKind::DriverMemset | LaunchKind::DriverCopy) {
                 self.moves = None;
             }
+            self.count_words(kernel);
         }
         self.kernel = Some(kernel.clone());
+    }
+}
+
+impl Launch {
+    /// Direction of a copy by a kernel of the driver's, which moves within the device: to or from arrays, where its name is certain and says
+    /// so (`memcpyA2DtoD3D`, `IntAligned_DtoA2D_surf`).
+    #[must_use]
+    pub fn copy_direction(&self) -> Direction {
+        let kernel = self.kernel.as_ref().filter(|k| k.certain && k.driver);
+        let sides = kernel.and_then(|k| k.name.split_once("to"));
+        let array = |end: Option<char>| end == Some('A');
+        match sides.map(|(from, to)| {
+            let from = from
+                .strip_suffix("2D")
+                .or_else(|| from.strip_suffix("3D"))
+                .unwrap_or(from);
+            (array(from.chars().next_back()), array(to.chars().next()))
+        }) {
+            Some((true, true)) => Direction::ArrayToArray,
+            Some((true, false)) => Direction::ArrayToDevice,
+            Some((false, true)) => Direction::DeviceToArray,
+            _ => Direction::DeviceToDevice,
+        }
+    }
+
+    /// Tells the bytes of a copy word by word, whose launch looks like one of as many bytes.
+    fn count_words(&mut self, kernel: &Kernel) {
+        let args = self.args.as_deref().unwrap_or(&[]);
+        if let Some(moves) = &mut self.moves
+            && moves.bytes.is_none()
+            && args.len() == 24
+            && kernel.driver
+            && kernel.name == "memcpy32_post"
+        {
+            moves.bytes = u64_at(args, 16).and_then(|words| words.checked_mul(4));
+        }
     }
 }
 
@@ -186,7 +222,8 @@ fn kind(kernel: &Kernel) -> LaunchKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::event::LaunchHow;
+    use crate::decode::event::{LaunchHow, Moves};
+    use crate::decode::ops::launch::unresolved;
     use crate::record::At;
 
     fn kernel(program: u64, name: &str, driver: bool) -> Kernel {
@@ -198,6 +235,51 @@ mod tests {
             driver,
             ..Kernel::called(at, program, name)
         }
+    }
+
+    #[test]
+    fn names_tell_copies_of_arrays() {
+        use Direction::{ArrayToArray, ArrayToDevice, DeviceToArray, DeviceToDevice};
+        for (name, way) in [
+            ("IntAligned_AtoA_surf", ArrayToArray),
+            ("IntAligned_AtoD2D_surf", ArrayToDevice),
+            ("CharAligned_DtoA2DLayered_nosurf", DeviceToArray),
+            ("memcpyA2DtoA3D", ArrayToArray),
+            ("memcpyA3DtoD3D", ArrayToDevice),
+            ("memcpyD3DtoA2D", DeviceToArray),
+            ("memcpyDtoD3DAligned", DeviceToDevice),
+            ("memcpyDtoD2D_aligned", DeviceToDevice),
+            ("memcpy128", DeviceToDevice),
+        ] {
+            let mut launch = unresolved(LaunchHow::Scheduled, None);
+            assert_eq!(launch.copy_direction(), DeviceToDevice);
+            launch.kernel = Some(Arc::new(kernel(1, name, true)));
+            assert_eq!(launch.copy_direction(), way, "{name}");
+        }
+    }
+
+    /// 150 words, and as many bytes, are copied by one block of 256 threads: the kernel's name tells which.
+    #[test]
+    fn words_are_told_from_bytes_by_the_name() {
+        let bytes = |name: &str| {
+            let mut launch = unresolved(LaunchHow::Scheduled, None);
+            launch.kind = LaunchKind::DriverCopy;
+            launch.args = Some(
+                [0x7000_0000, 0x8000_0000, 150u64]
+                    .map(u64::to_le_bytes)
+                    .concat(),
+            );
+            launch.moves = Some(Moves {
+                dst: Some(GpuVa(0x7000_0000)),
+                src: Some(GpuVa(0x8000_0000)),
+                bytes: None,
+                value: None,
+            });
+            launch.set_kernel(&Arc::new(kernel(1, name, true)));
+            launch.moves.and_then(|m| m.bytes)
+        };
+        assert_eq!(bytes("memcpy32_post"), Some(600));
+        assert_eq!(bytes("memcpy_post"), None);
     }
 
     #[test]

@@ -52,8 +52,7 @@ impl SubmissionDecoder<'_> {
                 None => run.reader.launch(how, at, self.shadow, self.space),
             };
             launch.pcas = run.action;
-            self.kernels
-                .name(self.context.at.pid, &mut launch, self.context.at.time_ns);
+            self.name(&mut launch);
             if let Some((replay, _)) = joined {
                 launch.replay = Some(replay);
                 self.graphs.count(replay, &launch);
@@ -67,11 +66,18 @@ impl SubmissionDecoder<'_> {
         joined.map(|j| j.0)
     }
 
+    /// Tells the kernel of a launch: not the one that a profiler has put in its place.
+    fn name(&mut self, launch: &mut Launch) {
+        self.driver_writes.launch(self.space, launch, self.shadow);
+        if launch.stand_in.is_none() || launch.stand_in != launch.program {
+            self.kernels
+                .name(self.context.at.pid, launch, self.context.at.time_ns);
+        }
+    }
+
     /// Counts and emits a launch.
     pub(super) fn launch(&mut self, mut launch: Launch) {
-        self.kernels
-            .name(self.context.at.pid, &mut launch, self.context.at.time_ns);
-        self.driver_writes.launch(self.space, &mut launch);
+        self.name(&mut launch);
         let image = launch
             .qmd
             .is_some_and(|q| self.qmd_copies.contains(&(self.space, q.0)));

@@ -85,7 +85,7 @@ mod wants;
 
 pub use decoder::{DecodeOptions, Decoder, SHADOW_BYTES};
 pub use named_values::Names;
-pub use ops::launch::arguments_at;
+pub use ops::launch::{arguments_at, own_program_at};
 pub use pushbuffer::{Decoded, pushbuffer};
 pub use state::engine_of;
 pub use wants::{Counts, Places, Wants};

@@ -421,6 +421,7 @@ impl SubmissionDecoder<'_> {
                 (false, None) => Side::Unknown,
                 (false, Some(va)) => match self.places.place(self.space, va) {
                     Some(place) => Side::At(place),
+                    None if self.places.is_reserved(self.space, va) => Side::Reserved,
                     None if self.places.is_unmapped(self.space, va) => Side::Unmapped,
                     None => Side::Unknown,
                 },

@@ -34,6 +34,11 @@ pub trait Places {
         false
     }
 
+    /// Returns true where a process that uses one GPU has reserved `va` and mapped nothing, as libcuda does for the GPU's own memory.
+    fn is_reserved(&self, _pid: u32, _va: GpuVa) -> bool {
+        false
+    }
+
     /// The memory object there; `None` if unknown.
     fn memory(&self, _pid: u32, _va: GpuVa) -> Option<Memory> {
         None

@@ -382,6 +382,9 @@ impl Model {
             Target::Channel { .. } | Target::Unknown => {}
         }
         if let Some(process) = self.process(pid) {
+            if let Device::Gpu(minor) = map.device {
+                process.gpus.insert(minor);
+            }
             process.maps.insert(start, map);
         }
         if let Target::Memory { id, .. } = map.target {

@@ -94,6 +94,8 @@ const PENDING_FILES: usize = 4096;
 pub(crate) struct ProcessModel {
     pub name: Option<String>,
     pub maps: BTreeMap<u64, CpuMap>,
+    /// Minor numbers of the GPUs whose device files were ever mapped.
+    pub gpus: BTreeSet<u32>,
     pub pending: BTreeMap<FileKey, VecDeque<Pending>>,
     pub clients: BTreeSet<u32>,
     /// Channels that wait for a mapping of their ring or USERD.

@@ -270,6 +270,10 @@ impl Model {
 
     fn resolve_identity(&self, pid: u32, va: GpuVa) -> Option<Resolved> {
         let (start, map) = self.processes.get(&pid)?.at(va.0)?;
+        // Nothing is mapped there in the process.
+        if map.device == Device::RESERVED {
+            return None;
+        }
         let inside = va.0 - start;
         let mut found = Resolved {
             object: None,
@@ -433,7 +437,9 @@ impl Model {
             let first = process.at(start).map_or(start, |(s, _)| s);
             for (s, map) in process.maps.range(first..end) {
                 let (from, to) = (start.max(*s), end.min(s.saturating_add(map.len)));
-                if from < to && !matches!(map.target, Target::Doorbell { .. }) {
+                let is_mapped = map.device != Device::RESERVED
+                    && !matches!(map.target, Target::Doorbell { .. });
+                if from < to && is_mapped {
                     push(from, to - from, from);
                 }
             }
@@ -482,6 +488,16 @@ impl Model {
     #[must_use]
     pub fn place(&self, pid: u32, va: GpuVa) -> Option<Place> {
         place_of(&self.resolve(pid, va)?, None)
+    }
+
+    /// True where process `pid` has reserved `va` and mapped nothing, and uses one GPU, whose memory it must be.
+    #[must_use]
+    pub fn is_reserved(&self, pid: u32, va: GpuVa) -> bool {
+        self.processes.get(&pid).is_some_and(|p| {
+            p.gpus.len() == 1
+                && p.at(va.0)
+                    .is_some_and(|(_, m)| m.device == Device::RESERVED)
+        })
     }
 
     /// Aperture of the memory at a GPU virtual address of a channel, as seen from the channel's GPU.

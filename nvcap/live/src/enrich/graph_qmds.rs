@@ -20,9 +20,9 @@ use std::{
 };
 
 use super::present;
-use nvcap_decode::decode::{qmd_copy, view::View};
+use nvcap_decode::decode::{arguments_at, own_program_at, qmd_copy, view::View};
 use nvcap_decode::record::{At, CpuVa, Device, QmdCopy};
-use nvcap_decode::wire::GpuVa;
+use nvcap_decode::wire::{GpuVa, words::u64_at};
 pub use nvcap_process::procfs::mem::{Memory, Ordinary, ReadMemory};
 use nvcap_process::{
     clock,
@@ -441,10 +441,13 @@ impl Pass {
             let Some(bank) = view.constant_banks.iter().find(|b| b.index == 0) else {
                 continue;
             };
-            let args_at = bank
-                .address
-                .0
-                .wrapping_add(nvcap_decode::decode::arguments_at(class));
+            // Under a profiler the driver's part of the constants alone has the kernel's own program. It was written before the arguments.
+            if let Some(Some((part, found))) = self.others.get(&bank.address.0)
+                && own_program(class, part).is_some_and(|own| own != view.program.0)
+            {
+                all.push(copy(bank.address.0, part, *found));
+            }
+            let args_at = bank.address.0.wrapping_add(arguments_at(class));
             let Some(Some((args, args_found))) = self.others.get(&args_at) else {
                 continue;
             };
@@ -466,6 +469,13 @@ impl Pass {
         }
         all
     }
+}
+
+/// The kernel's own program that the driver's part of constant bank 0 has.
+pub(super) fn own_program(class: u32, part: &[u8]) -> Option<u64> {
+    let at = usize::try_from(own_program_at(class)?).ok()?;
+    let is_part = part.len() as u64 == arguments_at(class);
+    u64_at(is_part.then_some(part)?, at)
 }
 
 /// Addresses of copies by their neighbours. Copies of one graph lie at equal distances; each names the next one as its

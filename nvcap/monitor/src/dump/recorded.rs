@@ -185,7 +185,8 @@ impl<'a> OfLook<'a> {
                 Record::Mapping(m) => of.areas.push(Area {
                     read: m.read,
                     write: m.write,
-                    device: Some(m.device).filter(|d| *d != Device::MEMORY),
+                    device: Some(m.device)
+                        .filter(|d| !matches!(*d, Device::MEMORY | Device::RESERVED)),
                     ..area(m.start.0, m.len)
                 }),
                 Record::Snapshot(look) => {

@@ -113,9 +113,10 @@ impl Spent {
         self.bytes += other.bytes;
     }
 
-    /// Returns the time that all of them took, an estimate if not all are timed.
-    pub(crate) fn total_ns(&self) -> Option<u64> {
-        (self.timed > 0).then(|| (self.ns as f64 * self.count as f64 / self.timed as f64) as u64)
+    /// Returns the time that those took whose duration is known: at least that of all. Those that are not timed are no sample like the
+    /// others (the time stamps of the shortest are the first that are overwritten), so that nothing is concluded of them.
+    pub(crate) fn known_ns(&self) -> Option<u64> {
+        (self.timed > 0).then_some(self.ns)
     }
 }
 

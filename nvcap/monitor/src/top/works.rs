@@ -193,7 +193,7 @@ fn works(tally: &Tally, sums: &Step, of: Option<u32>, copies: bool) -> Table {
         .filter(|(_, work, _)| work.is_copy == copies)
         .filter(|(_, work, _)| of.is_none_or(|pid| pid == work.pid))
         .collect();
-    let timed = { chosen.iter() }.filter_map(|(_, _, spent)| spent.total_ns());
+    let timed = { chosen.iter() }.filter_map(|(_, _, spent)| spent.known_ns());
     let all_ns: u64 = timed.sum();
     let rows = chosen.into_iter().map(|(number, work, spent)| Row {
         id: (u64::from(number), 0),
@@ -216,13 +216,14 @@ fn works(tally: &Tally, sums: &Step, of: Option<u32>, copies: bool) -> Table {
     }
 }
 
-/// The cell with the time of all works of a kind. `~` marks an estimate. Without any known time the cell is empty, and the count sorts.
+/// The cell with the time of the works of a kind. `>` is before it where not all are timed: they took longer. Without any known time the
+/// cell is empty, and the count sorts.
 fn total(spent: &Spent) -> Cell {
-    match spent.total_ns() {
+    match spent.known_ns() {
         None => Cell::none(),
         Some(ns) => {
-            let about = if spent.timed < spent.count { "~" } else { "" };
-            Cell::shown(format!("{about}{}", Nanoseconds(ns)), ns as f64)
+            let least = if spent.timed < spent.count { ">" } else { "" };
+            Cell::shown(format!("{least}{}", Nanoseconds(ns)), ns as f64)
         }
     }
 }
@@ -233,7 +234,7 @@ fn mean(spent: &Spent) -> Cell {
 
 fn kernel_cells(work: &Work, spent: &Spent, all_ns: u64) -> Vec<Cell> {
     let share = spent
-        .total_ns()
+        .known_ns()
         .map(|ns| ns as f64 * 100.0 / all_ns.max(1) as f64);
     vec![
         total(spent),
@@ -260,4 +261,24 @@ fn copy_cells(work: &Work, spent: &Spent) -> Vec<Cell> {
         Cell::pid(work.pid),
         Cell::text(&work.text),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ten of a thousand launches of one kernel were timed, and they were slow.
+    #[test]
+    fn what_was_not_timed_is_not_guessed() {
+        let spent = |timed| Spent {
+            count: 1000,
+            timed,
+            ns: timed * 5_000,
+            ..Spent::default()
+        };
+        assert_eq!(total(&spent(10)).text, ">50.0 us");
+        assert_eq!(total(&spent(1000)).text, "5.00 ms");
+        assert_eq!(mean(&spent(10)).text, "5.00 us");
+        assert_eq!(total(&spent(0)).text, Cell::none().text);
+    }
 }

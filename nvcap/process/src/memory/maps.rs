@@ -124,6 +124,16 @@ impl Area {
             && self.path == "/dev/zero (deleted)"
     }
 
+    /// Addresses that are kept free in whole large pages, as libcuda does for the device's memory; a heap's are none.
+    pub fn is_reserved(&self) -> bool {
+        let is_page = |at: u64| at.is_multiple_of(2 << 20);
+        !(self.read || self.write || self.execute || self.shared)
+            && self.path.is_empty()
+            && self.device().is_none()
+            && is_page(self.start)
+            && is_page(self.end)
+    }
+
     /// Place of the memory that a GPU finds at these addresses, where the GPU's are the process's, as with CUDA; none where that is not
     /// known.
     pub fn place(&self) -> Option<Place> {
@@ -138,15 +148,19 @@ impl Area {
         }
     }
 
-    /// Returns the record of a mapping of the driver's files, or of memory that pinned memory is taken from, that was there before the trace.
+    /// Returns the record of a mapping of the driver's files, of memory that pinned memory is taken from, or of addresses that are kept
+    /// free, that was there before the trace.
     pub fn record_with_memory(&self, at: At) -> Option<Mapping> {
         Some(self.record_as(at, self.device_or_memory()?))
     }
 
-    /// The driver's device file, or that it is memory that pinned memory is taken from.
+    /// The driver's device file, or that it is memory that pinned memory is taken from, or addresses that are kept free.
     pub fn device_or_memory(&self) -> Option<Device> {
-        let memory = || self.is_shared_memory().then_some(Device::MEMORY);
-        self.device().or_else(memory)
+        match self.device() {
+            None if self.is_shared_memory() => Some(Device::MEMORY),
+            None if self.is_reserved() => Some(Device::RESERVED),
+            device => device,
+        }
     }
 
     /// Returns the record of a mapping of the driver's files that was there before the trace.
@@ -475,15 +489,30 @@ mod tests {
                 "{line}"
             );
             let record = area.record_with_memory(At::default());
+            let reserved = line.contains("---p");
+            assert_eq!(area.is_reserved(), reserved, "{line}");
             assert_eq!(
                 record.is_some(),
-                memory || area.device().is_some(),
+                memory || reserved || area.device().is_some(),
                 "{line}"
             );
             assert_eq!(
                 area.record(At::default()).is_some(),
                 area.device().is_some()
             );
+        }
+    }
+
+    /// Addresses that a thread's heap or a guard page keeps free are no GPU's.
+    #[test]
+    fn not_all_that_is_kept_free_is_the_gpus() {
+        for line in [
+            "7f2004021000-7f2008000000 ---p 00000000 00:00 0",
+            "7f9000000000-7f9000001000 ---p 00000000 00:00 0",
+            "7f9000000000-7f9000200000 ---p 00001000 08:01 77 /usr/lib/libc.so.6",
+            "7f9000000000-7f9000200000 rw-p 00000000 00:00 0",
+        ] {
+            assert!(!parse(line).unwrap().is_reserved(), "{line}");
         }
     }
 

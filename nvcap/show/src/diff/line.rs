@@ -61,7 +61,7 @@ pub(super) fn operation(pid: u32, op: &Operation) -> (String, Vec<Address>) {
         Operation::Launch(l) => {
             if let Some(moves) = &l.moves {
                 data(moves.src);
-                data(Some(moves.dst));
+                data(moves.dst);
             }
             if let (Some(program), None) = (l.program, &l.kernel) {
                 addresses.push(Address {

@@ -5,7 +5,7 @@ mod browser;
 mod facts;
 pub mod kineto;
 #[cfg(test)]
-mod made;
+pub(crate) mod made;
 #[cfg(feature = "sqlite")]
 pub mod nsys;
 pub mod perfetto;

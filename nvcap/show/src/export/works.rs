@@ -33,7 +33,7 @@ impl Kind {
             Operation::Copy(copy) => Self::Copy(copy.direction),
             Operation::Launch(l) if l.moves.is_some() => match l.kind {
                 LaunchKind::DriverMemset => Self::Memset,
-                LaunchKind::DriverCopy => Self::Copy(Some(Direction::DeviceToDevice)),
+                LaunchKind::DriverCopy => Self::Copy(Some(l.copy_direction())),
                 _ => Self::Kernel,
             },
             _ => Self::Kernel,

@@ -367,6 +367,7 @@ fn device(device: Device) -> String {
         Device::Gpu(minor) => format!("/dev/nvidia{minor}"),
         Device::Uvm => "/dev/nvidia-uvm".into(),
         Device::MEMORY => "shared memory".into(),
+        Device::RESERVED => "reserved addresses".into(),
         Device::Other(major, minor) => format!("{major}:{minor}"),
     }
 }

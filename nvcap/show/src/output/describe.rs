@@ -135,8 +135,10 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
             f.text(format_args!(" "));
             f.role(Role::Address, format_args!("{src:#x}"));
         }
-        f.text(format_args!(" -> "));
-        f.role(Role::Address, format_args!("{:#x}", m.dst));
+        if let Some(dst) = m.dst {
+            f.text(format_args!(" -> "));
+            f.role(Role::Address, format_args!("{dst:#x}"));
+        }
     }
     if let Some(grid) = l.grid {
         f.text(format_args!(" grid {}", Dim(grid)));

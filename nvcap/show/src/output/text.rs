@@ -33,6 +33,7 @@ use super::writer::Output;
 use super::{Detail, Sink};
 
 mod alike;
+mod at_end;
 mod board;
 mod brief;
 mod columns;
@@ -51,6 +52,7 @@ mod waits;
 mod words;
 
 use alike::Alike;
+use at_end::AtEnd;
 pub(super) use brief::brief;
 pub(crate) use brief::is_mechanics;
 pub use columns::Clock;
@@ -107,8 +109,7 @@ pub struct Text {
     explain: Explainer,
     columns: Columns,
     releases: Releases,
-    /// Number of operations that were left out because they are the driver's own, or nodes of graphs.
-    left_out: u64,
+    at_end: AtEnd,
     repeats: Repeats,
     alike: Alike,
     tally: Tally,
@@ -139,7 +140,7 @@ impl Text {
             color,
             explain: Explainer::default(),
             releases: Releases::default(),
-            left_out: 0,
+            at_end: AtEnd::default(),
             repeats: Repeats::default(),
             alike: Alike::default(),
             tally: Tally::default(),
@@ -260,6 +261,7 @@ impl Text {
 
     fn operation(&mut self, c: &Context, entry: u32, op: &Operation) -> io::Result<()> {
         let verbose = self.options.verbose;
+        self.at_end.take(op);
         if !verbose {
             self.releases.note(c, op);
         }
@@ -271,7 +273,7 @@ impl Text {
                 return Ok(());
             }
             if is_mechanics(c, entry, op, &self.releases) {
-                self.left_out += 1;
+                self.at_end.left_out += 1;
                 return Ok(());
             }
             if self.board.is_shown() {
@@ -575,15 +577,7 @@ impl Sink for Text {
             super::ledger::margins(self.out.object(), ledger, self.color);
         }
         self.sums();
-        if self.left_out > 0 {
-            let mut f = Formatter::new(self.out.object(), self.color);
-            f.line("", 0, Some(Role::Dim));
-            f.text(format_args!(
-                "{} not shown (the driver's own, nodes of graphs): -v shows them",
-                plural(self.left_out, "operation")
-            ));
-            f.end();
-        }
+        self.at_end.text(self.out.object(), self.color);
         let fit = Fit {
             all: self.options.verbose,
             width: self.width(),

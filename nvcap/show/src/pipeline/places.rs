@@ -29,6 +29,10 @@ impl Places for ByModel<'_> {
         own.or_else(|| self.model.resolve(pid, va)).is_none()
     }
 
+    fn is_reserved(&self, pid: u32, va: GpuVa) -> bool {
+        self.model.is_reserved(pid, va)
+    }
+
     fn memory(&self, pid: u32, va: GpuVa) -> Option<Memory> {
         if !self.shows_memory {
             return None;

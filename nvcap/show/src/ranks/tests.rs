@@ -1,5 +1,6 @@
 //! The analysis against jobs of which it is known who held up whom.
 
+mod stranger;
 mod waited;
 
 use proptest::prelude::*;

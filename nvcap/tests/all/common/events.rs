@@ -131,7 +131,7 @@ pub fn memset_node() -> Operation {
     l.qmd_from = Some(QmdFrom::Image);
     l.shared_reserved_bytes = Some(0);
     l.moves = Some(Moves {
-        dst: GpuVa(0x7f00_00d0_0000),
+        dst: Some(GpuVa(0x7f00_00d0_0000)),
         src: None,
         bytes: Some(8192),
         value: Some(0x5a5a_5a5a),

@@ -96,7 +96,7 @@ pub fn orderly(nvcap: &Ended) -> Result<i32> {
         nvcap.err
     );
     ensure!(
-        [0, 1, 3, 5].contains(&code),
+        [0, 1, 3, 5, 6].contains(&code),
         "nvcap's status is {code}: {}",
         nvcap.err
     );
@@ -126,7 +126,7 @@ pub fn honest(code: i32, trace: &Trace, truth: Option<&Counts>) -> Result<()> {
     let verdict = trace.ledger["verdict"].as_str().unwrap_or_default();
     let complete = trace.ledger["complete"] == true;
     ensure!(
-        complete == (code == 0 || code == 5),
+        complete == [0, 5, 6].contains(&code),
         "status {code}, but {verdict:?}"
     );
     let entries: u64 = trace.counts.values().map(|c| c.0).sum();

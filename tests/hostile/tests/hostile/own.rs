@@ -372,3 +372,65 @@ pub fn many_that_do_not_answer() -> Result<()> {
     }
     Ok(())
 }
+
+/// The most memory of a trace of a flood: what nvcap has of its own, and the bounds of docs/security.md for one process.
+const FLOODED: u64 = 512 << 20;
+/// The most memory of an export of one, whatever the recording has.
+const EXPORTED: u64 = 128 << 20;
+
+/// What a process gives a tracer to remember without an end has a bound, with the GPU's times, too.
+pub fn floods() -> Result<()> {
+    both(|way| {
+        for name in [
+            "floods::programs",
+            "floods::semaphores",
+            "floods::notifiers",
+        ] {
+            let mode = mode(name)?;
+            let folder = Folder::new()?;
+            let trace = folder.file("trace.json");
+            let mut tracer = tracer(mode, way, &folder, &trace)?;
+            tracer.arg("--gpu-time");
+            let (nvcap, program) = attached(mode, way, tracer)?;
+            unharmed(&*untraced(mode)?, &program.out, program.status)?;
+            let code = orderly(&nvcap).context(name)?;
+            let got = read(&trace).with_context(|| nvcap.err.clone())?;
+            honest(code, &got, Some(&truth(&program.out)?)).with_context(|| nvcap.err.clone())?;
+            let peak = nvcap.peak;
+            ensure!(peak <= FLOODED, "{name}: nvcap had {} MiB", peak >> 20);
+            let faults = got.ledger["faults"].as_array().map_or(0, Vec::len);
+            ensure!(faults <= 256, "{name}: the ledger keeps {faults} faults");
+        }
+        Ok(())
+    })
+}
+
+/// Threads that come and go are all in what is exported, and none is remembered for ever.
+pub fn threads_that_are_exported() -> Result<()> {
+    both(|way| {
+        let mode = mode("floods::threads")?;
+        let folder = Folder::new()?;
+        let (trace, recording) = (folder.file("trace.json"), folder.file("trace.pcapng"));
+        let mut tracer = tracer(mode, way, &folder, &trace)?;
+        tracer.arg("--record").arg(&recording);
+        let (nvcap, program) = attached(mode, way, tracer)?;
+        unharmed(&*untraced(mode)?, &program.out, program.status)?;
+        orderly(&nvcap)?;
+        for format in ["perfetto", "kineto", "nsys-sqlite"] {
+            let mut export = crate::run::nvcap()?;
+            let to = folder.file(&format!("exported.{format}"));
+            export
+                .arg("export")
+                .arg(format)
+                .arg("--force")
+                .arg("-o")
+                .arg(to)
+                .arg(&recording);
+            let ended = Running::start(export)?.end().context(format)?;
+            orderly(&ended).context(format)?;
+            let peak = ended.peak;
+            ensure!(peak <= EXPORTED, "{format}: nvcap had {} MiB", peak >> 20);
+        }
+        Ok(())
+    })
+}

@@ -71,9 +71,9 @@ pub enum QmdFrom {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Moves {
-    /// First address written.
-    pub dst: GpuVa,
-    /// First address read, for a copy.
+    /// First address written; `None` for an array, whose kernel has a number of it.
+    pub dst: Option<GpuVa>,
+    /// First address read, for a copy; `None` for an array, too.
     pub src: Option<GpuVa>,
     /// Bytes written; `None` if the size of the elements is unknown.
     pub bytes: Option<u64>,

@@ -233,6 +233,8 @@ pub(in crate::decode) enum Side {
     At(Place),
     /// Nothing of the driver's is mapped there in the process ([`Places::is_unmapped`](crate::decode::Places::is_unmapped)).
     Unmapped,
+    /// Addresses that a process of one GPU keeps free for its memory ([`Places::is_reserved`](crate::decode::Places::is_reserved)).
+    Reserved,
     Unknown,
 }
 
@@ -245,11 +247,14 @@ impl Side {
     }
 }
 
-/// Fills in the direction: from the places, if both are known; else, for a transfer with a source, as libcuda has it copied: what lies in
-/// no mapping of the process is of the device where the other side is the host's (copies within the host are the processor's); else from
-/// the runlist in the token, as libcuda uses them on an H200 (docs/decoding.md).
+/// Fills in the direction: from the places, as far as they tell it; else, for a transfer with a source, as libcuda has it copied
+/// (docs/decoding.md): by the mappings of the process, else by the runlist in the token, where no side contradicts it.
 pub(in crate::decode) fn conclude(copy: &mut Copy, src: Side, dst: Side, token: Option<u32>) {
-    if let Some(way) = direction(src.place(), dst.place()) {
+    let told = match (src.place(), dst.place()) {
+        (Some(Place::Peer), _) | (_, Some(Place::Peer)) => Some(Direction::PeerToPeer),
+        (src, dst) => direction(src, dst),
+    };
+    if let Some(way) = told {
         let way = with_arrays(way, copy.mode);
         (copy.direction, copy.direction_from) = (Some(way), Some(Evidence::Mappings));
         return;
@@ -257,15 +262,34 @@ pub(in crate::decode) fn conclude(copy: &mut Copy, src: Side, dst: Side, token: 
     if copy.src.is_none() {
         return;
     }
-    let habit = match (src, dst, token.map(|t| t >> 16 & 0x7f)) {
-        (Side::At(Place::Host), Side::Unmapped, _) => Direction::HostToDevice,
-        (Side::Unmapped, Side::At(Place::Host), _) => Direction::DeviceToHost,
-        (_, _, Some(1)) => Direction::HostToDevice,
-        (_, _, Some(3)) => Direction::DeviceToHost,
-        _ => return,
-    };
-    let habit = with_arrays(habit, copy.mode);
-    (copy.direction, copy.direction_from) = (Some(habit), Some(Evidence::Habit));
+    let habit = by_mappings(src, dst).or_else(|| by_runlist(src, dst, token));
+    let habit = habit.map(|way| with_arrays(way, copy.mode));
+    (copy.direction, copy.direction_from) = (habit, habit.map(|_| Evidence::Habit));
+}
+
+/// The direction by what a process has mapped: what lies in no mapping is of the device where the other side is the host's (copies
+/// within the host are the processor's), and of the host where the other side is reserved for the device.
+fn by_mappings(src: Side, dst: Side) -> Option<Direction> {
+    use Side::{At, Reserved, Unmapped};
+    const HOST: Side = At(Place::Host);
+    const DEVICE: Side = At(Place::Device);
+    match (src, dst) {
+        (HOST, Unmapped | Reserved) | (Unmapped, Reserved) => Some(Direction::HostToDevice),
+        (Unmapped | Reserved, HOST) | (Reserved, Unmapped) => Some(Direction::DeviceToHost),
+        (Reserved, Reserved | DEVICE) | (DEVICE, Reserved) => Some(Direction::DeviceToDevice),
+        _ => None,
+    }
+}
+
+/// The direction for which libcuda uses a runlist on an H200, unless what is known of a side says otherwise.
+fn by_runlist(src: Side, dst: Side, token: Option<u32>) -> Option<Direction> {
+    let is_host = |side| side == Side::At(Place::Host);
+    let is_device = |side| matches!(side, Side::At(Place::Device) | Side::Reserved);
+    match token? >> 16 & 0x7f {
+        1 if !is_device(src) && !is_host(dst) => Some(Direction::HostToDevice),
+        3 if !is_host(src) && !is_device(dst) => Some(Direction::DeviceToHost),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

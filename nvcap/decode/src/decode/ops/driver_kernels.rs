@@ -45,7 +45,11 @@ pub(in crate::decode) fn kind(class: u32, view: &View, args: &[u8]) -> (LaunchKi
     if let Some(moves) = memset(view.grid, view.block, words) {
         return (LaunchKind::DriverMemset, Some(moves));
     }
-    match copy(view.grid, view.block, words) {
+    let (grid, block) = (view.grid, view.block);
+    let moves = copy(grid, block, words)
+        .or_else(|| deep_copy(grid, block, words))
+        .or_else(|| array_copy(grid, block, words));
+    match moves {
         Some(moves) => (LaunchKind::DriverCopy, Some(moves)),
         None => (LaunchKind::Driver, None),
     }
@@ -99,7 +103,7 @@ fn memset(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
     });
     let rows = if pitch == 0 { 1 } else { u64::from(grid[1]) };
     size.map(|size| Moves {
-        dst: GpuVa(dst),
+        dst: Some(GpuVa(dst)),
         src: None,
         bytes: elements.checked_mul(size * rows),
         value: Some(value as u32),
@@ -140,9 +144,59 @@ fn copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
         _ => return None,
     };
     Some(Moves {
-        dst: GpuVa(dst),
+        dst: Some(GpuVa(dst)),
         src: Some(GpuVa(src)),
         bytes,
+        value: None,
+    })
+}
+
+/// A copy between linear memory of three dimensions: {dst, pitch, height}, {src, pitch, height}, bytes of a row; each row of the grid is
+/// one of the copy.
+fn deep_copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
+    let word = |i: usize| u32_at(args.0, i * 4).map(u64::from);
+    let (dst, src) = (args.at(0), args.at(3));
+    let (dst_pitch, src_pitch) = (args.at(1), args.at(4));
+    let (dst_height, src_height, width) = (word(4)?, word(10)?, word(11)?);
+    let [across, rows, layers] = grid.map(u64::from);
+    let fits = args.len() == 48
+        && is_address(dst)
+        && is_address(src)
+        && block[1..] == [1, 1]
+        && (1..=dst_pitch.min(src_pitch)).contains(&width)
+        && (1..=dst_height.min(src_height)).contains(&rows)
+        && (across * u64::from(block[0])).saturating_mul(16) >= width;
+    fits.then(|| Moves {
+        dst: Some(GpuVa(dst)),
+        src: Some(GpuVa(src)),
+        bytes: (width * rows).checked_mul(layers),
+        value: None,
+    })
+}
+
+/// A copy from an array, to one or between two, by threads in squares of eight for an element of 4, 2 or 1 bytes each. {surface, -, address,
+/// x, bytes of a row, pitch, -, y, rows}, whichever way, or {surface, -, surface, -, bytes of a row, rows, ...}.
+fn array_copy(grid: [u32; 3], block: [u32; 3], args: Words<'_>) -> Option<Moves> {
+    let word = |i: usize| u32_at(args.0, i * 4);
+    if args.len() != 40 || block != [8, 8, 1] || grid[2] != 1 || word(1)? != 0 {
+        return None;
+    }
+    let covers = |width: u32, rows: u32| {
+        let mut elements = [4, 2, 1].into_iter().filter(|e| width.is_multiple_of(*e));
+        rows > 0
+            && grid[1] == rows.div_ceil(8)
+            && elements.any(|e| width > 0 && grid[0] == (width / e).div_ceil(8))
+    };
+    let linear = covers(word(5)?, word(9)?) && is_address(args.at(1)) && word(6)? >= word(5)?;
+    let (width, rows) = match linear {
+        true => (word(5)?, word(9)?),
+        false if word(3)? == 0 && covers(word(4)?, word(5)?) => (word(4)?, word(5)?),
+        false => return None,
+    };
+    Some(Moves {
+        dst: None,
+        src: None,
+        bytes: Some(u64::from(width) * u64::from(rows)),
         value: None,
     })
 }
@@ -219,5 +273,80 @@ impl GraphKernel {
         shadow
             .read(space, GpuVa(at), &mut bytes)
             .then(|| GraphEntry::read(&bytes))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text
+            .bytes()
+            .filter_map(|b| char::from(b).to_digit(16))
+            .map(|d| d as u8)
+            .collect();
+        digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect()
+    }
+
+    /// Copies of `tests/gpu/meaning/features.cu` on an H200, driver 580: 64 rows of 1,024 bytes to an array, 32 of 512 from one (from byte
+    /// 64 of row 3 on), 100 of 2,048 between two; ten layers of 20 rows of 500 bytes.
+    #[test]
+    fn copies_of_arrays_and_of_three_dimensions() {
+        let to =
+            "0300000000000000 00008050dc7f0000 0000000000040000 0008000000000000 0000000040000000";
+        let from =
+            "0400000000000000 00008050dc7f0000 4000000000020000 0008000000000000 0300000020000000";
+        let between =
+            "0400000000000000 0300000000000000 0008000064000000 0000000000000000 0000000000000000";
+        let deep = "00000030dc7f0000 0008000000000000 2000000000000000 00008050dc7f0000 0004000000000000 40000000f4010000";
+        let bytes =
+            |of: fn([u32; 3], [u32; 3], Words<'_>) -> Option<Moves>, grid, block, args: &str| {
+                of(grid, block, Words(&hex(args))).and_then(|m| m.bytes)
+            };
+        let array = |grid, block, args: &str| bytes(array_copy, grid, block, args);
+        let square = [8, 8, 1];
+        assert_eq!(array([32, 8, 1], square, to), Some(65_536));
+        assert_eq!(array([16, 4, 1], square, from), Some(16_384));
+        assert_eq!(array([64, 13, 1], square, between), Some(204_800));
+        // Another grid than the copy's would need, another block, other arguments.
+        for (grid, block, args) in [
+            ([33, 8, 1], square, to),
+            ([32, 9, 1], square, to),
+            ([32, 8, 2], square, to),
+            ([32, 8, 1], [64, 1, 1], to),
+            ([32, 8, 1], square, from),
+            ([32, 8, 1], square, &to[..80]),
+            (
+                [64, 13, 1],
+                square,
+                &between
+                    .replace('3', "5")
+                    .replacen("0500000000000000", "0500000001000000", 1),
+            ),
+        ] {
+            assert_eq!(array(grid, block, args), None, "{grid:?} {block:?}");
+        }
+        let rows = |grid, block, args: &str| bytes(deep_copy, grid, block, args);
+        assert_eq!(rows([1, 20, 10], [125, 1, 1], deep), Some(100_000));
+        for (grid, block, args) in [
+            ([1, 33, 10], [125, 1, 1], deep.to_owned()),
+            ([1, 20, 10], [16, 1, 1], deep.to_owned()),
+            ([1, 20, 10], [125, 2, 1], deep.to_owned()),
+            (
+                [1, 20, 10],
+                [125, 1, 1],
+                deep.replace("f4010000", "f4090000"),
+            ),
+            (
+                [1, 20, 10],
+                [125, 1, 1],
+                deep.replace("f4010000", "00000000"),
+            ),
+        ] {
+            assert_eq!(rows(grid, block, &args), None, "{grid:?} {block:?}");
+        }
+        assert!(array_copy([0; 3], [8, 8, 1], Words(&[])).is_none());
+        assert!(deep_copy([u32::MAX; 3], [u32::MAX, 1, 1], Words(&[0xff; 48])).is_none());
     }
 }

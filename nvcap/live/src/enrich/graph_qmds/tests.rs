@@ -179,3 +179,32 @@ fn memory_without_qmds_gives_no_copies() {
         assert!(found.copies.is_empty());
     }
 }
+
+/// Under a profiler all QMDs name one program; the driver's part of the constants, written before the arguments, has the kernel's own.
+#[test]
+fn the_drivers_part_is_taken_where_it_names_another_program() {
+    const BANK: u64 = 0x7f45_c610_0000;
+    let arguments = BANK + arguments_at(HOPPER);
+    let mut view = View::of(HOPPER, &node(4, 8)).expect("a QMD");
+    view.constant_banks = vec![ConstantBank {
+        index: 0,
+        address: GpuVa(BANK),
+        size: 768,
+    }];
+    let qmd = Qmd::of(&view).expect("a layout").bytes().to_vec();
+    let copies = |own: u64| {
+        let mut part = vec![0; 0x210];
+        part[0x118..0x120].copy_from_slice(&own.to_le_bytes());
+        let writes: [(u64, &[u8]); 3] = [(BANK, &part), (arguments, &[7; 24]), (GPU, &qmd)];
+        let found = search_bytes(commands(&writes));
+        let taken = found
+            .copies
+            .into_iter()
+            .map(|c| (c.address.0, c.bytes.len()));
+        taken.collect::<Vec<_>>()
+    };
+    let qmd_and_arguments = [(GPU, 384), (arguments, 24)];
+    assert_eq!(copies(view.program.0), qmd_and_arguments);
+    let with_part = [(GPU, 384), (BANK, 0x210), (arguments, 24)];
+    assert_eq!(copies(view.program.0 + 0x1000), with_part);
+}

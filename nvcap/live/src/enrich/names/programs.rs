@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::super::graph_qmds::own_program;
 use super::copies;
 use nvcap_decode::decode::{qmd_copy, view::View};
 use nvcap_decode::record::{ChannelId, Submission};
@@ -201,8 +202,11 @@ impl Programs {
         }
     }
 
-    /// The program named by a QMD that was found in the process's memory, if it is new.
+    /// The program named by a QMD that was found in the process's memory, or by the driver's part of a kernel's constants, if it is new.
     pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Option<New> {
+        if let Some(own) = class.and_then(|class| own_program(class, bytes)) {
+            return self.of_constants(own);
+        }
         let view = kernel(class, bytes)?;
         let program = view.program.0;
         if self.given_up || !self.has_room_for(program) {
@@ -212,6 +216,29 @@ impl Programs {
         is_new.then(|| {
             self.ask(program, 0, self.trust(program));
             New::named(&view)
+        })
+    }
+
+    /// A kernel's own program, for which a profiler's may stand in the QMD.
+    fn of_constants(&mut self, program: u64) -> Option<New> {
+        let may_be = (0x1_0000..1 << 57).contains(&program) && program.is_multiple_of(CODE_ALIGNED);
+        if !may_be
+            || self.given_up
+            || !self.has_room_for(program)
+            || self.known.contains_key(&program)
+        {
+            return None;
+        }
+        let by = By {
+            is_named: false,
+            in_doubt: false,
+        };
+        self.known.insert(program, by);
+        self.ask(program, 0, self.trust(program));
+        Some(New {
+            address: program,
+            registers: None,
+            code: None,
         })
     }
 

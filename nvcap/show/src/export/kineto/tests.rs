@@ -127,7 +127,7 @@ fn moves(kind: LaunchKind, src: Option<u64>) -> Operation {
     Operation::Launch(Box::new(nvcap_decode::decode::event::Launch {
         kind,
         moves: Some(Moves {
-            dst: GpuVa(0x9000),
+            dst: Some(GpuVa(0x9000)),
             src: src.map(GpuVa),
             bytes: Some(512),
             value: None,

@@ -134,7 +134,7 @@ fn each_work_is_a_row_of_its_table() {
     let memset = Operation::Launch(Box::new(Launch {
         kind: LaunchKind::DriverMemset,
         moves: Some(Moves {
-            dst: GpuVa(0x9000),
+            dst: Some(GpuVa(0x9000)),
             src: None,
             bytes: Some(512),
             value: Some(0),

@@ -108,7 +108,7 @@ fn launch(notes: &mut Notes, l: &Launch, redact: Option<&Redactor>) -> String {
     if let (LaunchKind::DriverMemset | LaunchKind::DriverCopy, Some(moves)) = (l.kind, &l.moves) {
         number(notes, "bytes", moves.bytes);
         address(notes, "src", moves.src);
-        address(notes, "dst", Some(moves.dst));
+        address(notes, "dst", moves.dst);
         let what = if moves.src.is_some() {
             "copy d2d"
         } else {

@@ -145,7 +145,7 @@ pub(super) const KERNEL: &[Column] = column_list!(Event(e) {
     args_bytes: Int optional "bytes" Stream, "how many these are" => args(e).map(|a| a.len() as u64);
     args_hash: Text optional "" Stream, "where users' data is hidden: a hash, the same for the same arguments within the trace" => e.redact.and_then(|redact| Some(format!("{:08x}", redact.hide(args(e)?).hash)));
     moves_src: Unsigned optional "address" Qmd, "of a copy kernel of the driver: first address read" => launch(e).and_then(|l| l.moves?.src);
-    moves_dst: Unsigned optional "address" Qmd, "of a memset or copy kernel of the driver: first address written" => launch(e).and_then(|l| Some(l.moves?.dst));
+    moves_dst: Unsigned optional "address" Qmd, "of a memset or copy kernel of the driver: first address written" => launch(e).and_then(|l| l.moves?.dst);
     moves_bytes: Int optional "bytes" Qmd, "of such a kernel: bytes written" => launch(e).and_then(|l| l.moves?.bytes);
     qmd: Unsigned optional "address" Stream, "address of the QMD" => launch(e).and_then(|l| l.qmd);
     qmd_version: Text optional "" Qmd, "major and minor version of the QMD's layout" => launch(e).and_then(|l| l.qmd_version).map(|(major, minor)| format!("{major}.{minor}"));
@@ -284,7 +284,7 @@ fn bytes(e: &Event<'_>) -> Option<u64> {
 
 fn dst(e: &Event<'_>) -> Option<GpuVa> {
     match e.operation? {
-        Operation::Launch(l) => Some(l.moves?.dst),
+        Operation::Launch(l) => l.moves?.dst,
         Operation::Copy(c) => c.dst,
         Operation::Inline(i) => Some(i.dst),
         _ => None,

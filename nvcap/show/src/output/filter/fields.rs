@@ -450,7 +450,7 @@ fn operation(field: Field, op: &Operation) -> Option<Value<'_>> {
             Field::Place => number(l.place?),
             Field::LaunchHow => word(launch_how(l.how)),
             Field::Bytes => number(l.moves?.bytes?),
-            Field::Dst => number(l.moves?.dst),
+            Field::Dst => number(l.moves?.dst?),
             Field::Src => number(l.moves?.src?),
             Field::Kernel => {
                 let kernel = l.kernel.as_ref()?;

@@ -28,6 +28,7 @@ pub(crate) fn device_name(device: Device) -> String {
         Device::Gpu(minor) => format!("nvidia{minor}"),
         Device::Uvm => "nvidia-uvm".into(),
         Device::MEMORY => "shared memory".into(),
+        Device::RESERVED => "reserved addresses".into(),
         Device::Other(major, minor) => format!("{major}:{minor}"),
     }
 }

@@ -211,7 +211,7 @@ impl Moves {
             Operation::Launch(l) => {
                 let what = match l.kind {
                     LaunchKind::DriverMemset => MEMSET,
-                    LaunchKind::DriverCopy => direction(Direction::DeviceToDevice),
+                    LaunchKind::DriverCopy => direction(l.copy_direction()),
                     _ => return,
                 };
                 let bytes = l.moves.and_then(|m| m.bytes);

@@ -2,8 +2,8 @@
 //! out.
 
 use nvcap_decode::decode::event::{
-    Context, Copy, CopyMode, Direction, Graph, Inline, InlineContent, Launch, LaunchKind,
-    Operation, Semaphore, SemaphoreAction,
+    Context, Copy, CopyMode, Graph, Inline, InlineContent, Launch, LaunchKind, Operation,
+    Semaphore, SemaphoreAction,
 };
 use nvcap_decode::record::ChannelId;
 use nvcap_decode::wire::GpuVa;
@@ -128,10 +128,11 @@ impl std::fmt::Display for Dim {
 
 fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
     if let (LaunchKind::DriverMemset | LaunchKind::DriverCopy, Some(m)) = (l.kind, &l.moves) {
-        let word = if m.src.is_some() { "copy" } else { "memset" };
+        let is_copy = l.kind == LaunchKind::DriverCopy;
+        let word = if is_copy { "copy" } else { "memset" };
         f.role(Role::Operation, format_args!("{word}"));
-        if m.src.is_some() {
-            f.text(format_args!(" {}", direction(Direction::DeviceToDevice)));
+        if is_copy {
+            f.text(format_args!(" {}", direction(l.copy_direction())));
         }
         match m.bytes {
             Some(bytes) => f.text(format_args!(" {}", about(bytes))),
@@ -141,7 +142,7 @@ fn launch(f: &mut Formatter<'_>, l: &Launch, redact: Option<&Redactor>) {
             f.text(format_args!(" of "));
             describe::words(f, &[value], redact);
         }
-        addresses(f, m.src, Some(m.dst));
+        addresses(f, m.src, m.dst);
         return node(f, l);
     }
     f.role(Role::Operation, format_args!("launch"));

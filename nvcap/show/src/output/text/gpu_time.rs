@@ -7,8 +7,8 @@ use crate::output::names::is_timed;
 use crate::output::units::Nanoseconds;
 use nvcap_decode::decode::event::{Context, Operation};
 
-/// The columns before an operation, followed by the GPU's time if that was asked for. `?` stands for a time that is not known, `*` behind
-/// a time that several launches or copies share, `<` before the longest that it can be where it is not known well enough to be counted; the column is blank for operations that take no GPU time of their own.
+/// The columns before an operation, followed by the GPU's time if that was asked for, and by its error where that shows in three digits. `?`
+/// stands for a time that is not known, `*` behind a time that several launches or copies share, `<` before the longest that it can be where it is not known well enough to be counted; the column is blank for operations that take no GPU time of their own.
 pub(super) fn columns<'a>(
     prefix: &'a str,
     c: &Context,
@@ -19,7 +19,10 @@ pub(super) fn columns<'a>(
         return prefix.into();
     };
     let together = if time.works > 1 { "*" } else { "" };
-    let shown = match (is_timed(op), told(time), time.duration) {
+    let known = told(time).filter(|_| is_timed(op));
+    let error = known.filter(|d| d.error_ns.saturating_mul(100) > d.ns);
+    let error = error.map_or_else(String::new, |d| format!(" +-{}", Nanoseconds(d.error_ns)));
+    let shown = match (is_timed(op), known, time.duration) {
         (false, _, _) => String::new(),
         (true, Some(duration), _) => format!("{}{together}", Nanoseconds(duration.ns)),
         (true, None, Some(vague)) => {
@@ -28,5 +31,5 @@ pub(super) fn columns<'a>(
         }
         (true, None, None) => "?".to_owned(),
     };
-    format!("{prefix}{shown:>8}  ").into()
+    format!("{prefix}{shown:>8}{error}  ").into()
 }

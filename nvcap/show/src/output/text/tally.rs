@@ -82,7 +82,9 @@ impl Tally {
                     }
                 }
                 LaunchKind::DriverMemset => self.moved("fill", l.moves.and_then(|m| m.bytes)),
-                LaunchKind::DriverCopy => self.moved("d2d", l.moves.and_then(|m| m.bytes)),
+                LaunchKind::DriverCopy => {
+                    self.moved(direction(l.copy_direction()), l.moves.and_then(|m| m.bytes));
+                }
                 _ => {}
             },
             Operation::Copy(copy) if copy.dst.is_some() => {

@@ -72,6 +72,26 @@ fn a_program_is_new_once_and_again_with_new_code() {
 }
 
 #[test]
+fn the_program_that_constants_have_is_asked_for() {
+    let mut programs = Programs::default();
+    let part = |own: u64| {
+        let mut part = vec![0; 0x210];
+        part[0x118..0x120].copy_from_slice(&own.to_le_bytes());
+        part
+    };
+    let asked = |programs: &mut Programs, bytes: &[u8]| {
+        let new = programs.of_image(bytes, Some(CLASS));
+        new.map(|n| (n.address, n.registers))
+    };
+    assert_eq!(asked(&mut programs, &part(AT)), Some((AT, None)));
+    assert_eq!(asked(&mut programs, &part(AT)), None, "once");
+    for no_program in [0, 0x200, AT + 8, u64::MAX << 8] {
+        assert_eq!(asked(&mut programs, &part(no_program)), None);
+    }
+    assert_eq!(asked(&mut programs, &part(AT + 0x400)[8..]), None);
+}
+
+#[test]
 fn the_program_that_another_stands_in_for_is_asked_for() {
     let (stand_in, own) = (0x7f00_0000_0200, 0x7f00_0100_0b00);
     let mut qmd = Qmd::of(&view(stand_in)).expect("a layout");
