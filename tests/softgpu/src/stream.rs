@@ -104,6 +104,12 @@ impl Rounds {
         round.is_multiple_of(self.of_step)
     }
 
+    /// A launch before which names are waited for: those of a round, and, of a step, those of all functions.
+    #[must_use]
+    pub fn awaits_names(self, number: u64) -> bool {
+        number == self.len() || number == self.of_step * self.len()
+    }
+
     /// The function that a launch runs.
     #[must_use]
     pub fn function(self, number: u64) -> u64 {

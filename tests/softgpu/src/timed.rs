@@ -9,6 +9,7 @@
 //! What is written is true when it is written, and nvcap reads nothing in between; the word of a kernel with another one behind it is
 //! written with that one's stamp.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,8 @@ pub const COPY_TO_COPY: u64 = 300;
 pub const DOORBELL_TO_STAMP: u64 = 3000;
 /// From the kernel's start to the moment in which its word is one less than at its end.
 pub const START_TO_RESET: u64 = 1500;
+/// A rank of a job looks at what is due so often.
+const TURN: Duration = Duration::from_micros(50);
 /// A plan that is so old is made anew: this thread had to wait for a processor.
 const STALE: u64 = 500;
 
@@ -156,7 +159,12 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
         };
         let ended = &ended;
         let gpu = scope.spawn(move || gpu.run(ended));
-        let result = submit(plan, how, timing, &memory, peers);
+        let others = Others {
+            timing,
+            peers,
+            in_step,
+        };
+        let result = submit(plan, how, &memory, &others);
         ended.store(true, Ordering::Release);
         let ran = gpu
             .join()
@@ -183,13 +191,7 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
 }
 
 /// All submissions, until the GPU has fetched the last ones.
-fn submit(
-    plan: &Plan,
-    how: &How,
-    timing: &Timing,
-    memory: &Memory,
-    peers: Option<&Peers>,
-) -> Result<()> {
+fn submit(plan: &Plan, how: &How, memory: &Memory, others: &Others<'_>) -> Result<()> {
     let worker = |index, of| Worker {
         plan,
         how,
@@ -202,7 +204,7 @@ fn submit(
     run::wait(how)?;
     std::thread::scope(|scope| {
         for thread in 0..how.threads {
-            scope.spawn(move || with_pauses(&worker(thread, how.threads), timing, peers));
+            scope.spawn(move || with_pauses(&worker(thread, how.threads), others));
         }
     });
     for (i, &channel) in plan.channels.iter().enumerate() {
@@ -211,11 +213,48 @@ fn submit(
     Ok(())
 }
 
+/// Those that threads which submit wait for.
+#[derive(Clone, Copy)]
+struct Others<'a> {
+    timing: &'a Timing,
+    peers: Option<&'a Peers>,
+    in_step: Option<&'a InStep>,
+}
+
+/// In step, of a rank: waits before its second round and its second step until all functions that nvcap has seen have names.
+fn wait_for_names(worker: &Worker<'_>, in_step: &InStep) {
+    let (plan, memory) = (worker.plan, worker.memory);
+    let (Some(rounds), Some(&channel)) = (plan.shape.rounds, plan.channels.first()) else {
+        return;
+    };
+    let next = memory.lock(channel).done().cursor.number;
+    if !rounds.awaits_names(next) {
+        return;
+    }
+    let seen: BTreeSet<u64> = (worker.how.before_wait..next)
+        .map(|n| rounds.function(n))
+        .collect();
+    let mut wait = Wait::default();
+    while !wait.came(in_step.are_named(seen.len() as u64), || {
+        format!("nvcap has not found the names of {} functions", seen.len())
+    }) {
+        std::thread::sleep(TURN);
+    }
+}
+
 /// Submits to the worker's channels in turn; after `burst` submissions of each it waits until they have run, and pauses.
-fn with_pauses(worker: &Worker<'_>, timing: &Timing, peers: Option<&Peers>) {
+fn with_pauses(worker: &Worker<'_>, others: &Others<'_>) {
+    let Others {
+        timing,
+        peers,
+        in_step,
+    } = *others;
     let channels = worker.channels();
     let mut round = 0;
     loop {
+        if let Some(in_step) = in_step {
+            wait_for_names(worker, in_step);
+        }
         if let (Some(peers), Some(job)) = (peers, &timing.job)
             && job.late == Some(Late::Host)
         {
@@ -231,7 +270,7 @@ fn with_pauses(worker: &Worker<'_>, timing: &Timing, peers: Option<&Peers>) {
         round += 1;
         if timing.burst > 0 && round % timing.burst == 0 {
             for &i in &channels {
-                synchronize(worker.memory, worker.plan.channels[i]);
+                synchronize(worker.memory, worker.plan.channels[i], true);
             }
             pause(timing.pause);
         }
@@ -251,10 +290,10 @@ fn come_last(worker: &Worker<'_>, job: &Job, peers: &Peers) {
         return;
     }
     let began = Instant::now();
-    synchronize(memory, channel);
+    synchronize(memory, channel, false);
     let mut wait = Wait::default();
     while !has_come(peers, round, true, &mut wait) {
-        std::thread::sleep(Duration::from_micros(50));
+        std::thread::sleep(TURN);
     }
     pause(behind(began.elapsed(), job.by));
 }
@@ -278,13 +317,16 @@ fn has_come(peers: &Peers, number: u64, but_this: bool, wait: &mut Wait) -> bool
     }
 }
 
-/// Waits until everything of a channel has run.
-fn synchronize(memory: &Memory, channel: Channel) {
+/// Waits until everything of a channel has run. `often`: it is to be known at once.
+fn synchronize(memory: &Memory, channel: Channel, often: bool) {
     let Some(doorbells) = &memory.doorbells else {
         return;
     };
     while !doorbells.is_idle(channel) {
-        std::thread::yield_now();
+        match often {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(TURN),
+        }
     }
 }
 
@@ -399,8 +441,10 @@ impl<'a> Gpu<'a> {
             }
             if self.in_step.is_some() {
                 Wait::pause(self.channels.iter().any(|e| e.wait.is_on()));
-            } else if self.channels.iter().any(|e| e.peers.is_on()) {
-                Wait::pause(true);
+            }
+            if self.peers.is_some() {
+                // Eight ranks on few processors: none of them is to be in another's way.
+                std::thread::sleep(TURN);
             }
             if !idle {
                 busy = Instant::now();
@@ -487,8 +531,10 @@ impl<'a> Gpu<'a> {
         let rounds = self.plan.shape.rounds.filter(|_| late == Some(Late::Host));
         let is_late =
             rounds.is_some_and(|r| next > self.before && r.of(next).1 == Part::Collective);
+        let awaits_names = self.plan.shape.rounds.is_some_and(|r| r.awaits_names(next));
         next < self.plan.quota(i)
             && !is_late
+            && !awaits_names
             && (next <= self.before || burst == 0 || !(next - self.before).is_multiple_of(burst))
     }
 
