@@ -9,9 +9,11 @@
 //! - `operation`: names and values of operations.
 //! - `notes`: values of doorbells, times, losses and the ledger.
 //! - `channel`: what is kept of a channel.
+//! - `collectives`: collectives over ranks.
 
 mod changes;
 mod channel;
+mod collectives;
 mod notes;
 mod operation;
 mod packets;
@@ -42,6 +44,7 @@ use nvcap_decode::record::{Calls, ChannelId, Fault, Life, Loss, Process, Record}
 
 use changes::Changes;
 use channel::Channel;
+use collectives::Collectives;
 pub use packets::Clocks;
 use packets::{Notes, Packets, Said, Value};
 use semaphores::{Released, Semaphores};
@@ -87,6 +90,7 @@ pub struct Perfetto {
     doorbells: VecDeque<Doorbell>,
     releases: Releases,
     semaphores: Semaphores,
+    collectives: Collectives,
     /// The arrow that was drawn last.
     flow: u64,
     /// The newest submission.
@@ -108,6 +112,7 @@ impl Perfetto {
             doorbells: VecDeque::new(),
             releases: Releases::default(),
             semaphores: Semaphores::default(),
+            collectives: Collectives::default(),
             flow: 0,
             newest: None,
             counted_all: 0,
@@ -485,6 +490,7 @@ impl Sink for Perfetto {
     }
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.collectives.collector.event(event)?;
         let c = event.context;
         let time = self.time(c);
         self.packets.at(time);
@@ -503,7 +509,8 @@ impl Sink for Perfetto {
         self.packets.end()
     }
 
-    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        self.collectives.collector.record(record, model)?;
         match record {
             Record::Process(p) => self.life(p),
             Record::Channel(c) => {
@@ -531,10 +538,12 @@ impl Sink for Perfetto {
         self.packets.unshown()
     }
 
-    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()> {
         self.ring_all();
         self.count_all(u64::MAX);
         self.packets.end()?;
+        self.collectives.collector.finish(ledger, model)?;
+        self.collectives()?;
         self.ledger(ledger);
         self.packets.end()?;
         self.packets.flush()

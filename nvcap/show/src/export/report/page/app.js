@@ -167,6 +167,7 @@ async function start() {
     return;
   }
   ledger(data);
+  ranksTables(data);
   const redraw = [movesPlot(data), graphsPlot(data)].flat().filter(Boolean);
   const { ops, entries } = await unpacked(data);
   delete data.columns;
