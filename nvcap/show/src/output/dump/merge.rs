@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::collective::{self, Collective};
 use super::status::Status;
 use super::verdict::Word;
 use crate::output::json::write;
@@ -66,6 +67,8 @@ pub struct Merged {
     pub processes: usize,
     /// The groups.
     pub groups: Vec<Group>,
+    /// Collectives that some of the processes are in.
+    pub collectives: Vec<Collective>,
 }
 
 /// Reason why a file cannot be merged.
@@ -104,7 +107,7 @@ pub fn last_look(text: &str) -> Result<Value, MergeError> {
     }
 }
 
-fn items(value: &Value) -> &[Value] {
+pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -178,8 +181,8 @@ fn stack(process: &Value) -> &[Value] {
     thread.map_or(&[], |t| items(&t["python"]["frames"]))
 }
 
-fn state(process: &Value) -> SharedState {
-    let channels = items(&process["channels"]);
+/// Place of a process in its program: the newest Python frame that is not a library's, else the newest.
+pub(super) fn place(process: &Value) -> Option<String> {
     let frames = stack(process);
     let own = |f: &&Value| {
         let frame = nvcap_decode::hang::PythonFrame::new(
@@ -189,6 +192,19 @@ fn state(process: &Value) -> SharedState {
         );
         !frame.is_of_a_library()
     };
+    frames.iter().find(own).or(frames.first()).map(frame)
+}
+
+/// The places in their programs of a look's processes, by process.
+#[must_use]
+pub fn places(look: &Value) -> Vec<(u64, String)> {
+    let all = items(&look["processes"]).iter();
+    all.filter_map(|p| Some((p["pid"].as_u64()?, place(p)?)))
+        .collect()
+}
+
+fn state(process: &Value) -> SharedState {
+    let channels = items(&process["channels"]);
     SharedState {
         verdict: string(&process["verdict"]).unwrap_or_else(|| "unknown".to_owned()),
         running: channels
@@ -196,7 +212,7 @@ fn state(process: &Value) -> SharedState {
             .filter_map(|c| work(&c["running"]))
             .collect(),
         waits: channels.iter().filter_map(wait).collect(),
-        python: frames.iter().find(own).or(frames.first()).map(frame),
+        python: place(process),
         xids: items(&process["xids"])
             .iter()
             .filter_map(|x| x["code"].as_u64())
@@ -221,6 +237,7 @@ fn rank(state: &SharedState) -> u8 {
 #[must_use]
 pub fn merge(looks: &[(String, Value)]) -> Merged {
     let mut merged = Merged::default();
+    let mut all = Vec::new();
     for (file, look) in looks {
         for process in items(&look["processes"]) {
             merged.processes += 1;
@@ -230,6 +247,7 @@ pub fn merge(looks: &[(String, Value)]) -> Merged {
                 pid: process["pid"].as_u64().unwrap_or(0),
                 name: string(&process["name"]),
             };
+            all.push((member.clone(), process));
             let state = state(process);
             match merged.groups.iter_mut().find(|g| g.state == state) {
                 Some(group) => group.members.push(member),
@@ -242,6 +260,7 @@ pub fn merge(looks: &[(String, Value)]) -> Merged {
             }
         }
     }
+    merged.collectives = collective::of(&all);
     for group in &mut merged.groups {
         group.members.sort();
     }
@@ -293,7 +312,7 @@ pub fn merged_json(out: &mut Vec<u8>, merged: &Merged) {
 }
 
 /// `ranks 0-2, 5` or, of those without a rank, `a.json (pid 4711 python)`.
-fn members(all: &[Member]) -> String {
+pub(super) fn members(all: &[Member]) -> String {
     let mut ranks: Vec<u32> = all.iter().filter_map(|m| m.rank).collect();
     ranks.dedup();
     let mut words = Vec::new();
@@ -341,6 +360,16 @@ pub fn merged_text(out: &mut Vec<u8>, merged: &Merged, color: bool) {
         f.text(format_args!("; the odd one out first"));
     }
     f.end();
+    for collective in &merged.collectives {
+        f.line("", 0, None);
+        f.end();
+        for (n, text) in collective.lines().into_iter().enumerate() {
+            let role = (n > 0).then_some(Role::Alarm);
+            f.line("", usize::from(n > 0), role);
+            f.text(format_args!("{text}"));
+            f.end();
+        }
+    }
     for group in &merged.groups {
         f.line("", 0, None);
         f.end();

@@ -1,5 +1,6 @@
 //! `nvcap dump`: one look at processes, as text for an incident or as one JSON object. Knows no source.
 
+mod collective;
 mod json;
 mod last;
 mod merge;
@@ -8,10 +9,12 @@ mod status;
 mod text;
 mod verdict;
 
+pub use collective::{Absent, Collective, Present};
 pub use json::json;
 pub use last::LastEntries;
 pub use merge::{
     Group, Member, MergeError, Merged, SharedState, last_look, merge, merged_json, merged_text,
+    places,
 };
 pub use status::{Status, status};
 pub use text::text;
