@@ -351,6 +351,7 @@ impl Collector {
             begin: None,
             error: 0,
             end: None,
+            end_error: 0,
             submitted: c.at.time(),
             epoch,
         });
@@ -374,6 +375,8 @@ impl Collector {
                 let call = &mut rank.calls[call];
                 (call.begin, call.end) = (begin, end);
                 call.error = done.time.start.map_or(0, |s| s.host_error_ns);
+                let of_duration = done.duration.map_or(0, |d| d.error_ns);
+                call.end_error = call.error.saturating_add(of_duration);
             }
         } else {
             rank.shared += now.calls.len() as u64;

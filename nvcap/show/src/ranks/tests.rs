@@ -538,6 +538,7 @@ fn call() -> impl Strategy<Value = Call> {
             begin,
             error,
             end: begin.zip(length).map(|(b, l)| b + l),
+            end_error: 3 * error,
             submitted: begin,
             epoch,
         })

@@ -5,30 +5,7 @@ use std::io;
 use super::Perfetto;
 use super::packets::{Said, Value};
 use super::tracks::Track;
-use crate::ranks::{Came, Collector, Drawn, Gathered, Options, Works};
-
-/// Calls that are kept at most.
-const MOST: usize = 1 << 20;
-
-/// Keeps calls until the end: who came last is known when all have come.
-pub(super) struct Collectives {
-    gathered: Gathered,
-    pub(super) collector: Collector,
-}
-
-impl Default for Collectives {
-    fn default() -> Self {
-        let gathered = Gathered::new(Options {
-            most: MOST,
-            works: Works::None,
-            ..Options::default()
-        });
-        Self {
-            collector: gathered.collector(),
-            gathered,
-        }
-    }
-}
+use crate::ranks::{Came, Drawn};
 
 impl Perfetto {
     /// Draws all calls to which several ranks came.

@@ -9,7 +9,7 @@
 //! - `operation`: names and values of operations.
 //! - `notes`: values of doorbells, times, losses and the ledger.
 //! - `channel`: what is kept of a channel.
-//! - `collectives`: collectives over ranks.
+//! - `ranks`, `collectives`: collectives over ranks: kept, and drawn.
 
 mod changes;
 mod channel;
@@ -18,6 +18,7 @@ mod notes;
 mod operation;
 mod packets;
 mod proto;
+mod ranks;
 mod semaphores;
 mod tracks;
 mod waits;
@@ -44,9 +45,9 @@ use nvcap_decode::record::{Calls, ChannelId, Fault, Life, Loss, Process, Record}
 
 use changes::Changes;
 use channel::Channel;
-use collectives::Collectives;
 pub use packets::Clocks;
 use packets::{Notes, Packets, Said, Value};
+use ranks::Collectives;
 use semaphores::{Released, Semaphores};
 use tracks::{Place, Track, Tracks};
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::merge::{Member, items, members, place};
+use super::member::{Member, items, members, place};
 use crate::output::plural::plural_of;
 use crate::output::style::Plain;
 use crate::ranks::kinds;

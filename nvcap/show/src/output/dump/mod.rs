@@ -3,6 +3,7 @@
 mod collective;
 mod json;
 mod last;
+mod member;
 mod merge;
 mod stacks;
 mod status;
@@ -12,9 +13,9 @@ mod verdict;
 pub use collective::{Absent, Collective, Present};
 pub use json::json;
 pub use last::LastEntries;
+pub use member::{Member, places};
 pub use merge::{
-    Group, Member, MergeError, Merged, SharedState, last_look, merge, merged_json, merged_text,
-    places,
+    Group, MergeError, Merged, SharedState, last_look, merge, merged_json, merged_text,
 };
 pub use status::{Status, status};
 pub use text::text;
