@@ -133,7 +133,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What was gathered, and how it is shown.
+/// Works and calls that were gathered, and how they are shown.
 struct Shows {
     gathered: Gathered,
     live: bool,

@@ -68,7 +68,7 @@ fn truth(folder: &Folder, rank: u32) -> std::path::PathBuf {
     folder.file(&format!("truth-{rank}.json"))
 }
 
-/// What was found, and by collective the times at which each rank came.
+/// Findings, and by collective the times at which each rank came.
 struct Ran {
     found: Value,
     arrivals: BTreeMap<u64, Vec<u64>>,

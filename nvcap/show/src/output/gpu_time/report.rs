@@ -137,7 +137,7 @@ fn sentence(work: &Intervals, parts: Parts, sample: Option<f64>) -> String {
     text
 }
 
-/// What the GPU lacked while nothing ran. Bounds that tell little are left out.
+/// Tells what the GPU lacked while nothing ran. Bounds that tell little are left out.
 fn rest(work: &Intervals) -> String {
     let of = |ns| share(ns, work.idle.ns);
     let (least, most) = work.idle.empty_ns;
