@@ -277,6 +277,13 @@ impl Watch {
         Some(self.found(f, look))
     }
 
+    /// Looks at all processes that are watched but this one.
+    pub fn others(&mut self, pid: u32) -> Report {
+        let pids = self.processes.keys().copied().filter(|p| *p != pid);
+        let (pids, options) = (pids.collect::<Vec<u32>>(), self.options.clone());
+        self.beside(move || dump::look(&pids, &options).report)
+    }
+
     /// Does work that takes long. Processes that fail meanwhile, as the ranks of a job do together, are held until it is their turn.
     fn beside<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {

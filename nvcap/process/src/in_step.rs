@@ -11,5 +11,5 @@
 mod table;
 mod tell;
 
-pub use table::{ARMED, FILE, GUARD, Kind, Table, Told};
+pub use table::{ARMED, FILE, GUARD, Kind, NAMED, Table, Told};
 pub use tell::{PATIENCE_NS, Rings, apart, armed, begin, end, is_on, tell};

@@ -44,6 +44,7 @@ mod share;
 mod stacks;
 mod stats;
 mod study;
+mod sums;
 mod target;
 mod target_view;
 mod thinning;

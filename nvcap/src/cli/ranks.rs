@@ -6,7 +6,7 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,17 +14,18 @@ use anyhow::bail;
 
 use super::output_args::OutputArgs;
 use super::recording::{self, Played, RecordingArgs};
-use super::{target, trace, trace_run, values};
+use super::{sums, target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
 use nvcap_decode::ledger::{
     Ledger, STATUS_COMPLETE, STATUS_FAULTED, STATUS_LOST, STATUS_NO_GPU, STATUS_NOT_UNDERSTOOD,
 };
-use nvcap_monitor::dump::rank_in;
+use nvcap_monitor::dump::{DumpOptions, rank_in};
+use nvcap_process::memory::scan::Effort;
 use nvcap_process::procfs::environ::Environment;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::writer::Output;
-use nvcap_show::output::{json, ledger};
+use nvcap_show::output::{dump, json, ledger};
 use nvcap_show::pipeline::Pipeline;
 use nvcap_show::ranks::{Gathered, Options};
 
@@ -68,28 +69,14 @@ pub(super) struct Args {
     #[arg(long, value_name = "PID=RANK", value_parser = parse_rank, help_heading = values::SHOWN)]
     pub rank: Vec<(u32, u32)>,
 
+    /// List each call too: who came when
+    #[arg(long, help_heading = values::SHOWN)]
+    pub arrivals: bool,
+
     /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
 }
-
-/// Options of a trace that have no meaning here.
-const USELESS: [&str; 14] = [
-    "sample_pc",
-    "sample_gpu",
-    "verbose",
-    "quiet",
-    "stats",
-    "time",
-    "redact",
-    "explain_streams",
-    "full_names",
-    "history",
-    "gpu_time",
-    "stacks",
-    "filter",
-    "no_names",
-];
 
 fn parse_rank(text: &str) -> Result<(u32, u32), String> {
     let wrong = || format!("'{text}' is no rank of a process: give PID=RANK, such as 4711=0");
@@ -106,18 +93,13 @@ impl Args {
 
 /// The command as clap knows it: it observes by default, and has no options without a meaning.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    let command = command.mut_arg("how", |arg| arg.default_value("observe"));
-    values::without(command, &USELESS)
+    sums::as_is(command, &["filter", "no_names", "sample_pc", "sample_gpu"])
 }
 
 /// Reads recordings, or traces; then shows who holds up whom.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = &args.trace.output;
-    if shown.verbose > 0 || shown.quiet || shown.stats || shown.explain_streams {
-        bail!(
-            "nvcap ranks shows sums alone: for events trace with --gpu-time (nvcap --gpu-time -p PID)"
-        );
-    }
+    sums::refuse_events("nvcap ranks", shown)?;
     if shown.filter.is_some() || args.trace.no_names {
         bail!(
             "nvcap ranks needs all works and their names: leave out {}",
@@ -138,11 +120,24 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             let rank = ranks.get(&pid).copied().or(told.map(|(rank, _)| rank))?;
             Some((rank, told.and_then(|(_, size)| size)))
         }),
+        ..Options::default()
     });
+    let shows = Shows {
+        gathered,
+        live,
+        arrivals: args.arrivals,
+    };
     match live {
-        true => of_trace(args.trace, &gathered),
-        false => of_files(&args.files, &args.trace.output, &gathered),
+        true => of_trace(args.trace, &shows),
+        false => of_files(&args.files, &args.trace.output, &shows),
     }
+}
+
+/// Works and calls that were gathered, and how they are shown.
+struct Shows {
+    gathered: Gathered,
+    live: bool,
+    arrivals: bool,
 }
 
 fn pipeline(
@@ -154,14 +149,49 @@ fn pipeline(
     Ok(Pipeline::new(options, vec![Box::new(gathered.collector())]))
 }
 
+/// Places in their programs of processes that others wait for, as far as they can be read.
+fn places(pids: &[u32]) -> BTreeMap<u32, String> {
+    if pids.is_empty() {
+        return BTreeMap::new();
+    }
+    let options = DumpOptions {
+        last: 1,
+        effort: Effort::Usual,
+        chip: None,
+        known_rings: Vec::new(),
+        stacks: true,
+        qmd_copies: |_| Vec::new(),
+        kernels: |_, _| Vec::new(),
+    };
+    let report = nvcap_monitor::dump::look(pids, &options).report;
+    let shown = dump::Shown {
+        report: &report,
+        moved: None,
+    };
+    let mut json = Vec::new();
+    dump::json(&mut json, &shown, &dump::ReportOptions::default());
+    let look = serde_json::from_slice(&json).unwrap_or_default();
+    let all = dump::places(&look).into_iter();
+    all.filter_map(|(pid, place)| Some((u32::try_from(pid).ok()?, place)))
+        .collect()
+}
+
 /// Writes what was found, and the ledger of each trace, with its name where there are several.
 fn show(
     output: &OutputArgs,
     out: &mut Output,
-    gathered: &Gathered,
+    shows: &Shows,
     ledgers: &[(String, Ledger)],
 ) -> anyhow::Result<()> {
-    let analysis = gathered.analysis();
+    let analysis = shows.gathered.analysis();
+    let analysis = analysis.listing_arrivals(shows.arrivals);
+    let analysis = match shows.live {
+        true => {
+            let absent = analysis.absent();
+            analysis.with_places(places(&absent))
+        }
+        false => analysis,
+    };
     let color = output.color().enabled(out.is_terminal());
     let to = out.object();
     if output.json {
@@ -270,11 +300,7 @@ fn of_one_host(traces: &[Trace]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn of_files(
-    files: &[PathBuf],
-    output: &OutputArgs,
-    gathered: &Gathered,
-) -> anyhow::Result<ExitCode> {
+fn of_files(files: &[PathBuf], output: &OutputArgs, shows: &Shows) -> anyhow::Result<ExitCode> {
     let traces = traces(files);
     of_one_host(&traces)?;
     let args: Vec<RecordingArgs> = { traces.iter() }
@@ -293,7 +319,7 @@ fn of_files(
     let mut ledgers = Vec::new();
     for (mut recording, of) in recordings?.into_iter().zip(&args) {
         let output = output.of_recording(recording.trace());
-        let mut pipeline = pipeline(&output, gathered, None)?;
+        let mut pipeline = pipeline(&output, &shows.gathered, None)?;
         let recording = recording.quiet_until_the_end(output.output.as_deref());
         let played = recording.play(&mut pipeline)?;
         ledgers.push((of.name(), pipeline.finish()?));
@@ -301,11 +327,11 @@ fn of_files(
             break;
         }
     }
-    show(output, &mut out, gathered, &ledgers)?;
-    Ok(ExitCode::from(status(&ledgers, gathered.left_out())))
+    show(output, &mut out, shows, &ledgers)?;
+    Ok(ExitCode::from(status(&ledgers, shows.gathered.left_out())))
 }
 
-fn of_trace(mut trace: trace::Args, gathered: &Gathered) -> anyhow::Result<ExitCode> {
+fn of_trace(mut trace: trace::Args, shows: &Shows) -> anyhow::Result<ExitCode> {
     trace.typed = "nvcap ranks".to_owned();
     trace.gpu_time = true;
     let mut output = trace.output.clone();
@@ -319,13 +345,13 @@ fn of_trace(mut trace: trace::Args, gathered: &Gathered) -> anyhow::Result<ExitC
             let inputs = Vec::from_iter(args.channels.as_deref());
             let opened = target::open(output.output.as_deref(), output.force, command, &inputs)?;
             *out.borrow_mut() = Some(opened);
-            pipeline(&output, gathered, target::running_driver())
+            pipeline(&output, &shows.gathered, target::running_driver())
         },
         |pipeline| {
             let ledgers = [(String::new(), pipeline.finish()?)];
-            is_cut.set(gathered.left_out() > 0);
+            is_cut.set(shows.gathered.left_out() > 0);
             if let Some(out) = out.borrow_mut().as_mut() {
-                show(&output, out, gathered, &ledgers)?;
+                show(&output, out, shows, &ledgers)?;
             }
             let [(_, ledger)] = ledgers;
             Ok(ledger)

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use nvcap_decode::record::Fault;
 use nvcap_monitor::watch::{Cause, Finding};
+use nvcap_show::output::dump::Collective;
 use nvcap_show::output::fault;
 use nvcap_show::output::style::Plain;
 
@@ -21,6 +22,8 @@ pub(super) struct Said {
     cause: Cause,
     name: Option<String>,
     rank: Option<u32>,
+    /// The collective that the process hangs in, and who has not come.
+    pub(super) collective: Option<Collective>,
     /// The error.
     pub(super) fault: Option<Box<Fault>>,
     unix_ns: u64,
@@ -36,6 +39,7 @@ impl Said {
             cause: finding.cause,
             name: finding.name.clone(),
             rank: process.and_then(|p| p.rank),
+            collective: None,
             fault: finding.fault.clone(),
             unix_ns: now.map_or(0, |s| s.as_nanos() as u64),
         }
@@ -72,6 +76,7 @@ impl Said {
             ("name", json!(self.name)),
             ("rank", json!(self.rank)),
             ("text", json!(self.text())),
+            ("collective", json!(self.collective)),
             ("dump", json!(dump.map(|d| d.0.to_string_lossy()))),
             ("dump_json", json!(dump.map(|d| d.1.to_string_lossy()))),
         ] {

@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use super::output_args::OutputArgs;
 use super::recording::{Recording, RecordingArgs};
-use super::{target, trace, trace_run, values};
+use super::{sums, target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
 use nvcap_show::output::gpu_time::{Evidence, KernelTimes, TimeReport};
 use nvcap_show::output::message::tell;
@@ -21,6 +21,7 @@ Examples:
   sudo nvcap time --sample-pc -p 4711 --duration 10    and how the time of graph replays divides
   nvcap time nvcap.pcapng                       of what nvcap record --gpu-time has written
   sudo nvcap time --json -p 4711 --duration 10  one JSON object, and the ledger
+  nvcap time node.pcapng --by process           kernels of each rank, not of all together
 
 The process runs at its full speed: its rings and the GPU's time stamps are read from outside
 (--how observe). With --how trap each submission's doorbell is timed too, so that times in the
@@ -44,6 +45,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "RECORDING", help_heading = values::SHOWN)]
     pub times_from: Option<PathBuf>,
 
+    /// Rows of kernels and copies for each process, not of all together
+    ///
+    /// Without it a row of several processes has the least and the most that one of them took beside its total.
+    #[arg(long, value_name = "WHAT", help_heading = values::SHOWN)]
+    pub by: Option<By>,
+
     /// Target and options of the trace.
     #[command(flatten)]
     pub trace: trace::Args,
@@ -57,49 +64,46 @@ impl Args {
     }
 }
 
-/// Options of a trace that have no meaning here.
-const USELESS: [&str; 10] = [
-    "verbose",
-    "quiet",
-    "stats",
-    "time",
-    "redact",
-    "explain_streams",
-    "full_names",
-    "history",
-    "gpu_time",
-    "stacks",
-];
+/// `--by`.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// Rows of each process
+    Process,
+}
 
 /// The command as clap knows it: it observes by default, and has no options without a meaning.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    let command = command.mut_arg("how", |arg| arg.default_value("observe"));
     let command = command.mut_arg("gpu_time_cpu", |arg| {
         arg.help("Use at most PERCENT of one core for reading time stamps, such as 5%; then they are read only part of the time")
     });
-    values::without(command, &USELESS)
+    sums::as_is(command, &[])
 }
 
 /// Shows the sums at the end.
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = &args.trace.output;
-    if shown.verbose > 0 || shown.quiet || shown.stats || shown.explain_streams {
-        bail!(
-            "nvcap time shows sums alone: for events with their times trace with --gpu-time (nvcap --gpu-time -p PID)"
-        );
-    }
+    sums::refuse_events("nvcap time", shown)?;
     let times = args.times_from.as_deref().map(times_of).transpose()?;
-    let times = times.unwrap_or_default();
+    let shown = Shown {
+        by: args.by,
+        times: times.unwrap_or_default(),
+    };
     match &args.file {
         Some(file) => {
             let of = RecordingArgs {
                 more: args.more,
                 ..RecordingArgs::of(file)
             };
-            of_file(&of, &args.trace.output, times)
+            of_file(&of, &args.trace.output, shown)
         }
-        None => live(args.trace, times),
+        None => live(args.trace, shown),
     }
+}
+
+/// Rows that are shown, and what estimates them.
+struct Shown {
+    by: Option<By>,
+    times: Evidence,
 }
 
 /// The times of kernels in a recording.
@@ -122,7 +126,7 @@ fn times_of(file: &Path) -> anyhow::Result<Evidence> {
 
 fn report(
     output: &OutputArgs,
-    times: Evidence,
+    shown: Shown,
     command: bool,
     inputs: &[&Path],
     driver: Option<Version>,
@@ -130,7 +134,9 @@ fn report(
     let options = output.pipeline_options(false, driver)?;
     let out = target::open(output.output.as_deref(), output.force, command, inputs)?;
     let color = output.color().enabled(out.is_terminal());
-    let sink = TimeReport::new(out, output.json, color).with_times(times);
+    let sink = TimeReport::new(out, output.json, color)
+        .with_times(shown.times)
+        .by_process(shown.by == Some(By::Process));
     Ok(Pipeline::new(options, vec![Box::new(sink)]))
 }
 
@@ -146,10 +152,10 @@ fn opened(of: &RecordingArgs) -> anyhow::Result<Recording<'_>> {
     Ok(recording)
 }
 
-fn of_file(of: &RecordingArgs, output: &OutputArgs, times: Evidence) -> anyhow::Result<ExitCode> {
+fn of_file(of: &RecordingArgs, output: &OutputArgs, shown: Shown) -> anyhow::Result<ExitCode> {
     let mut recording = opened(of)?;
     let output = output.of_recording(recording.trace());
-    let mut pipeline = report(&output, times, false, &of.inputs(), None)?;
+    let mut pipeline = report(&output, shown, false, &of.inputs(), None)?;
     recording
         .quiet_until_the_end(output.output.as_deref())
         .play(&mut pipeline)?;
@@ -157,7 +163,7 @@ fn of_file(of: &RecordingArgs, output: &OutputArgs, times: Evidence) -> anyhow::
     Ok(ExitCode::from(ledger.exit_status()))
 }
 
-fn live(mut trace: trace::Args, times: Evidence) -> anyhow::Result<ExitCode> {
+fn live(mut trace: trace::Args, shown: Shown) -> anyhow::Result<ExitCode> {
     trace.typed = "nvcap time".to_owned();
     trace.gpu_time = true;
     let mut output = trace.output.clone();
@@ -167,7 +173,7 @@ fn live(mut trace: trace::Args, times: Evidence) -> anyhow::Result<ExitCode> {
         trace,
         |args| {
             let inputs = Vec::from_iter(args.channels.as_deref());
-            report(&output, times, command, &inputs, target::running_driver())
+            report(&output, shown, command, &inputs, target::running_driver())
         },
         |pipeline| output.conclude(pipeline),
     )

@@ -1,5 +1,7 @@
 //! `nvcap watch`: waits for a hang or an error of the driver, dumps, runs a command.
 
+mod collective;
+
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -11,7 +13,7 @@ use nvcap_monitor::dump::{DumpOptions, xids::Xids};
 use nvcap_monitor::watch::{Cause, Finding, Watch};
 use nvcap_process::exit_stop;
 use nvcap_process::memory::scan::Effort;
-use nvcap_show::output::dump::{self, ReportOptions, Shown, Status};
+use nvcap_show::output::dump::{self, Collective, ReportOptions, Shown, Status};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::writer::Output;
@@ -33,6 +35,7 @@ A process hangs when no channel of it has moved for so long, and work is unfinis
 when the driver has stopped a channel of it (its error notifier, read each time) or has written an
 Xid message about it (the kernel's log). It is then dumped (nvcap dump) into
 DIR/nvcap-PID-TIME.txt and .json, which the user of nvcap alone can read, and the watch goes on.
+Of one that hangs in a collective it is told which of those that are watched have not come.
 From the error until then nvcap traces the process (ptrace) and holds its end, five seconds at most;
 where a debugger is attached it does not.
 
@@ -166,7 +169,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             tell(format_args!("watching {all} with channels on a GPU{what}"));
         }
         while let Some(finding) = watch.next_finding() {
-            let status = report(&mut out, args, finding, &mut commands);
+            let others = { collective::is_in_one(&finding) }.then(|| watch.others(finding.pid));
+            let collective = others.and_then(|others| collective::of(&finding, &others));
+            let status = report(&mut out, args, finding, collective, &mut commands);
             if args.once {
                 for mut command in commands {
                     ended(command.wait());
@@ -207,6 +212,7 @@ fn report(
     out: &mut Option<Output>,
     args: &Args,
     finding: Finding,
+    collective: Option<Collective>,
     commands: &mut Vec<Child>,
 ) -> Status {
     let status = match finding.cause {
@@ -215,9 +221,10 @@ fn report(
     };
     let written = match finding.report.processes.is_empty() {
         true => Err(anyhow::anyhow!("it had ended before it could be dumped")),
-        false => dumped(args, &finding),
+        false => dumped(args, &finding, collective.as_ref()),
     };
-    let said = Said::of(&finding);
+    let mut said = Said::of(&finding);
+    said.collective = collective;
     // It may end now.
     drop(finding.hold);
     let (paths, error) = match written {
@@ -226,11 +233,24 @@ fn report(
     };
     let line = match (args.json, &paths) {
         (true, _) => Some(format!("{}\n", said.json(paths.as_ref()))),
-        (false, Some(paths)) => Some(format!(
-            "{}: dumped to {} and .json\n",
-            said.text(),
-            paths.0.display()
-        )),
+        (false, Some(paths)) => {
+            let mut text = format!(
+                "{}: dumped to {} and .json\n",
+                said.text(),
+                paths.0.display()
+            );
+            for line in said
+                .collective
+                .as_ref()
+                .map(Collective::lines)
+                .unwrap_or_default()
+            {
+                text.push_str("  ");
+                text.push_str(&line);
+                text.push('\n');
+            }
+            Some(text)
+        }
         (false, None) => None,
     };
     if let Some(e) = error {
@@ -269,7 +289,11 @@ fn report(
 }
 
 /// Writes both forms of the dump; gives their paths.
-fn dumped(args: &Args, finding: &Finding) -> anyhow::Result<(PathBuf, PathBuf)> {
+fn dumped(
+    args: &Args,
+    finding: &Finding,
+    collective: Option<&Collective>,
+) -> anyhow::Result<(PathBuf, PathBuf)> {
     let shown = Shown {
         report: &finding.report,
         moved: finding.moved.as_ref(),
@@ -281,6 +305,12 @@ fn dumped(args: &Args, finding: &Finding) -> anyhow::Result<(PathBuf, PathBuf)> 
     };
     let (mut text, mut json) = (Vec::new(), Vec::new());
     dump::text(&mut text, &shown, &options);
+    for line in collective.map(Collective::lines).unwrap_or_default() {
+        text.extend_from_slice(format!("\n{line}").as_bytes());
+    }
+    if collective.is_some() {
+        text.push(b'\n');
+    }
     dump::json(&mut json, &shown, &options);
     write(&args.dir, finding.pid, &text, &json).with_context(|| {
         format!(

@@ -13,9 +13,11 @@ fn look(rank: u32, hangs: bool) -> Value {
             "running": {"kind": "kernel", "operation": {
                 "kernel": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
                 "grid": [24, 1, 1], "block": [544, 1, 1],
+                "args": format!("{:016x}0000", (0x7f20_0000_0000 + 0x10_0000 * u64::from(rank)).swap_bytes()),
                 // Differs from process to process.
                 "program": 0x7f00_0000 + rank,
-            }},
+            }, "behind": 3},
+            "semaphore": {"newest": 1045},
             "wait": null,
             "root": null,
         });
@@ -73,7 +75,7 @@ fn the_odd_one_is_named_first() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "8 processes in 2 states; the odd one out first");
     assert_eq!(
-        lines[2],
+        lines[5],
         "1 process: rank 3, r3.json (pid 103 python): IDLE"
     );
     assert!(text.contains("7 processes: ranks 0-2, 4-7: HANG"), "{text}");
@@ -86,6 +88,60 @@ fn the_odd_one_is_named_first() {
     merged_json(&mut line, &merged);
     let value: Value = serde_json::from_slice(&line).unwrap();
     Schema::of("merge").check(&value).unwrap();
+}
+
+#[test]
+fn who_has_not_come_to_a_collective() {
+    // Of rank 6 there is no look.
+    let all = merged(
+        (0..8)
+            .filter(|r| *r != 6)
+            .map(|rank| look(rank, rank != 3))
+            .collect(),
+    );
+    let [collective] = &all.collectives[..] else {
+        panic!("{all:?}")
+    };
+    assert_eq!(
+        (&*collective.kind, collective.submission),
+        ("AllReduce", Some(1042))
+    );
+    assert_eq!(
+        collective.present[1].communicator.as_deref(),
+        Some("0x7f2000100000")
+    );
+    assert_eq!(collective.not_looked_at, [6]);
+    let shown = text(&all);
+    for line in [
+        "6 processes are in all-reduce: ranks 0-2, 4-5, 7 (submission 1042 of their channels)",
+        "  has not come: rank 3, r3.json (pid 103 python): idle, has not submitted all-reduce; python at step (train.py:31)",
+        "  there is no look of rank 6",
+    ] {
+        assert!(shown.lines().any(|l| l == line), "{line}\n{shown}");
+    }
+    let mut line = Vec::new();
+    merged_json(&mut line, &all);
+    Schema::of("merge")
+        .check(&serde_json::from_slice(&line).unwrap())
+        .unwrap();
+    // It has submitted it, behind a kernel that does not end; and ranks need not be in the same submission.
+    let mut behind = look(1, false);
+    behind["processes"][0]["channels"] = json!([{
+        "running": {"kind": "kernel", "operation": {"kernel": "gemm"}, "behind": 1},
+        "last": [
+            {"done": true, "operations": [{"kernel": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}]},
+            {"done": false, "operations": [{"kernel": "gemm"}, {"kernel": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}]},
+        ],
+    }]);
+    let mut other = look(2, true);
+    other["processes"][0]["channels"][0]["semaphore"]["newest"] = json!(7);
+    let all = merged(vec![look(0, true), behind.clone(), other]);
+    assert!(all.collectives[0].absent[0].submitted, "{all:?}");
+    assert_eq!(all.collectives[0].submission, None);
+    behind["processes"][0]["channels"][0]["last"][1]["done"] = json!(true);
+    let all = merged(vec![look(0, true), behind]);
+    assert!(!all.collectives[0].absent[0].submitted, "{all:?}");
+    assert_eq!(merged(vec![look(0, false)]).collectives, []);
 }
 
 #[test]
@@ -142,6 +198,8 @@ fn the_last_look_of_a_file_counts() {
     for wrong in [
         json!({"processes": 3}),
         json!({"processes": [{}, 1, {"channels": [{}], "threads": [[]]}]}),
+        json!({"processes": [{"rank": 4_294_967_295u32, "channels": [{"running": {"behind": 9, "operation": {
+            "kernel": "ncclDevKernel_AllGather_RING_LL", "args": "xyz"}}, "semaphore": {"newest": 3}, "last": 1}]}]}),
     ] {
         let _ = text(&merged(vec![wrong]));
     }

@@ -8,8 +8,8 @@ use nvcap_decode::decode::event::{
 use nvcap_decode::decode::event::{CopyEngine, CopyMode};
 use nvcap_decode::decode::pcas::PcasAction;
 use nvcap_decode::hang::{
-    ChannelFacts, ChannelState, Cycle, ProcessReport, PythonFrame, PythonStack, Report, RingState,
-    Step, Thread, Values, analyse, compare,
+    ChannelFacts, ChannelState, Cycle, Judged, ProcessReport, PythonFrame, PythonStack, Report,
+    RingState, State, Step, Thread, Values, analyse, compare,
 };
 use nvcap_decode::hang::{EntryTarget, RingPlace, RingSize, TokenFrom};
 use nvcap_decode::hang::{NativeStack, Xid};
@@ -228,6 +228,7 @@ fn look(done: u64) -> Report {
             }],
             rank: Some(3),
             python: Some("3.12.1".to_owned()),
+            faults: Vec::new(),
             xids: Vec::from_iter(Xid::parse(XID)),
             channels: (0..4).map(facts).collect(),
             unused: 16,
@@ -531,8 +532,9 @@ fn idle_channels_are_counted() {
         look.rings.channels.push(idle);
         let judged = look_at(9, &[0]).analysis.channels[0].clone();
         look.analysis.channels.push(Judged {
-            channel: ChannelId(id),
+            id: ChannelId(id),
             state: State::Idle,
+            pending: 0,
             running: None,
             wait: None,
             ..judged

@@ -270,3 +270,128 @@ fn a_pattern_names_collectives() {
     );
     assert_eq!(of["doubts"][0]["what"], "channel");
 }
+
+#[test]
+fn each_call_is_listed_where_that_is_asked_for() {
+    let folder = Folder::new("ranks-arrivals");
+    let job = job::run(STEPS, &[4, 9, 4]);
+    let path = together(&folder, &job);
+    let ranks: Vec<String> = (0..3).map(|n| format!("{}={n}", FIRST_PID + n)).collect();
+    let named: Vec<&str> = { ranks.iter() }.flat_map(|r| ["--rank", r]).collect();
+    let args: Vec<&str> = [&*path, "--arrivals"].into_iter().chain(named).collect();
+    let (found, _) = shown(&args, 0);
+    let listed = found["communicators"][0]["arrivals"].as_array().unwrap();
+    assert_eq!(listed.len(), STEPS as usize);
+    for arrival in listed {
+        let call = arrival["call"].as_u64().unwrap() as usize - 1;
+        assert_eq!(arrival["last"], serde_json::json!(["rank 1"]), "{arrival}");
+        let order = arrival["order"].as_array().unwrap();
+        assert_eq!(order.last().unwrap()["name"], "rank 1", "{arrival}");
+        for came in order {
+            let rank: usize = came["name"].as_str().unwrap()[5..].parse().unwrap();
+            let began = job.arrivals[rank][call];
+            let off = came["begin_ns"].as_u64().unwrap().abs_diff(began);
+            assert!(off <= came["error_ns"].as_u64().unwrap(), "{began} {came}");
+        }
+    }
+    let out = text(&nvcap(&[&["ranks"], &args[..]].concat()).stdout);
+    let rows = || out.lines().filter(|line| line.contains(", rank 1 +"));
+    assert_eq!(rows().count(), STEPS as usize, "{out}");
+    assert!(rows().all(|row| row.contains("AllReduce")), "{out}");
+    // Nothing is listed unasked.
+    let (found, _) = shown(&[&*path], 0);
+    assert!(found["communicators"][0]["arrivals"].is_null());
+}
+
+#[test]
+fn the_page_has_the_ranks_where_there_are_several() {
+    let folder = Folder::new("ranks-page");
+    let data = |args: &[&str]| -> Value {
+        let out = nvcap(&[&["report"], args].concat());
+        let page = text(&out.stdout);
+        let (_, rest) = page.split_once("id=\"data\">").unwrap();
+        serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+    };
+    let job = job::run(STEPS, &[4, 9, 4]);
+    let path = together(&folder, &job);
+    let (found, _) = shown(&[&*path], 0);
+    let page = data(&[&*path]);
+    assert_eq!(page["ranks"], found);
+    // What a filter hides may be a collective.
+    assert!(data(&[&*path, "-e", "op=launch"])["ranks"].is_null());
+    let one = job::run(STEPS, &[4]);
+    assert!(data(&[&*together(&folder, &one)])["ranks"].is_null());
+}
+
+#[test]
+fn time_says_that_ranks_wait_for_others() {
+    let folder = Folder::new("ranks-time");
+    let job = job::run(STEPS, &[4, 9, 4]);
+    let path = together(&folder, &job);
+    let (found, _) = shown(&[&*path], 0);
+    let sums = |args: &[&str]| -> Value {
+        let out = nvcap(&[&["time", "--json", &*path], args].concat());
+        let out = text(&out.stdout);
+        serde_json::from_str(out.lines().next().unwrap()).unwrap()
+    };
+    let all = sums(&[]);
+    for (n, gpu) in all["gpus"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(
+            gpu["waiting_for_ranks_ns"], found["ranks"][n]["waiting_ns"],
+            "{gpu}"
+        );
+        let expected = if n == 1 {
+            "GPU-bound"
+        } else {
+            "waiting for peers"
+        };
+        assert_eq!(gpu["verdict"], expected, "{gpu}");
+    }
+    let of = |sums: &Value, name: &str| -> Vec<Value> {
+        let rows = sums["kernels"].as_array().unwrap().iter();
+        rows.filter(|row| row["kernel"].as_str().unwrap().starts_with(name))
+            .cloned()
+            .collect()
+    };
+    let gemm = of(&all, "gemm");
+    assert_eq!(gemm.len(), 1, "{gemm:?}");
+    let counts: Vec<u64> = { gemm[0]["processes"].as_array().unwrap().iter() }
+        .map(|of| of["count"].as_u64().unwrap())
+        .collect();
+    assert_eq!(counts, [4, 9, 4].map(|n| n * u64::from(STEPS)));
+    let by = of(&sums(&["--by", "process"]), "gemm");
+    assert_eq!(by.len(), 3, "{by:?}");
+    for row in &by {
+        let place = row["pid"].as_u64().unwrap() - u64::from(FIRST_PID);
+        assert_eq!(
+            row["count"].as_u64().unwrap(),
+            counts[place as usize],
+            "{row}"
+        );
+    }
+    let out = text(&nvcap(&["time", &*path]).stdout);
+    assert!(
+        out.starts_with("GPU 0: waiting for peers; work ran in "),
+        "{out}"
+    );
+    assert!(
+        out.contains(" % it was a collective that waited for another rank"),
+        "{out}"
+    );
+    assert!(out.contains("of each process"), "{out}");
+}
+
+#[test]
+fn a_timeline_has_arrows_from_the_last_rank() {
+    let folder = Folder::new("ranks-perfetto");
+    let job = job::run(STEPS, &[4, 9, 4]);
+    let path = together(&folder, &job);
+    let out = nvcap(&["export", "perfetto", &path]);
+    // Each name stands in the file once; the unit tests look at the arrows.
+    let has = |name: &str| out.stdout.windows(name.len()).any(|w| w == name.as_bytes());
+    let last = format!("process {} on GPU 1 has come", FIRST_PID + 1);
+    assert!(has("collectives") && has("comes last") && has(&last));
+    let one = together(&folder, &job::run(STEPS, &[4]));
+    let out = nvcap(&["export", "perfetto", &one]);
+    assert!(!out.stdout.windows(10).any(|w| w == b"comes last"));
+}

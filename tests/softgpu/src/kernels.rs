@@ -26,10 +26,40 @@ const NEXT_AT: usize = 0x240;
 /// Links point here.
 const LINKED_AT: usize = 0x1b8;
 
-/// The mangled name of a function: `void kernel<N>(float*)`.
+/// The module of the collectives' functions.
+const COLLECTIVES: u64 = 1000;
+/// Names of its functions, without their arguments: those of NCCL's.
+const NCCL: [&str; COUNT as usize] = [
+    "AllReduce_Sum_f32_RING_LL",
+    "ReduceScatter_Sum_f32_RING_LL",
+    "AllGather_RING_LL",
+    "AllReduce_Sum_f16_RING_LL",
+    "AllReduce_Sum_bf16_RING_LL",
+    "AllReduce_Sum_f32_TREE_LL",
+    "ReduceScatter_Sum_f16_RING_LL",
+    "ReduceScatter_Sum_bf16_RING_LL",
+    "Reduce_Sum_f32_RING_LL",
+    "Broadcast_RING_LL",
+    "SendRecv",
+    "Generic_4",
+];
+
+/// The function of a collective: an all-reduce, or another kind.
+#[must_use]
+pub fn collective(other: bool) -> u64 {
+    COLLECTIVES * COUNT + u64::from(other)
+}
+
+/// The mangled name of a function: `void kernel<N>(float*)`, or one of NCCL's.
 #[must_use]
 pub fn name(number: u64) -> String {
-    format!("_Z6kernelILi{number}EEvPf")
+    match number.checked_sub(COLLECTIVES * COUNT) {
+        Some(at) if at < COUNT => {
+            let name = format!("ncclDevKernel_{}", NCCL[at as usize]);
+            format!("_Z{}{name}24ncclDevKernelArgsStorageILm4096EE", name.len())
+        }
+        _ => format!("_Z6kernelILi{number}EEvPf"),
+    }
 }
 
 /// Its program's address.
@@ -100,6 +130,11 @@ pub fn keep(modules: u64) {
         keep_module(kept.modules, kept.memory);
         kept.modules += 1;
     }
+}
+
+/// Puts the image and the records of the collectives' functions into memory that stays. To be called once.
+pub fn keep_collectives() {
+    keep_module(COLLECTIVES, None);
 }
 
 /// Returns the address in `memory` at which a module's records are kept.

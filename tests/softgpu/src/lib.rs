@@ -4,7 +4,7 @@
 //! have seen: [`form`] forms operations with nvcap's encoder, [`stream`] forms submissions, [`plan`] assigns them to
 //! channels. The other half submits: [`layout`] has the addresses, [`memory`] maps them, [`store`] holds the two doorbell
 //! instructions, [`device`] gets everything from the driver if there is one, [`log`] keeps who rang when, [`in_step`] waits for those who trace it, [`run`] does the work with threads, forks and
-//! execs, and [`timed`] also runs what is submitted, in the time that a GPU takes. The pure half does no I/O.
+//! execs, and [`timed`] also runs what is submitted, in the time that a GPU takes, with collectives that wait for other processes ([`peers`]). The pure half does no I/O.
 
 pub mod calls;
 pub mod clients;
@@ -21,6 +21,7 @@ pub mod log;
 pub mod mapping;
 pub mod measured;
 pub mod memory;
+pub mod peers;
 pub mod plan;
 pub mod rm;
 pub mod rng;

@@ -173,6 +173,7 @@ mod tests {
                 launches_only: false,
                 kernels: false,
                 module_every: 0,
+                rounds: None,
                 timed: None,
                 code: false,
             },

@@ -13,8 +13,8 @@ use softgpu::memory::CachedPut;
 use softgpu::plan::Plan;
 use softgpu::run::{How, bench, run};
 use softgpu::store::Site;
-use softgpu::stream::{Ends, Shape};
-use softgpu::timed::{self, Timing};
+use softgpu::stream::{Ends, Rounds, Shape};
+use softgpu::timed::{self, Late, Timing};
 
 /// Submits as libcuda does, with no GPU: rings, pushbuffers and doorbells in shared memory at fixed addresses.
 ///
@@ -193,6 +193,8 @@ struct Args {
     private_mb: u64,
     #[command(flatten)]
     timed: TimedArgs,
+    #[command(flatten)]
+    job: JobArgs,
     /// Launch functions that have names, keep nothing of them in memory, but map FILE, which has an image of them, and write their code
     #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
     kernels_in: Option<PathBuf>,
@@ -284,6 +286,81 @@ struct TimedArgs {
     timed_truth: Option<PathBuf>,
 }
 
+/// A rank of a job.
+#[derive(clap::Args, Debug)]
+struct JobArgs {
+    /// With --timed and --kernels: a rank of a job. Its one channel launches rounds of kernels and a collective, whose kernel ends in no rank
+    /// before it has begun in all; they know of each other by FILE, which each of them maps
+    #[arg(long, value_name = "FILE", requires_all = ["timed", "kernels"], conflicts_with_all = ["submissions", "timed_burst", "wait_file"])]
+    collective: Option<PathBuf>,
+    /// With --collective: ranks of the job
+    #[arg(long, value_name = "N", requires = "collective", default_value_t = 2)]
+    ranks: u32,
+    /// With --collective: which of them this is, from 0
+    #[arg(long, value_name = "N", requires = "collective", default_value_t = 0)]
+    rank: u32,
+    /// With --collective: rounds
+    #[arg(long, value_name = "N", requires = "collective", default_value_t = 100)]
+    rounds: u64,
+    /// With --collective: kernels of a round
+    #[arg(long, value_name = "N", requires = "collective", default_value_t = 3)]
+    round_kernels: u64,
+    /// With --collective: rounds of a step
+    #[arg(long, value_name = "N", requires = "collective", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    step_rounds: u64,
+    /// With --collective: come last, by --late-us and by three times what the round took until then, in this way
+    #[arg(long, value_enum, requires = "collective")]
+    late: Option<LateArg>,
+    /// With --late: by how much at least, microseconds
+    #[arg(long, value_name = "US", requires = "late", default_value_t = 2000)]
+    late_us: u64,
+    /// With --late: from this round on, counted from 0
+    #[arg(long, value_name = "N", requires = "late", default_value_t = 0)]
+    late_from: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LateArg {
+    /// Kernels more in each round, of which the last one takes the time
+    Extra,
+    /// The host submits each collective late
+    Host,
+    /// The first kernel of each step takes the time
+    Slow,
+}
+
+impl JobArgs {
+    /// Kernels that a late rank has more in each round.
+    const EXTRA: u64 = 2;
+
+    fn rounds(&self) -> Option<Rounds> {
+        self.collective.as_ref()?;
+        Some(Rounds {
+            rank: self.rank,
+            kernels: self.round_kernels,
+            extra: match self.late {
+                Some(LateArg::Extra) => Self::EXTRA,
+                _ => 0,
+            },
+            of_step: self.step_rounds,
+        })
+    }
+
+    fn job(&self) -> Option<timed::Job> {
+        Some(timed::Job {
+            file: self.collective.clone()?,
+            ranks: self.ranks,
+            late: self.late.map(|late| match late {
+                LateArg::Extra => Late::Extra,
+                LateArg::Host => Late::Host,
+                LateArg::Slow => Late::Slow,
+            }),
+            by: self.late_us.saturating_mul(1000),
+            from: self.late_from,
+        })
+    }
+}
+
 /// In step with those who trace it.
 #[derive(clap::Args, Debug)]
 struct InStepArgs {
@@ -339,6 +416,7 @@ impl TimedArgs {
             queue: self.timed_queue,
             truth: self.timed_truth.clone(),
             in_step: None,
+            job: None,
         }
     }
 }
@@ -395,6 +473,12 @@ impl Args {
                 self.gpus
             );
         }
+        let rounds = self.job.rounds();
+        if rounds.is_some() && (channels != 1 || self.threads != 1) {
+            bail!(
+                "--collective: a rank has one channel and one thread: add --channels 1 --threads 1"
+            );
+        }
         Ok(Plan {
             shape: Shape {
                 seed: self.seed,
@@ -405,10 +489,13 @@ impl Args {
                 timed: self.timed.ends(),
                 kernels: self.kernels || self.kernels_in.is_some(),
                 module_every: self.module_every,
+                rounds,
                 code: self.kernels_in.is_some(),
             },
             channels: Channel::first(channels, self.gpus),
-            submissions: self.submissions,
+            submissions: rounds.map_or(self.submissions, |r| {
+                r.len().saturating_mul(self.job.rounds)
+            }),
         })
     }
 
@@ -529,6 +616,7 @@ fn body() -> Result<()> {
         }
         let timing = Timing {
             in_step: args.in_step.in_step.clone(),
+            job: args.job.job(),
             ..args.timed.timing()
         };
         return timed::run(&plan, &how, &timing);

@@ -155,6 +155,7 @@ mod tests {
                 launches_only: false,
                 kernels: false,
                 module_every: 0,
+                rounds: None,
                 timed: None,
                 code: false,
             },
@@ -236,6 +237,7 @@ mod tests {
                 launches_only: true,
                 kernels: false,
                 module_every: 0,
+                rounds: None,
                 timed: None,
                 code: false,
             };
@@ -244,6 +246,53 @@ mod tests {
             crate::stream::set_payload(&mut again, channel, 41);
             assert_eq!(again.pieces, work(&shape, channel, 41).pieces);
         }
+    }
+
+    #[test]
+    fn rounds_are_kernels_and_a_collective() {
+        use crate::kernels;
+        use crate::stream::{Ends, Part, Rounds};
+        let rounds = Rounds {
+            rank: 2,
+            kernels: 3,
+            extra: 2,
+            of_step: 4,
+        };
+        let parts: Vec<Part> = (0..6).map(|n| rounds.of(n).1).collect();
+        let extra = [Part::Extra(false), Part::Extra(true)];
+        let expected = [
+            &[0, 1, 2].map(Part::Kernel)[..],
+            &extra,
+            &[Part::Collective],
+        ]
+        .concat();
+        assert_eq!(parts, expected);
+        assert_eq!(rounds.of(6), (1, Part::Kernel(0)));
+        let mut p = plan(1, 0, 48);
+        (p.shape.rounds, p.shape.timed, p.shape.kernels) = (Some(rounds), Some(Ends::Untold), true);
+        p.channels = Channel::first(1, 1);
+        for s in p.stream(0) {
+            let launch = s.ops.iter().find_map(|op| match op {
+                Op::Launch { fields, args, .. } => Some((fields.program.0, args)),
+                _ => None,
+            });
+            let (program, args) = launch.expect("one launch each");
+            let name = kernels::name(rounds.function(s.number));
+            assert_eq!(program, kernels::program(rounds.function(s.number)));
+            let (round, part) = rounds.of(s.number);
+            let kind = ["ncclDevKernel_AllReduce", "ncclDevKernel_ReduceScatter"];
+            let kind = kind[usize::from(round % 4 == 3)];
+            assert_eq!(name.contains(kind), part == Part::Collective, "{name}");
+            let first = args.first_chunk().map(|a| u64::from_le_bytes(*a));
+            assert_eq!(
+                first == Some(rounds.communicator()),
+                part == Part::Collective
+            );
+        }
+        assert_eq!(
+            kernels::name(kernels::collective(false)),
+            "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"
+        );
     }
 
     #[test]

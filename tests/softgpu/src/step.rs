@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nvcap_process::in_step::{GUARD, Kind, Table};
+use nvcap_process::in_step::{GUARD, Kind, NAMED, Table};
 
 use crate::clock;
 use crate::doorbells::Doorbells;
@@ -63,6 +63,11 @@ impl InStep {
     /// A word was read with this value.
     pub(crate) fn word(&self, (address, value): (u64, u32)) -> bool {
         self.has_read(Kind::Word, address, |told| ahead(value, told))
+    }
+
+    /// So many programs of this process have names.
+    pub(crate) fn are_named(&self, programs: u64) -> bool {
+        self.has_read(Kind::Process, NAMED, |told| programs.saturating_sub(told))
     }
 
     /// This submission was rung for long ago, and nvcap has found it in the ring.

@@ -40,6 +40,91 @@ pub struct Shape {
     pub code: bool,
     /// Every submission is one launch with such an end, or one copy: for [`crate::timed`].
     pub timed: Option<Ends>,
+    /// Launches are rounds of kernels and a collective.
+    pub rounds: Option<Rounds>,
+}
+
+/// Rounds of a rank of a job: each is some kernels, and a collective behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    /// The rank.
+    pub rank: u32,
+    /// Kernels of a round, in every rank.
+    pub kernels: u64,
+    /// Kernels more, in this one.
+    pub extra: u64,
+    /// Rounds of a step; its last collective is of another kind.
+    pub of_step: u64,
+}
+
+/// Place of a launch in its round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A kernel: its number in the round.
+    Kernel(u64),
+    /// A kernel that other ranks do not have; of the last one it is told that it is.
+    Extra(bool),
+    /// The collective that ends the round.
+    Collective,
+}
+
+impl Rounds {
+    /// Function of a kernel that other ranks do not have.
+    pub const EXTRA: u64 = kernels::COUNT - 1;
+
+    /// Launches of a round.
+    #[must_use]
+    pub fn len(self) -> u64 {
+        self.kernels + self.extra + 1
+    }
+
+    /// Never: a round has its collective.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        false
+    }
+
+    /// The round of a launch, and its place there.
+    #[must_use]
+    pub fn of(self, number: u64) -> (u64, Part) {
+        let (round, at) = (number / self.len(), number % self.len());
+        let part = match at {
+            at if at < self.kernels => Part::Kernel(at),
+            at if at < self.kernels + self.extra => {
+                Part::Extra(at + 1 == self.kernels + self.extra)
+            }
+            _ => Part::Collective,
+        };
+        (round, part)
+    }
+
+    /// The first round of a step.
+    #[must_use]
+    pub fn begins_step(self, round: u64) -> bool {
+        round.is_multiple_of(self.of_step)
+    }
+
+    /// A launch before which names are waited for: those of a round, and, of a step, those of all functions.
+    #[must_use]
+    pub fn awaits_names(self, number: u64) -> bool {
+        number == self.len() || number == self.of_step * self.len()
+    }
+
+    /// The function that a launch runs.
+    #[must_use]
+    pub fn function(self, number: u64) -> u64 {
+        match self.of(number) {
+            (_, Part::Kernel(at)) => at % Self::EXTRA,
+            (_, Part::Extra(_)) => Self::EXTRA,
+            (round, Part::Collective) => kernels::collective(self.begins_step(round + 1)),
+        }
+    }
+
+    /// Address of the communicator's structure, another one in each rank.
+    #[must_use]
+    pub fn communicator(self) -> u64 {
+        0x7f20_0000_0000 + 0x10_0000 * u64::from(self.rank)
+    }
 }
 
 /// Action of a launch at its end.
@@ -173,6 +258,7 @@ pub fn work(shape: &Shape, channel: Channel, number: u64) -> Work {
         set_up: number != 0,
         kernels: shape.kernels,
         modules: kernels::modules(shape.module_every, number),
+        rounds: shape.rounds,
         code: shape.code,
         work: Work::default(),
     };
@@ -246,6 +332,7 @@ struct Maker {
     kernels: bool,
     /// Modules of which it launches functions.
     modules: u64,
+    rounds: Option<Rounds>,
     code: bool,
     work: Work,
 }
@@ -401,7 +488,10 @@ impl Maker {
             [1 + self.rng.below(70_000) as u32, 1, 1]
         };
         let (registers, program) = if self.kernels {
-            let number = kernels::pick(&mut self.rng, self.modules);
+            let number = match self.rounds {
+                Some(rounds) => rounds.function(self.number),
+                None => kernels::pick(&mut self.rng, self.modules),
+            };
             (kernels::registers(number), kernels::program(number))
         } else {
             let registers = 16 + self.rng.below(240) as u32;
@@ -437,7 +527,12 @@ impl Maker {
         releases: Vec<QmdRelease>,
     ) {
         let words = 2 * (1 + self.rng.below(8) as usize);
-        let args = self.bytes(4 * words);
+        let mut args = self.bytes(4 * words);
+        if let Some(rounds) = self.rounds
+            && let (_, Part::Collective) = rounds.of(self.number)
+        {
+            args[..8].copy_from_slice(&rounds.communicator().to_le_bytes());
+        }
         let size = (ARGUMENTS as u32 + args.len() as u32).next_multiple_of(0x100);
         let fields = View {
             releases,

@@ -9,6 +9,7 @@
 //! What is written is true when it is written, and nvcap reads nothing in between; the word of a kernel with another one behind it is
 //! written with that one's stamp.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +20,12 @@ use anyhow::{Context, Result};
 use crate::clock::{self, GpuClock};
 use crate::layout::{Channel, Unit};
 use crate::memory::Memory;
+use crate::peers::Peers;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::run::{self, How, Worker};
 use crate::step::{InStep, Wait};
-use crate::stream::{Ends, released, semaphore};
+use crate::stream::{Ends, Part, released, semaphore};
 use crate::truth::{self, Ran};
 
 /// From the stamp to the kernel's start, ns.
@@ -36,6 +38,8 @@ pub const COPY_TO_COPY: u64 = 300;
 pub const DOORBELL_TO_STAMP: u64 = 3000;
 /// From the kernel's start to the moment in which its word is one less than at its end.
 pub const START_TO_RESET: u64 = 1500;
+/// A rank of a job looks at what is due so often.
+const TURN: Duration = Duration::from_micros(50);
 /// A plan that is so old is made anew: this thread had to wait for a processor.
 const STALE: u64 = 500;
 
@@ -62,6 +66,35 @@ pub struct Timing {
     pub truth: Option<PathBuf>,
     /// The table in which nvcap tells how far it has read.
     pub in_step: Option<PathBuf>,
+    /// The job of which this is a rank.
+    pub job: Option<Job>,
+}
+
+/// A job whose collectives wait for all of its ranks.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The file by which they know of each other.
+    pub file: PathBuf,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// This one comes last, in this way.
+    pub late: Option<Late>,
+    /// By how much at least, ns.
+    pub by: u64,
+    /// From this round on.
+    pub from: u64,
+}
+
+/// Way of coming last: behind all others, and then three times as long as the round took until then, and [`Job::by`] at least. So it is last, and by
+/// more than others are by chance, on any machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// By the last of the kernels that others do not have.
+    Extra,
+    /// Its host submits the collective late.
+    Host,
+    /// By the first kernel of each step.
+    Slow,
 }
 
 impl Timing {
@@ -94,6 +127,13 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
     if plan.shape.kernels {
         crate::kernels::keep(1);
     }
+    if plan.shape.rounds.is_some() {
+        crate::kernels::keep_collectives();
+    }
+    let peers = { timing.job.as_ref().zip(plan.shape.rounds) }
+        .map(|(job, rounds)| Peers::join(&job.file, rounds.rank, job.ranks));
+    let peers = peers.transpose()?;
+    let peers = peers.as_ref();
     let mut memory = run::lay_out(how)?;
     if !how.files {
         memory.map_semaphores(how.gpus)?;
@@ -114,11 +154,17 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
         let gpu = Gpu {
             in_step,
             before: how.before_wait,
+            peers,
             ..Gpu::new(plan, timing, &memory, clock)
         };
         let ended = &ended;
         let gpu = scope.spawn(move || gpu.run(ended));
-        let result = submit(plan, how, timing, &memory);
+        let others = Others {
+            timing,
+            peers,
+            in_step,
+        };
+        let result = submit(plan, how, &memory, &others);
         ended.store(true, Ordering::Release);
         let ran = gpu
             .join()
@@ -126,6 +172,9 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
             .context("the thread that is the GPU ended")?;
         result.map(|()| ran)
     })?;
+    if let Some(peers) = peers {
+        peers.leave();
+    }
     run::finish(plan, &memory)?;
     if let Some(file) = &timing.truth {
         truth::write(file, &memory, &clock, &ran)?;
@@ -142,7 +191,7 @@ pub fn run(plan: &Plan, how: &How, timing: &Timing) -> Result<()> {
 }
 
 /// All submissions, until the GPU has fetched the last ones.
-fn submit(plan: &Plan, how: &How, timing: &Timing, memory: &Memory) -> Result<()> {
+fn submit(plan: &Plan, how: &How, memory: &Memory, others: &Others<'_>) -> Result<()> {
     let worker = |index, of| Worker {
         plan,
         how,
@@ -155,7 +204,7 @@ fn submit(plan: &Plan, how: &How, timing: &Timing, memory: &Memory) -> Result<()
     run::wait(how)?;
     std::thread::scope(|scope| {
         for thread in 0..how.threads {
-            scope.spawn(move || with_pauses(&worker(thread, how.threads), timing));
+            scope.spawn(move || with_pauses(&worker(thread, how.threads), others));
         }
     });
     for (i, &channel) in plan.channels.iter().enumerate() {
@@ -164,11 +213,53 @@ fn submit(plan: &Plan, how: &How, timing: &Timing, memory: &Memory) -> Result<()
     Ok(())
 }
 
+/// Those that threads which submit wait for.
+#[derive(Clone, Copy)]
+struct Others<'a> {
+    timing: &'a Timing,
+    peers: Option<&'a Peers>,
+    in_step: Option<&'a InStep>,
+}
+
+/// In step, of a rank: waits before its second round and its second step until all functions that nvcap has seen have names.
+fn wait_for_names(worker: &Worker<'_>, in_step: &InStep) {
+    let (plan, memory) = (worker.plan, worker.memory);
+    let (Some(rounds), Some(&channel)) = (plan.shape.rounds, plan.channels.first()) else {
+        return;
+    };
+    let next = memory.lock(channel).done().cursor.number;
+    if !rounds.awaits_names(next) {
+        return;
+    }
+    let seen: BTreeSet<u64> = (worker.how.before_wait..next)
+        .map(|n| rounds.function(n))
+        .collect();
+    let mut wait = Wait::default();
+    while !wait.came(in_step.are_named(seen.len() as u64), || {
+        format!("nvcap has not found the names of {} functions", seen.len())
+    }) {
+        std::thread::sleep(TURN);
+    }
+}
+
 /// Submits to the worker's channels in turn; after `burst` submissions of each it waits until they have run, and pauses.
-fn with_pauses(worker: &Worker<'_>, timing: &Timing) {
+fn with_pauses(worker: &Worker<'_>, others: &Others<'_>) {
+    let Others {
+        timing,
+        peers,
+        in_step,
+    } = *others;
     let channels = worker.channels();
     let mut round = 0;
     loop {
+        if let Some(in_step) = in_step {
+            wait_for_names(worker, in_step);
+        }
+        if let (Some(peers), Some(job)) = (peers, &timing.job)
+            && job.late == Some(Late::Host)
+        {
+            come_last(worker, job, peers);
+        }
         // Each is asked in every round: `|` and not `||`.
         let submitted = channels
             .iter()
@@ -179,20 +270,63 @@ fn with_pauses(worker: &Worker<'_>, timing: &Timing) {
         round += 1;
         if timing.burst > 0 && round % timing.burst == 0 {
             for &i in &channels {
-                synchronize(worker.memory, worker.plan.channels[i]);
+                synchronize(worker.memory, worker.plan.channels[i], true);
             }
             pause(timing.pause);
         }
     }
 }
 
-/// Waits until everything of a channel has run.
-fn synchronize(memory: &Memory, channel: Channel) {
+/// The host of a rank that comes last, before it submits a collective: it waits until the other ranks have come to it, and then three
+/// times as long as that has taken.
+fn come_last(worker: &Worker<'_>, job: &Job, peers: &Peers) {
+    let (plan, memory) = (worker.plan, worker.memory);
+    let (Some(rounds), Some(&channel)) = (plan.shape.rounds, plan.channels.first()) else {
+        return;
+    };
+    let next = memory.lock(channel).done().cursor.number;
+    let (round, part) = rounds.of(next);
+    if part != Part::Collective || round < job.from || next >= plan.quota(0) {
+        return;
+    }
+    let began = Instant::now();
+    synchronize(memory, channel, false);
+    let mut wait = Wait::default();
+    while !has_come(peers, round, true, &mut wait) {
+        std::thread::sleep(TURN);
+    }
+    pause(behind(began.elapsed(), job.by));
+}
+
+/// Time by which a rank comes behind the others, of a round that took so long until then.
+fn behind(round: Duration, by: u64) -> Duration {
+    (3 * round).max(Duration::from_nanos(by))
+}
+
+/// Tells whether a collective has begun in all ranks; ends the program where it never will.
+fn has_come(peers: &Peers, number: u64, but_this: bool, wait: &mut Wait) -> bool {
+    match peers.have_arrived(number, but_this) {
+        Ok(come) => wait.came(come, || {
+            format!("not all ranks have come to collective {number}")
+        }),
+        Err(e) => {
+            // The other thread waits for this one: it could not end.
+            eprintln!("softgpu: {e:#}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Waits until everything of a channel has run. `often`: it is to be known at once.
+fn synchronize(memory: &Memory, channel: Channel, often: bool) {
     let Some(doorbells) = &memory.doorbells else {
         return;
     };
     while !doorbells.is_idle(channel) {
-        std::thread::yield_now();
+        match often {
+            true => std::thread::yield_now(),
+            false => std::thread::sleep(TURN),
+        }
     }
 }
 
@@ -236,6 +370,12 @@ struct Engine {
     unread: Option<Ran>,
     /// In step: for nvcap, or for the next submission.
     wait: Wait,
+    /// For other ranks.
+    peers: Wait,
+    /// Time at which a kernel ends that comes last: it was found when the other ranks had come.
+    late_until: Option<u64>,
+    /// Time at which the last collective ended.
+    round_began: Option<u64>,
 }
 
 struct Gpu<'a> {
@@ -248,6 +388,8 @@ struct Gpu<'a> {
     in_step: Option<&'a InStep>,
     /// Submissions of each channel before the bursts.
     before: u64,
+    /// The other ranks.
+    peers: Option<&'a Peers>,
 }
 
 impl<'a> Gpu<'a> {
@@ -261,6 +403,9 @@ impl<'a> Gpu<'a> {
             held: false,
             unread: None,
             wait: Wait::default(),
+            peers: Wait::default(),
+            late_until: None,
+            round_began: None,
         });
         Gpu {
             plan,
@@ -271,6 +416,7 @@ impl<'a> Gpu<'a> {
             ran: Vec::with_capacity(plan.submissions as usize),
             in_step: None,
             before: 0,
+            peers: None,
         }
     }
 
@@ -295,6 +441,10 @@ impl<'a> Gpu<'a> {
             }
             if self.in_step.is_some() {
                 Wait::pause(self.channels.iter().any(|e| e.wait.is_on()));
+            }
+            if self.peers.is_some() {
+                // Eight ranks on few processors: none of them is to be in another's way.
+                std::thread::sleep(TURN);
             }
             if !idle {
                 busy = Instant::now();
@@ -376,7 +526,15 @@ impl<'a> Gpu<'a> {
     fn has_next(&self, i: usize, number: u64) -> bool {
         let next = number + 1;
         let burst = self.timing.burst;
+        // A host that is late submits the collective when what is before it has run.
+        let late = self.timing.job.as_ref().and_then(|job| job.late);
+        let rounds = self.plan.shape.rounds.filter(|_| late == Some(Late::Host));
+        let is_late =
+            rounds.is_some_and(|r| next > self.before && r.of(next).1 == Part::Collective);
+        let awaits_names = self.plan.shape.rounds.is_some_and(|r| r.awaits_names(next));
         next < self.plan.quota(i)
+            && !is_late
+            && !awaits_names
             && (next <= self.before || burst == 0 || !(next - self.before).is_multiple_of(burst))
     }
 
@@ -403,6 +561,39 @@ impl<'a> Gpu<'a> {
             format!("{missing}: {ran:?}")
         };
         self.channels[i].wait.came(read && next, what)
+    }
+
+    /// Tells whether what runs may end, as far as other ranks are concerned: a collective once it has begun in all of them; in a rank that
+    /// comes last the kernel that makes it so some time after the others have come.
+    fn have_come(&mut self, i: usize) -> bool {
+        let (Some(peers), Some(job)) = (self.peers, &self.timing.job) else {
+            return true;
+        };
+        let Some(rounds) = self.plan.shape.rounds else {
+            return true;
+        };
+        let now = self.clock.now();
+        let engine = &mut self.channels[i];
+        let (round, part) = rounds.of(engine.now.number);
+        let comes_last = match (part, job.late) {
+            (Part::Collective, _) => return has_come(peers, round, false, &mut engine.peers),
+            (Part::Extra(last), Some(Late::Extra)) => last,
+            (Part::Kernel(0), Some(Late::Slow)) => rounds.begins_step(round),
+            _ => false,
+        };
+        // Before nvcap is there nobody is late.
+        if !comes_last || round < job.from || engine.now.number < self.before {
+            return true;
+        }
+        if let Some(until) = engine.late_until {
+            return now >= until;
+        }
+        if has_come(peers, round, true, &mut engine.peers) {
+            let began = engine.round_began.unwrap_or(engine.now.start);
+            let round = Duration::from_nanos(now.saturating_sub(began));
+            engine.late_until = Some(now + behind(round, job.by).as_nanos() as u64);
+        }
+        false
     }
 
     /// In step: writes a launch's stamp, and with it the word of the kernel before it. Returns the stamp.
@@ -445,6 +636,11 @@ impl<'a> Gpu<'a> {
                 let Some([put, before, rung]) = doorbells.times(channel, unit.now.number) else {
                     return;
                 };
+                let rounds = self.plan.shape.rounds.map(|r| r.of(unit.now.number));
+                unit.now.collective = match rounds {
+                    Some((round, Part::Collective)) => Some(round),
+                    _ => None,
+                };
                 unit.now.put_host = put;
                 unit.now.rings_host = before;
                 unit.now.rung_host = rung;
@@ -482,6 +678,9 @@ impl<'a> Gpu<'a> {
                         unit.now.queued = prolonged;
                         unit.now.delayed = !prolonged;
                     }
+                    if let (Some(peers), Some(number)) = (self.peers, unit.now.collective) {
+                        peers.arrive(number);
+                    }
                     unit.now.released = (self.plan.shape.timed == Some(Ends::Released))
                         .then(|| released(channel, unit.now.number));
                     let reset = START_TO_RESET.min(duration * 3 / 4);
@@ -507,6 +706,9 @@ impl<'a> Gpu<'a> {
                 self.channels[i].state = State::Ends { at: end };
             }
             State::Ends { at } if now >= at => {
+                if !self.have_come(i) {
+                    return;
+                }
                 if let Some(in_step) = self.in_step
                     && !self.may_end(in_step, i)
                 {
@@ -533,6 +735,10 @@ impl<'a> Gpu<'a> {
                 }
                 let ran = unit.now;
                 unit.last_end = ran.end;
+                unit.late_until = None;
+                if ran.collective.is_some() {
+                    unit.round_began = Some(now);
+                }
                 unit.now = blank(channel, ran.number + 1);
                 unit.state = State::Idle;
                 // A word that is still due comes before the next one.
@@ -574,5 +780,6 @@ fn blank(channel: Channel, number: u64) -> Ran {
         end: 0,
         end_written_host: 0,
         released: None,
+        collective: None,
     }
 }

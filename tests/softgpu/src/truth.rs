@@ -39,6 +39,8 @@ pub struct Ran {
     pub end_written_host: u64,
     /// That word and its value; none for a copy.
     pub released: Option<(u64, u32)>,
+    /// The number of the collective that it is.
+    pub collective: Option<u64>,
 }
 
 /// Writes all of them, and before them a line with the GPU's clock.
@@ -76,6 +78,9 @@ fn line(out: &mut impl Write, token: u32, clock: &GpuClock, ran: &Ran) -> std::i
     )?;
     if let Some((address, payload)) = ran.released {
         write!(out, r#","end_word":{address},"end_word_payload":{payload}"#)?;
+    }
+    if let Some(number) = ran.collective {
+        write!(out, r#","collective":{number}"#)?;
     }
     writeln!(
         out,

@@ -296,6 +296,8 @@ impl Tally {
                 duration: None,
                 bytes,
                 channel: c.channel,
+                pid: c.at.pid,
+                gpu: c.gpu,
                 absent: None,
             });
         }

@@ -19,6 +19,9 @@ pub const GUARD: Duration = Duration::from_secs(300);
 /// The address at which the number of a process's breakpoints is told ([`Kind::Process`]).
 pub const ARMED: u64 = 0x1000;
 
+/// The address at which the number of a process's programs that have names is told ([`Kind::Process`]).
+pub const NAMED: u64 = 0x2000;
+
 /// The address at which the number of a process's own writes is told ([`Kind::Process`]).
 const WRITES: u64 = 4;
 

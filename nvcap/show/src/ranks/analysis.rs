@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::arrivals::{self, quantile};
+use super::arrivals::{self, Arrival, quantile};
 use super::causes::{self, Causes, Timeline};
 use super::job::Job;
 use super::kinds::{self, words};
@@ -73,6 +73,8 @@ pub(super) struct Absent {
 pub(super) struct Seen {
     pub(super) of: Communicator,
     pub(super) sums: Vec<Sum>,
+    /// By call, of those whose begins are known in all ranks.
+    pub(super) arrivals: Vec<Arrival>,
     pub(super) absent: Option<Absent>,
 }
 
@@ -86,6 +88,10 @@ pub struct Analysis {
     pub(super) shares: Vec<Shares>,
     /// One sentence.
     pub(super) verdict: String,
+    /// Each call is shown, too.
+    pub(super) lists: bool,
+    /// Places of processes in their programs, where they were looked at.
+    pub(super) places: BTreeMap<u32, String>,
 }
 
 impl Analysis {
@@ -106,9 +112,17 @@ impl Analysis {
             seen,
             shares,
             verdict: String::new(),
+            lists: false,
+            places: BTreeMap::new(),
         };
         made.verdict = made.sentence();
         made
+    }
+
+    /// Shows each call, too.
+    #[must_use]
+    pub fn listing_arrivals(self, lists: bool) -> Self {
+        Self { lists, ..self }
     }
 
     /// The sentence that sums up all.
@@ -465,7 +479,12 @@ fn seen(
     let absent = absent(job, &of);
     let mut sums: Vec<Sum> = sums.into_values().collect();
     sums.sort_by_key(|s| std::cmp::Reverse((s.waited, s.calls)));
-    Seen { of, sums, absent }
+    Seen {
+        of,
+        sums,
+        arrivals,
+        absent,
+    }
 }
 
 /// The first call behind the last one to which all came, where others wait for ranks that were still traced.

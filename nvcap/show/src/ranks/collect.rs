@@ -18,7 +18,7 @@ use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{ChannelId, Kernel, Life, Lost, Process, Record, Submission};
 use nvcap_decode::wire::entry;
 
-/// The most works and calls that are kept.
+/// The most works and calls that are kept, where nothing else is said.
 const MOST: usize = 1 << 23;
 
 /// Tells the rank of a process, and the number of ranks of its job.
@@ -30,6 +30,32 @@ pub struct Options {
     pub patterns: Vec<String>,
     /// Tells the rank of a process.
     pub rank_of: RankOf,
+    /// Works and calls that are kept at most.
+    pub most: usize,
+    /// Works that are kept beside calls: for shares of time and for causes.
+    pub works: Works,
+}
+
+/// Works that are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Works {
+    /// None: arrivals alone count.
+    None,
+    /// Those of ranks that have called a collective before.
+    OfCallers,
+    /// All.
+    All,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            patterns: Vec::new(),
+            rank_of: Box::new(|_| None),
+            most: MOST,
+            works: Works::All,
+        }
+    }
 }
 
 struct All {
@@ -164,7 +190,7 @@ impl All {
 
     /// Tells whether there is room for one more.
     fn keeps(&mut self) -> bool {
-        let keeps = self.kept < MOST;
+        let keeps = self.kept < self.options.most;
         self.kept += usize::from(keeps);
         self.left_out += u64::from(!keeps);
         keeps
@@ -325,6 +351,7 @@ impl Collector {
             begin: None,
             error: 0,
             end: None,
+            end_error: 0,
             submitted: c.at.time(),
             epoch,
         });
@@ -348,6 +375,8 @@ impl Collector {
                 let call = &mut rank.calls[call];
                 (call.begin, call.end) = (begin, end);
                 call.error = done.time.start.map_or(0, |s| s.host_error_ns);
+                let of_duration = done.duration.map_or(0, |d| d.error_ns);
+                call.end_error = call.error.saturating_add(of_duration);
             }
         } else {
             rank.shared += now.calls.len() as u64;
@@ -356,7 +385,12 @@ impl Collector {
             rank.untimed += 1;
             return;
         };
-        if !all.keeps() {
+        let is_kept = match all.options.works {
+            Works::None => false,
+            Works::OfCallers => !all.job.ranks[now.rank].calls.is_empty(),
+            Works::All => true,
+        };
+        if !is_kept || !all.keeps() {
             return;
         }
         let there = match done.time.queued {

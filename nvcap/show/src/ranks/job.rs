@@ -38,8 +38,9 @@ pub(super) struct Call {
     /// Its begin on the GPU, where that is known, and by how much that may be wrong.
     pub(super) begin: Option<u64>,
     pub(super) error: u64,
-    /// Its end, where that is known.
+    /// Its end, where that is known, and by how much that may be wrong.
     pub(super) end: Option<u64>,
+    pub(super) end_error: u64,
     /// Time at which it was seen to be submitted, at the latest.
     pub(super) submitted: Option<u64>,
     /// Number of losses of this rank before it: the calls of one number follow each other without a gap.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::analysis::{Absent, Analysis, Last, Seen, Sum};
+use super::arrivals::Arrival;
 use super::job::Comm;
 use super::matching::Doubt;
 
@@ -78,7 +79,31 @@ impl Analysis {
             "members": members,
             "kinds": seen.sums.iter().map(|sum| self.sum_json(seen, sum)).collect::<Vec<_>>(),
             "absent": seen.absent.as_ref().map(|absent| self.absent_json(absent)),
+            "arrivals": self.lists.then(|| self.arrivals_json(seen)),
         })
+    }
+
+    fn arrivals_json(&self, seen: &Seen) -> Vec<Value> {
+        let one = |arrival: &Arrival| {
+            let order = self.order(seen, arrival);
+            let order = order.iter().map(|(rank, begin, error)| {
+                json!({
+                    "name": self.job.name(*rank),
+                    "begin_ns": begin,
+                    "error_ns": error,
+                })
+            });
+            let last = { arrival.last.iter() }.map(|m| self.job.name(seen.of.members[*m].rank));
+            json!({
+                "call": arrival.call + 1,
+                "kind": self.job.names.text(arrival.kind),
+                "skew_ns": arrival.skew,
+                "skew_error_ns": arrival.error,
+                "last": last.collect::<Vec<_>>(),
+                "order": order.collect::<Vec<_>>(),
+            })
+        };
+        seen.arrivals.iter().map(one).collect()
     }
 
     fn doubt_json(&self, doubt: &Doubt) -> Value {
@@ -167,6 +192,7 @@ impl Analysis {
             "present": names(&absent.present),
             "absent": names(&absent.absent),
             "waited_ns": absent.waits,
+            "python": absent.absent.iter().map(|r| self.places.get(&self.job.ranks[*r].pid)).collect::<Vec<_>>(),
             "calls_behind": absent.more,
         })
     }

@@ -10,15 +10,15 @@ const BY_VALUE: [&str; 2] = ["ncclSymDevKernel_", "ncclSymkDevKernel_"];
 
 /// A kernel that is a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Collective {
+pub(crate) struct Collective {
     /// Its kind: `AllReduce`; of a kernel that the user's pattern fits, its name.
-    pub(super) kind: String,
+    pub(crate) kind: String,
     /// The first argument is the address of the communicator.
-    pub(super) has_address: bool,
+    pub(crate) has_address: bool,
 }
 
 /// Returns a kernel's kind as a collective, if it is one: by its name, demangled and short, or by the user's patterns.
-pub(super) fn of(full: &str, short: &str, patterns: &[String]) -> Option<Collective> {
+pub(crate) fn of(full: &str, short: &str, patterns: &[String]) -> Option<Collective> {
     let after = |prefixes: [&str; 2]| {
         let rest = prefixes.iter().find_map(|p| full.strip_prefix(p))?;
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric());
@@ -52,7 +52,7 @@ pub(super) fn is_between_some(kind: &str) -> bool {
 }
 
 /// The kind in a sentence, of one call or of several.
-pub(super) fn words(kind: &str, many: bool) -> String {
+pub(crate) fn words(kind: &str, many: bool) -> String {
     let known = match kind {
         "AllReduce" => "all-reduce",
         "AllGather" => "all-gather",

@@ -167,8 +167,11 @@ impl<'a> Sequence<'a> {
 /// Tells whether two calls overlap, as far as the errors of their times allow; `None` where a time is not known.
 fn overlap(a: &Call, b: &Call) -> Option<bool> {
     let ((a_begin, a_end), (b_begin, b_end)) = (a.span()?, b.span()?);
-    let slack = a.error.saturating_add(b.error);
-    Some(a_begin <= b_end.saturating_add(slack) && b_begin <= a_end.saturating_add(slack))
+    // A begin against an end of the other: the error of a duration may be much more than that of the clocks.
+    let reach = |end: u64, of: &Call, other: &Call| {
+        end.saturating_add(of.end_error).saturating_add(other.error)
+    };
+    Some(a_begin <= reach(b_end, b, a) && b_begin <= reach(a_end, a, b))
 }
 
 /// The length of the time that two calls have in common, where they have any.
@@ -190,17 +193,18 @@ fn votes(
         let Some((begin, end)) = of.span() else {
             continue;
         };
-        let slack = |a: &Call| a.error.saturating_add(of.error);
+        let before = |a: &Call| a.end_error.saturating_add(of.error);
+        let behind = |a: &Call| a.error.saturating_add(of.end_error);
         while first.timed.get(from).is_some_and(|a| {
             let a = first.calls[*a];
-            a.end.unwrap_or(0).saturating_add(slack(a)) < begin
+            a.end.unwrap_or(0).saturating_add(before(a)) < begin
         }) {
             from += 1;
         }
         let near = first.timed[from..].iter().take(MOST_COMPARED);
         let near = near.take_while(|a| {
             let a = first.calls[**a];
-            a.begin.unwrap_or(0) <= end.saturating_add(slack(a))
+            a.begin.unwrap_or(0) <= end.saturating_add(behind(a))
         });
         let best = near
             .filter(|a| first.calls[**a].kind == of.kind)

@@ -8,6 +8,7 @@
 //! - `causes`: work of the last one since the collective before, beside that of the others.
 //! - `shares`: each rank's time by what it went to.
 //! - `analysis`: all of it, and the verdict.
+//! - `drawn`: single calls.
 //! - `text`, `json`: how it is shown.
 //!
 //! Everything but `collect` knows neither records nor events nor a clock: times are numbers.
@@ -16,9 +17,10 @@ mod analysis;
 mod arrivals;
 mod causes;
 mod collect;
+mod drawn;
 mod job;
 mod json;
-mod kinds;
+pub(crate) mod kinds;
 mod matching;
 mod shares;
 mod text;
@@ -29,4 +31,5 @@ mod simulated;
 mod tests;
 
 pub use analysis::Analysis;
-pub use collect::{Collector, Gathered, Options, RankOf};
+pub use collect::{Collector, Gathered, Options, RankOf, Works};
+pub use drawn::{Came, Drawn};

@@ -113,6 +113,7 @@ impl Simulated {
             kind: self.job.names.number(kind),
             begin: span.map(|s| s.0),
             error: ERROR / 2,
+            end_error: ERROR / 2,
             end: span.map(|s| s.1),
             submitted: Some(self.host[rank]),
             epoch: self.epochs[rank],

@@ -323,6 +323,13 @@ fn a_rank_that_does_not_come() {
         "rank 2 has not come to all-reduce 101 of communicator 0, for which ranks 0-1, 3 have waited for 12.0 s"
     );
     assert!(text(&analysis).contains("all-reduce 101 at the end of the trace: ranks 0-1, 3 there"));
+    // The simulated rank 2 is process 102.
+    assert_eq!(analysis.absent(), [102]);
+    let place = "next_batch (data.py:31)".to_owned();
+    let told = analysis.with_places([(102, place.clone()), (7, "x".to_owned())].into());
+    assert!(text(&told).contains("\n    rank 2: python at next_batch (data.py:31)\n"));
+    let python = &told.json()["communicators"][0]["absent"]["python"];
+    assert_eq!(*python, serde_json::json!([place]));
 }
 
 /// A rank whose trace ended before is not said to be missing; nor is one whose partners' call has ended.
@@ -532,6 +539,7 @@ fn call() -> impl Strategy<Value = Call> {
             begin,
             error,
             end: begin.zip(length).map(|(b, l)| b + l),
+            end_error: 3 * error,
             submitted: begin,
             epoch,
         })

@@ -90,9 +90,51 @@ impl Analysis {
                 self.job.several(&absent.absent),
             );
             let _ = writeln!(text, "{}", Plain(&line));
+            for rank in &absent.absent {
+                if let Some(place) = self.places.get(&self.job.ranks[*rank].pid) {
+                    let name = self.job.name(*rank);
+                    let _ = writeln!(text, "    {name}: python at {}", Plain(place));
+                }
+            }
         }
         for doubt in &seen.of.doubts {
             let _ = writeln!(text, "  not certain: {}", Plain(&self.doubt(doubt)));
+        }
+        if self.lists {
+            self.arrivals(text, seen);
+        }
+    }
+
+    /// Lists calls, with the order in which the ranks came.
+    fn arrivals(&self, text: &mut String, seen: &Seen) {
+        if seen.arrivals.is_empty() {
+            return;
+        }
+        let _ = writeln!(
+            text,
+            "{:>9}{:>9}{:>9}  {:<14} in the order of arrival",
+            "call", "skew", "+-", "kind"
+        );
+        for arrival in &seen.arrivals {
+            let order = self.order(seen, arrival);
+            let first = order.first().map_or(0, |o| o.1);
+            let order = order
+                .iter()
+                .enumerate()
+                .map(|(n, (rank, begin, _))| match n {
+                    0 => self.job.name(*rank),
+                    _ => format!("{} +{}", self.job.name(*rank), Nanoseconds(begin - first)),
+                });
+            let order: Vec<String> = order.collect();
+            let _ = writeln!(
+                text,
+                "{:>9}{:>9}{:>9}  {:<14} {}",
+                arrival.call + 1,
+                Nanoseconds(arrival.skew).to_string(),
+                Nanoseconds(arrival.error).to_string(),
+                Plain(self.job.names.text(arrival.kind)).to_string(),
+                Plain(&order.join(", ")),
+            );
         }
     }
 

@@ -41,6 +41,7 @@ pub fn plan(seed: u64, channels: usize, submissions: u64) -> Plan {
             launches_only: false,
             kernels: false,
             module_every: 0,
+            rounds: None,
             timed: None,
             code: false,
         },

@@ -26,6 +26,7 @@ mod observe_rights;
 mod observe_sleep;
 mod perfetto;
 mod ranks;
+mod ranks_job;
 mod recordings;
 mod refusals;
 mod registers;
@@ -48,10 +49,16 @@ use std::process::ExitCode;
 use live::harness::{Test, main as run};
 
 /// Groups and tests that run while no other does, and why.
-const ALONE: [(&str, &str); 1] = [(
-    "hosts::",
-    "nvcap -a says that it missed programs of other tests that end before their names are known: no filter leaves those out",
-)];
+const ALONE: [(&str, &str); 2] = [
+    (
+        "hosts::",
+        "nvcap -a says that it missed programs of other tests that end before their names are known: no filter leaves those out",
+    ),
+    (
+        "ranks_job::",
+        "eight programs in step wait for each other: beside others they wait for longer than nvcap waits for times",
+    ),
+];
 
 /// Tests that take longest: they begin first.
 const LONG: [&str; 8] = [
@@ -92,6 +99,7 @@ fn main() -> ExitCode {
         sampled: one_process code in_turns planted held killed of_a_command;
         samples: a_fleet served;
         ranks: two_that_run;
+        ranks_job: extra_kernels_observed sleeping_host_trapped slow_kernel_recorded nobody_recorded a_rank_that_does_not_come a_peer_dies;
         top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         chaos: seeded;

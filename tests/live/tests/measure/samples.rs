@@ -114,6 +114,7 @@ fn plan() -> Plan {
             launches_only: false,
             kernels: true,
             module_every: 0,
+            rounds: None,
             timed: Some(Ends::Released),
             code: false,
         },

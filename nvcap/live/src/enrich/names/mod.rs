@@ -11,6 +11,7 @@ mod backlog;
 mod copies;
 pub(crate) mod files;
 mod images;
+mod in_step;
 mod layout;
 pub(crate) mod namer;
 mod programs;

@@ -17,6 +17,7 @@ use std::{
 use super::{
     backlog::Backlog,
     files::Files,
+    in_step,
     programs::{New, Programs, Trust},
     resolver::{Ask, Resolver},
 };
@@ -79,6 +80,8 @@ pub(crate) struct Namer {
     /// No records come any more: it is not known what is written while names are looked for.
     has_ended: bool,
     patience: Duration,
+    /// In step: programs that have names.
+    named: in_step::Named,
     now: fn() -> Instant,
 }
 
@@ -116,7 +119,8 @@ impl Namer {
             ended: VecDeque::new(),
             doubted: Vec::new(),
             has_ended: false,
-            patience: PATIENCE,
+            patience: in_step::patience(PATIENCE),
+            named: in_step::Named::default(),
             now,
         }
     }
@@ -146,7 +150,7 @@ impl Namer {
     #[must_use]
     pub(crate) fn patient(self) -> Self {
         Self {
-            patience: LONG_PATIENCE,
+            patience: in_step::patience(LONG_PATIENCE),
             ..self
         }
     }
@@ -228,6 +232,7 @@ impl Namer {
             let read_ns = clock::now();
             let kernels = kernels.into_iter().filter_map(|k| self.trusted(k, read_ns));
             to.extend(kernels.map(|k| Record::Kernel(Box::new(k))));
+            self.named.tell(to);
             next = self.from.try_recv().ok();
         }
     }

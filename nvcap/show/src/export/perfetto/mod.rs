@@ -10,13 +10,16 @@
 //! - `operation`: names and values of operations.
 //! - `notes`: values of doorbells, times, losses and the ledger.
 //! - `channel`: what is kept of a channel.
+//! - `ranks`, `collectives`: collectives over ranks: kept, and drawn.
 
 mod changes;
 mod channel;
+mod collectives;
 mod notes;
 mod operation;
 mod packets;
 mod proto;
+mod ranks;
 mod sampled;
 mod semaphores;
 mod tracks;
@@ -47,6 +50,7 @@ use changes::Changes;
 use channel::Channel;
 pub use packets::Clocks;
 use packets::{Notes, Packets, Said, Value};
+use ranks::Collectives;
 use semaphores::{Released, Semaphores};
 use tracks::{Place, Track, Tracks};
 
@@ -92,6 +96,7 @@ pub struct Perfetto {
     semaphores: Semaphores,
     /// Kernels that samples lie in.
     sampled: Kernels,
+    collectives: Collectives,
     /// The arrow that was drawn last.
     flow: u64,
     /// The newest submission.
@@ -114,6 +119,7 @@ impl Perfetto {
             releases: Releases::default(),
             semaphores: Semaphores::default(),
             sampled: Kernels::default(),
+            collectives: Collectives::default(),
             flow: 0,
             newest: None,
             counted_all: 0,
@@ -491,6 +497,7 @@ impl Sink for Perfetto {
     }
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.collectives.collector.event(event)?;
         let c = event.context;
         let time = self.time(c);
         self.packets.at(time);
@@ -509,7 +516,8 @@ impl Sink for Perfetto {
         self.packets.end()
     }
 
-    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        self.collectives.collector.record(record, model)?;
         match record {
             Record::Process(p) => self.life(p),
             Record::Channel(c) => {
@@ -542,10 +550,12 @@ impl Sink for Perfetto {
         self.packets.unshown()
     }
 
-    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()> {
         self.ring_all();
         self.count_all(u64::MAX);
         self.packets.end()?;
+        self.collectives.collector.finish(ledger, model)?;
+        self.collectives()?;
         self.ledger(ledger);
         self.packets.end()?;
         self.packets.flush()

@@ -13,9 +13,10 @@ use super::proto::{INSTANT, NEEDS_STATE, SLICE_BEGIN, SLICE_END, STATE_CLEARED, 
 use super::*;
 use crate::export::made::{self, Place, context, give};
 use crate::pipeline::{Pipeline, PipelineOptions};
+use nvcap_decode::decode::event::Launch;
 use nvcap_decode::decode::event::{Semaphore, SemaphoreAction, SemaphoreUnit};
 use nvcap_decode::gpu_time::made_up::records;
-use nvcap_decode::record::{At, How, Lost};
+use nvcap_decode::record::{At, How, Kernel, Lost};
 use nvcap_decode::wire::GpuVa;
 use nvcap_recording::file::{orc, packed};
 
@@ -106,6 +107,46 @@ fn all_tracks_named(tracks: &HashMap<u64, (String, usize)>, name: &str) -> usize
 fn of_kind(all: &[Shown], kind: i32) -> Vec<(u64, &str, &str)> {
     let all = all.iter().filter(|e| e.0 == kind);
     all.map(|e| (e.1, e.2.as_str(), e.3.as_str())).collect()
+}
+
+#[test]
+fn arrows_lead_from_the_rank_that_comes_last() {
+    let place = Place::default();
+    let mut sink = sink(&place);
+    let name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+    for call in 0..6 {
+        for (rank, late) in [(0, 0), (1, 400)] {
+            let begin = 1_000_000 + 10_000 * call + late;
+            let serial = 2 * call + u64::from(rank);
+            let mut c = timed(rank, serial, begin - 100, begin, 900 - late);
+            (c.at.pid, c.gpu) = (11 + rank, Some(rank));
+            let kernel = Kernel::called(c.at, 0x7f00, name);
+            let launch = Operation::Launch(Box::new(Launch {
+                kernel: Some(Arc::new(kernel)),
+                ..made::launch()
+            }));
+            give(&mut sink, &c, &launch);
+        }
+    }
+    finish(sink);
+    let all = events(&packets(&place));
+    let of_ranks = |kind: i32, name: &str| -> Vec<Shown> {
+        let of = all
+            .iter()
+            .filter(|e| e.0 == kind && e.2.starts_with("collectives") && e.3 == name);
+        of.cloned().collect()
+    };
+    assert_eq!(of_ranks(SLICE_BEGIN, "AllReduce").len(), 12);
+    let last = of_ranks(INSTANT, "comes last");
+    let come = of_ranks(INSTANT, "process 12 on GPU 1 has come");
+    assert_eq!((last.len(), come.len()), (6, 6));
+    for (call, (last, come)) in (0..).zip(last.iter().zip(&come)) {
+        // At the moment of the last arrival, from its track to the other one's.
+        let time = 1_000_400 + 10_000 * call;
+        assert_eq!((last.1, come.1), (time, time));
+        assert_ne!(last.2, come.2);
+        assert_eq!((last.4.len(), &last.4), (1, &come.5));
+    }
 }
 
 #[test]

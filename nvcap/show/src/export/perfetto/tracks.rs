@@ -30,6 +30,8 @@ pub(super) enum Track {
     Working(Option<u32>),
     /// A process on a GPU.
     User(Option<u32>, u32),
+    /// Collectives of a process on a GPU: a rank's.
+    Collectives(Option<u32>, u32),
     /// An engine that works for a process.
     Engine(Option<u32>, u32, Engine),
     /// A channel, and its first row.
@@ -61,6 +63,7 @@ impl Track {
         match self {
             Self::Gpu(_) | Self::Working(_) | Self::Trace => None,
             Self::User(_, pid)
+            | Self::Collectives(_, pid)
             | Self::Engine(_, pid, _)
             | Self::Process(pid)
             | Self::Thread(pid, _)
@@ -152,6 +155,7 @@ impl Tracks {
                 ..below(Track::Gpu(gpu), "busy".to_owned())
             },
             Track::User(gpu, _) => below(Track::Gpu(gpu), title),
+            Track::Collectives(gpu, pid) => below(Track::User(gpu, pid), "collectives".to_owned()),
             Track::Engine(gpu, pid, engine) => TrackDescriptor {
                 child_ordering: Some(EXPLICIT),
                 ..below(Track::User(gpu, pid), EngineName(engine).to_string())

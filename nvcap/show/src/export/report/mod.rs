@@ -39,6 +39,8 @@ use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{ChannelId, Life, Record};
 
+use crate::ranks::{Collector, Gathered, Options as RanksOptions};
+
 use columns::Column;
 use faults::Faults;
 use losses::Losses;
@@ -148,6 +150,8 @@ pub struct Report {
     kernels: Kernels,
     profile: Profile,
     account: Account,
+    /// Collectives of several ranks, unless a filter hides some of their work.
+    ranks: Option<(Gathered, Collector)>,
     releases: Releases,
     /// The time of the first record, from which the page counts, and the latest.
     origin: Option<u64>,
@@ -160,7 +164,16 @@ pub struct Report {
 impl Report {
     /// Writes to `out` at the end.
     pub fn new(out: Output, options: ReportOptions) -> Self {
+        let ranks = (!options.filtered).then(|| {
+            let gathered = Gathered::new(RanksOptions {
+                most: usize::try_from(options.limit).unwrap_or(usize::MAX),
+                ..RanksOptions::default()
+            });
+            let collector = gathered.collector();
+            (gathered, collector)
+        });
         Self {
+            ranks,
             out,
             options,
             columns: Columns::default(),
@@ -394,6 +407,9 @@ impl Sink for Report {
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         let c = event.context;
+        if let Some((_, collector)) = &mut self.ranks {
+            collector.event(event)?;
+        }
         self.account.event(event);
         self.kernels.event(event);
         self.profile.event(event);
@@ -430,7 +446,10 @@ impl Sink for Report {
         Ok(())
     }
 
-    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        if let Some((_, collector)) = &mut self.ranks {
+            collector.record(record, model)?;
+        }
         self.account.record(record);
         if let Some(time) = record.at().time() {
             self.origin.get_or_insert(time);
@@ -466,7 +485,10 @@ impl Sink for Report {
         self.out.unshown()
     }
 
-    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()> {
+        if let Some((_, collector)) = &mut self.ranks {
+            collector.finish(ledger, model)?;
+        }
         self.account.finish();
         self.profile.finish();
         self.write(ledger);

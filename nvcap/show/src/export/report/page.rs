@@ -34,6 +34,7 @@ pub(super) const SCRIPT: &str = concat!(
     include_str!("page/gpu.js"),
     include_str!("page/plots.js"),
     include_str!("page/table.js"),
+    include_str!("page/ranks.js"),
     include_str!("page/app.js"),
 );
 
@@ -126,6 +127,10 @@ impl Report {
         });
         if self.account.is_asked() {
             value["gpu_time"] = self.account.json();
+        }
+        let ranks = self.ranks.as_ref().map(|(gathered, _)| gathered.analysis());
+        if let Some(ranks) = ranks.filter(|r| r.rank_count() > 1) {
+            value["ranks"] = ranks.json();
         }
         for (name, sums) in self.profile.json() {
             value[name] = sums;

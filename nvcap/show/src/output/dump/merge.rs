@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::collective::{self, Collective};
+use super::member::{Member, frame, items, members, place, stack};
 use super::status::Status;
 use super::verdict::Word;
 use crate::output::json::write;
@@ -15,19 +17,6 @@ use nvcap_decode::hang::xid::{UNKNOWN, meaning};
 
 /// Frames of a group's stack that are shown as text.
 const FRAMES: usize = 6;
-
-/// A process of a look.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Member {
-    /// Its rank, where the look has it.
-    pub rank: Option<u32>,
-    /// The file that the look is from.
-    pub file: String,
-    /// Its id, on its machine.
-    pub pid: u64,
-    /// Its name.
-    pub name: Option<String>,
-}
 
 /// Features that processes in the same state have in common. Addresses and entries are none of them: they differ between
 /// processes that do the same.
@@ -66,6 +55,8 @@ pub struct Merged {
     pub processes: usize,
     /// The groups.
     pub groups: Vec<Group>,
+    /// Collectives that some of the processes are in.
+    pub collectives: Vec<Collective>,
 }
 
 /// Reason why a file cannot be merged.
@@ -102,10 +93,6 @@ pub fn last_look(text: &str) -> Result<Value, MergeError> {
         Some(1) => Ok(last),
         other => Err(MergeError::Version(other.unwrap_or(0))),
     }
-}
-
-fn items(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn string(value: &Value) -> Option<String> {
@@ -157,38 +144,8 @@ fn wait(channel: &Value) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// `step (train.py:12)`.
-fn frame(frame: &Value) -> String {
-    let line = frame["line"].as_u64().map(|line| format!(":{line}"));
-    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-    format!(
-        "{} ({}{})",
-        text(&frame["function"]),
-        text(&frame["file"]),
-        line.unwrap_or_default()
-    )
-}
-
-/// The Python frames of a process's first thread, or of the first that has some.
-fn stack(process: &Value) -> &[Value] {
-    let of = |thread: &&Value| !items(&thread["python"]["frames"]).is_empty();
-    let threads = items(&process["threads"]);
-    let main = threads.iter().find(|t| t["tid"] == process["pid"]);
-    let thread = main.filter(of).or(threads.iter().find(of));
-    thread.map_or(&[], |t| items(&t["python"]["frames"]))
-}
-
 fn state(process: &Value) -> SharedState {
     let channels = items(&process["channels"]);
-    let frames = stack(process);
-    let own = |f: &&Value| {
-        let frame = nvcap_decode::hang::PythonFrame::new(
-            String::new(),
-            f["file"].as_str().unwrap_or_default().to_owned(),
-            None,
-        );
-        !frame.is_of_a_library()
-    };
     SharedState {
         verdict: string(&process["verdict"]).unwrap_or_else(|| "unknown".to_owned()),
         running: channels
@@ -196,7 +153,7 @@ fn state(process: &Value) -> SharedState {
             .filter_map(|c| work(&c["running"]))
             .collect(),
         waits: channels.iter().filter_map(wait).collect(),
-        python: frames.iter().find(own).or(frames.first()).map(frame),
+        python: place(process),
         xids: items(&process["xids"])
             .iter()
             .filter_map(|x| x["code"].as_u64())
@@ -221,6 +178,7 @@ fn rank(state: &SharedState) -> u8 {
 #[must_use]
 pub fn merge(looks: &[(String, Value)]) -> Merged {
     let mut merged = Merged::default();
+    let mut all = Vec::new();
     for (file, look) in looks {
         for process in items(&look["processes"]) {
             merged.processes += 1;
@@ -230,6 +188,7 @@ pub fn merge(looks: &[(String, Value)]) -> Merged {
                 pid: process["pid"].as_u64().unwrap_or(0),
                 name: string(&process["name"]),
             };
+            all.push((member.clone(), process));
             let state = state(process);
             match merged.groups.iter_mut().find(|g| g.state == state) {
                 Some(group) => group.members.push(member),
@@ -242,6 +201,7 @@ pub fn merge(looks: &[(String, Value)]) -> Merged {
             }
         }
     }
+    merged.collectives = collective::of(&all);
     for group in &mut merged.groups {
         group.members.sort();
     }
@@ -292,42 +252,6 @@ pub fn merged_json(out: &mut Vec<u8>, merged: &Merged) {
     out.push(b'\n');
 }
 
-/// `ranks 0-2, 5` or, of those without a rank, `a.json (pid 4711 python)`.
-fn members(all: &[Member]) -> String {
-    let mut ranks: Vec<u32> = all.iter().filter_map(|m| m.rank).collect();
-    ranks.dedup();
-    let mut words = Vec::new();
-    let mut rest = ranks.as_slice();
-    while let Some(first) = rest.first() {
-        let run = rest
-            .iter()
-            .zip(*first..)
-            .take_while(|(have, wanted)| *have == wanted)
-            .count();
-        let last = first + (run as u32).saturating_sub(1);
-        words.push(match run {
-            1 => first.to_string(),
-            _ => format!("{first}-{last}"),
-        });
-        rest = rest.get(run..).unwrap_or_default();
-    }
-    let mut parts = Vec::new();
-    if !words.is_empty() {
-        let rank = if ranks.len() == 1 { "rank" } else { "ranks" };
-        parts.push(format!("{rank} {}", words.join(", ")));
-    }
-    let one = all.len() == 1;
-    for member in all.iter().filter(|m| one || m.rank.is_none()) {
-        parts.push(format!(
-            "{} (pid {} {})",
-            Plain(&member.file),
-            member.pid,
-            Plain(member.name.as_deref().unwrap_or("?"))
-        ));
-    }
-    parts.join(", ")
-}
-
 /// Appends the groups as text.
 pub fn merged_text(out: &mut Vec<u8>, merged: &Merged, color: bool) {
     let mut f = Formatter::new(out, color);
@@ -341,6 +265,16 @@ pub fn merged_text(out: &mut Vec<u8>, merged: &Merged, color: bool) {
         f.text(format_args!("; the odd one out first"));
     }
     f.end();
+    for collective in &merged.collectives {
+        f.line("", 0, None);
+        f.end();
+        for (n, text) in collective.lines().into_iter().enumerate() {
+            let role = (n > 0).then_some(Role::Alarm);
+            f.line("", usize::from(n > 0), role);
+            f.text(format_args!("{text}"));
+            f.end();
+        }
+    }
     for group in &merged.groups {
         f.line("", 0, None);
         f.end();

@@ -1,17 +1,21 @@
 //! `nvcap dump`: one look at processes, as text for an incident or as one JSON object. Knows no source.
 
+mod collective;
 mod json;
 mod last;
+mod member;
 mod merge;
 mod stacks;
 mod status;
 mod text;
 mod verdict;
 
+pub use collective::{Absent, Collective, Present};
 pub use json::json;
 pub use last::LastEntries;
+pub use member::{Member, places};
 pub use merge::{
-    Group, Member, MergeError, Merged, SharedState, last_look, merge, merged_json, merged_text,
+    Group, MergeError, Merged, SharedState, last_look, merge, merged_json, merged_text,
 };
 pub use status::{Status, status};
 pub use text::text;

@@ -53,6 +53,8 @@ pub(super) struct Idle {
     pub empty_ns: (u64, u64),
     /// In which the next work waited for a semaphore.
     pub waited_ns: u64,
+    /// The part of `empty_ns` behind work that had been submitted ahead: the program let the GPU run dry.
+    pub dry_ns: (u64, u64),
 }
 
 /// A time without work.
@@ -74,6 +76,8 @@ pub(super) struct Intervals {
     newest: u64,
     /// The time up to which the last stretch may go on if no other begins before, ns; 0 if its end is known.
     open: u64,
+    /// The last stretch was submitted while the one before it ran.
+    ahead: bool,
     /// Sum of the union, ns.
     pub busy_ns: u64,
     /// Sum of all stretches, ns: more where they overlap.
@@ -154,6 +158,7 @@ impl Intervals {
 
     fn sum_up(&mut self, of: Stretch, coverage: &Coverage) {
         self.add_sum(&of, coverage);
+        let is_ahead = self.begun && of.there.is_some_and(|(_, latest)| latest < self.last);
         if !self.begun {
             (self.begun, self.last) = (true, of.begin);
         }
@@ -167,6 +172,7 @@ impl Intervals {
             self.gap(&of, coverage);
             self.last = of.begin;
         }
+        self.ahead = is_ahead;
         self.open = of.end.open();
         if let End::At(end) = of.end
             && end > self.last
@@ -189,15 +195,19 @@ impl Intervals {
         let ns = self.count((from, until), false, of, coverage);
         let (earliest, latest) = of.there.unwrap_or((from, until));
         let most = within(from, inside(latest)).min(ns - waited_ns);
+        let empty_ns = (within(from, inside(earliest)).min(most), most);
         let idle = Idle {
             ns,
-            empty_ns: (within(from, inside(earliest)).min(most), most),
+            empty_ns,
             waited_ns,
+            dry_ns: if self.ahead { empty_ns } else { (0, 0) },
         };
         self.idle.ns += idle.ns;
         self.idle.empty_ns.0 += idle.empty_ns.0;
         self.idle.empty_ns.1 += idle.empty_ns.1;
         self.idle.waited_ns += idle.waited_ns;
+        self.idle.dry_ns.0 += idle.dry_ns.0;
+        self.idle.dry_ns.1 += idle.dry_ns.1;
         // Stamps were not read during all of this time: work that was not seen may lie in it, so it is not listed as one gap.
         if ns < until - from {
             return;
@@ -256,12 +266,26 @@ mod tests {
             ns: 140,
             empty_ns: (30, 30),
             waited_ns: 60,
+            // Behind the second, which was submitted while the first one ran.
+            dry_ns: (30, 30),
         };
         assert_eq!(all.idle, idle);
         assert_eq!((all.span_ns(), all.unknown_ns), (320, 0));
         let gaps = all.gaps.iter().map(|g| (g.begin, g.host, g.idle.ns));
         let expected = [(310, 1_000_310, 100), (260, 1_000_260, 40)];
         assert_eq!(gaps.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_gap_behind_work_that_began_at_once_is_not_the_end_of_a_queue() {
+        let mut all = Intervals::default();
+        // Each is submitted behind the end of the one before it.
+        for n in 0..5 {
+            all.add(stretch(100 * n + 20, 100 * n + 60, Some(100 * n)), &ALL());
+        }
+        all.finish(&ALL());
+        assert_eq!(all.idle.empty_ns, (160, 160));
+        assert_eq!(all.idle.dry_ns, (0, 0));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::io;
 use super::releases::Releases;
 use super::writer::Output;
 use super::{Detail, Sink, StampReads, Summary};
+use crate::ranks::{self, Collector, Options, Works as Kept};
 use crate::samples::Gathered;
 use nvcap_decode::decode::event::{Body, Context, Engine, Event, GpuTime, Operation};
 use nvcap_decode::driver::Model;
@@ -37,6 +38,8 @@ use work::{Done, Entries, What};
 
 /// The longest waits that are kept.
 const WAITS: usize = 10;
+/// The most processes of a row that are kept apart.
+const MOST_PROCESSES: usize = 1 << 10;
 /// The most rows by name that are kept apart.
 const MOST_ROWS: usize = 1 << 16;
 
@@ -57,6 +60,8 @@ struct Row {
     count: u64,
     /// Bytes moved by those that are timed.
     bytes: u64,
+    /// By process: entries, those that are timed, and their time, ns.
+    of: BTreeMap<u32, (u64, u64, u64)>,
     /// Known times of all these entries, and their total time; `None` until the end, and where none is timed.
     works: Works,
     total: Option<Total>,
@@ -105,6 +110,14 @@ pub(crate) struct Account {
     engines: BTreeMap<(Whose, String), Intervals>,
     gpus: BTreeMap<Whose, Intervals>,
     processes: BTreeMap<u32, Intervals>,
+    /// Work that is no copy, by GPU; time of graphs' replays; and time in which collectives waited for other ranks, ns.
+    kernels: BTreeMap<Whose, Intervals>,
+    replays: BTreeMap<Whose, u64>,
+    peers: BTreeMap<Whose, u64>,
+    /// They are not told: there were too many works.
+    peers_left_out: bool,
+    /// Rows are by process, too.
+    by_process: bool,
     waits: Vec<Wait>,
     known: Known,
     releases: Releases,
@@ -253,6 +266,10 @@ impl Account {
             .add(stretch, coverage);
         let of_gpu = self.gpus.entry(whose).or_default();
         of_gpu.add(stretch, coverage);
+        if !matches!(c.engine, Engine::Copy(_)) {
+            let kernels = self.kernels.entry(whose).or_default();
+            kernels.add(stretch, coverage);
+        }
         let of_process = self.processes.entry(c.at.pid).or_default();
         of_process.add(stretch, coverage);
     }
@@ -268,7 +285,16 @@ impl Account {
     }
 
     /// Sums up the work of an entry.
-    fn done(&mut self, of: Done) {
+    fn done(&mut self, mut of: Done) {
+        let whose = of.gpu.map_or(Whose::Process(of.pid), Whose::Gpu);
+        if of.what == What::Graph {
+            let ns = of.duration.map_or(0, |d| d.ns);
+            *self.replays.entry(whose).or_default() += ns;
+        }
+        if self.by_process {
+            of.what = What::Of(of.pid, Box::new(of.what));
+            of.text = format!("{}, process {}", of.text, super::names::pid_name(of.pid));
+        }
         self.known.entries += 1;
         self.known.starts += u64::from(of.time.start.is_some());
         self.known.durations += u64::from(of.duration.is_some());
@@ -288,6 +314,12 @@ impl Account {
                 ..Row::default()
             });
             row.count += 1;
+            if row.of.len() < MOST_PROCESSES || row.of.contains_key(&of.pid) {
+                let its = row.of.entry(of.pid).or_default();
+                its.0 += 1;
+                its.1 += u64::from(of.duration.is_some());
+                its.2 += of.duration.map_or(0, |d| d.ns);
+            }
             if let Some(duration) = of.duration {
                 row.durations.add(duration.ns);
                 row.bytes = row.bytes.saturating_add(of.bytes);
@@ -357,10 +389,14 @@ impl Account {
         let all = channels
             .chain(self.engines.values_mut())
             .chain(self.gpus.values_mut())
+            .chain(self.kernels.values_mut())
             .chain(self.processes.values_mut());
         all.for_each(|work| work.finish(&self.coverage));
     }
 }
+
+/// Calls of collectives, and works between them, that are kept at most.
+const MOST_OF_RANKS: usize = 1 << 22;
 
 /// `nvcap time`: shows nothing until the end.
 pub struct TimeReport {
@@ -368,6 +404,7 @@ pub struct TimeReport {
     json: bool,
     color: bool,
     account: Account,
+    ranks: Option<(ranks::Gathered, Collector)>,
 }
 
 impl TimeReport {
@@ -380,12 +417,26 @@ impl TimeReport {
 
     /// Writes to `out` at the end: as one JSON object, or as tables.
     pub fn new(out: Output, json: bool, color: bool) -> Self {
+        let gathered = ranks::Gathered::new(Options {
+            most: MOST_OF_RANKS,
+            works: Kept::OfCallers,
+            ..Options::default()
+        });
+        let collector = gathered.collector();
         Self {
             out,
             json,
             color,
             account: Account::default(),
+            ranks: Some((gathered, collector)),
         }
+    }
+
+    /// The same with rows for each process.
+    #[must_use]
+    pub fn by_process(mut self, by: bool) -> Self {
+        self.account.by_process = by;
+        self
     }
 }
 
@@ -442,15 +493,23 @@ impl Sink for TimeReport {
     }
 
     fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        if let Some((_, collector)) = &mut self.ranks {
+            collector.event(event)?;
+        }
         self.account.event(event);
         Ok(())
     }
 
     fn passed_over(&mut self, event: &Event<'_>) {
+        // What a filter leaves out may be a collective.
+        self.ranks = None;
         self.account.passed_over(event);
     }
 
-    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
+    fn record(&mut self, record: &Record, model: &Model) -> io::Result<()> {
+        if let Some((_, collector)) = &mut self.ranks {
+            collector.record(record, model)?;
+        }
         self.account.record(record);
         Ok(())
     }
@@ -467,7 +526,18 @@ impl Sink for TimeReport {
         self.out.unshown()
     }
 
-    fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
+    fn finish(&mut self, ledger: &Ledger, model: &Model) -> io::Result<()> {
+        if let Some((gathered, mut collector)) = self.ranks.take() {
+            collector.finish(ledger, model)?;
+            self.account.peers_left_out = gathered.left_out() > 0;
+            let waits = gathered.analysis().waits();
+            for (pid, gpu, ns) in waits.into_iter().filter(|_| gathered.left_out() == 0) {
+                let whose = gpu.map_or(Whose::Process(pid), Whose::Gpu);
+                // Ranks of one GPU may wait at the same time.
+                let longest = self.account.peers.entry(whose).or_default();
+                *longest = ns.max(*longest);
+            }
+        }
         self.account.finish();
         if self.json {
             let object = self.account.json();

@@ -39,6 +39,7 @@ impl Account {
 
     fn kernel_rows(&self) -> Vec<Value> {
         let rows = self.sorted(false).into_iter().map(|(what, row)| {
+            let (pid, what) = whose(what);
             let mangled = match what {
                 What::Kernel(name) => Some(name),
                 _ => None,
@@ -49,7 +50,7 @@ impl Account {
             };
             json!({
                 "kernel": row.text, "kernel_mangled": mangled, "program": program,
-                "count": row.count, "works": what.works(), "gpu": durations(row),
+                "count": row.count, "works": what.works(), "pid": pid, "processes": processes(row), "gpu": durations(row),
             })
         });
         rows.collect()
@@ -60,7 +61,7 @@ impl Account {
             let rate = row.bytes as f64 / row.durations.sum_ns.max(1) as f64;
             json!({
                 "copies": row.text, "count": row.count, "works": what.works(), "bytes": row.bytes,
-                "gb_per_s": row.durations.known(rate), "gpu": durations(row),
+                "gb_per_s": row.durations.known(rate), "pid": whose(what).0, "processes": processes(row), "gpu": durations(row),
             })
         });
         rows.collect()
@@ -80,7 +81,11 @@ impl Account {
                 Whose::Gpu(gpu) => (Some(gpu), None),
                 Whose::Process(pid) => (None, known_pid(*pid)),
             };
-            json!({"gpu": gpu, "pid": pid, "work": work(w, is_sample), "verdict": verdict(w), "gaps": gaps})
+            let parts = self.parts(*whose);
+            json!({
+                "gpu": gpu, "pid": pid, "work": work(w, is_sample), "verdict": verdict(w, parts), "copies_alone_ns": parts.copies_ns,
+                "replays_ns": parts.replays_ns, "waiting_for_ranks_ns": parts.peers_ns, "gaps": gaps,
+            })
         });
         rows.collect()
     }
@@ -109,6 +114,23 @@ impl Account {
     }
 }
 
+/// The process that a row is of, where rows are by process, and its work.
+fn whose(what: &What) -> (Option<u32>, &What) {
+    match what {
+        What::Of(pid, what) => (known_pid(*pid), what),
+        what => (None, what),
+    }
+}
+
+/// The parts of a row by process.
+fn processes(row: &Row) -> Vec<Value> {
+    let all = row.of.iter();
+    all.map(|(pid, (count, timed, ns))| {
+        json!({"pid": known_pid(*pid), "count": count, "timed": timed, "timed_ns": ns})
+    })
+    .collect()
+}
+
 /// The durations of a row, and its total.
 fn durations(row: &Row) -> Value {
     let d = &row.durations;
@@ -124,6 +146,7 @@ fn work(w: &Intervals, is_sample: bool) -> Value {
     json!({
         "span_ns": w.span_ns(), "busy_ns": w.busy_ns, "sum_ns": w.sum_ns, "idle_ns": w.idle.ns, "unknown_ns": w.unknown_ns,
         "waited_ns": w.idle.waited_ns, "nothing_there_least_ns": w.idle.empty_ns.0, "nothing_there_most_ns": w.idle.empty_ns.1,
+        "ran_dry_least_ns": w.idle.dry_ns.0, "ran_dry_most_ns": w.idle.dry_ns.1,
         "busy_share_error": w.share_error().filter(|_| is_sample),
     })
 }

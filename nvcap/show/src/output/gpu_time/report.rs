@@ -14,6 +14,8 @@ use crate::output::units::Nanoseconds;
 const NARROW: usize = 110;
 /// Rows of a table in text.
 const SHOWN: usize = 20;
+/// Shares from which on they are told, per cent.
+const TOLD: f64 = 5.0;
 /// A GPU that is busy for at least this share of the time limits the program.
 const GPU_BOUND: f64 = 0.9;
 
@@ -23,21 +25,55 @@ fn share(part: u64, of: u64) -> f64 {
 
 /// Names the limit of the program: the GPU, if it was nearly always busy; else waits for semaphores or missing submissions, if one of them
 /// fills half of the GPU's idle time. `None` where no time is known.
-pub(super) fn verdict(work: &Intervals) -> Option<&'static str> {
+pub(super) fn verdict(work: &Intervals, parts: Parts) -> Option<&'static str> {
     if work.known_ns() == 0 {
         return None;
     }
-    let busy = work.busy_ns as f64 / work.known_ns().max(1) as f64;
+    let known = work.known_ns() as f64;
+    let useful = work.busy_ns.saturating_sub(parts.peers_ns) as f64;
     let half = work.idle.ns as f64 / 2.0;
-    Some(if busy >= GPU_BOUND {
-        "GPU-bound"
+    // Of all that the GPU lacked.
+    let lacked = (work.idle.ns + parts.peers_ns) as f64;
+    let (least, most) = work.idle.empty_ns;
+    let middle = least.midpoint(most) as f64;
+    let dry = work.idle.dry_ns.0.midpoint(work.idle.dry_ns.1) as f64;
+    Some(if parts.copies_ns as f64 >= 0.5 * known {
+        "copy-bound"
+    } else if useful >= GPU_BOUND * known {
+        match parts.replays_ns as f64 >= 0.5 * work.busy_ns as f64 {
+            true => "GPU-bound by graph replays",
+            false => "GPU-bound",
+        }
+    } else if parts.peers_ns as f64 >= 0.5 * lacked {
+        "waiting for peers"
     } else if work.idle.waited_ns as f64 >= half {
         "bound by waits for semaphores"
-    } else if work.idle.empty_ns.1 as f64 >= half {
-        "launch-bound"
-    } else {
+    } else if is_vague(work) && (least as f64) < half && most as f64 >= half {
+        "launch-bound, or bound by waits between submissions"
+    } else if middle < half {
         "bound by waits between submissions"
+    } else if dry >= 0.5 * middle {
+        "waiting for the host"
+    } else {
+        "launch-bound"
     })
+}
+
+/// Parts of a GPU's work, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// Copies alone ran.
+    pub(super) copies_ns: u64,
+    /// Graphs' replays.
+    pub(super) replays_ns: u64,
+    /// Collectives waited for other ranks.
+    pub(super) peers_ns: u64,
+}
+
+/// Tells whether the bounds of the time in which nothing was submitted are so far apart that they tell little.
+fn is_vague(work: &Intervals) -> bool {
+    let (least, most) = work.idle.empty_ns;
+    2 * (most - least) > work.idle.ns
 }
 
 /// Per cent from a least to a greatest value.
@@ -63,9 +99,9 @@ fn shares(work: &Intervals) -> [String; 3] {
 }
 
 /// `sample`: the share of the time in which stamps were read, where it is not all.
-fn sentence(work: &Intervals, sample: Option<f64>) -> String {
+fn sentence(work: &Intervals, parts: Parts, sample: Option<f64>) -> String {
     let known = work.known_ns();
-    let Some(verdict) = verdict(work) else {
+    let Some(verdict) = verdict(work, parts) else {
         let unknown = Nanoseconds(work.unknown_ns);
         return format!("how busy it was is not known ({unknown})");
     };
@@ -80,19 +116,49 @@ fn sentence(work: &Intervals, sample: Option<f64>) -> String {
         ),
     };
     let mut text = format!("{verdict}; work ran in {worked}");
+    if parts.peers_ns > 0 {
+        let of = share(parts.peers_ns, known);
+        text += &format!(", and in {of:.1} % it was a collective that waited for another rank");
+    }
+    if share(parts.copies_ns, known) >= TOLD {
+        let of = share(parts.copies_ns, known);
+        text += &format!("; in {of:.1} % copies alone ran");
+    }
+    if share(parts.replays_ns, work.busy_ns) >= TOLD {
+        let of = share(parts.replays_ns, work.busy_ns);
+        text += &format!("; replays of graphs took {of:.1} % of the work");
+    }
     if work.idle.ns > 0 {
-        let of = |ns| share(ns, work.idle.ns);
-        let (least, most) = work.idle.empty_ns;
-        text += &format!(
-            "; in {} % of the rest nothing was submitted, in {:.0} % work waited for a semaphore",
-            range(of(least), of(most)),
-            of(work.idle.waited_ns)
-        );
+        text += &rest(work);
     }
     if work.unknown_ns > 0 {
         text += &format!("; {} more are not known", Nanoseconds(work.unknown_ns));
     }
     text
+}
+
+/// Tells what the GPU lacked while nothing ran. Bounds that tell little are left out.
+fn rest(work: &Intervals) -> String {
+    let of = |ns| share(ns, work.idle.ns);
+    let (least, most) = work.idle.empty_ns;
+    let waited = of(work.idle.waited_ns);
+    if is_vague(work) {
+        return format!(
+            "; in {waited:.0} % of the rest work waited for a semaphore, and when other work was submitted is not known well enough"
+        );
+    }
+    let (dry_least, dry_most) = work.idle.dry_ns;
+    let dry = match of(dry_most) >= TOLD {
+        true => format!(
+            " ({} % behind work that had been submitted ahead: the program waited, for the GPU or for something else)",
+            range(of(dry_least), of(dry_most))
+        ),
+        false => String::new(),
+    };
+    format!(
+        "; in {} % of the rest nothing was submitted{dry}, in {waited:.0} % work waited for a semaphore",
+        range(of(least), of(most)),
+    )
 }
 
 impl std::fmt::Display for Whose {
@@ -118,6 +184,17 @@ impl Row {
     /// The time of all for comparisons, ns: 0 where it is not known.
     pub(super) fn total_ns(&self) -> u64 {
         self.total.map_or(0, |t| t.about_ns)
+    }
+
+    /// The least and the most that is timed of one process, and how many have some: `10.2..14.1 ms`.
+    fn of_each(&self) -> String {
+        let times = || self.of.values().filter(|of| of.1 > 0).map(|of| of.2);
+        match (times().min(), times().max()) {
+            (Some(least), Some(most)) if self.of.len() > 1 => {
+                format!("{}..{}", Nanoseconds(least), Nanoseconds(most))
+            }
+            _ => String::new(),
+        }
     }
 
     fn total_text(&self) -> (String, String) {
@@ -154,6 +231,21 @@ impl ChannelTime {
 }
 
 impl Account {
+    /// Parts of a GPU's work.
+    pub(super) fn parts(&self, whose: Whose) -> Parts {
+        let busy = self.gpus.get(&whose).map_or(0, |w| w.busy_ns);
+        // Where ends are not known well, kernels alone may seem to have run longer than all did.
+        let kernels = self.kernels.get(&whose).map_or(0, |w| w.busy_ns);
+        let part = |of: &std::collections::BTreeMap<Whose, u64>| {
+            of.get(&whose).copied().unwrap_or(0).min(busy)
+        };
+        Parts {
+            copies_ns: busy.saturating_sub(kernels),
+            replays_ns: part(&self.replays),
+            peers_ns: part(&self.peers),
+        }
+    }
+
     /// Rows by time, longest first.
     pub(super) fn sorted(&self, copies: bool) -> Vec<(&What, &Row)> {
         let mut rows: Vec<_> = self.rows.iter().collect();
@@ -167,9 +259,16 @@ impl Account {
         let sample = self.coverage.sample();
         let mut f = Formatter::new(out, color);
         for (whose, work) in &self.gpus {
-            let sentence = sentence(work, sample.map(|s| s.1));
+            let sentence = sentence(work, self.parts(*whose), sample.map(|s| s.1));
             f.line("", 0, Some(Role::Operation));
             f.text(format_args!("{whose}: {sentence}"));
+            f.end();
+        }
+        if self.peers_left_out {
+            f.line("", 0, Some(Role::Alarm));
+            f.text(format_args!(
+                "for how long collectives waited for other ranks is not told: there are too many works (nvcap ranks, or a shorter trace)"
+            ));
             f.end();
         }
         if self.gpus.is_empty() {
@@ -241,6 +340,8 @@ impl Account {
         let all: u64 = rows.iter().map(|(_, r)| r.total_ns()).sum();
         // `timed` is left out if all entries are timed. A narrow terminal has no room for `timed`, `median` and `least`.
         let sampled = rows.iter().any(|(_, r)| r.durations.count < r.count);
+        // Rows of several processes: the time of each of them.
+        let several = rows.iter().any(|(_, r)| r.of.len() > 1) && !narrow;
         let columns = |cells: [String; 7]| {
             let is_shown = [true, sampled && !narrow, true, true, !narrow, !narrow, true];
             let shown = cells.into_iter().zip(is_shown).filter(|(_, is)| *is);
@@ -252,10 +353,15 @@ impl Account {
         line(
             Some(Role::Operation),
             format_args!(
-                "{:>5} {:>8}{}  kernel",
+                "{:>5} {:>8}{}{}  kernel",
                 "time%",
                 "total",
-                columns(heads.map(str::to_owned))
+                columns(heads.map(str::to_owned)),
+                if several {
+                    format!("{:>19}", "of each process")
+                } else {
+                    String::new()
+                },
             ),
         );
         for (_, row) in rows.iter().take(SHOWN) {
@@ -273,9 +379,14 @@ impl Account {
             line(
                 None,
                 format_args!(
-                    "{:>5} {total:>8}{}  {}",
+                    "{:>5} {total:>8}{}{}  {}",
                     row.timed(|_| format!("{:.1}", share(row.total_ns(), all))),
                     columns(cells),
+                    if several {
+                        format!("{:>19}", row.of_each())
+                    } else {
+                        String::new()
+                    },
                     Plain(&row.text)
                 ),
             );
@@ -408,6 +519,7 @@ impl Account {
                     ns,
                     empty_ns: (least, most),
                     waited_ns,
+                    ..
                 } = gap.idle;
                 line(
                     None,

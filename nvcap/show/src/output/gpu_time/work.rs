@@ -29,6 +29,8 @@ pub enum What {
     Fill,
     /// Works that one entry has the GPU do together: how many there are, and the first of them.
     Together(usize, Vec<What>),
+    /// Work of one process, where each has rows of its own.
+    Of(u32, Box<What>),
 }
 
 /// The work of one entry. Its time is that of all launches and copies of the entry together.
@@ -36,6 +38,8 @@ pub enum What {
 struct Shared {
     serial: u64,
     channel: ChannelId,
+    pid: u32,
+    gpu: Option<u32>,
     absent: Option<u64>,
     entry: u32,
     time: GpuTime,
@@ -60,6 +64,10 @@ pub struct Done {
     pub bytes: u64,
     /// Channel of the entry.
     pub channel: ChannelId,
+    /// Its process.
+    pub pid: u32,
+    /// Its GPU.
+    pub gpu: Option<u32>,
     /// Time at which it was not in the ring yet, where that is known, ns.
     pub absent: Option<u64>,
 }
@@ -92,6 +100,8 @@ impl Entries {
         let now = self.now.get_or_insert_with(|| Shared {
             serial: c.serial,
             channel: c.channel,
+            pid: c.at.pid,
+            gpu: c.gpu,
             absent: absent(c),
             entry,
             time: *time,
@@ -130,6 +140,8 @@ impl Entries {
             duration: told(&of.time),
             bytes: of.bytes,
             channel: of.channel,
+            pid: of.pid,
+            gpu: of.gpu,
             absent: of.absent,
         })
     }
@@ -175,6 +187,7 @@ pub fn text(what: &What, op: &Operation) -> String {
         (What::Fill, _) => "fill".to_owned(),
         // Made of the texts of its parts.
         (What::Together(count, _), _) => format!("{count} in one entry"),
+        (What::Of(_, what), _) => text(what, op),
     }
 }
 
@@ -209,6 +222,7 @@ impl What {
         match self {
             Self::Copy(_) | Self::Fill => true,
             Self::Together(_, works) => works.iter().all(Self::is_copy),
+            Self::Of(_, what) => what.is_copy(),
             _ => false,
         }
     }
@@ -217,6 +231,7 @@ impl What {
     pub fn works(&self) -> usize {
         match self {
             Self::Together(count, _) => *count,
+            Self::Of(_, what) => what.works(),
             _ => 1,
         }
     }

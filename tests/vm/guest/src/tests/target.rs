@@ -80,6 +80,7 @@ impl Want {
                 launches_only: false,
                 kernels: false,
                 module_every: 0,
+                rounds: None,
                 timed: None,
                 code: false,
             },

@@ -192,6 +192,7 @@ async function start() {
   }
   ledger(data);
   samples(data);
+  ranksTables(data);
   const redraw = [movesPlot(data), graphsPlot(data)].flat().filter(Boolean);
   const { ops, entries } = await unpacked(data);
   delete data.columns;

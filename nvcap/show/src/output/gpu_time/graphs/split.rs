@@ -22,10 +22,13 @@ const NONE_SEEN: f64 = 3.0;
 /// The most of a replay's time that is taken for such gaps.
 const MOST_GAPS: f64 = 0.5;
 
+/// A kernel by name, grid and shared memory.
+type Shape = (String, Option<[u32; 3]>, Option<u32>);
+
 /// Times of kernels by name, grid and shared memory, that another trace has told.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    times: HashMap<(String, Option<[u32; 3]>, Option<u32>), Known>,
+    times: HashMap<Shape, Known>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,6 +9,7 @@ fn work(busy_ns: u64, ns: u64, empty_ns: (u64, u64), waited_ns: u64) -> Interval
         ns,
         empty_ns,
         waited_ns,
+        ..Idle::default()
     };
     work
 }
@@ -18,7 +19,7 @@ fn a_sentence_says_what_was_lacking() {
     let cases = [
         (
             work(950_000, 50_000, (0, 50_000), 0),
-            "GPU-bound; work ran in 95.0 % of 1.00 ms; in 0..100 % of the rest nothing was submitted, in 0 % work waited for a semaphore",
+            "GPU-bound; work ran in 95.0 % of 1.00 ms; in 0 % of the rest work waited for a semaphore, and when other work was submitted is not known well enough",
         ),
         (
             work(100_000, 900_000, (540_000, 720_000), 90_000),
@@ -38,19 +39,60 @@ fn a_sentence_says_what_was_lacking() {
         ),
     ];
     for (work, expected) in cases {
-        assert_eq!(sentence(&work, None), expected);
+        assert_eq!(sentence(&work, Parts::default(), None), expected);
     }
     let mut none = work(0, 0, (0, 0), 0);
     none.unknown_ns = 7_000;
     assert_eq!(
-        sentence(&none, None),
+        sentence(&none, Parts::default(), None),
         "how busy it was is not known (7.00 us)"
     );
     let mut unknown = work(2_000, 0, (0, 0), 0);
     unknown.unknown_ns = 7_000;
     assert_eq!(
-        sentence(&unknown, Some(0.05)),
+        sentence(&unknown, Parts::default(), Some(0.05)),
         "GPU-bound; work ran in 100.0 % of the 2.00 us that were looked at; 7.00 us more are not known"
+    );
+}
+
+#[test]
+fn a_sentence_says_what_the_work_was() {
+    let with = |busy, idle, empty, of: Parts| sentence(&work(busy, idle, empty, 0), of, None);
+    let of = |copies_ns, replays_ns, peers_ns| Parts {
+        copies_ns,
+        replays_ns,
+        peers_ns,
+    };
+    for (said, expected) in [
+        (
+            with(950_000, 50_000, (0, 0), of(0, 0, 700_000)),
+            "waiting for peers; work ran in 95.0 % of 1.00 ms, and in 70.0 % it was a collective that waited for another rank; in 0 % of the rest nothing was submitted, in 0 % work waited for a semaphore",
+        ),
+        (
+            // Peers are the lesser part of what it lacks.
+            with(500_000, 500_000, (400_000, 500_000), of(0, 0, 100_000)),
+            "launch-bound; work ran in 50.0 % of 1.00 ms, and in 10.0 % it was a collective that waited for another rank; in 80..100 % of the rest nothing was submitted, in 0 % work waited for a semaphore",
+        ),
+        (
+            with(1_000_000, 0, (0, 0), of(600_000, 0, 0)),
+            "copy-bound; work ran in 100.0 % of 1.00 ms; in 60.0 % copies alone ran",
+        ),
+        (
+            with(1_000_000, 0, (0, 0), of(0, 830_000, 0)),
+            "GPU-bound by graph replays; work ran in 100.0 % of 1.00 ms; replays of graphs took 83.0 % of the work",
+        ),
+        (
+            with(100_000, 900_000, (0, 800_000), of(0, 0, 0)),
+            "launch-bound, or bound by waits between submissions; work ran in 10.0 % of 1.00 ms; in 0 % of the rest work waited for a semaphore, and when other work was submitted is not known well enough",
+        ),
+    ] {
+        assert_eq!(said, expected);
+    }
+    let mut dry = work(100_000, 900_000, (800_000, 850_000), 0);
+    dry.idle.dry_ns = (700_000, 720_000);
+    assert_eq!(
+        sentence(&dry, Parts::default(), None),
+        "waiting for the host; work ran in 10.0 % of 1.00 ms; in 89..94 % of the rest nothing was submitted (78..80 % behind work that had been submitted ahead: the program waited, for the GPU or for something else), in 0 % work waited for a semaphore"
     );
 }
 

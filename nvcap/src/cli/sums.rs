@@ -1,0 +1,36 @@
+//! Options of commands that show sums of a trace and no events: `nvcap time`, `nvcap ranks`.
+
+use anyhow::bail;
+
+use super::output_args::OutputArgs;
+use super::values;
+
+/// Options of a trace that have no meaning there.
+const USELESS: [&str; 10] = [
+    "verbose",
+    "quiet",
+    "stats",
+    "time",
+    "redact",
+    "explain_streams",
+    "full_names",
+    "history",
+    "gpu_time",
+    "stacks",
+];
+
+/// The command as clap knows it: it observes by default, and has no options without a meaning, nor those that `more` names.
+pub(super) fn as_is(command: clap::Command, more: &[&'static str]) -> clap::Command {
+    let command = command.mut_arg("how", |arg| arg.default_value("observe"));
+    values::without(values::without(command, &USELESS), more)
+}
+
+/// Refuses options that ask for events.
+pub(super) fn refuse_events(name: &str, shown: &OutputArgs) -> anyhow::Result<()> {
+    if shown.verbose > 0 || shown.quiet || shown.stats || shown.explain_streams {
+        bail!(
+            "{name} shows sums alone: for events with their times trace with --gpu-time (nvcap --gpu-time -p PID)"
+        );
+    }
+    Ok(())
+}
