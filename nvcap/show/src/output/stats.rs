@@ -260,7 +260,7 @@ impl Stats {
                 pid_name(c.pid)
             ));
             submissions += c.submissions.count;
-            submitted += c.submissions.bytes;
+            submitted = submitted.saturating_add(c.submissions.bytes);
         }
         let span = self.time_and_rate(submitted);
         let writes = match self.method_writes {

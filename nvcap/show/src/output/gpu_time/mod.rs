@@ -207,8 +207,11 @@ impl Account {
             }
         }
         let end = match (told(time), time.duration) {
-            (Some(duration), _) => End::At(start.gpu_ns + duration.ns),
-            (None, Some(vague)) => End::Before(start.gpu_ns + vague.ns + vague.error_ns),
+            (Some(duration), _) => End::At(start.gpu_ns.saturating_add(duration.ns)),
+            (None, Some(vague)) => {
+                let length = vague.ns.saturating_add(vague.error_ns);
+                End::Before(start.gpu_ns.saturating_add(length))
+            }
             (None, None) if time.works > 0 => End::Unknown,
             (None, None) => return,
         };
