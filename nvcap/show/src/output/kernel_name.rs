@@ -47,7 +47,10 @@ fn within(name: &str) -> Cow<'_, str> {
     if name.len() <= MOST_TEXT {
         return Cow::Borrowed(name);
     }
-    let end = name.floor_char_boundary(MOST_TEXT - MARK.len());
+    let mut end = MOST_TEXT - MARK.len();
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
     Cow::Owned(name.get(..end).unwrap_or_default().to_owned() + MARK)
 }
 

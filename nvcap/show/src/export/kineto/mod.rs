@@ -167,9 +167,11 @@ impl Kineto {
 
     /// Ends every file: an error leaves none of them without its end.
     fn end(&mut self, verdict: &str, status: u8, until: u64) -> io::Result<()> {
-        let begun = self.files.iter_mut().filter(|file| file.is_begun());
-        let ends = begun.map(|file| file.end(verdict, status, until));
-        ends.fold(Ok(()), |first, end| first.and(end))
+        let mut result = Ok(());
+        for file in self.files.iter_mut().filter(|file| file.is_begun()) {
+            result = result.and(file.end(verdict, status, until));
+        }
+        result
     }
 
     fn begin(&mut self, at: usize, pid: u32) -> io::Result<()> {
