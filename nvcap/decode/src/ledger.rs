@@ -234,11 +234,17 @@ impl Ledger {
                     *count,
                 ),
             },
-            Lost::Records { kind, count } => *self.dropped.entry(*kind).or_default() += count,
-            Lost::UnknownChannel { token, count } => {
-                *self.unknown.entry((loss.at.pid, *token)).or_default() += count;
+            Lost::Records { kind, count } => {
+                let known = self.dropped.entry(*kind).or_default();
+                *known = known.saturating_add(*count);
             }
-            Lost::Stacks { count } => self.stacks_lost += count,
+            Lost::UnknownChannel { token, count } => {
+                let known = self.unknown.entry((loss.at.pid, *token)).or_default();
+                *known = known.saturating_add(*count);
+            }
+            Lost::Stacks { count } => {
+                self.stacks_lost = self.stacks_lost.saturating_add(*count);
+            }
             Lost::Untraced { why } => self.add_untraced(loss.at.pid, why, 1),
         }
     }
@@ -249,7 +255,7 @@ impl Ledger {
             .iter_mut()
             .find(|b| b.pid == pid && b.why == why)
         {
-            known.count += count;
+            known.count = known.count.saturating_add(count);
         } else if self.untraced.len() < REASONS_KEPT {
             self.untraced.push(Untraced {
                 pid,
@@ -258,7 +264,9 @@ impl Ledger {
             });
         } else {
             match self.untraced.last_mut() {
-                Some(last) if last.why == MORE_REASONS => last.count += count,
+                Some(last) if last.why == MORE_REASONS => {
+                    last.count = last.count.saturating_add(count);
+                }
                 _ => self.untraced.push(Untraced {
                     pid: 0,
                     why: MORE_REASONS.to_owned(),
@@ -301,7 +309,7 @@ impl Ledger {
 
     /// Counts objects that were captured but could not be written out (a full disk).
     pub fn add_unshown(&mut self, count: u64) {
-        self.unshown += count;
+        self.unshown = self.unshown.saturating_add(count);
     }
 
     /// Objects that were captured but could not be written out.
@@ -436,17 +444,22 @@ impl Ledger {
         let mut t = Totals::default();
         for c in self.channels.values() {
             t.channels += u64::from(c.submissions > 0 || c.doorbells > 0);
-            t.submissions += c.submissions;
-            t.entries += c.entries;
-            t.bytes += c.bytes;
-            t.gaps += c.gaps;
-            t.unreadable += c.unreadable;
-            t.late += c.late;
-            t.merged += c.merged;
-            t.repeated += c.repeated;
-            t.contradictions += c.contradictions;
-            t.skipped += c.skipped;
-            t.doorbells += c.doorbells;
+            // The positions and counts of a recording may be anything.
+            for (sum, count) in [
+                (&mut t.submissions, c.submissions),
+                (&mut t.entries, c.entries),
+                (&mut t.bytes, c.bytes),
+                (&mut t.gaps, c.gaps),
+                (&mut t.unreadable, c.unreadable),
+                (&mut t.late, c.late),
+                (&mut t.merged, c.merged),
+                (&mut t.repeated, c.repeated),
+                (&mut t.contradictions, c.contradictions),
+                (&mut t.skipped, c.skipped),
+                (&mut t.doorbells, c.doorbells),
+            ] {
+                *sum = sum.saturating_add(count);
+            }
         }
         t
     }

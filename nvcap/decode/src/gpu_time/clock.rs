@@ -170,11 +170,11 @@ impl Clock {
         let spread = lower.map_or(u64::MAX / 4, |l| {
             // Beyond their ends the two may cross: then neither is a bound, and they are wrong by about as much.
             let spread = upper.value.saturating_add(l.value).unsigned_abs();
-            spread + upper.beyond.max(l.beyond).error(spread)
+            spread.saturating_add(upper.beyond.max(l.beyond).error(spread))
         });
         Some(HostTime {
             ns: gpu_ns.wrapping_add_signed(upper.value),
-            error_ns: spread + WRITE_NS + ROUNDING,
+            error_ns: spread.saturating_add(WRITE_NS + ROUNDING),
         })
     }
 
@@ -306,7 +306,8 @@ fn slope(a: (u64, i64), b: (u64, i64)) -> f64 {
 }
 
 fn is_step(a: &Stretch, b: &Stretch) -> bool {
-    let most = (b.gpu_ns.abs_diff(a.gpu_ns) as f64 * SLEW) as i64 + STEP_NS;
+    let most = (b.gpu_ns.abs_diff(a.gpu_ns) as f64 * SLEW) as i64;
+    let most = most.saturating_add(STEP_NS);
     // Only what the bounds themselves contradict: a stretch whose stamps were all seen late has a high upper bound.
     let (low, high) = if a.upper < b.upper { (a, b) } else { (b, a) };
     high.lower.saturating_sub(low.upper) > most

@@ -20,13 +20,12 @@ impl End {
         let (ns, error_ns) = match ns > least {
             true => (ns, self.error_ns),
             false => {
-                let most = (self.at + self.error_ns)
-                    .saturating_sub(from)
-                    .max(least + 1);
+                let latest = self.at.saturating_add(self.error_ns);
+                let most = latest.saturating_sub(from).max(least.saturating_add(1));
                 let middle = least + (most - least).div_ceil(2);
                 // Where all of it lies before that, the end or its error is wrong.
-                let wrong = (from + least).saturating_sub(self.at + self.error_ns);
-                (middle, middle - least + wrong)
+                let wrong = from.saturating_add(least).saturating_sub(latest);
+                (middle, (middle - least).saturating_add(wrong))
             }
         };
         GpuDuration {

@@ -139,6 +139,11 @@ fn stand_for(units: &mut [Unit], pair: Pair) {
     }
 }
 
+/// The position of each entry of a submission. A recording may have any position: those that would be beyond the last one are that one.
+fn positions(s: &Submission) -> impl Iterator<Item = u64> {
+    (0..s.segments.len() as u64).map(|n| s.position.saturating_add(n))
+}
+
 impl GpuTimes {
     /// Takes a record as it comes, before it waits for its turn.
     pub fn note(&mut self, record: &Record) {
@@ -169,7 +174,7 @@ impl GpuTimes {
         let after = s.how.is_after() || s.late;
         // Trapped behind the store, the doorbell was rung up to `Rules::trap_ns` before; trapped before it, up to as much later.
         let rung = match s.how {
-            How::Precommit => s.at.time_ns + rules::TRAP_NS,
+            How::Precommit => s.at.time_ns.saturating_add(rules::TRAP_NS),
             _ => s.at.time_ns,
         };
         let units = s.segments.iter();
@@ -177,7 +182,7 @@ impl GpuTimes {
         if let Some(pair) = Pair::of(s.segments.iter().map(|g| &*g.bytes)) {
             stand_for(&mut units, pair);
         }
-        for (position, unit) in (s.position..).zip(units) {
+        for (position, unit) in positions(s).zip(units) {
             let stamps = unit.pair.map(|p| [p.begin, p.end]);
             for stamp in stamps.into_iter().flatten().chain(unit.stamp.map(|s| s.0)) {
                 self.semaphores.insert((s.at.pid, stamp.address), whose);
@@ -191,8 +196,9 @@ impl GpuTimes {
     }
 
     fn stamps(&mut self, s: &Stamps) {
-        self.coverage.reads += s.reads;
-        self.coverage.ns += s.at.time_ns.saturating_sub(s.from_ns);
+        let c = &mut self.coverage;
+        c.reads = c.reads.saturating_add(s.reads);
+        c.ns = (c.ns).saturating_add(s.at.time_ns.saturating_sub(s.from_ns));
         for stamp in &s.stamps {
             if let Some(gpu_ns) = stamp.gpu_ns {
                 let whose = self.semaphores.get(&(s.at.pid, stamp.address));
@@ -218,10 +224,9 @@ impl GpuTimes {
                 works: timeline.works(position),
                 ..GpuTime::default()
             };
-            let end = s.position + s.segments.len() as u64;
-            let all = (s.position..end).map(works).collect();
+            let all = positions(s).map(works).collect();
             // Where no stamps come, nothing may wait for them.
-            timeline.forget(end);
+            timeline.forget(s.position.saturating_add(s.segments.len() as u64));
             return all;
         };
         let sources = TimeSources {
@@ -234,8 +239,7 @@ impl GpuTimes {
                 .get(pid)
                 .is_some_and(|l| l.is_shared(s.at.time_ns)),
         };
-        let count = s.segments.len() as u64;
-        (s.position..s.position + count)
+        positions(s)
             .map(|position| GpuTime {
                 works: timeline.works(position),
                 ..timeline.time(position, sources)

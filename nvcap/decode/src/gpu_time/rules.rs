@@ -193,12 +193,15 @@ impl Lag {
     pub(crate) fn end(&self, between: Between) -> (u64, u64) {
         let Between { from, until, .. } = between;
         let half = until.saturating_sub(from) / 2;
-        let beyond = |(lag, error)| (lag + BEYOND_STAMP_NS, error + BEYOND_STAMP_ERROR_NS);
+        let beyond = |(lag, error)| {
+            let lag = i64::saturating_add(lag, BEYOND_STAMP_NS);
+            (lag, u64::saturating_add(error, BEYOND_STAMP_ERROR_NS))
+        };
         let of_stamps = || self.stamps.learnt().map(beyond);
         let learnt = self.ends.learnt().or_else(of_stamps);
         let (lag, error) = learnt.unwrap_or((LAG_NS, LAG_ERROR_NS));
         let end = between.middle().wrapping_add_signed(lag.wrapping_neg());
-        (end.min(until), error + half)
+        (end.min(until), error.saturating_add(half))
     }
 
     /// Tells whether an end is no later than the release suggests, by the lags that were learnt. A later end means that the next
@@ -206,7 +209,10 @@ impl Lag {
     pub(crate) fn agrees(&self, end: u64, between: Between) -> bool {
         let (by_release, error) = self.end(between);
         let learnt = self.ends.count >= ENOUGH || self.stamps.count >= ENOUGH;
-        !learnt || end <= by_release + error + between.clock_error + AGREED_NS
+        let error = error
+            .saturating_add(between.clock_error)
+            .saturating_add(AGREED_NS);
+        !learnt || end <= by_release.saturating_add(error)
     }
 }
 

@@ -343,3 +343,73 @@ fn a_submission_with_stamps_around_it_has_its_times() {
         assert!(least <= 5_000 && most >= 5_000, "{least} {most}");
     }
 }
+
+/// Positions, times and stamps of a recording may be anything: no sum of them overflows.
+#[test]
+fn the_last_positions_and_times_do_not_overflow() {
+    let ends = [0, 1, 1 << 63, u64::MAX - 1_000, u64::MAX];
+    let hows = [How::Trapped, How::Precommit, How::Observed];
+    let all = hows.into_iter().flat_map(|how| {
+        let positions = ends.into_iter();
+        positions.flat_map(move |at| ends.into_iter().map(move |time| (how, at, time)))
+    });
+    for (how, position, time_ns) in all {
+        let mut times = GpuTimes::default();
+        let submissions: Vec<Submission> = (0..3)
+            .map(|n| {
+                let at = position.saturating_add(n);
+                let mut s = submission(KERNELS, at, time_ns, how, &kernel(n as u32 + 16));
+                s.segments = vec![s.segments[0].clone(); 2];
+                s
+            })
+            .collect();
+        let record = |s: &Submission| Record::Submission(s.clone());
+        submissions.iter().for_each(|s| times.note(&record(s)));
+        // Without any stamp.
+        for s in &submissions {
+            assert_eq!(times.take(s).len(), 2);
+        }
+        submissions.iter().for_each(|s| times.note(&record(s)));
+        for gpu_ns in ends {
+            for seen_ns in ends {
+                let stamp = |(address, payload), gpu_ns, before_ns| Stamp {
+                    address: GpuVa(address),
+                    payload,
+                    gpu_ns,
+                    before_ns,
+                    seen_ns,
+                };
+                let stamps = (16..19).flat_map(|n| {
+                    let kernel = (KERNEL_STAMP, n + 1);
+                    [
+                        stamp(kernel, Some(gpu_ns), 1),
+                        stamp(
+                            kernel,
+                            Some(gpu_ns.wrapping_add(n.into())),
+                            seen_ns.wrapping_sub(9),
+                        ),
+                        stamp(end_of(n), None, seen_ns.wrapping_sub(900)),
+                        stamp(end_of(n - 1), None, 0),
+                    ]
+                });
+                times.note(&Record::Stamps(Box::new(Stamps {
+                    at: At {
+                        time_ns,
+                        pid: PID,
+                        tid: 0,
+                    },
+                    from_ns: 0,
+                    reads: u64::MAX,
+                    stamps: stamps.collect(),
+                })));
+                let mut taken = times.channels.clone();
+                for s in &submissions {
+                    for time in times.take(s) {
+                        let _ = (time.end_gpu_ns(), time.by_exec().end_gpu_ns());
+                    }
+                }
+                std::mem::swap(&mut times.channels, &mut taken);
+            }
+        }
+    }
+}

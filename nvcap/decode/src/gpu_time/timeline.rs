@@ -152,7 +152,7 @@ impl TimeSources<'_> {
         }
         Some(GpuMoment {
             host_ns: host.ns,
-            host_error_ns: host.error_ns + gpu_error_ns,
+            host_error_ns: host.error_ns.saturating_add(gpu_error_ns),
             gpu_ns,
             gpu_error_ns,
         })
@@ -260,8 +260,13 @@ impl Timeline {
         let own = own.clone();
         let waited = waited(&own, &self.own, sources);
         self.own.add(&own.unit);
-        let next = self.noted.get(1).filter(|n| n.position == position + 1);
-        let before = self.last.filter(|l| l.position + 1 == position);
+        let next = self
+            .noted
+            .get(1)
+            .filter(|n| Some(n.position) == position.checked_add(1));
+        let before = self
+            .last
+            .filter(|l| l.position.checked_add(1) == Some(position));
         if let Some(pair) = own.unit.pair {
             let time = paired(&own, pair, sources);
             self.last = Some(Last {
@@ -324,7 +329,7 @@ fn front_end(
 ) -> GpuTime {
     let (launch_ns, launch_error_ns) = sources.launch(own, told);
     let start = sources.moment(told.stamp, 0);
-    let exec = sources.moment(told.stamp + launch_ns, launch_error_ns);
+    let exec = sources.moment(told.stamp.saturating_add(launch_ns), launch_error_ns);
     let Some((start, exec)) = start.zip(exec) else {
         return GpuTime::default();
     };
@@ -343,7 +348,7 @@ fn front_end(
         let (at, error_ns) = lag.end(r);
         Some(End {
             at,
-            error_ns: error_ns + r.clock_error,
+            error_ns: error_ns.saturating_add(r.clock_error),
             by: DurationBy::Release,
         })
     };
@@ -353,7 +358,7 @@ fn front_end(
     let least = launch_ns.saturating_sub(launch_error_ns);
     let duration = end.map(|end| end.behind(start.gpu_ns, least));
     let executed = end.map(|end| {
-        let error_ns = end.error_ns + launch_error_ns;
+        let error_ns = end.error_ns.saturating_add(launch_error_ns);
         End { error_ns, ..end }.behind(exec.gpu_ns, 0)
     });
     let ready = told.before.and_then(|l| match l.place {
@@ -428,8 +433,8 @@ fn end_by_next(
     let waited = stamped.ns.wrapping_sub(next.doorbell).cast_signed();
     // The end cannot be behind what was seen of it, nor long before.
     let in_time = released.is_none_or(|r| {
-        at <= r.until + r.clock_error
-            && at + rules.lag_most_ns + r.clock_error >= r.from
+        at <= r.until.saturating_add(r.clock_error)
+            && at.saturating_add(rules.lag_most_ns.saturating_add(r.clock_error)) >= r.from
             && lag.agrees(at, r)
     });
     let least = match released {
@@ -449,14 +454,20 @@ fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
     let free = told.before.and_then(|l| l.stamp);
     let ready = free.max(waited.map(|w| w.at));
     let released = waited.filter(|w| Some(w.at) == ready);
-    let next_error = rules.next_error_ns + released.map_or(0, |w| w.error_ns);
+    let next_error = released
+        .map_or(0, |w| w.error_ns)
+        .saturating_add(rules.next_error_ns);
     let ready_by = match released {
         Some(_) => StartBy::Release,
         None => StartBy::PreviousStamp,
     };
     // It began when the channel was free for it and it was there; both are needed.
     let rang = (!own.observed)
-        .then(|| sources.clock.gpu(own.doorbell + rules.fetch_ns))
+        .then(|| {
+            sources
+                .clock
+                .gpu(own.doorbell.saturating_add(rules.fetch_ns))
+        })
         .flatten();
     let clock_error = |at| sources.clock.host(at).map_or(u64::MAX / 2, |h| h.error_ns);
     let by_doorbell = |rang| rules.fetch_error_ns.saturating_add(clock_error(rang));
@@ -473,7 +484,7 @@ fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
         (Some(ready), Some(_)) => (Some(ready), next_error, ready_by),
         // It was seen before the one before it had ended: it followed at once.
         (Some(ready), None) => {
-            let found = own.doorbell + rules.look_ns;
+            let found = own.doorbell.saturating_add(rules.look_ns);
             let there = sources.clock.gpu(found).is_some_and(|d| d <= ready);
             (there.then_some(ready), next_error, ready_by)
         }
@@ -487,7 +498,7 @@ fn behind(own: &Noted, told: Told, sources: TimeSources<'_>) -> GpuTime {
     let start = start.and_then(|s| sources.moment(s, error));
     let end = |s: GpuMoment| End {
         at: stamp,
-        error_ns: s.gpu_error_ns + rules.next_error_ns,
+        error_ns: s.gpu_error_ns.saturating_add(rules.next_error_ns),
         by: DurationBy::OwnStamp,
     };
     let duration = start.filter(|_| own.unit.works);
@@ -539,7 +550,10 @@ fn waited(own: &Noted, releases: &Own, sources: TimeSources<'_>) -> Option<Waite
             // A kernel's end: released between two reads, and what waited for it began some time after.
             None => {
                 let between = stamp.seen_ns.saturating_sub(stamp.before_ns);
-                (sources.clock.gpu(stamp.seen_ns)?, between + WORD_ERROR_NS)
+                (
+                    sources.clock.gpu(stamp.seen_ns)?,
+                    between.saturating_add(WORD_ERROR_NS),
+                )
             }
         };
         // The number itself was overwritten before it was read: it was released some time before the one that was.
@@ -575,9 +589,13 @@ fn queued(own: &Noted, start: GpuMoment, rules: &Rules) -> Option<(u64, u64)> {
         // Rung before its trap.
         false => (own.doorbell, own.doorbell.saturating_sub(rules.trap_ns)),
         // It was there when the look had read the ring, and not at the one before that found something.
-        true => (own.doorbell + rules.look_ns, own.absent?),
+        true => (own.doorbell.saturating_add(rules.look_ns), own.absent?),
     };
-    let least = start.host_ns.saturating_sub(there + start.host_error_ns);
-    let most = (start.host_ns + start.host_error_ns).saturating_sub(from);
+    let least = start
+        .host_ns
+        .saturating_sub(there.saturating_add(start.host_error_ns));
+    let most = (start.host_ns)
+        .saturating_add(start.host_error_ns)
+        .saturating_sub(from);
     Some((least, most))
 }

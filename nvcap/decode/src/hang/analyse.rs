@@ -279,7 +279,7 @@ fn behind(channel: &ChannelState, position: u64) -> u64 {
     channel
         .steps
         .last()
-        .map_or(0, |last| last.position - position)
+        .map_or(0, |last| last.position.saturating_sub(position))
 }
 
 /// The first kernel that runs by its own release: one that releases a semaphore at its end proves its own progress, and the
@@ -398,5 +398,52 @@ fn is_open(op: &Operation, pid: u32, values: &Values) -> bool {
         Operation::Launch(l) => l.kind != LaunchKind::Companion && !done(),
         Operation::Copy(c) => c.bytes > 0 && !done(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::unended::unended;
+    use super::*;
+    use crate::record::ChannelId;
+
+    /// A recording may have submissions of any positions, in any order.
+    #[test]
+    fn steps_may_have_any_positions() {
+        let ends = [0, 1, 1 << 63, u64::MAX];
+        for (first, last) in ends.into_iter().flat_map(|a| ends.map(|b| (a, b))) {
+            let step = |position, pending| Step {
+                position,
+                index: 0,
+                pending,
+                operations: Vec::new(),
+                stop: None,
+                bytes: 0,
+                missing: 0,
+            };
+            let mut channel = ChannelState::new(ChannelId(0), 7, 1, 2, 1024);
+            channel.steps = vec![step(first, false), step(last, true)];
+            let scene = RingState {
+                channels: vec![channel],
+            };
+            let analysis = analyse(&scene, &Values::default());
+            let judged = &analysis.channels[0];
+            let running = judged.running.as_ref().map(|w| w.behind);
+            assert_eq!(running, Some(last.saturating_sub(first)));
+            let _ = unended(&scene.channels[0], judged, &Values::default());
+        }
+    }
+
+    /// A recording may give a ring any size, and its pointers any place.
+    #[test]
+    fn rings_may_have_any_size() {
+        let pending =
+            |get, put, entries| ChannelState::new(ChannelId(0), 7, get, put, entries).pending();
+        assert_eq!(pending(1020, 4, 1024), 8);
+        assert_eq!(pending(1, 4, u32::MAX), 3);
+        assert_eq!(pending(u32::MAX - 2, 1, u32::MAX), 3);
+        assert_eq!(pending(1 << 31, 3, (1 << 31) + 1), 4);
+        assert_eq!(pending(u32::MAX, u32::MAX, 0), 0);
+        assert_eq!(pending(u32::MAX, 0, 1), 0);
     }
 }

@@ -74,7 +74,8 @@ pub fn compare(
         let old = &before.0.channels[b];
         let entries = channel.entries.max(1);
         let way = |from: u32, to: u32| {
-            u64::from(to.wrapping_add(entries).wrapping_sub(from % entries) % entries)
+            let lap = u64::from(entries);
+            (u64::from(to) + lap - u64::from(from % entries)) % lap
         };
         let line = |a: &Analysis, at: usize| {
             let judged = a.channels.get(at)?;

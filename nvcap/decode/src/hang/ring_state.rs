@@ -53,6 +53,12 @@ pub struct ChannelState {
     pub steps: Vec<Step>,
 }
 
+/// Number of entries from one place in a ring to another.
+fn ahead(from: u32, to: u32, entries: u32) -> u32 {
+    let lap = u64::from(entries.max(1));
+    ((u64::from(to) + lap - u64::from(from) % lap) % lap) as u32
+}
+
 impl ChannelState {
     /// A channel with no steps yet.
     #[must_use]
@@ -102,8 +108,7 @@ impl ChannelState {
     /// Entries that the GPU has not fetched.
     #[must_use]
     pub fn pending(&self) -> u32 {
-        let around = self.put.wrapping_add(self.entries).wrapping_sub(self.get);
-        around % self.entries.max(1)
+        ahead(self.get, self.put, self.entries)
     }
 
     /// Adds a step: a submission of one ring entry, in ring order.
@@ -116,7 +121,7 @@ impl ChannelState {
     ) {
         let entries = u64::from(self.entries.max(1));
         let index = (submission.position % entries) as u32;
-        let ahead = self.put.wrapping_add(self.entries).wrapping_sub(index) % self.entries.max(1);
+        let ahead = ahead(index, self.put, self.entries);
         let mut step = Step {
             position: submission.position,
             index,

@@ -31,7 +31,7 @@ pub fn unended<'a>(channel: &'a ChannelState, judged: &Judged, values: &Values) 
     let mut before: Option<u64> = None;
     for step in &channel.steps {
         let is_past = done.is_some_and(|d| d > step.position);
-        let follows = before.is_none_or(|b| b + 1 == step.position);
+        let follows = before.is_none_or(|b| b.checked_add(1) == Some(step.position));
         let is_read = step.missing == 0 && step.stop.is_none() && follows;
         found.is_whole &= is_read || is_past;
         before = Some(step.position);

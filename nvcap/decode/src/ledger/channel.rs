@@ -64,6 +64,12 @@ pub struct ChannelLedger {
     missing: Vec<Range<u64>>,
 }
 
+/// GP_PUT behind so many further entries of a ring that is not empty.
+fn advanced(put: u32, entries: u64, ring: u32) -> u32 {
+    let ring = u64::from(ring);
+    ((u64::from(put) + entries % ring) % ring) as u32
+}
+
 impl ChannelLedger {
     /// Nothing of this channel is known to be missing or wrong.
     #[must_use]
@@ -96,7 +102,8 @@ impl ChannelLedger {
             merged = merged.start.min(r.start)..merged.end.max(r.end);
             known += r.end - r.start;
         }
-        self.gaps += merged.end - merged.start - known;
+        let new = merged.end - merged.start - known;
+        self.gaps = self.gaps.saturating_add(new);
         self.missing.splice(from..to, [merged]);
         if self.missing.len() > RANGES_REMEMBERED {
             self.missing.remove(0);
@@ -123,7 +130,7 @@ impl ChannelLedger {
             }
         }
         self.missing = left;
-        self.gaps -= filled;
+        self.gaps = self.gaps.saturating_sub(filled);
         filled
     }
 
@@ -148,7 +155,7 @@ impl ChannelLedger {
             let announced = u64::from(entry::len(segment.entry));
             let holes: u64 = segment.holes.iter().map(|h| u64::from(h.len)).sum();
             let have = (segment.bytes.len() as u64).saturating_sub(holes);
-            self.bytes += have;
+            self.bytes = self.bytes.saturating_add(have);
             self.unreadable += announced.saturating_sub(have);
         }
 
@@ -168,7 +175,7 @@ impl ChannelLedger {
             // Captured out of order, or twice.
             let again = start..end.min(next);
             let filled = self.fill(&again);
-            self.repeated += (again.end - again.start).saturating_sub(filled);
+            self.repeated += again.end.saturating_sub(again.start).saturating_sub(filled);
             if end > next {
                 self.after(s, end, announced);
             }
@@ -180,9 +187,7 @@ impl ChannelLedger {
         }
         let fits = match (self.next_put, self.ring_entries) {
             (None, _) => true,
-            (Some(put), Some(ring)) if ring > 0 => {
-                (u64::from(put) + gap) % u64::from(ring) == u64::from(s.prev_put)
-            }
+            (Some(put), Some(ring)) if ring > 0 => advanced(put, gap, ring) == s.prev_put,
             (Some(put), _) => gap > 0 || put == s.prev_put,
         };
         if !fits {
@@ -207,7 +212,8 @@ impl ChannelLedger {
     fn announced_entries(&self, s: &Submission) -> Option<u64> {
         match self.ring_entries {
             Some(ring) if ring > 0 && s.gp_put < ring && s.prev_put < ring => {
-                Some(u64::from((s.gp_put + ring - s.prev_put) % ring))
+                let lap = u64::from(ring);
+                Some((u64::from(s.gp_put) + lap - u64::from(s.prev_put)) % lap)
             }
             _ if s.gp_put >= s.prev_put => Some(u64::from(s.gp_put - s.prev_put)),
             _ => None,
@@ -237,9 +243,7 @@ impl ChannelLedger {
             // the ring's size is.
             Some(next) if position <= next && end > next => {
                 self.next_put = match (self.ring_entries, self.next_put) {
-                    (Some(ring), Some(put)) if ring > 0 => {
-                        Some(((u64::from(put) + (end - next)) % u64::from(ring)) as u32)
-                    }
+                    (Some(ring), Some(put)) if ring > 0 => Some(advanced(put, end - next, ring)),
                     _ => None,
                 };
                 self.next = Some(end);
@@ -261,5 +265,86 @@ impl ChannelLedger {
         self.ring_entries = c.entries.or(self.ring_entries);
         // A channel that is announced again (its token became known) keeps its first origin.
         self.origin = self.origin.or(Some(c.origin));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu_time::made_up::{KERNELS, kernel, submission};
+    use crate::record::{At, How, SkippedWhy};
+
+    /// A submission of `entries` entries.
+    fn of(position: u64, entries: usize, puts: (u32, u32)) -> Submission {
+        let mut s = submission(KERNELS, position, 1, How::Trapped, &kernel(0));
+        s.segments = vec![s.segments[0].clone(); entries];
+        (s.prev_put, s.gp_put) = puts;
+        s
+    }
+
+    fn ring(entries: u32) -> ChannelLedger {
+        ChannelLedger {
+            ring_entries: Some(entries),
+            ..ChannelLedger::default()
+        }
+    }
+
+    /// A recording may give a ring any size: an entry that is announced and did not come is missing in each.
+    #[test]
+    fn a_missing_entry_is_counted_in_rings_of_all_sizes() {
+        for entries in [1024, 1 << 31, (1 << 31) + 1, u32::MAX - 1, u32::MAX] {
+            let last = entries - 1;
+            for puts in [
+                (last - 3, last),
+                (last - 2, 0),
+                (last, 2),
+                (1, 4),
+                (entries / 2, entries / 2 + 3),
+            ] {
+                for (came, missing) in [(3, 0), (2, 1), (0, 3)] {
+                    let mut channel = ring(entries);
+                    channel.submission(&of(7, came, puts));
+                    assert_eq!(channel.gaps, missing, "{entries} {puts:?} {came}");
+                    assert_eq!(channel.is_complete(), missing == 0);
+                    // It is continued where it was left.
+                    channel.submission(&of(10, 0, (puts.1, puts.1)));
+                    assert_eq!((channel.gaps, channel.contradictions), (missing, 0));
+                }
+            }
+        }
+    }
+
+    /// Positions and numbers of a recording may be anything.
+    #[test]
+    fn positions_up_to_the_last_do_not_overflow() {
+        let ends = [0, 1, 1 << 63, u64::MAX - 1, u64::MAX];
+        for entries in [1, 1024, u32::MAX] {
+            for a in ends {
+                for b in ends {
+                    let mut channel = ring(entries);
+                    channel.submission(&of(a, 2, (0, 2)));
+                    channel.lost_entries(b, a);
+                    channel.skipped(&Skipped {
+                        at: At::default(),
+                        channel: KERNELS,
+                        position: b,
+                        entries: u64::MAX,
+                        doorbells: Some(u64::MAX),
+                        why: SkippedWhy::Counted,
+                    });
+                    channel.submission(&of(b, 2, (u32::MAX, u32::MAX)));
+                    channel.submission(&of(a, 2, (5, 3)));
+                }
+            }
+        }
+        // More ranges than are remembered: the oldest is counted anew each time, and no count ends at 0.
+        let mut channel = ring(1024);
+        for n in 0..=RANGES_REMEMBERED as u64 {
+            channel.lost_entries(u64::MAX - 2 * n - 1, 1);
+        }
+        for _ in 0..3 {
+            channel.lost_entries(0, u64::MAX / 2);
+        }
+        assert_eq!(channel.gaps, u64::MAX);
     }
 }

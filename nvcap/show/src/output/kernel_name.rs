@@ -1,18 +1,21 @@
 //! Names of kernels as people write them: the compiler's mangled names (C++, Rust) with their signatures, and a short form.
 //!
 //! A name comes from the traced program and may be anything: what is no mangled name, or is too long, or has too much in
-//! it, stays as it is.
+//! it, stays as it is, up to [`MOST_TEXT`] bytes.
 
-use std::fmt;
+use std::borrow::Cow;
+use std::fmt::{self, Write};
 
 use cpp_demangle::{BorrowedSymbol, DemangleNodeType, DemangleOptions, DemangleWrite};
 
 /// A longer name is shown as it is. Those of PyTorch and CUTLASS reach some thousand bytes.
 const MOST_MANGLED: usize = 16 << 10;
-/// The most bytes that are made of a name: substitutions can double it again and again.
-const MOST_TEXT: usize = 256 << 10;
+/// The most bytes of a name, and that are made of one: substitutions can double it again and again.
+pub(crate) const MOST_TEXT: usize = 16 << 10;
 /// The most pieces that are made of a name.
-const MOST_PIECES: usize = 256 << 10;
+const MOST_PIECES: usize = 64 << 10;
+/// The most types of parameters: the most bytes that a kernel's parameters have, each a type of its own.
+const MOST_TYPES: usize = 4096;
 const ANONYMOUS: &str = "(anonymous namespace)";
 
 /// The name with its template arguments, parameters and, for templates, return type:
@@ -21,7 +24,7 @@ const ANONYMOUS: &str = "(anonymous namespace)";
 pub fn demangled(name: &str) -> String {
     let (of_file, mangled) = without_file(name);
     if let Some(text) = rust(mangled) {
-        return format!("{text:#}");
+        return text;
     }
     let options = DemangleOptions::new().hide_expression_literal_types();
     let text = if of_file {
@@ -33,9 +36,22 @@ pub fn demangled(name: &str) -> String {
     };
     match text {
         Some(text) => without_internal(text),
-        None if of_file => format!("{ANONYMOUS}::{mangled}"),
-        None => name.to_owned(),
+        None if of_file => within(&format!("{ANONYMOUS}::{}", within(mangled))).into_owned(),
+        None => within(name).into_owned(),
     }
+}
+
+/// A name of [`MOST_TEXT`] bytes at most; a longer one has `…` at its end.
+fn within(name: &str) -> Cow<'_, str> {
+    const MARK: &str = "…";
+    if name.len() <= MOST_TEXT {
+        return Cow::Borrowed(name);
+    }
+    let mut end = MOST_TEXT - MARK.len();
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    Cow::Owned(name.get(..end).unwrap_or_default().to_owned() + MARK)
 }
 
 /// The name alone, without template arguments, parameters and return type: `at::native::elementwise_kernel`. The name itself
@@ -44,7 +60,7 @@ pub fn demangled(name: &str) -> String {
 pub fn short(name: &str) -> String {
     let (of_file, mangled) = without_file(name);
     let text = match rust(mangled) {
-        Some(text) => Some(format!("{text:#}")),
+        Some(text) => Some(text),
         None => {
             let options = DemangleOptions::new()
                 .hide_expression_literal_types()
@@ -55,11 +71,11 @@ pub fn short(name: &str) -> String {
     };
     let text = match text {
         Some(text) => without_internal(text),
-        None if of_file => mangled.to_owned(),
-        None => return name.to_owned(),
+        None if of_file => within(mangled).into_owned(),
+        None => return within(name).into_owned(),
     };
     if of_file {
-        return format!("{ANONYMOUS}::{text}");
+        return within(&format!("{ANONYMOUS}::{text}")).into_owned();
     }
     text
 }
@@ -94,11 +110,11 @@ pub fn parameters(name: &str) -> Option<Vec<String>> {
     types.push(list.get(start..)?.trim().to_owned());
     // An empty pack of parameters leaves nothing between commas.
     types.retain(|t| !t.is_empty());
-    Some(types)
+    Some(types).filter(|types| types.len() <= MOST_TYPES)
 }
 
-/// A Rust name: `_R...`, or the older form, which ends with a hash.
-fn rust(name: &str) -> Option<rustc_demangle::Demangle<'_>> {
+/// The text of a Rust name: `_R...`, or the older form, which ends with a hash. The mangled name where that would be too long.
+fn rust(name: &str) -> Option<String> {
     if name.len() > MOST_MANGLED {
         return None;
     }
@@ -112,7 +128,26 @@ fn rust(name: &str) -> Option<rustc_demangle::Demangle<'_>> {
     if !name.starts_with("_R") && older().is_none() {
         return None;
     }
-    rustc_demangle::try_demangle(name).ok()
+    let parsed = rustc_demangle::try_demangle(name).ok()?;
+    let mut text = Bounded::default();
+    Some(match write!(text, "{parsed:#}") {
+        Ok(()) => text.0,
+        Err(fmt::Error) => name.to_owned(),
+    })
+}
+
+/// Text that is being written, up to [`MOST_TEXT`] bytes.
+#[derive(Default)]
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        if self.0.len() + piece.len() > MOST_TEXT {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(piece);
+        Ok(())
+    }
 }
 
 /// Removes the prefix that nvcc gives to functions that are static in a file: `__nv_static_`, a length, and as many bytes that name
@@ -411,10 +446,46 @@ mod tests {
         ];
         nvcap_waiting::ends("names that are made to cost are shown", move || {
             for name in &all {
-                assert_eq!(demangled(name), *name);
+                assert_eq!(demangled(name), within(name));
                 assert!(short(name).len() <= name.len());
                 let _ = parameters(name);
             }
         });
+    }
+
+    /// Text that is made of a name has a bound, whatever the name is.
+    #[test]
+    fn names_have_a_bound() {
+        // Each type has the one before twice.
+        let doubled = |i: usize| format!("S{i:X}_IS{i:X}_S{i:X}_E");
+        let cpp = |n: usize| (0..n).fold("_Z1f1A1BIS_S_E".to_owned(), |name, i| name + &doubled(i));
+        let mut names: Vec<String> = (1..14).map(cpp).collect();
+        // One type, named again and again.
+        let (one, again) = ("m".repeat(40), "B7_".repeat(4000));
+        names.push(format!("_RINvC1c1fT{one}E{again}E"));
+        for len in [MOST_TEXT - 1, MOST_TEXT, MOST_TEXT + 1, 1 << 20] {
+            for unit in ["i", "\u{1f980}", "PK"] {
+                for prefix in ["", "_Z3addPf", "__nv_static_3_abc_", "_Z1f\u{fffd}"] {
+                    names.push(format!("{prefix}{}", unit.repeat(len / unit.len())));
+                }
+            }
+        }
+        for name in &names {
+            let (full, short) = (demangled(name), short(name));
+            let bound = 16 << 10;
+            assert!(
+                full.len() <= bound && short.len() <= bound,
+                "{}",
+                &name[..20]
+            );
+            let types = parameters(name).unwrap_or_default();
+            assert!(types.iter().map(String::len).sum::<usize>() <= bound);
+            assert!(types.len() <= MOST_TYPES);
+        }
+        assert!(demangled(&names[3]).starts_with("f(A, "));
+        assert_eq!(
+            within(&"é".repeat(MOST_TEXT)).chars().next_back(),
+            Some('…')
+        );
     }
 }

@@ -246,7 +246,7 @@ impl Stats {
             "{:>11} {:>16} {:>10}  {:<7} {:<6} process",
             "submissions", "bytes submitted", "operations", "token", "engine"
         ));
-        let (mut submissions, mut submitted) = (0, 0);
+        let (mut submissions, mut submitted) = (0, 0u64);
         for c in in_order(&self.channels).into_values() {
             let token = c
                 .token
@@ -260,7 +260,7 @@ impl Stats {
                 pid_name(c.pid)
             ));
             submissions += c.submissions.count;
-            submitted += c.submissions.bytes;
+            submitted = submitted.saturating_add(c.submissions.bytes);
         }
         let span = self.time_and_rate(submitted);
         let writes = match self.method_writes {

@@ -209,19 +209,39 @@ impl Export for Trace {
             };
             tell(format_args!("{place}{}", content(file)));
         }
-        if made.elsewhere > 0 {
-            tell(format_args!(
-                "{} of other processes {} left out: a file has one process; name a file with -o, beside which theirs can be",
-                plural_of(made.elsewhere, "work", "works"),
-                if made.elsewhere == 1 { "is" } else { "are" },
-            ));
-        }
+        tell_left_out(&made);
         if made.files.len() > 1 && made.files.iter().any(|f| f.rank.is_none()) {
             tell(
                 "not each file has a rank, and HolisticTraceAnalysis needs one to tell them apart: --rank PID=RANK, for each process",
             );
         }
         Ok(ledger)
+    }
+}
+
+/// Tells which works are in no file, and why.
+fn tell_left_out(made: &Made) {
+    let are = |count: u64| if count == 1 { "is" } else { "are" };
+    for (pid, why) in &made.reasons {
+        tell(format_args!(
+            "the works of process {} are left out, for it can have no file: {why}",
+            pid_name(*pid)
+        ));
+    }
+    if made.refused > 0 {
+        tell(format_args!(
+            "{} of processes that can have no file {} left out; name a file in a folder of your own with -o",
+            plural_of(made.refused, "work", "works"),
+            are(made.refused),
+        ));
+    }
+    let others = made.elsewhere.saturating_sub(made.refused);
+    if others > 0 {
+        tell(format_args!(
+            "{} of other processes {} left out: a file has one process; name a file with -o, beside which theirs can be",
+            plural_of(others, "work", "works"),
+            are(others),
+        ));
     }
 }
 

@@ -175,7 +175,7 @@ impl GpuTime {
     /// Returns the end of the work, on the GPU's clock, ns.
     #[must_use]
     pub fn end_gpu_ns(&self) -> Option<u64> {
-        Some(self.start?.gpu_ns + self.duration?.ns)
+        Some(self.start?.gpu_ns.saturating_add(self.duration?.ns))
     }
 
     /// These times with kernels counted from their first instruction (`--exec-time`).
@@ -187,9 +187,10 @@ impl GpuTime {
         // The launch is time in the queue, then.
         let launch = exec.start.gpu_ns.saturating_sub(stamp.gpu_ns);
         let error = exec.start.gpu_error_ns;
-        let queued = self
-            .queued
-            .map(|(least, most)| (least + launch.saturating_sub(error), most + launch + error));
+        let queued = self.queued.map(|(least, most)| {
+            let least = least.saturating_add(launch.saturating_sub(error));
+            (least, most.saturating_add(launch).saturating_add(error))
+        });
         Self {
             start: Some(exec.start),
             duration: exec.duration,

@@ -218,7 +218,7 @@ fn hidden_processes_that_use_none() {
     assert_eq!(of(&changes), [mapping.id()]);
 }
 
-/// Where the driver does not tell, whoever may not be looked into may use a GPU.
+/// Silence of the driver: whoever may not be looked into may use a GPU.
 #[test]
 fn hidden_processes_of_a_silent_driver() {
     let child = Sleeper::start();

@@ -50,6 +50,7 @@ pub(super) struct File {
     packed: Option<GzEncoder<Vec<u8>>>,
     line: String,
     begun: bool,
+    is_ended: bool,
     pid: u32,
     process: String,
     rows: HashMap<ChannelId, Rows>,
@@ -71,6 +72,7 @@ impl File {
             packed: packed.then(|| GzEncoder::new(Vec::new(), Compression::default())),
             line: String::new(),
             begun: false,
+            is_ended: false,
             pid: 0,
             process: String::new(),
             rows: HashMap::new(),
@@ -309,6 +311,9 @@ impl File {
 
     /// Writes the end, with the verdict on the whole trace. `until`: the end of the trace, ns.
     pub(super) fn end(&mut self, verdict: &str, status: u8, until: u64) -> io::Result<()> {
+        if std::mem::replace(&mut self.is_ended, true) {
+            return Ok(());
+        }
         let mut own = Members::new();
         own.text("version", env!("CARGO_PKG_VERSION"));
         own.text("verdict", verdict);

@@ -35,6 +35,12 @@ pub const MOST_FILES: usize = 512;
 /// The most processes that are told apart: works of others are in no file.
 const MOST_PROCESSES: usize = 1 << 16;
 
+/// The most files that could not be opened that are told apart.
+const MOST_REFUSED: usize = 8;
+
+/// The exit status in a file that an error ended.
+const FAILED: u8 = 1;
+
 /// A file that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
@@ -55,9 +61,13 @@ pub struct Made {
     pub files: Vec<Written>,
     /// Works of processes for which there is no file.
     pub elsewhere: u64,
+    /// Part of these: works of processes whose file could not be opened. They count as not written.
+    pub refused: u64,
+    /// The first of these processes, each with the reason.
+    pub reasons: Vec<(u32, String)>,
 }
 
-/// Opens the file of a further process; `None` where there is no place for one.
+/// Opens the file of a further process; `None` where there is no place for one. Where that fails the works of this process are left out.
 pub type More = Box<dyn FnMut(u32) -> io::Result<Option<Output>>>;
 
 /// Options of the files.
@@ -87,6 +97,10 @@ pub struct Kineto {
     facts: Facts,
     ranks: HashMap<u32, Option<Rank>>,
     elsewhere: u64,
+    /// Processes whose file could not be opened, and their works.
+    refused: HashSet<u32>,
+    refused_works: u64,
+    reasons: Vec<(u32, String)>,
     /// Processes that have submitted.
     seen: HashSet<u32>,
 }
@@ -103,6 +117,9 @@ impl Kineto {
             facts: Facts::default(),
             ranks: HashMap::new(),
             elsewhere: 0,
+            refused: HashSet::new(),
+            refused_works: 0,
+            reasons: Vec::new(),
             seen: HashSet::new(),
         }
     }
@@ -126,7 +143,7 @@ impl Kineto {
         let at = match self.of.is_empty() {
             true => Some(0),
             false if self.files.len() >= MOST_FILES => None,
-            false => (self.options.more)(pid)?.map(|out| {
+            false => self.more(pid).map(|out| {
                 self.files.push(File::new(out, self.options.packed));
                 self.files.len() - 1
             }),
@@ -135,6 +152,26 @@ impl Kineto {
         let Some(at) = at else { return Ok(None) };
         self.begin(at, pid)?;
         Ok(Some(at))
+    }
+
+    /// Opens the file of a further process. Where that fails the works of this process are left out, and those of others go on.
+    fn more(&mut self, pid: u32) -> Option<Output> {
+        (self.options.more)(pid).unwrap_or_else(|e| {
+            self.refused.insert(pid);
+            if self.reasons.len() < MOST_REFUSED {
+                self.reasons.push((pid, e.to_string()));
+            }
+            None
+        })
+    }
+
+    /// Ends every file: an error leaves none of them without its end.
+    fn end(&mut self, verdict: &str, status: u8, until: u64) -> io::Result<()> {
+        let mut result = Ok(());
+        for file in self.files.iter_mut().filter(|file| file.is_begun()) {
+            result = result.and(file.end(verdict, status, until));
+        }
+        result
     }
 
     fn begin(&mut self, at: usize, pid: u32) -> io::Result<()> {
@@ -175,6 +212,7 @@ impl Kineto {
         self.see(work.pid);
         let Some(at) = self.file(work.pid)? else {
             self.elsewhere += 1;
+            self.refused_works += u64::from(self.refused.contains(&work.pid));
             return Ok(());
         };
         let thread = self.facts.name(work.pid, work.tid);
@@ -199,7 +237,9 @@ impl Sink for Kineto {
                 Ok(())
             }
             Body::Operation(op) => match self.works.operation(c, event.entry, op) {
-                Some(work) => self.work(&work),
+                Some(work) => self.work(&work).inspect_err(|e| {
+                    let _ = self.end(&format!("the export ended early: {e}"), FAILED, 0);
+                }),
                 None => Ok(()),
             },
             _ => Ok(()),
@@ -221,28 +261,27 @@ impl Sink for Kineto {
     }
 
     fn unshown(&self) -> u64 {
-        self.files.iter().map(File::unshown).sum()
+        let unshown: u64 = self.files.iter().map(File::unshown).sum();
+        unshown.saturating_add(self.refused_works)
     }
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
-        if let Some(work) = self.works.finish() {
-            self.work(&work)?;
-        }
+        let last = self.works.finish().map_or(Ok(()), |work| self.work(&work));
         if !self.files[0].is_begun() {
             let pid = self.seen.iter().min().copied().unwrap_or(0);
             self.begin(0, pid)?;
         }
         let (verdict, status) = (verdict(ledger), ledger.exit_status());
-        for file in &mut self.files {
-            file.end(&verdict, status, ledger.end_ns())?;
-        }
+        let ends = self.end(&verdict, status, ledger.end_ns());
         for (written, file) in self.written.iter_mut().zip(&self.files) {
             written.counts = file.counts;
         }
         *self.options.made.borrow_mut() = Made {
             files: std::mem::take(&mut self.written),
             elsewhere: self.elsewhere,
+            refused: self.refused_works,
+            reasons: std::mem::take(&mut self.reasons),
         };
-        Ok(())
+        last.and(ends)
     }
 }

@@ -261,7 +261,9 @@ impl Report {
         all.entry_channel.push(channel.into());
         all.entry_there.push(there);
         all.entry_begin.push(begin_since);
-        let duration = when.end.map_or(0, |end| end.saturating_sub(begin) + 1);
+        let duration = when
+            .end
+            .map_or(0, |end| end.saturating_sub(begin).saturating_add(1));
         all.entry_duration.push_unsigned(duration);
     }
 
@@ -328,10 +330,12 @@ impl Report {
         let submitted = self.since(times.submitted);
         let begin = times.begin.map_or(submitted, |begin| self.since(begin));
         let duration = times.end.zip(times.begin);
-        let duration = duration.map_or(0, |(end, begin)| end.saturating_sub(begin) + 1);
+        let duration = duration.map_or(0, |(end, begin)| {
+            end.saturating_sub(begin).saturating_add(1)
+        });
         let channel = self.channel(c).number;
         let (name, detail) = (
-            self.names.number(&words.name),
+            self.names.number_of(&words.name, words.full.as_deref()),
             self.details.number(&words.detail),
         );
         let thread = self.threads.number(&Who(c).to_string());
@@ -430,6 +434,7 @@ impl Sink for Report {
                 let words = words::Words {
                     kind: Kind::NotDecoded,
                     name: "not decoded".to_owned(),
+                    full: None,
                     detail: stop.to_string(),
                 };
                 let submitted = self.time(c);

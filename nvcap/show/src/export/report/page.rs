@@ -117,7 +117,7 @@ impl Report {
             "origin_ns": self.origin, "limit": self.options.limit, "cut_ns": cut,
             "submissions": c.submissions, "submitted": c.submitted, "operations": c.operations, "mechanics": c.mechanics,
             "shown": c.shown, "moved": c.moved, "entries": c.entries, "entries_shown": c.entries_shown,
-            "names": self.names.json(), "details": self.details.json(), "threads": self.threads.json(),
+            "names": self.names.json(), "full_names": self.names.longer_json(), "details": self.details.json(), "threads": self.threads.json(),
             "phase_names": self.phase_names.json(), "phases": phases.collect::<Value>(), "more_phases": c.phases,
             "channels": self.channels(), "losses": self.losses.json(), "faults": self.faults.json(),
             "samples": samples::value(self.account.samples()),

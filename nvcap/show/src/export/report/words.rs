@@ -28,13 +28,15 @@ pub(super) enum Kind {
 pub(super) struct Words {
     pub kind: Kind,
     pub name: String,
+    /// The kernel's name in full, where that is longer.
+    pub full: Option<String>,
     pub detail: String,
 }
 
 pub(super) fn of(op: &Operation) -> Words {
-    let mut parts = Vec::new();
+    let (mut parts, mut full) = (Vec::new(), None);
     let (kind, name) = match op {
-        Operation::Launch(l) => launch(&mut parts, l),
+        Operation::Launch(l) => launch(&mut parts, &mut full, l),
         Operation::Graph(g) => {
             for (n, what) in [
                 (u64::from(g.nodes), "node"),
@@ -91,11 +93,12 @@ pub(super) fn of(op: &Operation) -> Words {
     Words {
         kind,
         name,
+        full,
         detail: parts.join(", "),
     }
 }
 
-fn launch(parts: &mut Vec<String>, l: &Launch) -> (Kind, String) {
+fn launch(parts: &mut Vec<String>, full: &mut Option<String>, l: &Launch) -> (Kind, String) {
     for (what, value) in [("grid", l.grid), ("block", l.block), ("cluster", l.cluster)] {
         if let Some([x, y, z]) = value {
             parts.push(format!("{what} {x}x{y}x{z}"));
@@ -121,11 +124,8 @@ fn launch(parts: &mut Vec<String>, l: &Launch) -> (Kind, String) {
     }
     let name = match (&l.kernel, l.program) {
         (Some(kernel), _) => {
-            let full = kernels::text(kernel, true);
             let short = kernels::text(kernel, false);
-            if full != short {
-                parts.insert(0, full);
-            }
+            *full = Some(kernels::text(kernel, true)).filter(|full| *full != short);
             short
         }
         (None, Some(program)) => format!("program {program:#x}"),

@@ -372,7 +372,7 @@ mod tests {
         assert!(notes[0].contains("as fetched: channels 3"), "{notes:?}");
     }
 
-    /// What the semaphore shows as done was fetched, although the newest doorbell's GP_GET was before it.
+    /// Steps that the semaphore shows as done were fetched, although the newest doorbell's GP_GET was before it.
     #[test]
     fn what_is_done_was_fetched() {
         const AT: GpuVa = GpuVa(0x5000);

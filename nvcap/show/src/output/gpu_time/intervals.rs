@@ -119,12 +119,12 @@ impl Intervals {
 
     /// The time from the begin of the first to the end of the last in which stamps were read, ns.
     pub(super) fn span_ns(&self) -> u64 {
-        self.known_ns() + self.unknown_ns
+        self.known_ns().saturating_add(self.unknown_ns)
     }
 
     /// The part of [`Self::span_ns`] of which it is known whether there was work, ns.
     pub(super) fn known_ns(&self) -> u64 {
-        self.busy_ns + self.idle.ns
+        self.busy_ns.saturating_add(self.idle.ns)
     }
 
     /// By how much the share of work in the known time may be wrong where it is a sample (95 %), 0 to 1.
@@ -135,7 +135,8 @@ impl Intervals {
     fn add_sum(&mut self, of: &Stretch, coverage: &Coverage) {
         if let End::At(end) = of.end {
             let length = end.saturating_sub(of.begin);
-            self.sum_ns += coverage.within(of.host, of.host.saturating_add(length));
+            let within = coverage.within(of.host, of.host.saturating_add(length));
+            self.sum_ns = self.sum_ns.saturating_add(within);
         }
     }
 
@@ -165,7 +166,8 @@ impl Intervals {
         let known = self.open.min(of.begin);
         if known > self.last {
             let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
-            self.unknown_ns += coverage.within(host(self.last), host(known));
+            let within = coverage.within(host(self.last), host(known));
+            self.unknown_ns = self.unknown_ns.saturating_add(within);
             self.last = known;
         }
         if of.begin > self.last {
@@ -177,7 +179,8 @@ impl Intervals {
         if let End::At(end) = of.end
             && end > self.last
         {
-            self.busy_ns += self.count((self.last, end), true, &of, coverage);
+            let busy = self.count((self.last, end), true, &of, coverage);
+            self.busy_ns = self.busy_ns.saturating_add(busy);
             self.last = end;
         }
     }
@@ -194,7 +197,7 @@ impl Intervals {
         let waited_ns = within(waited.0, waited.1);
         let ns = self.count((from, until), false, of, coverage);
         let (earliest, latest) = of.there.unwrap_or((from, until));
-        let most = within(from, inside(latest)).min(ns - waited_ns);
+        let most = within(from, inside(latest)).min(ns.saturating_sub(waited_ns));
         let empty_ns = (within(from, inside(earliest)).min(most), most);
         let idle = Idle {
             ns,
@@ -202,12 +205,17 @@ impl Intervals {
             waited_ns,
             dry_ns: if self.ahead { empty_ns } else { (0, 0) },
         };
-        self.idle.ns += idle.ns;
-        self.idle.empty_ns.0 += idle.empty_ns.0;
-        self.idle.empty_ns.1 += idle.empty_ns.1;
-        self.idle.waited_ns += idle.waited_ns;
-        self.idle.dry_ns.0 += idle.dry_ns.0;
-        self.idle.dry_ns.1 += idle.dry_ns.1;
+        let sum = &mut self.idle;
+        for (sum, ns) in [
+            (&mut sum.ns, idle.ns),
+            (&mut sum.empty_ns.0, idle.empty_ns.0),
+            (&mut sum.empty_ns.1, idle.empty_ns.1),
+            (&mut sum.waited_ns, idle.waited_ns),
+            (&mut sum.dry_ns.0, idle.dry_ns.0),
+            (&mut sum.dry_ns.1, idle.dry_ns.1),
+        ] {
+            *sum = sum.saturating_add(ns);
+        }
         // Stamps were not read during all of this time: work that was not seen may lie in it, so it is not listed as one gap.
         if ns < until - from {
             return;

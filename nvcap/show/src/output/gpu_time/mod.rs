@@ -40,8 +40,9 @@ use work::{Done, Entries, What};
 const WAITS: usize = 10;
 /// The most processes of a row that are kept apart.
 const MOST_PROCESSES: usize = 1 << 10;
-/// The most rows by name that are kept apart.
+/// The most rows by name that are kept apart, and the bytes of their names.
 const MOST_ROWS: usize = 1 << 16;
+const MOST_BYTES: usize = 64 << 20;
 
 /// Place where work ran: the GPU's device number; or the process, where the GPU is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -106,6 +107,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     rows: HashMap<What, Row>,
+    /// The bytes of their names.
+    row_bytes: usize,
     channels: BTreeMap<ChannelId, ChannelTime>,
     engines: BTreeMap<(Whose, String), Intervals>,
     gpus: BTreeMap<Whose, Intervals>,
@@ -237,8 +240,11 @@ impl Account {
             }
         }
         let end = match (told(time), time.duration) {
-            (Some(duration), _) => End::At(start.gpu_ns + duration.ns),
-            (None, Some(vague)) => End::Before(start.gpu_ns + vague.ns + vague.error_ns),
+            (Some(duration), _) => End::At(start.gpu_ns.saturating_add(duration.ns)),
+            (None, Some(vague)) => {
+                let length = vague.ns.saturating_add(vague.error_ns);
+                End::Before(start.gpu_ns.saturating_add(length))
+            }
             (None, None) if time.works > 0 => End::Unknown,
             (None, None) => return,
         };
@@ -306,7 +312,14 @@ impl Account {
             mean_ns: 0,
             absent: of.absent,
         };
-        if self.rows.len() < MOST_ROWS || self.rows.contains_key(&of.what) {
+        let has_room = self.rows.len() < MOST_ROWS && self.row_bytes < MOST_BYTES;
+        let is_new = !self.rows.contains_key(&of.what);
+        if has_room || !is_new {
+            self.row_bytes += if is_new {
+                of.what.bytes() + of.text.len()
+            } else {
+                0
+            };
             let number = GROUPS + self.rows.len();
             let row = self.rows.entry(of.what).or_insert_with(|| Row {
                 number,
@@ -447,7 +460,7 @@ pub struct KernelTimes {
 }
 
 impl KernelTimes {
-    /// What was gathered.
+    /// Returns the times that were gathered.
     #[must_use]
     pub fn evidence(&self) -> Evidence {
         self.account.graphs.evidence()

@@ -57,7 +57,7 @@ impl Moment {
         let gpu = self.gpu.zip(later.gpu).map(|(a, b)| between(a, b));
         // The GPU's clock tells it better, unless it has stepped.
         let drift = host.1 / DRIFT;
-        gpu.filter(|g| g.0 <= host.1 + drift && g.1 + drift >= host.0)
+        gpu.filter(|g| g.0 <= host.1.saturating_add(drift) && g.1.saturating_add(drift) >= host.0)
             .unwrap_or(host)
             .1
     }

@@ -217,6 +217,15 @@ fn together(count: usize, works: &[(What, String)]) -> String {
 }
 
 impl What {
+    /// Bytes of its names.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Kernel(name) => name.len(),
+            Self::Together(_, works) => works.iter().map(Self::bytes).sum(),
+            _ => 0,
+        }
+    }
+
     /// Tells whether the work is in the table of copies.
     pub fn is_copy(&self) -> bool {
         match self {

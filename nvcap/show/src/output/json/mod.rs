@@ -219,7 +219,7 @@ impl Json {
     }
 
     fn entry(&mut self, e: &EntryHead<'_>) -> io::Result<()> {
-        let position = self.position + u64::from(e.index);
+        let position = self.position.saturating_add(u64::from(e.index));
         let missing = self.holes.missing(e.index) as u64;
         let parts = self.holes.parts(e.index, e.bytes);
         let holes: Vec<_> = self

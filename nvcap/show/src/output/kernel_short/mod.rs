@@ -3,9 +3,9 @@
 //! A demangled name gives several forms, from the shortest to one with more of its template arguments. Of the kernels of a trace each gets the
 //! shortest form that no other one has (`Taken`). `rules` has the tables.
 
-use std::collections::HashMap;
-use std::collections::hash_map::{DefaultHasher, Entry};
-use std::hash::{Hash, Hasher};
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use parse::{Part, parts};
 
@@ -24,36 +24,71 @@ const MOST_ARGS_OF_OWN: usize = 4;
 const MOST_DEPTH: usize = 16;
 /// The most names that are told apart; further kernels have their full names.
 const MOST_TAKEN: usize = 1 << 17;
+/// The most bytes of these names.
+const MOST_BYTES: usize = 16 << 20;
 const ANONYMOUS: &str = "(anonymous namespace)";
 
-/// Short names that are in use, with a hash of the full name of each.
+/// Short names that are in use.
 #[derive(Debug, Default)]
-pub(super) struct Taken(HashMap<String, u64>);
+pub(super) struct Taken {
+    all: HashSet<Arc<str>>,
+    /// The short name of each kernel, by a hash of its full name.
+    given: HashMap<u64, Arc<str>>,
+    /// The next number of each form that several kernels have.
+    next: HashMap<String, usize>,
+    /// Bytes of all these names.
+    bytes: usize,
+    hashes: RandomState,
+    /// Names that were looked for in `all`.
+    #[cfg(test)]
+    looked: usize,
+}
 
 impl Taken {
     /// The short name of a kernel: the first of its `forms` that no other kernel has, or else one with a number.
     pub(super) fn name(&mut self, full: &str, forms: &[String]) -> String {
-        if self.0.len() >= MOST_TAKEN {
+        let hash = self.hashes.hash_one(full);
+        if let Some(given) = self.given.get(&hash) {
+            return given.to_string();
+        }
+        if self.given.len() >= MOST_TAKEN || self.bytes >= MOST_BYTES {
             return full.to_owned();
         }
-        let mut hasher = DefaultHasher::new();
-        full.hash(&mut hasher);
-        let hash = hasher.finish();
-        let mut take = |form: String| match self.0.entry(form) {
-            Entry::Occupied(entry) => (*entry.get() == hash).then(|| entry.key().clone()),
-            Entry::Vacant(entry) => {
-                let form = entry.key().clone();
-                entry.insert(hash);
-                Some(form)
-            }
-        };
-        if let Some(form) = forms.iter().find_map(|form| take(form.clone())) {
-            return form;
+        if let Some(form) = forms.iter().find(|form| self.is_free(form)) {
+            return self.take(form, hash);
         }
         // The second one has the type of its numbers.
         let form = forms.get(1).or(forms.first()).map_or(full, String::as_str);
-        let numbered = (2..).find_map(|n: usize| take(format!("{form}#{n}")));
-        numbered.unwrap_or_else(|| full.to_owned())
+        let mut n = self.next.get(form).copied().unwrap_or(2);
+        let mut numbered = format!("{form}#{n}");
+        // Other kernels may be called so themselves: each of these names is passed once.
+        while !self.is_free(&numbered) {
+            n += 1;
+            numbered = format!("{form}#{n}");
+        }
+        if let Some(next) = self.next.get_mut(form) {
+            *next = n + 1;
+        } else {
+            self.bytes += form.len();
+            self.next.insert(form.to_owned(), n + 1);
+        }
+        self.take(&numbered, hash)
+    }
+
+    fn is_free(&mut self, name: &str) -> bool {
+        #[cfg(test)]
+        {
+            self.looked += 1;
+        }
+        !self.all.contains(name)
+    }
+
+    fn take(&mut self, name: &str, hash: u64) -> String {
+        let shared = Arc::<str>::from(name);
+        self.bytes += name.len();
+        self.given.insert(hash, shared.clone());
+        self.all.insert(shared);
+        name.to_owned()
     }
 }
 

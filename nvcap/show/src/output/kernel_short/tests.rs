@@ -215,3 +215,41 @@ fn hostile_names() {
         }
     });
 }
+
+/// Each of thousands of kernels with one name is numbered at once, also where some are called by such numbers, and a kernel is known
+/// again without a search.
+#[test]
+fn numbers_are_not_searched_for() {
+    let mut taken = Taken::default();
+    let all: Vec<String> = (0..5_000).map(|n| format!("f(type{n})")).collect();
+    let called: Vec<String> = (2..500).map(|n| format!("f#{n}")).collect();
+    let mut name = |full: &String| taken.name(full, &forms(full));
+    let others: Vec<String> = called.iter().map(&mut name).collect();
+    let first: Vec<String> = all.iter().map(&mut name).collect();
+    assert_eq!(others, called);
+    assert_eq!(first[..3], ["f", "f#500", "f#501"]);
+    let different: HashSet<&String> = first.iter().chain(&others).collect();
+    assert_eq!(different.len(), first.len() + others.len());
+    let looked = taken.looked;
+    assert!(looked < 4 * (all.len() + called.len()), "{looked}");
+    let again: Vec<String> = all.iter().map(|f| taken.name(f, &forms(f))).collect();
+    assert_eq!((again, taken.looked), (first, looked));
+}
+
+/// Names that are kept have a bound in bytes; a kernel keeps its name beyond it.
+#[test]
+fn names_in_use_have_a_bound() {
+    let mut taken = Taken::default();
+    let long = |n: usize| format!("k{n:08}{}", "_a".repeat(8_000));
+    let names: Vec<String> = (0..3_000).map(long).collect();
+    for full in &names {
+        assert_eq!(taken.name(full, &forms(full)), *full);
+    }
+    assert!(taken.bytes < MOST_BYTES + (16 << 10), "{}", taken.bytes);
+    assert!(taken.given.len() < names.len());
+    let known = taken.given.len();
+    for full in &names {
+        taken.name(full, &forms(full));
+    }
+    assert_eq!(taken.given.len(), known);
+}

@@ -39,8 +39,9 @@ impl By {
     }
 }
 
-/// The most rows that are kept apart.
+/// The most rows that are kept apart, and the bytes of their names.
 const MOST_ROWS: usize = 1 << 16;
+const MOST_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Default)]
 struct Row {
@@ -58,6 +59,8 @@ struct Row {
 pub(super) struct Table {
     by: By,
     rows: HashMap<String, Row>,
+    /// The bytes of their names.
+    name_bytes: usize,
     /// The bytes of the submission under way.
     bytes: u64,
     /// The entry whose GPU time was counted last: its submission's serial number, and its index.
@@ -69,16 +72,20 @@ impl Table {
         Self {
             by,
             rows: HashMap::new(),
+            name_bytes: 0,
             bytes: 0,
             timed: None,
         }
     }
 
     fn row(&mut self, name: String) -> &mut Row {
-        let name = match self.rows.len() >= MOST_ROWS && !self.rows.contains_key(&name) {
+        let is_full = self.rows.len() >= MOST_ROWS || self.name_bytes >= MOST_BYTES;
+        let is_new = !self.rows.contains_key(&name);
+        let name = match is_full && is_new {
             true => "(others)".to_owned(),
             false => name,
         };
+        self.name_bytes += if is_new { name.len() } else { 0 };
         self.rows.entry(name).or_default()
     }
 

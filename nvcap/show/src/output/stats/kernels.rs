@@ -12,8 +12,9 @@ use nvcap_decode::wire::hash::NumberMap;
 
 /// The most kernels that the text shows.
 const SHOWN: usize = 20;
-/// The most kernels that are kept apart.
+/// The most kernels that are kept apart, and the bytes of their names.
 const MOST: usize = 1 << 16;
+const MOST_BYTES: usize = 64 << 20;
 /// The name of the row that counts all further kernels.
 const OTHERS: &str = "(kernels that were not kept apart)";
 
@@ -25,6 +26,8 @@ pub(crate) struct Kernels {
     /// By process and the program's address, where the name is not known: with the time of the first such launch, ns; 0 where other code
     /// was written there since, so that a name that comes later is not theirs.
     unnamed: BTreeMap<(u32, u64), (u64, Count)>,
+    /// Bytes of the names.
+    bytes: usize,
     /// All kernels that were met after the first [`MOST`].
     others: Option<Count>,
 }
@@ -105,12 +108,16 @@ impl Kernels {
 
     /// The row of a kernel that has none.
     fn first(&mut self, at: At, kernel: Option<&Kernel>, program: Option<GpuVa>) -> &mut Count {
-        let has_room = self.named.len() + self.unnamed.len() < MOST;
+        let has_room = self.named.len() + self.unnamed.len() < MOST && self.bytes < MOST_BYTES;
+        let bytes = &mut self.bytes;
         match (kernel, program) {
-            (Some(kernel), _) if has_room => self
-                .named
-                .entry(kernel.name.clone())
-                .or_insert_with(|| Count::new(kernels::text(kernel, true))),
+            (Some(kernel), _) if has_room => {
+                self.named.entry(kernel.name.clone()).or_insert_with(|| {
+                    let text = kernels::text(kernel, true);
+                    *bytes = bytes.saturating_add(kernel.name.len() + text.len());
+                    Count::new(text)
+                })
+            }
             (None, Some(GpuVa(program))) if has_room => {
                 let new = || (at.time_ns, Count::new(format!("program {program:#x}")));
                 let of = self.unnamed.entry((at.pid, program));

@@ -38,7 +38,7 @@ impl Operations {
         for (kind, sum) in &self.rows {
             let of_kind = all.entry(*kind).or_default();
             of_kind.count += sum.count;
-            of_kind.bytes += sum.bytes;
+            of_kind.bytes = of_kind.bytes.saturating_add(sum.bytes);
         }
         all
     }

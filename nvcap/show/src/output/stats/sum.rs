@@ -10,6 +10,6 @@ pub(super) struct Sum {
 impl Sum {
     pub(super) fn add(&mut self, bytes: u64) {
         self.count += 1;
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }

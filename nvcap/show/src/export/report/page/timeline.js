@@ -327,6 +327,7 @@ class Timeline {
     if (ops.flags[op] & LATER) add('note', 'part of one ring entry with the operation before it, whose time is that of both');
     if (ops.bytes[op]) add('bytes', format.exact(ops.bytes[op]));
     if (ops.bytes[op] && ops.duration[op] > 0) add('rate', `${(ops.bytes[op] / ops.duration[op]).toFixed(2)} GB/s`);
+    add('', data.full_names[ops.name[op]]);
     add('', data.details[ops.detail[op]]);
     if (ops.phase[op]) add('phase', data.phase_names[ops.phase[op] - 1]);
     add('channel', String(data.channels[ops.channel[op]].channel));
@@ -389,7 +390,9 @@ class Timeline {
     let count = 0;
     if (wanted) {
       const { ops, data } = this;
-      const [names, details] = [data.names, data.details].map(all => all.map(text => text.toLowerCase().includes(wanted)));
+      const has = text => text.toLowerCase().includes(wanted);
+      const names = data.names.map((name, n) => has(name) || has(data.full_names[n] ?? ''));
+      const details = data.details.map(has);
       this.matched = new Uint8Array(ops.length);
       for (let i = 0; i < ops.length; i++) count += this.matched[i] = names[ops.name[i]] || details[ops.detail[i]] ? 1 : 0;
     }

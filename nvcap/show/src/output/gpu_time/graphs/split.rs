@@ -170,7 +170,7 @@ fn sorted(mut nodes: Vec<NodeTime>, untold: u64) -> Option<Split> {
 struct Weight {
     key: Key,
     nodes: u64,
-    /// What a sample counts of the elapsed time of one node.
+    /// Share that a sample has of the elapsed time of one node.
     unit: f64,
     /// Samples of its program.
     samples: u64,
