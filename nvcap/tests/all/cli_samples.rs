@@ -191,7 +191,7 @@ fn what_has_no_samples_is_refused() {
 
 /// `nvcap time`.
 const TIME: &str = "\
-GPU 0: GPU-bound; work ran in 99.8 % of 1.51 s; in 0 % of the rest nothing was submitted, in 0 % work waited for a semaphore
+GPU 0: GPU-bound by graph replays; work ran in 99.8 % of 1.51 s; replays of graphs took 100.0 % of the work; in 0 % of the rest nothing was submitted, in 0 % work waited for a semaphore
 
 time%    total      +-   count    mean  median   least    most  kernel
 100.0   1.50 s 8.70 ms    3000  501 us  501 us  501 us  501 us  graph replay (all its kernels)

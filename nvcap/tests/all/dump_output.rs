@@ -344,7 +344,7 @@ fn text_says_it_at_the_top() {
     let text = shown(&second, Some(&first), &options, false);
     let lines: Vec<&str> = text.lines().collect();
     assert!(
-        lines[0].starts_with("process 4711 python?[31m: ERROR: nothing moved in 2.0 s"),
+        lines[0].starts_with("process 4711 python?[31m: ERROR: the driver has stopped 1 of 4 channels after an error; nothing moved in 2.0 s"),
         "{}",
         lines[0]
     );

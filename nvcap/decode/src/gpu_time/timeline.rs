@@ -13,15 +13,14 @@ use crate::wire::GpuVa;
 
 /// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
 const MOST: usize = 1 << 18;
-/// An entry that was in the ring for this long before its stamp waited for the one before it, ns: one that found the GPU idle is
-/// stamped some microseconds after its doorbell, and some tens of them after a pause.
+/// An entry that was in the ring for this long before its stamp waited for the one before it, ns: one that found the GPU idle is stamped some
+/// microseconds after its doorbell, and some tens of them after a pause.
 const THERE_NS: i64 = 30_000;
 /// The same where what was seen of the end agrees: it was rung before the end, or so soon after it that nothing is wrong.
 const THERE_AGREED_NS: i64 = 10_000;
 /// A channel without work for so long starts its next kernel somewhat later, ns.
 const IDLE_NS: u64 = 1_000_000;
-/// Longest time before the trap of its doorbell at which an entry's stamp can have been seen, ns. Later ones are of another program
-/// that had the same number.
+/// Longest time before the trap of its doorbell at which an entry's stamp can have been seen, ns. Later ones: another program's.
 const HELD_UP_NS: u64 = 1_000_000;
 /// Distance at most of a word's release from when it was seen, beyond the time between two reads, ns.
 const WORD_ERROR_NS: u64 = 1_500;

@@ -118,12 +118,15 @@ mod tests {
         );
         // The column of the first kernel's time.
         let shown = |text: &str| {
-            let line = text.lines().find(|l| l.contains(" us  launch"));
+            let line = text.lines().find(|l| l.contains("  launch grid"));
             line.map(str::to_owned).unwrap_or_else(|| panic!("{text}"))
         };
-        assert!(shown(&text).contains(" 20.6 us  launch"), "{text}");
         assert!(
-            shown(&executed_text).contains(" 20.0 us  launch"),
+            shown(&text).contains(" 20.6 us +-1.80 us  launch"),
+            "{text}"
+        );
+        assert!(
+            shown(&executed_text).contains(" 20.0 us +-"),
             "{executed_text}"
         );
     }

@@ -1,0 +1,73 @@
+//! Tests of the sums.
+
+use std::sync::Arc;
+
+use super::*;
+use nvcap_decode::decode::event::{DurationBy, GpuDuration, Graph};
+use nvcap_decode::record::{At, How};
+
+fn context(serial: u64, ns: u64) -> Context {
+    let time = GpuTime {
+        duration: Some(GpuDuration {
+            ns,
+            error_ns: 1,
+            by: DurationBy::NextStamp,
+        }),
+        ..GpuTime::default()
+    };
+    Context {
+        at: At::default(),
+        thread: None,
+        gpu: Some(0),
+        channel: ChannelId(0),
+        token: None,
+        class: None,
+        engine: Engine::Graphics,
+        serial,
+        how: How::Trapped,
+        late: false,
+        phase: None,
+        stack: None,
+        gpu_time: Some(Arc::from([time])),
+        parts: None,
+        identity: None,
+    }
+}
+
+fn replay() -> Operation {
+    Operation::Graph(Box::new(Graph {
+        replay: 0,
+        nodes: 1,
+        kernels: 1,
+        memsets: 0,
+        copies: 0,
+        driver: 0,
+        unresolved: 0,
+        channels: Vec::new(),
+        submissions: Vec::new(),
+        bytes: 0,
+        uploaded: false,
+        conditional: false,
+    }))
+}
+
+#[test]
+fn works_of_one_entry_have_a_row_of_their_own() {
+    let mut account = Account::default();
+    for (serial, works) in [(0, 1), (1, 3), (2, 1), (3, 3)] {
+        for _ in 0..works {
+            account.operation(&context(serial, 100 + serial), 0, &replay());
+        }
+    }
+    account.finish();
+    let rows: Vec<_> = account
+        .sorted(false)
+        .into_iter()
+        .map(|(what, row)| (row.text.as_str(), row.count, what.works(), row.total_ns()))
+        .collect();
+    let one = "graph replay (all its kernels)";
+    let three = format!("3 in one entry: 3 x {one}");
+    assert_eq!(rows, [(three.as_str(), 2, 3, 204), (one, 2, 1, 202)]);
+    assert_eq!((account.known.entries, account.known.durations), (4, 4));
+    assert!(account.sorted(true).is_empty());
+}
