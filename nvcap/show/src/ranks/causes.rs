@@ -7,6 +7,12 @@ use super::arrivals::Arrival;
 use super::job::{Class, Job, Rank};
 use super::matching::Communicator;
 
+/// Times that each work is looked at, on average: windows between calls do not overlap where a rank calls one after the other. Beyond
+/// that later calls have no causes.
+const LOOKS: usize = 8;
+/// Looks that are had in any case.
+const MOST_LOOKS_MORE: usize = 1 << 16;
+
 /// A part of a rank's time that one work has: where several run at once, the time is that of the one that began first.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
@@ -38,12 +44,16 @@ impl Timeline {
         Self(slices.collect())
     }
 
-    /// Sums up a rank's work from one time to another.
-    fn did(&self, from: u64, to: u64) -> Did {
+    /// Sums up a rank's work from one time to another. `looks`: works that may still be looked at; those that are here are taken from it.
+    fn did(&self, from: u64, to: u64, looks: &mut usize) -> Did {
         let mut did = Did::default();
         let first = self.0.partition_point(|s| s.end <= from);
         let mut until = from;
         for slice in &self.0[first..] {
+            *looks = looks.saturating_sub(1);
+            if *looks == 0 {
+                break;
+            }
             // The gap before it, of which the part counts as the host's in which it was not submitted.
             let gap = slice.begin.min(to).saturating_sub(until);
             if gap > 0 {
@@ -111,6 +121,10 @@ pub(super) fn of(
     timelines: &[Timeline],
 ) -> BTreeMap<(usize, u32), Causes> {
     let mut all: BTreeMap<(usize, u32), Causes> = BTreeMap::new();
+    let works: usize = { of.members.iter() }
+        .map(|m| timelines[m.rank].0.len())
+        .sum();
+    let mut looks = works.saturating_mul(LOOKS).saturating_add(MOST_LOOKS_MORE);
     for arrival in arrivals {
         let [last] = arrival.last[..] else { continue };
         let Some(before) = arrival.call.checked_sub(1) else {
@@ -124,9 +138,12 @@ pub(super) fn of(
         let did: Option<Vec<Did>> = (0..of.members.len())
             .map(|member| {
                 let (from, to) = window(member)?;
-                Some(timelines[of.members[member].rank].did(from, to))
+                Some(timelines[of.members[member].rank].did(from, to, &mut looks))
             })
             .collect();
+        if looks == 0 {
+            break;
+        }
         let Some(did) = did else { continue };
         let causes = all.entry((last, arrival.kind)).or_default();
         causes.calls += 1;
@@ -151,4 +168,27 @@ pub(super) fn of(
         causes.unknown += more(&|d| d.unknown);
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows that overlap are looked through so often, and no more.
+    #[test]
+    fn looks_have_a_bound() {
+        let slice = |n: u64| Slice {
+            begin: n * 10,
+            end: n * 10 + 5,
+            name: 0,
+            there: None,
+        };
+        let timeline = Timeline((0..100).map(slice).collect());
+        let mut looks = 150;
+        assert_eq!(timeline.did(0, 1_000, &mut looks).by_name[&0], (100, 500));
+        assert_eq!(looks, 50);
+        timeline.did(0, 1_000, &mut looks);
+        assert_eq!(looks, 0);
+        assert_eq!(timeline.did(0, 1_000, &mut looks), Did::default());
+    }
 }

@@ -20,6 +20,9 @@ use nvcap_decode::wire::entry;
 
 /// The most works and calls that are kept, where nothing else is said.
 const MOST: usize = 1 << 23;
+/// The most communicators of all ranks, and of one: each is compared with all others.
+const MOST_COMMUNICATORS: usize = 1 << 10;
+const MOST_OF_A_RANK: usize = 1 << 7;
 
 /// Tells the rank of a process, and the number of ranks of its job.
 pub type RankOf = Box<dyn Fn(u32) -> Option<(u32, Option<u32>)>>;
@@ -66,6 +69,10 @@ struct All {
     told: HashMap<u32, Option<(u32, Option<u32>)>>,
     /// Kernels by the names that the compiler wrote.
     kernels: HashMap<String, Named>,
+    /// Communicators by rank.
+    communicators: HashMap<usize, HashSet<Comm>>,
+    /// Number of communicators of all ranks.
+    all_communicators: usize,
     kept: usize,
     left_out: u64,
     files: usize,
@@ -92,6 +99,8 @@ impl Gathered {
             options,
             told: HashMap::new(),
             kernels: HashMap::new(),
+            communicators: HashMap::new(),
+            all_communicators: 0,
             kept: 0,
             left_out: 0,
             files: 0,
@@ -114,6 +123,7 @@ impl Gathered {
             next: HashMap::new(),
             copies: HashSet::new(),
             names: HashMap::new(),
+            uids: HashMap::new(),
             ended: HashSet::new(),
             newest: 0,
             first_losses: HashMap::new(),
@@ -188,6 +198,20 @@ impl All {
         named
     }
 
+    /// Tells whether there is room for a call of a rank on a communicator.
+    fn keeps_call(&mut self, rank: usize, comm: Comm) -> bool {
+        let of = self.communicators.entry(rank).or_default();
+        if !of.contains(&comm) {
+            if of.len() >= MOST_OF_A_RANK || self.all_communicators >= MOST_COMMUNICATORS {
+                self.left_out += 1;
+                return false;
+            }
+            of.insert(comm);
+            self.all_communicators += 1;
+        }
+        self.keeps()
+    }
+
     /// Tells whether there is room for one more.
     fn keeps(&mut self) -> bool {
         let keeps = self.kept < self.options.most;
@@ -224,6 +248,8 @@ pub struct Collector {
     /// Channels of copy engines: no kernel is lost there.
     copies: HashSet<ChannelId>,
     names: HashMap<u32, String>,
+    /// Users by process, where they are told.
+    uids: HashMap<u32, u32>,
     ended: HashSet<u32>,
     newest: u64,
 }
@@ -261,6 +287,9 @@ impl Collector {
                 {
                     self.names.insert(p.at.pid, name.to_owned());
                 }
+            }
+            Life::Identity(who) => {
+                self.uids.extend(who.uid.map(|uid| (p.at.pid, uid)));
             }
             Life::Exit { process: true } => {
                 self.ended.insert(p.at.pid);
@@ -336,17 +365,18 @@ impl Collector {
         let (kind, has_address) = named.collective?;
         let epoch = self.losses(c.at.pid);
         let mut all = self.all.borrow_mut();
-        if !all.keeps() {
-            return None;
-        }
         let address = l.args.as_ref().and_then(|args| args.first_chunk::<8>());
         let address = address.map(|a| u64::from_le_bytes(*a));
+        let comm = match address.filter(|a| has_address && *a != 0) {
+            Some(address) => Comm::Argument(address),
+            None => Comm::Channel(c.channel.0),
+        };
+        if !all.keeps_call(rank, comm) {
+            return None;
+        }
         let calls = &mut all.job.ranks[rank].calls;
         calls.push(Call {
-            comm: match address.filter(|a| has_address && *a != 0) {
-                Some(address) => Comm::Argument(address),
-                None => Comm::Channel(c.channel.0),
-            },
+            comm,
             kind,
             begin: None,
             error: 0,
@@ -477,9 +507,31 @@ impl Sink for Collector {
             rank.until = self.newest;
             rank.has_ended = self.ended.contains(&rank.pid);
             rank.process = self.names.get(&rank.pid).cloned();
+            rank.uid = self.uids.get(&rank.pid).copied();
             let first = self.first_losses.get(&n).copied().unwrap_or(0);
             rank.losses = self.losses(rank.pid).saturating_sub(first);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that passes ever new communicators has so many, and the job's are kept.
+    #[test]
+    fn communicators_have_a_bound() {
+        let gathered = Gathered::new(Options::default());
+        let mut all = gathered.0.borrow_mut();
+        let of = |all: &mut All, rank, n: u64| all.keeps_call(rank, Comm::Argument(n));
+        let kept = (0..1_000).filter(|n| of(&mut all, 0, *n)).count();
+        assert_eq!((kept, all.left_out), (MOST_OF_A_RANK, 1_000 - kept as u64));
+        assert!(of(&mut all, 0, 0), "a known one goes on");
+        assert!(of(&mut all, 1, 5), "another rank's");
+        let kept: usize = (2..100)
+            .map(|rank| (0..1_000).filter(|n| of(&mut all, rank, *n)).count())
+            .sum();
+        assert_eq!(kept + MOST_OF_A_RANK + 1, MOST_COMMUNICATORS);
     }
 }

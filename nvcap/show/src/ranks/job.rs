@@ -65,6 +65,8 @@ pub(super) struct Rank {
     pub(super) gpu: Option<u32>,
     /// The recording that it is in, from 0.
     pub(super) file: usize,
+    /// The user of its process, where that is known.
+    pub(super) uid: Option<u32>,
     /// The name of its process, where that is known.
     pub(super) process: Option<String>,
     pub(super) works: Vec<Work>,
@@ -82,6 +84,14 @@ pub(super) struct Rank {
     pub(super) until: u64,
     /// Its process has ended.
     pub(super) has_ended: bool,
+}
+
+impl Job {
+    /// Tells whether two ranks may be of one job: those of two users are not, whatever their kernels are called.
+    pub(super) fn may_be_one(&self, a: usize, b: usize) -> bool {
+        let uid = |rank: usize| self.ranks.get(rank).and_then(|r| r.uid);
+        uid(a).zip(uid(b)).is_none_or(|(a, b)| a == b)
+    }
 }
 
 /// Texts, each with a number.

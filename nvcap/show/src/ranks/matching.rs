@@ -312,6 +312,7 @@ pub(super) fn communicators(job: &Job) -> Vec<Communicator> {
         for b in a + 1..locals.len() {
             let (of_a, of_b) = (&locals[a], &locals[b]);
             if of_a.rank != of_b.rank
+                && job.may_be_one(of_a.rank, of_b.rank)
                 && of_a.between_some == of_b.between_some
                 && let Some(edge) = align(job, &sequences[a], &sequences[b])
             {
@@ -320,9 +321,20 @@ pub(super) fn communicators(job: &Job) -> Vec<Communicator> {
         }
     }
     let groups = groups(&locals, &edges);
+    let mut by_rank: Vec<Vec<usize>> = vec![Vec::new(); job.ranks.len()];
+    for (n, local) in locals.iter().enumerate() {
+        by_rank[local.rank].push(n);
+    }
+    let beside = Beside {
+        locals: &locals,
+        sequences: &sequences,
+        edges: &edges,
+        by_rank: &by_rank,
+    };
     let groups = groups.into_iter();
-    let all = groups.map(|group| communicator(job, &locals, &sequences, &edges, &group));
-    all.collect()
+    groups
+        .map(|group| communicator(job, &beside, &group))
+        .collect()
 }
 
 fn edge(edges: &BTreeMap<(usize, usize), Alignment>, a: usize, b: usize) -> Option<&Alignment> {
@@ -332,11 +344,16 @@ fn edge(edges: &BTreeMap<(usize, usize), Alignment>, a: usize, b: usize) -> Opti
 /// Sequences that belong together: the surest pairs first; each rank once; and all pairs of a group must be possible.
 fn groups(locals: &[Local], edges: &BTreeMap<(usize, usize), Alignment>) -> Vec<Vec<usize>> {
     let mut order: Vec<_> = edges.iter().collect();
-    let place = |local: usize| {
-        // The place among the communicators of its rank, in the order of their first calls.
-        let rank = locals[local].rank;
-        locals[..local].iter().filter(|l| l.rank == rank).count()
-    };
+    // The place among the communicators of its rank, in the order of their first calls.
+    let mut count: HashMap<usize, usize> = HashMap::new();
+    let places: Vec<usize> = { locals.iter() }
+        .map(|local| {
+            let next = count.entry(local.rank).or_default();
+            *next += 1;
+            *next
+        })
+        .collect();
+    let place = |local: usize| places[local];
     order.sort_by_key(|((a, b), edge)| {
         let sure = edge.by_times && edge.alone;
         let bad = edge.kinds + edge.apart;
@@ -345,22 +362,26 @@ fn groups(locals: &[Local], edges: &BTreeMap<(usize, usize), Alignment>) -> Vec<
     });
     let mut of: Vec<usize> = (0..locals.len()).collect();
     let mut groups: Vec<Vec<usize>> = (0..locals.len()).map(|n| vec![n]).collect();
+    let mut ranks: Vec<HashSet<usize>> =
+        { locals.iter() }.map(|l| HashSet::from([l.rank])).collect();
     for ((a, b), _) in order {
         let (into, from) = (of[*a].min(of[*b]), of[*a].max(of[*b]));
         if into == from {
             continue;
         }
-        let ranks: HashSet<usize> = groups[into].iter().map(|l| locals[*l].rank).collect();
-        let fits = groups[from].iter().all(|b| {
-            !ranks.contains(&locals[*b].rank)
-                && groups[into].iter().all(|a| edge(edges, *a, *b).is_some())
-        });
+        let fits = ranks[into].is_disjoint(&ranks[from])
+            && groups[from].iter().all(|b| {
+                let mut others = groups[into].iter();
+                others.all(|a| edge(edges, *a, *b).is_some())
+            });
         if fits {
             let moved = std::mem::take(&mut groups[from]);
             for local in &moved {
                 of[*local] = into;
             }
             groups[into].extend(moved);
+            let moved = std::mem::take(&mut ranks[from]);
+            ranks[into].extend(moved);
         }
     }
     groups.retain(|g| !g.is_empty());
@@ -414,13 +435,22 @@ fn places(
     places
 }
 
-fn communicator(
-    job: &Job,
-    locals: &[Local],
-    sequences: &[Sequence<'_>],
-    edges: &BTreeMap<(usize, usize), Alignment>,
-    group: &[usize],
-) -> Communicator {
+/// All sequences, and how they lie beside each other.
+struct Beside<'a> {
+    locals: &'a [Local],
+    sequences: &'a [Sequence<'a>],
+    edges: &'a BTreeMap<(usize, usize), Alignment>,
+    /// Sequences by rank.
+    by_rank: &'a [Vec<usize>],
+}
+
+fn communicator(job: &Job, beside: &Beside<'_>, group: &[usize]) -> Communicator {
+    let Beside {
+        locals,
+        sequences,
+        edges,
+        ..
+    } = *beside;
     let best = group.iter().copied().min_by_key(|l| {
         let of = &sequences[*l];
         (of.epochs.len(), std::cmp::Reverse(of.calls.len()), *l)
@@ -475,7 +505,7 @@ fn communicator(
             }
             row[member] = Some(call);
         }
-        doubts.extend(rival(locals, edges, group, local).map(Doubt::Rival));
+        doubts.extend(rival(beside, group, local).map(Doubt::Rival));
     }
     let members: Vec<Local> = group.iter().map(|l| locals[*l].clone()).collect();
     let calls: Vec<Matched> = { table.into_values() }
@@ -514,16 +544,12 @@ fn communicator(
 }
 
 /// The rank of another sequence that would fit to `local` as well as the member of its rank does.
-fn rival(
-    locals: &[Local],
-    edges: &BTreeMap<(usize, usize), Alignment>,
-    group: &[usize],
-    local: usize,
-) -> Option<usize> {
+fn rival(beside: &Beside<'_>, group: &[usize], local: usize) -> Option<usize> {
+    let (locals, edges) = (beside.locals, beside.edges);
     group.iter().filter(|m| **m != local).find_map(|member| {
         let of = edge(edges, local, *member)?;
         let rank = locals[*member].rank;
-        let mut others = (0..locals.len()).filter(|l| l != member && locals[*l].rank == rank);
+        let mut others = beside.by_rank[rank].iter().copied().filter(|l| l != member);
         let fits = |other: usize| {
             let rival = edge(edges, local, other);
             rival.is_some_and(|r| r.pairs * 10 >= of.pairs * 9)

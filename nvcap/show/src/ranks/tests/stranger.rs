@@ -29,3 +29,34 @@ fn a_stranger_is_none_of_the_job() {
     assert_eq!(sums(0).0, 100);
     assert_eq!(sums(1), sums(0));
 }
+
+/// One of another user calls in the job's steps, and longest of all: no communicator has both, and the verdict is the job's.
+#[test]
+fn another_user_is_in_no_communicator_of_the_job() {
+    let analysis = |uids: [Option<u32>; 3]| {
+        let mut of = Simulated::new(3);
+        for (rank, uid) in of.job.ranks.iter_mut().zip(uids) {
+            rank.uid = uid;
+        }
+        steps(&mut of, STEPS, |of, _, rank| {
+            of.kernel(rank, "gemm", [1, 2, 8][rank] * GEMM);
+        });
+        analysed(of).0
+    };
+    let members = |of: &Analysis| -> Vec<usize> {
+        let counts = of.seen.iter().map(|s| s.of.members.len());
+        let mut counts: Vec<usize> = counts.collect();
+        counts.sort_unstable();
+        counts
+    };
+    let apart = analysis([Some(1000), Some(1000), Some(1001)]);
+    assert_eq!(members(&apart), [1, 2], "{}", text(&apart));
+    assert!(
+        text(&apart).starts_with("rank 1 comes last"),
+        "{}",
+        text(&apart)
+    );
+    // Of whom nothing is known it may be any.
+    assert_eq!(members(&analysis([Some(1000), None, Some(1000)])), [3]);
+    assert_eq!(members(&analysis([None; 3])), [3]);
+}
