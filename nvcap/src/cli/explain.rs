@@ -84,14 +84,18 @@ fn hex(text: &str) -> anyhow::Result<u32> {
         .strip_prefix("0x")
         .or_else(|| text.strip_prefix("0X"))
         .unwrap_or(text);
-    u32::from_str_radix(digits, 16).with_context(|| {
-        format!("'{text}' is no hexadecimal number of 32 bits; nvcap explain --help has examples")
+    u32::from_str_radix(digits, 16).map_err(|_| {
+        anyhow::anyhow!(
+            "'{text}' is no hexadecimal number of 32 bits; nvcap explain --help has examples"
+        )
     })
 }
 
 fn known_class(number: u32) -> anyhow::Result<Class> {
     classes::class(number).with_context(|| {
-        format!("no class {number:#06x} in the tables; `nvcap explain c8b5` shows one that is")
+        format!(
+            "no class {number:#06x} in the tables; `nvcap explain c8b5` shows one that is, `nvcap explain xid 31` an error of the kernel's log"
+        )
     })
 }
 

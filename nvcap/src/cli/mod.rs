@@ -118,7 +118,7 @@ enum Command {
     Ranks(Box<ranks::Args>),
     /// Show the code of a kernel: of a running process, a cubin or program, or a capture
     Code(code::Args),
-    /// Write Perfetto, Parquet, CSV or pcapng: of a recording, a capture or a live trace
+    /// Write Perfetto, Kineto, SQLite, Parquet, CSV or pcapng: of a recording or live
     Export(export::Args),
     /// List the tables of nvcap export csv and parquet: their columns
     Schema(schema::Args),

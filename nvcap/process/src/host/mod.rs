@@ -184,7 +184,7 @@ pub fn called(name: &str) -> Vec<u32> {
     meant
 }
 
-/// Looks for them once.
+/// Looks for them once. The driver is asked about those that may not be looked into, where it tells.
 #[must_use]
 pub fn gpu_processes() -> GpuProcesses {
     let mut found = GpuProcesses::default();
@@ -197,6 +197,11 @@ pub fn gpu_processes() -> GpuProcesses {
         }
     }
     found.all.sort_unstable_by_key(|(pid, _)| *pid);
+    if !found.hidden.is_empty()
+        && let Some(users) = driver_users::ask()
+    {
+        found.hidden.retain(|pid| users.contains(pid));
+    }
     found
 }
 

@@ -53,7 +53,28 @@ pub fn proposed(images: &[Cubin], what: &str) -> Vec<String> {
 
 /// Tells whether a name or a pattern means the function with this mangled name.
 pub fn is_meant(what: &str, name: &str) -> bool {
-    fits(what, name) || fits(what, &short(name)) || fits(what, &demangled(name))
+    let full = demangled(name);
+    fits(what, name) || fits(what, &short(name)) || fits(what, &full) || fits(what, bare(&full))
+}
+
+/// A demangled name without the type that it returns and its parameters: `kernel<1>` of `void kernel<1>(float*)`, as traces show it.
+fn bare(full: &str) -> &str {
+    let name = full.strip_prefix("void ").unwrap_or(full);
+    if !name.ends_with(')') {
+        return name;
+    }
+    let mut open = 0usize;
+    for (at, byte) in name.bytes().enumerate().rev() {
+        match byte {
+            b')' => open += 1,
+            b'(' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        if open == 0 {
+            return &name[..at];
+        }
+    }
+    name
 }
 
 /// Tells whether a text fits a pattern with `*` and `?`. Takes at most the product of both lengths.
@@ -89,6 +110,25 @@ fn fits(pattern: &str, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_as_traces_show_them() {
+        for (full, name) in [
+            ("void kernel<1>(float*)", "kernel<1>"),
+            ("add(int, float (*)(int))", "add"),
+            (
+                "void a::(anonymous namespace)::k<2>(int)",
+                "a::(anonymous namespace)::k<2>",
+            ),
+            ("memcpy32_post", "memcpy32_post"),
+            (")", ")"),
+            ("", ""),
+        ] {
+            assert_eq!(bare(full), name, "{full}");
+        }
+        assert!(is_meant("kernel<1>", "_Z6kernelILi1EEvPf"));
+        assert!(!is_meant("kernel<2>", "_Z6kernelILi1EEvPf"));
+    }
 
     #[test]
     fn patterns() {

@@ -200,8 +200,8 @@ fn for_process(row: &Row, is_root: bool) -> Vec<(String, &'static str)> {
             "into a file, for nvcap decode, stats, report",
         ),
         (
-            format!("{traps}nvcap stacks -p {pid}"),
-            "where in the program its work comes from",
+            format!("{looks}nvcap time -p {pid} --duration 10"),
+            "which kernels take the GPU's time",
         ),
         (
             format!("{looks}nvcap dump -p {pid}"),
@@ -347,7 +347,7 @@ mod tests {
             "\n  nvcap --how observe -p 4711  ",
             "\n  nvcap top -p 4711  ",
             "\n  nvcap record --how observe -p 4711  ",
-            "\n  sudo nvcap stacks -p 4711  ",
+            "\n  nvcap time -p 4711 --duration 10  ",
             "\n  nvcap dump -p 4711  ",
         ] {
             assert!(text.contains(said), "{said}: {text}");

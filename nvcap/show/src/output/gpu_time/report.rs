@@ -271,7 +271,8 @@ impl Account {
             ));
             f.end();
         }
-        if self.gpus.is_empty() {
+        // Of what a filter leaves out the GPU's time is not known.
+        if self.gpus.is_empty() && self.known.durations == 0 {
             f.line("", 0, Some(Role::Alarm));
             f.text(format_args!(
                 "no time on the GPU is known: nothing ran, or its time stamps could not be read (those of OpenGL and Vulkan can be where nvcap traces from the program's start)"
