@@ -21,7 +21,7 @@ const LEFT: u64 = 2;
 /// The job as one of its ranks sees it.
 #[derive(Debug)]
 pub struct Peers {
-    /// Holds the lock; it is closed with the process.
+    /// Holds the lock, an open file description's own; it is closed with the process.
     file: File,
     words: &'static [AtomicU64],
     rank: u32,
@@ -74,7 +74,7 @@ impl Peers {
         };
         let mut lock = lock_of(rank);
         // SAFETY: the structure is filled, and the file is open.
-        if unsafe { libc::fcntl(peers.file.as_raw_fd(), libc::F_SETLK, &raw mut lock) } != 0 {
+        if unsafe { libc::fcntl(peers.file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } != 0 {
             bail!("{}: rank {rank} is another process", say());
         }
         peers.state(rank).store(JOINED, Ordering::Release);
@@ -125,7 +125,7 @@ impl Peers {
     fn is_held(&self, rank: u32) -> bool {
         let mut lock = lock_of(rank);
         // SAFETY: as in `join`; the kernel writes who holds it.
-        let asked = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
+        let asked = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
         asked != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
     }
 
