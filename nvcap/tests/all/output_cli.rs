@@ -984,9 +984,12 @@ fn an_error_is_said_once() {
         assert!(said.contains("there is no such process"), "{said}");
         assert!(!said.contains("No such file"), "{said}");
     }
-    // A cause that is not said yet is.
     let out = nvcap(&["explain", "zzzz"]);
-    assert!(text(&out.stderr).contains("invalid digit"));
+    let said = text(&out.stderr);
+    assert!(
+        said.contains("'zzzz' is no hexadecimal number") && !said.contains("invalid digit"),
+        "{said}"
+    );
 }
 
 #[test]
