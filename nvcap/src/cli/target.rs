@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::ValueEnum;
 use nvcap_decode::driver::{Version, newer_release};
 use nvcap_decode::record::{At, Loss, Lost, Record};
+use nvcap_process::rm;
 use nvcap_recording::file::ioctl_log;
 use nvcap_recording::recording::Reader;
 use nvcap_show::output::message::tell;
@@ -287,9 +288,7 @@ pub(super) fn open_for_a_program(
 
 /// The release of the driver that this machine runs.
 pub(super) fn running_driver() -> Option<Version> {
-    std::fs::read_to_string("/sys/module/nvidia/version")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
+    rm::running_version()
 }
 
 /// Tells of a driver after all that the tables have.

@@ -139,7 +139,7 @@ pub struct Census {
     look_into: fn(u32) -> io::Result<Uses>,
     /// Asks the driver who uses a GPU.
     ask_driver: fn() -> Option<BTreeSet<u32>>,
-    /// Its answer in this round, if it was asked.
+    /// Its answer in this look at the young, or at all, if it was asked.
     answer: Option<Option<BTreeSet<u32>>>,
     first: bool,
     /// A file of the driver's may have been opened since the last sweep.
@@ -222,7 +222,6 @@ impl Census {
         }
         let begun = cpu();
         let now = Instant::now();
-        self.answer = None;
         self.look_at_young(now, &mut changes);
         let cost = cpu().saturating_sub(begun);
         self.next_round = Instant::now() + (cost * PART).clamp(ROUND, LONGEST_ROUND);
@@ -313,7 +312,6 @@ impl Census {
     /// A last look when the trace ends: at those that are young, and at all where a file of the driver's may have been opened.
     pub fn last(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
-        self.answer = None;
         self.look_at_young(Instant::now(), &mut changes);
         if self.opened {
             self.sweep(false, &mut changes);
@@ -381,6 +379,7 @@ impl Census {
 
     /// Looks at those that were born of late.
     fn look_at_young(&mut self, now: Instant, changes: &mut Vec<Change>) {
+        self.answer = None;
         if self.look_at_born(now, changes) {
             let young = |k: &Known| k.young.is_some_and(|until| until > now);
             let young = self.known.iter().filter(|(_, k)| young(k));

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, io, rc::Rc};
 
-use crate::rm::{Client, Device, Error, Kernel, Os};
+use crate::rm::{self, Client, Device, Error, Kernel, Os};
 use nvcap_decode::driver::Version;
 
 /// NV2080_CTRL_CMD_GPU_GET_PIDS (ctrl2080gpu.h).
@@ -21,9 +21,7 @@ const SUBDEVICE: u32 = 0x2080;
 
 /// Returns the processes that use a GPU of this machine; `None` where the driver does not tell.
 pub(crate) fn ask() -> Option<BTreeSet<u32>> {
-    let version = std::fs::read_to_string("/sys/module/nvidia/version").ok();
-    let version = version.and_then(|text| text.trim().parse().ok());
-    match of_driver(Rc::new(Kernel), version, std::process::id()) {
+    match of_driver(Rc::new(Kernel), rm::running_version(), std::process::id()) {
         Ok(users) => users,
         Err(e) => {
             log::debug!("the driver does not tell who uses a GPU: {e}");

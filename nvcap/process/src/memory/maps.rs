@@ -110,6 +110,17 @@ impl Area {
             && is_part(next)
     }
 
+    /// One area of parts that follow each other ([`Area::is_followed_by`]), of which there is at least one: with the rights that any of them has.
+    #[must_use]
+    pub fn joined(parts: &[Self]) -> Self {
+        Self {
+            end: parts[parts.len() - 1].end,
+            read: parts.iter().any(|part| part.read),
+            write: parts.iter().any(|part| part.write),
+            ..parts[0].clone()
+        }
+    }
+
     /// Memory of a GPU's device file that the process may write: without such memory nobody submits.
     pub fn may_submit(&self) -> bool {
         self.shared && self.write && matches!(self.device(), Some(Device::Gpu(_)))

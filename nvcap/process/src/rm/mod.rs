@@ -21,7 +21,14 @@ pub use structure::Structure;
 
 use std::io;
 
-use nvcap_decode::driver::names;
+use nvcap_decode::driver::{Version, names};
+
+/// The release of the driver that this machine runs; `None` where it is not loaded, or says it in no known form.
+#[must_use]
+pub fn running_version() -> Option<Version> {
+    let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    text.trim().parse().ok()
+}
 
 /// Error of a driver call.
 #[derive(Debug, thiserror::Error)]

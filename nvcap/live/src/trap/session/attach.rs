@@ -159,15 +159,12 @@ impl Session {
             }
         }
         // A page whose rights were changed in part is several areas.
-        let one = |a: &Area, b: &Area| a.is_followed_by(b);
-        for parts in areas.chunk_by(one) {
-            let whole = Area {
-                end: parts[parts.len() - 1].end,
-                read: parts.iter().any(|part| part.read),
-                write: parts.iter().any(|part| part.write),
-                ..parts[0].clone()
+        for parts in areas.chunk_by(Area::is_followed_by) {
+            let Some(Device::Gpu(gpu)) = parts[0].device() else {
+                continue;
             };
-            if let (true, Some(Device::Gpu(gpu))) = (whole.is_doorbell_shape(), whole.device()) {
+            let whole = Area::joined(parts);
+            if whole.is_doorbell_shape() {
                 pages.push(DoorbellPage {
                     start: CpuVa(whole.start),
                     gpu,

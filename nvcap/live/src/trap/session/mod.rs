@@ -78,7 +78,7 @@ use nvcap_process::{
     channels_file::ChannelsFile,
     error::{Error, Result},
 };
-use nvcap_process::{procfs, stacks::queue::StackQueue};
+use nvcap_process::{procfs, rm, stacks::queue::StackQueue};
 
 /// Options of the trap.
 #[derive(Clone, Debug)]
@@ -196,7 +196,7 @@ impl Session {
             Err(_) if asked.is_none() && !options.named.is_empty() => Vec::new(),
             Err(e) => return Err(e),
         };
-        let driver_version = driver_version();
+        let driver_version = rm::running_version();
         for (request, size) in driver::uvm_argument_sizes() {
             bpf.set_uvm_size(request, size);
         }
@@ -350,12 +350,6 @@ fn sleep(poll: &mut libc::pollfd, wait: Duration) {
     };
     // SAFETY: one pollfd and one timespec; without a mask of signals.
     unsafe { libc::ppoll(poll, 1, &raw const time, std::ptr::null()) };
-}
-
-/// The release of the loaded driver.
-fn driver_version() -> Option<driver::Version> {
-    let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
-    text.trim().parse().ok()
 }
 
 /// The name of a thread.
