@@ -49,6 +49,11 @@ pub fn run() -> Result<()> {
     let outside = ["layering::", "documents::", "schema"];
     let cmd = cargo().args(["--test", "all", "--"]).args(outside);
     report.plain("layering, documents and schemas of nvcap", &cmd)?;
+    // Public pages are read for the interface, beside the tests.
+    report.step(
+        "documentation of private items",
+        &ci::private_documentation(),
+    )?;
     report.close()
 }
 

@@ -91,6 +91,19 @@ pub fn clippy() -> Cmd {
         .args(DENY)
 }
 
+/// Documentation of the crates of nvcap, of which no link is broken.
+fn documentation() -> Cmd {
+    build::host_cargo()
+        .args(["doc", "--no-deps", "--lib", "--locked"])
+        .args(build::CRATES.iter().flat_map(|name| ["-p", name]))
+        .env("RUSTDOCFLAGS", "-D warnings")
+}
+
+/// The same of what is private, too.
+pub fn private_documentation() -> Cmd {
+    documentation().arg("--document-private-items")
+}
+
 /// The target folder of what is compiled beside the tests.
 fn lint_target() -> PathBuf {
     paths::target().join("lint")
@@ -118,22 +131,8 @@ fn compiled(report: &mut Report) -> Result<()> {
             .args(DENY),
     )?;
     lint_aarch64(report)?;
-    // First, because the public interface is read from these pages.
-    report.step(
-        "documentation of private items",
-        &cargo()
-            .args(["doc", "--no-deps", "--lib", "--locked"])
-            .args(build::CRATES.iter().flat_map(|name| ["-p", name]))
-            .arg("--document-private-items")
-            .env("RUSTDOCFLAGS", "-D warnings"),
-    )?;
-    report.step(
-        "documentation",
-        &cargo()
-            .args(["doc", "--no-deps", "--lib", "--locked"])
-            .args(build::CRATES.iter().flat_map(|name| ["-p", name]))
-            .env("RUSTDOCFLAGS", "-D warnings"),
-    )?;
+    let documentation = documentation().env("CARGO_TARGET_DIR", lint_target());
+    report.step("documentation", &documentation)?;
     // Reads the pages that the step before wrote.
     report.check("public interface", api::compare(&lint_target()));
     if paths::has_crate("fuzz") {

@@ -19,7 +19,7 @@ impl Step {
     /// Makes the table, empty. Not run where nvcap was built without the feature.
     pub fn new(folder: &Folder) -> Result<Step> {
         need_in_step()?;
-        let file = folder.file("in_step");
+        let file = folder.file("in-step");
         Table::create(&file).with_context(|| file.display().to_string())?;
         Ok(Step(file))
     }

@@ -1,7 +1,7 @@
 //! Names of kernels as people write them: the compiler's mangled names (C++, Rust) with their signatures, and a short form.
 //!
 //! A name comes from the traced program and may be anything: what is no mangled name, or is too long, or has too much in
-//! it, stays as it is, up to [`MOST_TEXT`] bytes.
+//! it, stays as it is, up to 16 KiB.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};

@@ -257,13 +257,7 @@ pub fn without_bpf_loop() -> Result<()> {
         (big, "--threads=4"),
     ] {
         let environment = ["NVCAP_NO_BPF_LOOP=1"];
-        let traced = trace_as(
-            &environment,
-            &[],
-            "type=submission,entry",
-            &plan,
-            &[threads],
-        )?;
+        let traced = in_step(&environment, &plan, &[threads])?;
         expect_whole(traced, plan)?;
     }
     Ok(())

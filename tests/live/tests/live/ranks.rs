@@ -5,20 +5,23 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use live::programs::{Folder, GUARD, Running, nvcap, softgpu};
+use live::in_step::Step;
+use live::programs::{Folder, GUARD, Running, softgpu};
 
 use crate::setup::need_tracing;
 use crate::time_from_stamps::objects;
 
-/// Submissions of each: fewer than a ring has entries, so that none is lost however late nvcap looks.
-const SUBMISSIONS: u64 = 600;
+/// Submissions of each.
+const SUBMISSIONS: u64 = 100;
 
 /// A rank that waits for a byte on its standard input.
-fn rank(number: u32) -> Result<Running> {
+fn rank(step: &Step, number: u32) -> Result<Running> {
     let options =
-        "--timed --files --gpus=1 --threads=1 --channels=1 --kernels --wait-stdin --before-wait=3";
+        "--timed --files --gpus=1 --threads=1 --channels=1 --timed-queue=4 --kernels --wait-stdin";
     let mut args: Vec<String> = options.split(' ').map(str::to_owned).collect();
+    args.push("--before-wait=3".to_owned());
     args.push(format!("--submissions={SUBMISSIONS}"));
+    args.extend(step.args());
     let told = |command: &mut Command| {
         command
             .env("RANK", number.to_string())
@@ -34,21 +37,25 @@ fn rank(number: u32) -> Result<Running> {
 pub fn two_that_run() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
-    let out = folder.file("ranks.json");
-    let mut ranks = [rank(0)?, rank(1)?];
+    let (out, step) = (folder.file("ranks.json"), Step::new(&folder)?);
+    let mut ranks = [rank(&step, 0)?, rank(&step, 1)?];
     let words = "ranks --stop-at-exit=always --json --collective *kernel<* -o";
     let mut args: Vec<OsString> = words.split(' ').map(OsString::from).collect();
     args.push(out.clone().into());
     for rank in &ranks {
         args.extend(["-p".into(), rank.pid().to_string().into()]);
     }
-    let mut nvcap = Running::start(&nvcap()?, args)?;
+    let mut nvcap = step.nvcap(args)?;
     nvcap.wait_until("both attached", GUARD, |r| {
         r.stderr().matches("attached").count() >= 2
     })?;
     for rank in &mut ranks {
         rank.write(b"g")?;
     }
+    for rank in &mut ranks {
+        rank.wait_until("done", GUARD, |r| r.stdout().contains("done image=0"))?;
+    }
+    nvcap.signal(libc::SIGTERM)?;
     let ended = nvcap.end(GUARD)?;
     ended.expect_code(0)?;
     let objects = objects(&out)?;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use anyhow::{Context, Result, ensure};
+use live::in_step::Step;
 use live::programs::{Folder, GUARD, Running, nvcap, softgpu};
-use nvcap_process::in_step::Table;
 use serde_json::Value;
 use softgpu::layout::channels_file;
 use softgpu::timed::STAMP_TO_START;
@@ -34,7 +34,7 @@ enum Way {
 }
 
 /// A rank that waits for a byte on its standard input.
-fn rank(folder: &Folder, rank: u32, late: Option<&str>) -> Result<Running> {
+fn rank(folder: &Folder, step: &Step, rank: u32, late: Option<&str>) -> Result<Running> {
     let options =
         "--timed --files --gpus=1 --threads=1 --channels=1 --timed-queue=4 --kernels --wait-stdin";
     let mut args: Vec<OsString> = options.split(' ').map(OsString::from).collect();
@@ -50,7 +50,7 @@ fn rank(folder: &Folder, rank: u32, late: Option<&str>) -> Result<Running> {
     add("--timed-clock-us=600".to_owned());
     add("--timed-drift-ppm=0".to_owned());
     add(format!("--collective={}", folder.file("job").display()));
-    add(format!("--in-step={}", folder.file("in-step").display()));
+    step.args().into_iter().for_each(&mut add);
     add(format!("--timed-truth={}", truth(folder, rank).display()));
     if let Some(late) = late.filter(|_| rank == LATE) {
         add(format!("--late={late}"));
@@ -78,10 +78,10 @@ fn run(way: Way, late: Option<&str>) -> Result<Ran> {
     need_tracing()?;
     let folder = Folder::new()?;
     let (out, recording) = (folder.file("ranks.json"), folder.file("run.pcapng"));
-    Table::create(&folder.file("in-step"))?;
+    let step = Step::new(&folder)?;
     let mut ranks = Vec::new();
     for n in 0..RANKS {
-        ranks.push(rank(&folder, n, late)?);
+        ranks.push(rank(&folder, &step, n, late)?);
     }
     let words = match way {
         Way::Observed => "ranks --json --arrivals --stop-at-exit=always -o",
@@ -419,10 +419,10 @@ pub fn a_rank_that_does_not_come() -> Result<()> {
 /// A rank dies: the others end, and say who is gone.
 pub fn a_peer_dies() -> Result<()> {
     let folder = Folder::new()?;
-    Table::create(&folder.file("in-step"))?;
+    let step = Step::new(&folder)?;
     let mut ranks = Vec::new();
     for n in 0..RANKS {
-        ranks.push(rank(&folder, n, None)?);
+        ranks.push(rank(&folder, &step, n, None)?);
     }
     let gone = ranks.remove(LATE as usize);
     gone.signal(libc::SIGKILL)?;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use live::harness::NotRun;
+use live::in_step::Step;
 pub(crate) use live::json_lines::of_file as objects;
 use live::programs::{Folder, Running, nvcap, softgpu};
 use nvcap_process::in_step;
@@ -82,14 +83,13 @@ pub(crate) fn run_with(
     mut args: Vec<OsString>,
 ) -> Result<Truth> {
     let truth = folder.file("truth.json");
-    let table = folder.file("in-step");
-    in_step::Table::create(&table)?;
+    let step = Step::new(folder)?;
     let mut gpu: Vec<OsString> = gpu_options.iter().map(OsString::from).collect();
     // A submission's times are awaited for a limited time: few wait for the GPU at once.
     let of_each = "--timed --files --gpus=1 --threads=1 --timed-queue=4";
     gpu.extend(of_each.split(' ').map(OsString::from));
     gpu.push(format!("--timed-truth={}", truth.display()).into());
-    gpu.push(format!("--in-step={}", table.display()).into());
+    gpu.extend(step.args().into_iter().map(OsString::from));
     if way == Way::Observed {
         args.push("--how=observe".into());
     } else {
