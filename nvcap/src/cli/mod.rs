@@ -21,6 +21,7 @@ mod ioctls;
 mod logger;
 mod man_pages;
 mod maps;
+mod names_ahead;
 mod output_args;
 mod overview;
 mod overwrite;

@@ -91,6 +91,18 @@ impl Read for Counted {
     }
 }
 
+/// A file that ends where the user's Ctrl-C came.
+pub(super) struct UntilInterrupted<R>(pub R);
+
+impl<R: Read> Read for UntilInterrupted<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match interrupt::came() {
+            true => Ok(0),
+            false => self.0.read(to),
+        }
+    }
+}
+
 impl Reading {
     /// Allows progress on standard error, if that is a terminal: the command shows nothing before the end. `file`: where its output goes.
     pub(super) fn show_for(&mut self, file: Option<&Path>) {

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use super::names_ahead::NamesAhead;
 use super::parts;
 use super::progress::{self, Reading};
 use anyhow::{Context as _, bail};
@@ -147,6 +148,19 @@ impl RecordingArgs {
         self.of_reader(opened, logs)
     }
 
+    /// Opens the files once more, where they can be read twice: a pipe's bytes would be gone.
+    fn again(&self) -> Option<Box<dyn Read>> {
+        let is_file = |file: &Path| file.as_os_str() != "-" && file.is_file();
+        if !self.files().all(is_file) {
+            return None;
+        }
+        let files: Vec<&Path> = self.files().collect();
+        match files.as_slice() {
+            [file] => packed::open(file).ok(),
+            files => parts::open(files).ok().map(|(reader, _)| reader),
+        }
+    }
+
     /// Opens as [`RecordingArgs::open`] does, of a file of which its unpacked content is here already.
     ///
     /// # Errors
@@ -272,13 +286,23 @@ impl Recording<'_> {
             pipeline.as_recorded(driver, info.gpu_time, !info.in_order);
         }
         let name = self.args.name();
+        // Opened before rights are given up.
+        let names = match self.opened {
+            Opened::Pcapng(_) => self.args.again(),
+            Opened::Orc(_) | Opened::Log(_) => None,
+        };
         self.reading.begin()?;
         confine();
         let played = match self.opened {
             Opened::Orc(capture) => play_orc(*capture, pipeline, &mut self.reading, &name),
             Opened::Pcapng(reader) => {
+                let names = names.map(|names| {
+                    let names = progress::UntilInterrupted(names);
+                    NamesAhead::gather(recording::kernels(names))
+                });
                 let reading = (&mut self.reading, self.says_part);
-                play_pcapng(*reader, pipeline, reading, &name)
+                let names = names.unwrap_or_default();
+                play_pcapng((*reader, names), pipeline, reading, &name)
             }
             Opened::Log(log) => play_log(*log, pipeline, &mut self.reading),
         };
@@ -381,7 +405,7 @@ pub(super) fn missing_of(log: &Log) -> Vec<String> {
 }
 
 fn play_pcapng(
-    reader: Reader<Box<dyn Read>>,
+    (reader, mut names): (Reader<Box<dyn Read>>, NamesAhead),
     pipeline: &mut Pipeline<'_>,
     (reading, says_part): (&mut Reading, bool),
     name: &impl Display,
@@ -407,9 +431,18 @@ fn play_pcapng(
                 }
             )),
             Ok(Item::Continued) => goes_on = true,
-            Ok(Item::Record(record)) => pipeline.record(record)?,
+            Ok(Item::Record(record)) if names.has(&record) => {}
+            Ok(Item::Record(record)) => {
+                while let Some(name) = names.before(&record) {
+                    pipeline.record(name)?;
+                }
+                pipeline.record(record)?;
+            }
             Ok(Item::Idle) => pipeline.flush()?,
             Ok(Item::End(end)) => {
+                while let Some(name) = names.next() {
+                    pipeline.record(name)?;
+                }
                 if let Some(observed) = end.observed {
                     pipeline.observed(observed);
                 }

@@ -395,3 +395,38 @@ fn a_timeline_has_arrows_from_the_last_rank() {
     let out = nvcap(&["export", "perfetto", &one]);
     assert!(!out.stdout.windows(10).any(|w| w == b"comes last"));
 }
+
+/// Names are found beside a trace, and are in a recording behind launches of theirs: what is read of it is as if they had been there before.
+#[test]
+fn names_that_come_last_are_known_before() {
+    let folder = Folder::new("ranks-late-names");
+    let mut job = job::run(STEPS, &[2, 4]);
+    let first = together(&folder, &job);
+    for records in &mut job.records {
+        let (names, others): (Vec<Record>, Vec<Record>) = std::mem::take(records)
+            .into_iter()
+            .partition(|r| matches!(r, Record::Kernel(_)));
+        assert_eq!(names.len(), 2);
+        *records = others.into_iter().chain(names).collect();
+    }
+    let all = job.records.iter().flatten();
+    let bytes = job::written(all, 1, true, BOOTED);
+    let last = file(&folder, "last.pcapng", &bytes);
+    for words in ["ranks --json", "decode", "decode --json", "stats", "time"] {
+        let of = |file: &str| {
+            let args: Vec<&str> = words.split(' ').chain([file]).collect();
+            let out = nvcap(&args);
+            assert_eq!(out.status.code(), Some(0), "{words}: {}", text(&out.stderr));
+            text(&out.stdout).replace("last.pcapng", "node.pcapng")
+        };
+        let (expected, found) = (of(&first), of(&last));
+        assert!(expected.contains("AllReduce"), "{words}: {expected}");
+        let (mut expected, mut found) = (expected.lines(), found.lines());
+        while let Some(line) = expected.next() {
+            assert_eq!(Some(line), found.next(), "{words}");
+        }
+        assert_eq!(None, found.next(), "{words}");
+    }
+    let same = nvcap(&["diff", &first, &last]);
+    assert_eq!(same.status.code(), Some(0), "{}", text(&same.stdout));
+}

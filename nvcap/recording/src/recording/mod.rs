@@ -13,6 +13,7 @@ mod encode;
 mod fault_messages;
 mod identity;
 mod info;
+mod kernels;
 mod kind;
 mod messages;
 mod reader;
@@ -30,6 +31,7 @@ mod tests;
 pub use crate::pcapng::Damage;
 pub use decode::NotUnderstood;
 pub use info::{EndInfo, GpuClock, HostGpu, TraceInfo};
+pub use kernels::kernels;
 pub use reader::{Error, Item, Reader};
 pub use writer::Writer;
 

@@ -124,7 +124,7 @@ impl Error {
 }
 
 /// A body of which parts are there.
-struct Assembly {
+pub(super) struct Assembly {
     head: Head,
     body: Vec<u8>,
 }
@@ -350,7 +350,7 @@ impl<R: Read> Iterator for Reader<R> {
 }
 
 /// The body of a record when its last part has come.
-fn whole(assembly: &mut Option<Assembly>, head: Head, part: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn whole(assembly: &mut Option<Assembly>, head: Head, part: &[u8]) -> Option<Vec<u8>> {
     let (index, count) = head.part;
     if index == 0 {
         *assembly = None;

@@ -171,20 +171,15 @@ fn compare(ran: &Ran) -> Result<usize> {
     ensure!(several.len() == 1, "one communicator: {found}");
     let of = &several[0];
     ensure!(items(&of["members"]).len() == RANKS as usize, "{of}");
-    // A recording does not wait for names: a launch that was written before its kernel's was found may be a call, and that is said.
-    let mut unnamed = 0;
-    for rank in items(&found["ranks"]) {
-        ensure!(rank["losses"] == 0, "{rank}");
-        unnamed += number(rank, "kernels_without_name")?;
-    }
-    let is_said = items(&of["doubts"]).iter().any(|d| d["what"] == "unnamed");
-    ensure!(is_said == (unnamed > 0), "{unnamed} without a name: {of}");
     for counted in ["calls", "matched"] {
         let counts = items(&of["kinds"]).iter().map(|k| k[counted].as_u64());
         let sum: u64 = counts.flatten().sum();
+        ensure!(sum == ROUNDS, "{counted} {sum}: {of}");
+    }
+    for rank in items(&found["ranks"]) {
         ensure!(
-            sum <= ROUNDS && sum + unnamed >= ROUNDS,
-            "{counted} {sum}, {unnamed} without a name: {of}"
+            rank["losses"] == 0 && rank["kernels_without_name"] == 0,
+            "{rank}"
         );
     }
     let mut told = 0;
