@@ -109,6 +109,7 @@ fn a_straggler_is_found_in_one_file_of_all_ranks() {
             "exposed_ns",
             "waiting_ns",
             "copying_ns",
+            "unknown_ns",
             "idle_ns",
         ];
         assert_eq!(parts.map(ns).iter().sum::<u64>(), ns("span_ns"), "{rank}");

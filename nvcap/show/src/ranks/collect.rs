@@ -126,6 +126,7 @@ impl Gathered {
             uids: HashMap::new(),
             ended: HashSet::new(),
             newest: 0,
+            open: HashMap::new(),
             first_losses: HashMap::new(),
         }
     }
@@ -252,6 +253,8 @@ pub struct Collector {
     uids: HashMap<u32, u32>,
     ended: HashSet<u32>,
     newest: u64,
+    /// By channel: the rank, and the time from which on works may have run whose times are not known.
+    open: HashMap<ChannelId, (usize, u64)>,
 }
 
 impl Collector {
@@ -388,13 +391,34 @@ impl Collector {
         Some(calls.len() - 1)
     }
 
+    /// A channel's work began at this time: what came before it has ended.
+    fn known_from(&mut self, channel: ChannelId, begin: u64) {
+        let Some((rank, since)) = self.open.remove(&channel) else {
+            return;
+        };
+        let mut all = self.all.borrow_mut();
+        if since >= begin {
+            return;
+        }
+        // Channels take turns: stretches that follow each other are one.
+        let last = all.job.ranks[rank].unknown.last_mut();
+        if let Some((_, to)) = last.filter(|(from, to)| *from <= since && since <= *to) {
+            *to = begin.max(*to);
+        } else if all.keeps() {
+            all.job.ranks[rank].unknown.push((since, begin));
+        }
+    }
+
     /// Takes the work of the entry before.
     fn done(&mut self, done: &Done) {
         let Some(now) = self.now.take() else { return };
         let c = &now.context;
+        let begin = When::of(c, &done.time).begin;
+        if let Some(begin) = begin {
+            self.known_from(c.channel, begin);
+        }
         let mut all = self.all.borrow_mut();
         all.job.has_times |= c.gpu_time.is_some();
-        let begin = When::of(c, &done.time).begin;
         let end = begin
             .zip(done.duration)
             .map(|(b, d)| b.saturating_add(d.ns));
@@ -413,6 +437,9 @@ impl Collector {
         }
         let (Some(begin), Some(end)) = (begin, end) else {
             rank.untimed += 1;
+            if let Some(since) = begin.or(c.at.time()) {
+                self.open.entry(c.channel).or_insert((now.rank, since));
+            }
             return;
         };
         let is_kept = match all.options.works {
@@ -499,6 +526,9 @@ impl Sink for Collector {
         if let Some(done) = self.entries.finish() {
             self.done(&done);
         }
+        let open: Vec<ChannelId> = self.open.keys().copied().collect();
+        let newest = self.newest;
+        open.into_iter().for_each(|c| self.known_from(c, newest));
         let mut all = self.all.borrow_mut();
         for (n, rank) in all.job.ranks.iter_mut().enumerate() {
             if rank.file != self.file {
@@ -533,5 +563,23 @@ mod tests {
             .map(|rank| (0..1_000).filter(|n| of(&mut all, rank, *n)).count())
             .sum();
         assert_eq!(kept + MOST_OF_A_RANK + 1, MOST_COMMUNICATORS);
+    }
+
+    /// From the first work of a channel whose times are not known to the next one that begins there; stretches that meet are one.
+    #[test]
+    fn work_without_times_leaves_unknown_stretches() {
+        let gathered = Gathered::new(Options::default());
+        gathered.0.borrow_mut().job.ranks.push(Rank::default());
+        let mut collector = gathered.collector();
+        for (channel, since, begin) in [(1, 10, 50), (2, 40, 60), (1, 70, 80), (2, 90, 85)] {
+            let channel = ChannelId(channel);
+            collector.open.insert(channel, (0, since));
+            collector.known_from(channel, begin);
+        }
+        collector.known_from(ChannelId(3), 99);
+        assert!(collector.open.is_empty());
+        let all = gathered.0.borrow();
+        assert_eq!(all.job.ranks[0].unknown, [(10, 60), (70, 80)]);
+        assert_eq!(all.kept, 2);
     }
 }

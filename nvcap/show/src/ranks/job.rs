@@ -74,6 +74,8 @@ pub(super) struct Rank {
     pub(super) calls: Vec<Call>,
     /// Works whose times are not known.
     pub(super) untimed: u64,
+    /// Times in which these ran, if at all: from the begin of each, or its submission, to the next begin on its channel.
+    pub(super) unknown: Vec<(u64, u64)>,
     /// Kernels whose names are not known: each may have been a collective.
     pub(super) unnamed: u64,
     /// Calls whose kernels ran within a graph replay or together with others in one entry: they have no time of their own.

@@ -51,6 +51,7 @@ impl Analysis {
             "exposed_ns": its.exposed,
             "waiting_ns": its.waiting,
             "copying_ns": its.copying,
+            "unknown_ns": its.unknown,
             "idle_ns": its.idle,
         })
     }

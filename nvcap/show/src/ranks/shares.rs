@@ -17,6 +17,8 @@ pub(super) struct Shares {
     pub(super) waiting: u64,
     /// Copies alone ran.
     pub(super) copying: u64,
+    /// Nothing is known to have run, and works were there whose times are not known.
+    pub(super) unknown: u64,
     /// Nothing ran.
     pub(super) idle: u64,
 }
@@ -27,6 +29,7 @@ pub(super) fn of(rank: &Rank, waits: &[(u64, u64)]) -> Shares {
     const COPY: usize = 1;
     const COLLECTIVE: usize = 2;
     const WAIT: usize = 3;
+    const UNKNOWN: usize = 4;
     let works = rank.works.iter().map(|w| {
         let of = match w.class {
             Class::Kernel => KERNEL,
@@ -43,11 +46,21 @@ pub(super) fn of(rank: &Rank, waits: &[(u64, u64)]) -> Shares {
     }
     turns.sort_unstable();
     let mut shares = Shares::default();
+    // The span is that of what is timed.
     let (Some(first), Some(last)) = (turns.first(), turns.last()) else {
         return shares;
     };
-    shares.span = last.0 - first.0;
-    let (mut at, mut running) = (first.0, [0i64; 4]);
+    let (first, last) = (first.0, last.0);
+    shares.span = last - first;
+    let unknown = rank.unknown.iter();
+    for (from, to) in unknown.map(|(from, to)| ((*from).max(first), (*to).min(last))) {
+        if from < to {
+            turns.push((from, UNKNOWN, 1));
+            turns.push((to, UNKNOWN, -1));
+        }
+    }
+    turns.sort_unstable();
+    let (mut at, mut running) = (first, [0i64; 5]);
     for (time, of, change) in turns {
         let ns = time - at;
         at = time;
@@ -61,6 +74,8 @@ pub(super) fn of(rank: &Rank, waits: &[(u64, u64)]) -> Shares {
             shares.exposed += ns;
         } else if runs(COPY) {
             shares.copying += ns;
+        } else if runs(UNKNOWN) {
+            shares.unknown += ns;
         } else {
             shares.idle += ns;
         }

@@ -86,7 +86,7 @@ fn a_straggler_by_more_kernels() {
     );
     // In each rank all time is told, and the others wait for three quarters of theirs.
     for (rank, its) in analysis.shares.iter().enumerate() {
-        let parts = its.compute + its.exposed + its.waiting + its.copying + its.idle;
+        let parts = its.compute + its.exposed + its.waiting + its.copying + its.unknown + its.idle;
         assert_eq!(parts, its.span);
         let waits = if rank == 1 { 0 } else { 100 * late };
         assert!(
@@ -481,6 +481,8 @@ fn time_is_told_by_what_it_went_to() {
             work(Class::Copy, 380, 450),
             work(Class::Kernel, 500, 510),
         ],
+        // Beyond the span, beside a copy, and where nothing is known to have run.
+        unknown: vec![(0, 90), (440, 480), (470, 490), (505, 600)],
         ..Rank::default()
     };
     let expected = Shares {
@@ -490,7 +492,8 @@ fn time_is_told_by_what_it_went_to() {
         exposed: 100,
         waiting: 50,
         copying: 50,
-        idle: 50,
+        unknown: 40,
+        idle: 10,
     };
     assert_eq!(shares::of(&rank, &[(220, 300)]), expected);
     assert_eq!(shares::of(&Rank::default(), &[]), Shares::default());

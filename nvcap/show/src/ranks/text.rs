@@ -205,8 +205,8 @@ impl Analysis {
         }
         let _ = writeln!(
             text,
-            "\n{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  of",
-            "compute", "hidden", "exposed", "waiting", "copies", "idle", "time"
+            "\n{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  of",
+            "compute", "hidden", "exposed", "waiting", "copies", "unknown", "idle", "time"
         );
         for (n, (rank, its)) in self.job.ranks.iter().zip(&self.shares).enumerate() {
             let part = |ns: u64| share(ns, its.span);
@@ -229,12 +229,13 @@ impl Analysis {
             let who = format!("{}{who}{process}{gpu}", self.job.name(n));
             let _ = writeln!(
                 text,
-                "{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{span:>9}  {}",
+                "{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{span:>9}  {}",
                 part(its.compute),
                 part(its.hidden),
                 part(its.exposed),
                 part(its.waiting),
                 part(its.copying),
+                part(its.unknown),
                 part(its.idle),
                 Plain(&who),
             );
@@ -242,7 +243,7 @@ impl Analysis {
         for line in [
             "(compute: kernels that are no collectives ran; hidden: part of it beside a collective; exposed: a",
             " collective alone ran, and all ranks had come; waiting: it waited for another rank; copies: copies",
-            " alone ran; idle: nothing ran)",
+            " alone ran; unknown: works were there whose times are not known; idle: nothing ran)",
         ] {
             let _ = writeln!(text, "{line}");
         }

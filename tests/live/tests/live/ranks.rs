@@ -90,6 +90,7 @@ pub fn two_that_run() -> Result<()> {
             "exposed_ns",
             "waiting_ns",
             "copying_ns",
+            "unknown_ns",
             "idle_ns",
         ];
         ensure!(parts.map(ns).iter().sum::<u64>() == ns("span_ns"), "{rank}");

@@ -22,6 +22,7 @@ mod intervals;
 mod objects;
 mod report;
 mod total;
+mod unfinished;
 mod untimed;
 pub(crate) mod when;
 pub mod work;
@@ -32,6 +33,7 @@ pub use graphs::Evidence;
 use graphs::Graphs;
 use intervals::{End, Intervals, Stretch};
 use total::{Total, Works};
+use unfinished::Unfinished;
 use untimed::{Bounds, Channel, GROUPS, Run, Work};
 pub(in crate::output) use work::told;
 use work::{Done, Entries, What};
@@ -136,6 +138,7 @@ pub(crate) struct Account {
     /// The work of each channel in its order, and what is not timed of it.
     order: HashMap<ChannelId, Channel>,
     runs: Vec<Run>,
+    unfinished: Unfinished,
     /// By row, what is not timed: within the time in which stamps were read, and beyond it.
     untimed: Vec<[Bounds; 2]>,
     /// The time of all kernels, and of all copies.
@@ -177,6 +180,7 @@ impl Account {
         }
         self.newest = self.newest.max(record.at().time());
         self.graphs.record(record);
+        self.unfinished.record(record);
         if let Record::Stamps(s) = record {
             self.coverage.add(s.at.pid, s.from_ns, s.at.time_ns);
         }
@@ -292,6 +296,7 @@ impl Account {
 
     /// Sums up the work of an entry.
     fn done(&mut self, mut of: Done) {
+        self.unfinished.take(&of);
         let whose = of.gpu.map_or(Whose::Process(of.pid), Whose::Gpu);
         if of.what == What::Graph {
             let ns = of.duration.map_or(0, |d| d.ns);

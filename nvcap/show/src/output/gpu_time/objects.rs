@@ -33,8 +33,22 @@ impl Account {
             "clock_steps": self.stamps.steps, "exec_time": self.exec_time, "kernels": self.kernel_rows(), "copies": self.copy_rows(),
             "all_kernels": all_kernels, "all_copies": all_copies, "gpus": self.gpu_rows(is_sample),
             "engines": engines.collect::<Vec<_>>(), "processes": processes.collect::<Vec<_>>(), "channels": self.channel_rows(is_sample),
-            "waits": self.wait_rows(), "graphs": self.graphs.json(),
+            "waits": self.wait_rows(), "unfinished": self.unfinished_rows(), "untimed": self.untimed_rows(), "graphs": self.graphs.json(),
         })
+    }
+
+    fn unfinished_rows(&self) -> Vec<Value> {
+        let all = self.unfinished.last(self.newest).into_iter();
+        all.map(|of| {
+            json!({"channel": of.channel.0, "pid": known_pid(of.pid), "entries": of.entries, "ns": of.ns})
+        })
+        .collect()
+    }
+
+    fn untimed_rows(&self) -> Vec<Value> {
+        let all = self.unfinished.untimed().into_iter();
+        all.map(|of| json!({"pid": known_pid(of.pid), "entries": of.entries}))
+            .collect()
     }
 
     fn kernel_rows(&self) -> Vec<Value> {

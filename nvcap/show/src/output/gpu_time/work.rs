@@ -41,6 +41,7 @@ struct Shared {
     pid: u32,
     gpu: Option<u32>,
     absent: Option<u64>,
+    submitted: Option<u64>,
     entry: u32,
     time: GpuTime,
     count: usize,
@@ -70,6 +71,8 @@ pub struct Done {
     pub gpu: Option<u32>,
     /// Time at which it was not in the ring yet, where that is known, ns.
     pub absent: Option<u64>,
+    /// Time at which its submission was seen, ns.
+    pub submitted: Option<u64>,
 }
 
 /// Collects the launches and copies of each entry. Several of one entry have only a common time: they count as one work of their own
@@ -103,6 +106,7 @@ impl Entries {
             pid: c.at.pid,
             gpu: c.gpu,
             absent: absent(c),
+            submitted: c.at.time(),
             entry,
             time: *time,
             count: 0,
@@ -143,6 +147,7 @@ impl Entries {
             pid: of.pid,
             gpu: of.gpu,
             absent: of.absent,
+            submitted: of.submitted,
         })
     }
 }

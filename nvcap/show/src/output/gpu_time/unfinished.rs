@@ -1,0 +1,191 @@
+//! Work that had not ended when the trace or its process did, and processes of whose work no time is known.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::work::Done;
+use nvcap_decode::record::{ChannelId, Life, Process, Record};
+
+/// Work that runs for less is no news at the end of a trace, ns.
+const LONG_NS: u64 = 1_000_000_000;
+
+/// The last entries of a channel that have not ended, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Last {
+    pub channel: ChannelId,
+    pub pid: u32,
+    /// Number of entries with work.
+    pub entries: u64,
+    /// From the submission of the first of them until the trace ended, or the process did, ns.
+    pub ns: u64,
+}
+
+/// A process of whose work no time is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Untimed {
+    pub pid: u32,
+    /// Number of its entries with work.
+    pub entries: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Channel {
+    pid: u32,
+    entries: u64,
+    is_timed: bool,
+    /// Entries that have not ended, and the time at which the first of them was submitted.
+    open: u64,
+    since: Option<u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished {
+    channels: BTreeMap<ChannelId, Channel>,
+    /// Times at which processes ended.
+    ended: HashMap<u32, u64>,
+}
+
+impl Unfinished {
+    /// Takes the next record.
+    pub(super) fn record(&mut self, record: &Record) {
+        if let Record::Process(Process { at, life }) = record
+            && matches!(life, Life::Exit { process: true } | Life::Exec { .. })
+            && self.channels.values().any(|c| c.pid == at.pid)
+        {
+            self.ended.insert(at.pid, at.time_ns);
+        }
+    }
+
+    /// Takes the next work.
+    pub(super) fn take(&mut self, work: &Done) {
+        let channel = self.channels.entry(work.channel).or_default();
+        let (time, has_ended) = (
+            &work.time,
+            work.time.duration.is_some() || work.time.ended.is_some(),
+        );
+        channel.pid = work.pid;
+        channel.entries += 1;
+        channel.is_timed |= time.start.is_some() || has_ended;
+        // The entries of a channel run one after the other.
+        if time.start.is_some() || has_ended {
+            (channel.open, channel.since) = (0, None);
+        }
+        if !has_ended {
+            channel.open += 1;
+            channel.since = channel.since.or(work.submitted);
+        }
+    }
+
+    /// The last entries of channels, those that have waited longest first. `newest`: the end of the trace.
+    pub(super) fn last(&self, newest: Option<u64>) -> Vec<Last> {
+        let waiting = self.channels.iter().filter(|(_, c)| c.is_timed);
+        let waiting = waiting.filter_map(|(id, c)| {
+            let until = self.ended.get(&c.pid).copied().or(newest)?;
+            let ns = until.saturating_sub(c.since?);
+            (ns >= LONG_NS).then_some(Last {
+                channel: *id,
+                pid: c.pid,
+                entries: c.open,
+                ns,
+            })
+        });
+        let mut all: Vec<Last> = waiting.collect();
+        all.sort_by_key(|last| (std::cmp::Reverse(last.ns), last.channel));
+        all
+    }
+
+    /// Processes of whose work no time is known.
+    pub(super) fn untimed(&self) -> Vec<Untimed> {
+        let mut all: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
+        for channel in self.channels.values() {
+            let of = all.entry(channel.pid).or_default();
+            *of = (of.0 + channel.entries, of.1 | channel.is_timed);
+        }
+        { all.into_iter() }
+            .filter(|(_, (_, is_timed))| !is_timed)
+            .map(|(pid, (entries, _))| Untimed { pid, entries })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::work::What;
+    use super::*;
+    use nvcap_decode::decode::event::{DurationBy, GpuDuration, GpuMoment, GpuTime};
+    use nvcap_decode::record::At;
+
+    const S: u64 = 1_000_000_000;
+
+    fn work(channel: u32, pid: u32, submitted: u64, start: bool, end: bool) -> Done {
+        let time = GpuTime {
+            start: start.then_some(GpuMoment {
+                host_ns: submitted,
+                host_error_ns: 0,
+                gpu_ns: submitted,
+                gpu_error_ns: 0,
+            }),
+            duration: end.then_some(GpuDuration {
+                ns: 10,
+                error_ns: 0,
+                by: DurationBy::Release,
+            }),
+            ..GpuTime::default()
+        };
+        Done {
+            what: What::Unknown,
+            text: String::new(),
+            time,
+            duration: time.duration,
+            bytes: 0,
+            channel: ChannelId(channel),
+            pid,
+            gpu: None,
+            absent: None,
+            submitted: Some(submitted),
+        }
+    }
+
+    #[test]
+    fn what_has_not_ended_is_told_of_a_channel_that_has_times() {
+        let mut all = Unfinished::default();
+        for (channel, pid, at, start, end) in [
+            // Its third one hangs, and has another behind it.
+            (1, 7, S, true, true),
+            (1, 7, 2 * S, false, false),
+            (1, 7, 3 * S, true, false),
+            (1, 7, 4 * S, false, false),
+            // All ended.
+            (2, 7, S, false, false),
+            (2, 7, 2 * S, true, true),
+            // Just submitted.
+            (3, 7, S, true, true),
+            (3, 7, 9 * S, false, false),
+            // Of a process that ended with work that ran.
+            (4, 8, S, true, true),
+            (4, 8, 2 * S, true, false),
+            // No time is known.
+            (5, 9, S, false, false),
+            (6, 9, S, false, false),
+        ] {
+            all.take(&work(channel, pid, at, start, end));
+        }
+        for (pid, at) in [(8, 5 * S), (1000, S)] {
+            all.record(&Record::Process(Process {
+                at: At::of_process(at, pid),
+                life: Life::Exit { process: true },
+            }));
+        }
+        assert_eq!(all.ended.len(), 1, "processes without work are not kept");
+        let last = |channel, pid, entries, ns| Last {
+            channel: ChannelId(channel),
+            pid,
+            entries,
+            ns,
+        };
+        let found = all.last(Some(9 * S + S / 2));
+        assert_eq!(found, [last(1, 7, 2, 6 * S + S / 2), last(4, 8, 1, 3 * S)]);
+        assert_eq!(all.untimed(), [Untimed { pid: 9, entries: 2 }]);
+        assert_eq!(all.last(None), [last(4, 8, 1, 3 * S)]);
+    }
+}
