@@ -163,14 +163,22 @@ impl Clock {
             return None;
         }
         let near = self.near(gpu_ns)?;
-        let upper = below(near.clone().map(|s| (s.gpu_ns, s.upper)), gpu_ns)?;
+        let uppers = below(near.clone().map(|s| (s.gpu_ns, s.upper)));
+        let upper = line(&uppers, gpu_ns)?;
         // The same from the other side.
-        let lower = near.filter(|s| s.lower != i64::MIN);
-        let lower = below(lower.map(|s| (s.lower_gpu_ns, -s.lower)), gpu_ns);
-        let spread = lower.map_or(u64::MAX / 4, |l| {
-            // Beyond their ends the two may cross: then neither is a bound, and they are wrong by about as much.
-            let spread = upper.value.saturating_add(l.value).unsigned_abs();
-            spread.saturating_add(upper.beyond.max(l.beyond).error(spread))
+        let lowers = near.filter(|s| s.lower != i64::MIN);
+        let lowers = below(lowers.map(|s| (s.lower_gpu_ns, -s.lower)));
+        let spread = line(&lowers, gpu_ns).map_or(u64::MAX / 4, |lower| {
+            let beyond = upper.beyond.max(lower.beyond);
+            // Beyond their ends the two may meet or cross, and neither is a bound: how wrong they are is seen where they are bounds.
+            let ends = [upper, lower].map(|l| l.beyond.ends);
+            let ends = ends.into_iter().flatten().flat_map(|(a, b)| [a, b]);
+            let apart = |at| {
+                let both = line(&uppers, at).zip(line(&lowers, at));
+                both.map_or(0, |(u, l)| u.value.saturating_add(l.value).unsigned_abs())
+            };
+            let spread = ends.map(apart).fold(apart(gpu_ns), u64::max);
+            spread.saturating_add(beyond.error(spread))
         });
         Some(HostTime {
             ns: gpu_ns.wrapping_add_signed(upper.value),
@@ -220,11 +228,12 @@ struct Line {
     beyond: Beyond,
 }
 
-/// Distance of a place beyond the end of a hull, ns, and length of the edge that goes on there, ns: 0 where there is none.
+/// Distance of a place beyond the end of a hull, ns, length of the edge that goes on there, ns (0 where there is none), and its ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Beyond {
     away: u64,
     edge: u64,
+    ends: Option<(u64, u64)>,
 }
 
 impl Beyond {
@@ -238,9 +247,8 @@ impl Beyond {
     }
 }
 
-/// The greatest line below all points, at one place: the lower side of their convex hull. Beyond its ends the last edge goes on,
-/// and its slope may be wrong.
-fn below(points: impl Iterator<Item = (u64, i64)>, at: u64) -> Option<Line> {
+/// The greatest line below all points: the lower side of their convex hull.
+fn below(points: impl Iterator<Item = (u64, i64)>) -> Vec<(u64, i64)> {
     let mut points: Vec<(u64, i64)> = points.collect();
     points.sort_unstable();
     // Of several at one place the lowest.
@@ -263,6 +271,11 @@ fn below(points: impl Iterator<Item = (u64, i64)>, at: u64) -> Option<Line> {
         }
         hull.push(p);
     }
+    hull
+}
+
+/// A hull at one place. Beyond its ends the last edge goes on, and its slope may be wrong.
+fn line(hull: &[(u64, i64)], at: u64) -> Option<Line> {
     let edge = |i: usize| Some((*hull.get(i)?, *hull.get(i + 1)?));
     let after = hull.partition_point(|p| p.0 < at);
     let (from, along, inside) = match after.checked_sub(1).and_then(edge) {
@@ -287,6 +300,7 @@ fn below(points: impl Iterator<Item = (u64, i64)>, at: u64) -> Option<Line> {
             Beyond {
                 away: at.abs_diff(from.0),
                 edge: along.map_or(0, |(a, b)| b.0.abs_diff(a.0)),
+                ends: Some(along.map_or((from.0, from.0), |(a, b)| (a.0, b.0))),
             }
         },
     })
@@ -426,6 +440,40 @@ mod tests {
             assert!(wrong <= host.error_ns, "{wrong} {host:?} at {t} us");
             let back = clock.gpu(of(gpu)).unwrap();
             assert!(back.abs_diff(gpu) < 4_500, "{back} {gpu} at {t} us");
+        }
+    }
+
+    /// A reader that often loses its processor: beyond the last stamps both bounds go on, may meet there, and are wrong together.
+    #[test]
+    fn what_lies_beyond_the_stamps_is_as_uncertain_as_they_are() {
+        let mut random = 1u64;
+        let mut next = |most: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % most
+        };
+        let begin = 1_000_000 * MS;
+        for run in 0..2_000 {
+            let ppm = next(61) as f64 - 30.0;
+            let of = |gpu| truth(gpu, 3_000_000_000, ppm);
+            let mut clock = Clock::default();
+            let mut gpu = begin;
+            for _ in 0..2 + next(20) {
+                gpu += 1 + next(20 * MS);
+                let host = of(gpu);
+                clock.learn(gpu, host - next(30_000), host + next(30_000));
+            }
+            for _ in 0..20 {
+                let at = gpu + next(300 * MS);
+                let host = clock.host(at).unwrap();
+                let wrong = host.ns.abs_diff(of(at));
+                assert!(
+                    wrong <= host.error_ns,
+                    "{wrong} {host:?}, run {run}, {} us beyond",
+                    (at - gpu) / 1_000
+                );
+            }
         }
     }
 
