@@ -299,6 +299,7 @@ impl Tally {
                 pid: c.at.pid,
                 gpu: c.gpu,
                 absent: None,
+                submitted: None,
             });
         }
         // A work that ended above belongs to the submission before; from here on, works belong to this one.
