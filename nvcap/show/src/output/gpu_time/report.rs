@@ -262,14 +262,18 @@ impl Account {
         let mut lines: Vec<String> = { last.iter().take(UNFINISHED) }
             .map(|of| {
                 format!(
-                    "channel {} of process {}: {} had not ended {} after the submission (nvcap dump says what it waits for)",
+                    "channel {} of process {}: no end was seen of {}, {} after the {} (nvcap dump says what it waits for, where it still does)",
                     of.channel.0,
                     pid_name(of.pid),
                     match of.entries {
                         1 => "its last entry with work".to_owned(),
-                        n => format!("the first of its last {n} entries with work"),
+                        n => format!("its last {n} entries with work"),
                     },
                     Nanoseconds(of.ns),
+                    match of.entries {
+                        1 => "submission",
+                        _ => "submission of the first",
+                    },
                 )
             })
             .collect();

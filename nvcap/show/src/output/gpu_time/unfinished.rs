@@ -1,4 +1,4 @@
-//! Work that had not ended when the trace or its process did, and processes of whose work no time is known.
+//! Work of which no end was seen when the trace or its process ended, and processes of whose work no time is known.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +8,7 @@ use nvcap_decode::record::{ChannelId, Life, Process, Record};
 /// Work that runs for less is no news at the end of a trace, ns.
 const LONG_NS: u64 = 1_000_000_000;
 
-/// The last entries of a channel that have not ended, as far as is known.
+/// The last entries of a channel, of which no end was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Last {
     pub channel: ChannelId,
