@@ -422,8 +422,8 @@ fn names_that_come_last_are_known_before() {
         };
         let (expected, found) = (of(&first), of(&last));
         assert!(expected.contains("AllReduce"), "{words}: {expected}");
-        let (mut expected, mut found) = (expected.lines(), found.lines());
-        while let Some(line) = expected.next() {
+        let mut found = found.lines();
+        for line in expected.lines() {
             assert_eq!(Some(line), found.next(), "{words}");
         }
         assert_eq!(None, found.next(), "{words}");

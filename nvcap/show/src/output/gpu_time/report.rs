@@ -14,8 +14,6 @@ use crate::output::units::Nanoseconds;
 const NARROW: usize = 110;
 /// Rows of a table in text.
 const SHOWN: usize = 20;
-/// Channels with work that has not ended, and processes without times, in text.
-const UNFINISHED: usize = 5;
 /// Shares from which on they are told, per cent.
 const TOLD: f64 = 5.0;
 /// A GPU that is busy for at least this share of the time limits the program.
@@ -256,43 +254,6 @@ impl Account {
         rows
     }
 
-    /// Tells of work that had not ended, and of processes of which nothing is known, of each the first ones.
-    fn unfinished_lines(&self) -> Vec<String> {
-        let (last, untimed) = (self.unfinished.last(self.newest), self.unfinished.untimed());
-        let mut lines: Vec<String> = { last.iter().take(UNFINISHED) }
-            .map(|of| {
-                format!(
-                    "channel {} of process {}: no end was seen of {}, {} after the {} (nvcap dump says what it waits for, where it still does)",
-                    of.channel.0,
-                    pid_name(of.pid),
-                    match of.entries {
-                        1 => "its last entry with work".to_owned(),
-                        n => format!("its last {n} entries with work"),
-                    },
-                    Nanoseconds(of.ns),
-                    match of.entries {
-                        1 => "submission",
-                        _ => "submission of the first",
-                    },
-                )
-            })
-            .collect();
-        // Where nothing is known at all, that is said for all of them.
-        let some = untimed.iter().filter(|_| self.known.starts > 0);
-        lines.extend(some.take(UNFINISHED).map(|of| {
-            format!(
-                "process {}: no time is known of its {} with work, which are not in the shares above: none has ended, or its time stamps cannot be read",
-                pid_name(of.pid),
-                plural_of(of.entries, "entry", "entries"),
-            )
-        }));
-        let more = last.len().saturating_sub(UNFINISHED) + untimed.len().saturating_sub(UNFINISHED);
-        if more > 0 {
-            lines.push(format!("{more} more of these (--json has all)"));
-        }
-        lines
-    }
-
     /// Writes the tables. `width`: columns of the terminal, where there is one.
     pub(crate) fn text(&self, out: &mut Vec<u8>, color: bool, width: Option<usize>) {
         let sample = self.coverage.sample();
@@ -318,7 +279,7 @@ impl Account {
             ));
             f.end();
         }
-        for text in self.unfinished_lines() {
+        for text in self.unfinished.lines(self.newest, self.known.starts > 0) {
             f.line("", 0, Some(Role::Alarm));
             f.text(format_args!("{text}"));
             f.end();

@@ -3,10 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::work::Done;
+use crate::output::names::pid_name;
+use crate::output::plural::plural_of;
+use crate::output::units::Nanoseconds;
 use nvcap_decode::record::{ChannelId, Life, Process, Record};
 
 /// Work that runs for less is no news at the end of a trace, ns.
 const LONG_NS: u64 = 1_000_000_000;
+
+/// Channels, and processes, in text.
+const SHOWN: usize = 5;
 
 /// The last entries of a channel, of which no end was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +98,47 @@ impl Unfinished {
         let mut all: Vec<Last> = waiting.collect();
         all.sort_by_key(|last| (std::cmp::Reverse(last.ns), last.channel));
         all
+    }
+
+    /// Tells of work of which no end was seen, and of processes of which nothing is known, of each the first ones. `some_are_known`: times
+    /// of others are.
+    pub(super) fn lines(&self, newest: Option<u64>, some_are_known: bool) -> Vec<String> {
+        let last = self.last(newest);
+        // Where nothing is known at all, that is said for all of them.
+        let untimed = match some_are_known {
+            true => self.untimed(),
+            false => Vec::new(),
+        };
+        let mut lines: Vec<String> = { last.iter().take(SHOWN) }
+            .map(|of| {
+                format!(
+                    "channel {} of process {}: no end was seen of {}, {} after the {} (nvcap dump says what it waits for, where it still does)",
+                    of.channel.0,
+                    pid_name(of.pid),
+                    match of.entries {
+                        1 => "its last entry with work".to_owned(),
+                        n => format!("its last {n} entries with work"),
+                    },
+                    Nanoseconds(of.ns),
+                    match of.entries {
+                        1 => "submission",
+                        _ => "submission of the first",
+                    },
+                )
+            })
+            .collect();
+        lines.extend(untimed.iter().take(SHOWN).map(|of| {
+            format!(
+                "process {}: no time is known of its {} with work, which are not in the shares above: none has ended, or its time stamps cannot be read",
+                pid_name(of.pid),
+                plural_of(of.entries, "entry", "entries"),
+            )
+        }));
+        let more = last.len().saturating_sub(SHOWN) + untimed.len().saturating_sub(SHOWN);
+        if more > 0 {
+            lines.push(format!("{more} more of these (--json has all)"));
+        }
+        lines
     }
 
     /// Processes of whose work no time is known.
