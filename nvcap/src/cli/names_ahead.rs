@@ -1,9 +1,10 @@
 //! Names of kernels before the launches that they are the names of.
 //!
 //! A trace does not wait for names: a recording has them behind the first launches of each kernel. Its file is read twice, at first for
-//! names alone, and each comes before the first record of its own time.
+//! names alone, and each comes before the first submission of its process that is not older. Names of what was there before the trace have no time,
+//! and come where they were found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use nvcap_decode::record::{Kernel, Record};
 
@@ -11,15 +12,19 @@ use nvcap_decode::record::{Kernel, Record};
 const MOST: usize = 1 << 20;
 const MOST_BYTES: usize = 256 << 20;
 
-/// By time, then process and program: a kernel's place.
-type Place = (u64, u32, u64);
+/// Process, time and program: a kernel's place.
+type Place = (u32, u64, u64);
+
+fn place(kernel: &Kernel) -> Place {
+    (kernel.at.pid, kernel.at.time_ns, kernel.program.0)
+}
 
 /// Names that are still to come, of all of a recording. Empty and of no effect by default.
 #[derive(Default)]
 pub(super) struct NamesAhead {
     left: BTreeMap<Place, Kernel>,
-    /// All are here: those in the file are left out.
-    has_all: bool,
+    /// Places of those that have come.
+    come: HashSet<Place>,
 }
 
 impl NamesAhead {
@@ -30,62 +35,83 @@ impl NamesAhead {
 
     fn within(kernels: impl Iterator<Item = Kernel>, (most, most_bytes): (usize, usize)) -> Self {
         let (mut left, mut bytes) = (BTreeMap::new(), 0);
-        for kernel in kernels {
-            bytes += kernel.name.len();
-            let place = (kernel.at.time_ns, kernel.at.pid, kernel.program.0);
+        for kernel in kernels.filter(|k| k.at.time_ns > 0) {
+            let params = kernel.params.as_ref().map_or(0, |p| 8 * p.len());
+            bytes += kernel.name.len() + params;
             // The later word holds. A part of a rotated recording says again what was said before it.
-            left.insert(place, kernel);
+            left.insert(place(&kernel), kernel);
             if left.len() > most || bytes > most_bytes {
                 log::info!("names of kernels come where they were found: there are too many");
                 return Self::default();
             }
         }
-        Self {
-            left,
-            has_all: true,
-        }
+        let come = HashSet::new();
+        Self { left, come }
     }
 
     /// The next name that comes before a record of the file.
     pub(super) fn before(&mut self, record: &Record) -> Option<Record> {
-        let (place, _) = self.left.first_key_value()?;
-        match place.0 <= record.at().time_ns {
-            true => self.next(),
-            false => None,
-        }
+        let Record::Submission(s) = record else {
+            return None;
+        };
+        let of_process = (s.at.pid, 0, 0)..=(s.at.pid, s.at.time_ns, u64::MAX);
+        let (next, _) = self.left.range(of_process).next()?;
+        self.give(*next)
     }
 
-    /// The next name, however late.
-    pub(super) fn next(&mut self) -> Option<Record> {
-        let (_, kernel) = self.left.pop_first()?;
+    /// All that have not come: those of no submission.
+    pub(super) fn rest(&mut self) -> impl Iterator<Item = Record> {
+        std::iter::from_fn(|| {
+            let (next, _) = self.left.first_key_value()?;
+            self.give(*next)
+        })
+    }
+
+    fn give(&mut self, place: Place) -> Option<Record> {
+        let kernel = self.left.remove(&place)?;
+        self.come.insert(place);
         Some(Record::Kernel(Box::new(kernel)))
     }
 
-    /// Tells whether a record of the file has come already.
+    /// Tells whether a record of the file has come already, or will come.
     pub(super) fn has(&self, record: &Record) -> bool {
-        self.has_all && matches!(record, Record::Kernel(_))
+        let Record::Kernel(kernel) = record else {
+            return false;
+        };
+        let place = place(kernel);
+        self.come.contains(&place) || self.left.contains_key(&place)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvcap_decode::record::{At, Life, Process};
+    use nvcap_decode::record::{At, ChannelId, How, Submission};
 
-    fn kernel(time_ns: u64, name: &str) -> Kernel {
-        Kernel::called(At::of_process(time_ns, 1), 0x1000, name)
+    fn kernel(pid: u32, time_ns: u64, name: &str) -> Kernel {
+        Kernel::called(At::of_process(time_ns, pid), 0x1000, name)
     }
 
-    fn at(time_ns: u64) -> Record {
-        Record::Process(Process {
-            at: At::of_process(time_ns, 1),
-            life: Life::Exit { process: false },
+    fn submission(pid: u32, time_ns: u64) -> Record {
+        Record::Submission(Submission {
+            at: At::of_process(time_ns, pid),
+            channel: ChannelId(1),
+            token: None,
+            position: 0,
+            gp_get: None,
+            prev_put: 0,
+            gp_put: 1,
+            ip: None,
+            doorbell: None,
+            how: How::Trapped,
+            late: false,
+            thread: None,
+            segments: Vec::new(),
         })
     }
 
-    fn names(ahead: &mut NamesAhead, before: &Record) -> Vec<String> {
-        let names = std::iter::from_fn(|| ahead.before(before));
-        names
+    fn names(records: impl Iterator<Item = Record>) -> Vec<String> {
+        records
             .map(|record| match record {
                 Record::Kernel(k) => k.name,
                 other => format!("{other:?}"),
@@ -93,32 +119,46 @@ mod tests {
             .collect()
     }
 
+    fn before(ahead: &mut NamesAhead, record: &Record) -> Vec<String> {
+        names(std::iter::from_fn(|| ahead.before(record)))
+    }
+
+    fn in_file(pid: u32, time_ns: u64) -> Record {
+        Record::Kernel(Box::new(kernel(pid, time_ns, "any")))
+    }
+
     #[test]
-    fn a_name_comes_before_the_first_record_of_its_time() {
+    fn a_name_comes_before_the_first_submission_of_its_time() {
         let all = [
-            kernel(7, "second"),
-            kernel(5, "guessed"),
-            kernel(0, "before"),
-            kernel(5, "first"),
+            kernel(1, 7, "second"),
+            kernel(1, 5, "guessed"),
+            kernel(1, 0, "from before the trace"),
+            kernel(2, 1, "another process's"),
+            kernel(1, 5, "first"),
         ];
         let mut ahead = NamesAhead::gather(all.into_iter());
-        assert_eq!(names(&mut ahead, &at(4)), ["before"]);
-        assert_eq!(names(&mut ahead, &at(6)), ["first"]);
-        assert!(ahead.has(&Record::Kernel(Box::new(kernel(7, "second")))));
-        assert!(!ahead.has(&at(7)));
-        assert_eq!(names(&mut ahead, &at(6)), [""; 0]);
-        assert!(matches!(ahead.next(), Some(Record::Kernel(k)) if k.name == "second"));
-        assert!(ahead.next().is_none());
+        assert_eq!(before(&mut ahead, &submission(1, 4)), [""; 0]);
+        // Nothing but a submission of the process itself.
+        assert_eq!(before(&mut ahead, &in_file(1, 9)), [""; 0]);
+        assert_eq!(before(&mut ahead, &submission(3, 9)), [""; 0]);
+        assert_eq!(before(&mut ahead, &submission(1, 6)), ["first"]);
+        assert_eq!(before(&mut ahead, &submission(1, 6)), [""; 0]);
+        // In the file it is left out, come or still to come; what was not gathered is not.
+        assert!(ahead.has(&in_file(1, 5)) && ahead.has(&in_file(1, 7)));
+        assert!(!ahead.has(&in_file(1, 0)) && !ahead.has(&in_file(1, 8)));
+        assert!(!ahead.has(&submission(1, 7)));
+        assert_eq!(names(ahead.rest()), ["second", "another process's"]);
+        assert!(ahead.has(&in_file(2, 1)) && ahead.rest().next().is_none());
     }
 
     /// Nothing is left out of a file of which not all names are kept.
     #[test]
     fn too_many_come_where_they_were_found() {
         for limits in [(2, 99), (9, 11)] {
-            let all = (0..3).map(|n| kernel(n, "name"));
+            let all = (1..4).map(|n| kernel(1, n, "name"));
             let mut ahead = NamesAhead::within(all, limits);
-            assert!(ahead.next().is_none(), "{limits:?}");
-            assert!(!ahead.has(&Record::Kernel(Box::new(kernel(0, "name")))));
+            assert!(ahead.rest().next().is_none(), "{limits:?}");
+            assert!(!ahead.has(&in_file(1, 1)));
         }
     }
 }

@@ -149,16 +149,10 @@ impl RecordingArgs {
     }
 
     /// Opens the files once more, where they can be read twice: a pipe's bytes would be gone.
-    fn again(&self) -> Option<Box<dyn Read>> {
-        let is_file = |file: &Path| file.as_os_str() != "-" && file.is_file();
-        if !self.files().all(is_file) {
-            return None;
-        }
-        let files: Vec<&Path> = self.files().collect();
-        match files.as_slice() {
-            [file] => packed::open(file).ok(),
-            files => parts::open(files).ok().map(|(reader, _)| reader),
-        }
+    fn again(&self) -> Vec<Box<dyn Read>> {
+        let files = self.files();
+        let files = files.filter(|file| file.as_os_str() != "-" && file.is_file());
+        files.filter_map(|file| packed::open(file).ok()).collect()
     }
 
     /// Opens as [`RecordingArgs::open`] does, of a file of which its unpacked content is here already.
@@ -289,19 +283,19 @@ impl Recording<'_> {
         // Opened before rights are given up.
         let names = match self.opened {
             Opened::Pcapng(_) => self.args.again(),
-            Opened::Orc(_) | Opened::Log(_) => None,
+            Opened::Orc(_) | Opened::Log(_) => Vec::new(),
         };
         self.reading.begin()?;
         confine();
         let played = match self.opened {
             Opened::Orc(capture) => play_orc(*capture, pipeline, &mut self.reading, &name),
             Opened::Pcapng(reader) => {
-                let names = names.map(|names| {
-                    let names = progress::UntilInterrupted(names);
-                    NamesAhead::gather(recording::kernels(names))
-                });
+                // Another trace that took the file's place has another number.
+                let trace = reader.trace_number().unwrap_or_default();
+                let names = names.into_iter().map(progress::UntilInterrupted);
+                let of_trace = names.flat_map(|names| recording::kernels(names, trace));
+                let names = NamesAhead::gather(of_trace);
                 let reading = (&mut self.reading, self.says_part);
-                let names = names.unwrap_or_default();
                 play_pcapng((*reader, names), pipeline, reading, &name)
             }
             Opened::Log(log) => play_log(*log, pipeline, &mut self.reading),
@@ -440,9 +434,7 @@ fn play_pcapng(
             }
             Ok(Item::Idle) => pipeline.flush()?,
             Ok(Item::End(end)) => {
-                while let Some(name) = names.next() {
-                    pipeline.record(name)?;
-                }
+                names.rest().try_for_each(|name| pipeline.record(name))?;
                 if let Some(observed) = end.observed {
                     pipeline.observed(observed);
                 }
@@ -460,6 +452,8 @@ fn play_pcapng(
             Err(error) => pipeline.record(damage(&error, name))?,
         }
     }
+    // Where there is no end, too.
+    names.rest().try_for_each(|name| pipeline.record(name))?;
     if goes_on && says_part {
         tell(format_args!("{name}: the trace goes on in the next file"));
     }

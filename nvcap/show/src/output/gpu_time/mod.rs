@@ -300,7 +300,8 @@ impl Account {
         let whose = of.gpu.map_or(Whose::Process(of.pid), Whose::Gpu);
         if of.what == What::Graph {
             let ns = of.duration.map_or(0, |d| d.ns);
-            *self.replays.entry(whose).or_default() += ns;
+            let all = self.replays.entry(whose).or_default();
+            *all = all.saturating_add(ns);
         }
         if self.by_process {
             of.what = What::Of(of.pid, Box::new(of.what));
@@ -336,7 +337,7 @@ impl Account {
                 let its = row.of.entry(of.pid).or_default();
                 its.0 += 1;
                 its.1 += u64::from(of.duration.is_some());
-                its.2 += of.duration.map_or(0, |d| d.ns);
+                its.2 = its.2.saturating_add(of.duration.map_or(0, |d| d.ns));
             }
             if let Some(duration) = of.duration {
                 row.durations.add(duration.ns);

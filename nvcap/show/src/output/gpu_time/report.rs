@@ -343,7 +343,8 @@ impl Account {
         if rows.is_empty() {
             return;
         }
-        let all: u64 = rows.iter().map(|(_, r)| r.total_ns()).sum();
+        let all = rows.iter().map(|(_, r)| r.total_ns());
+        let all = all.fold(0, u64::saturating_add);
         // `timed` is left out if all entries are timed. A narrow terminal has no room for `timed`, `median` and `least`.
         let sampled = rows.iter().any(|(_, r)| r.durations.count < r.count);
         // Rows of several processes: the time of each of them.

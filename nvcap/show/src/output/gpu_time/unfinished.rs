@@ -1,6 +1,6 @@
 //! Work of which no end was seen when the trace or its process ended, and processes of whose work no time is known.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::work::Done;
 use crate::output::names::pid_name;
@@ -47,7 +47,9 @@ struct Channel {
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     channels: BTreeMap<ChannelId, Channel>,
-    /// Times at which processes ended.
+    /// Processes with work.
+    pids: HashSet<u32>,
+    /// Times at which those ended, or executed another program.
     ended: HashMap<u32, u64>,
 }
 
@@ -56,7 +58,7 @@ impl Unfinished {
     pub(super) fn record(&mut self, record: &Record) {
         if let Record::Process(Process { at, life }) = record
             && matches!(life, Life::Exit { process: true } | Life::Exec { .. })
-            && self.channels.values().any(|c| c.pid == at.pid)
+            && self.pids.contains(&at.pid)
         {
             self.ended.insert(at.pid, at.time_ns);
         }
@@ -70,6 +72,7 @@ impl Unfinished {
             work.time.duration.is_some() || work.time.ended.is_some(),
         );
         channel.pid = work.pid;
+        self.pids.insert(work.pid);
         channel.entries += 1;
         channel.is_timed |= time.start.is_some() || has_ended;
         // The entries of a channel run one after the other.
@@ -84,10 +87,14 @@ impl Unfinished {
 
     /// The last entries of channels, those that have waited longest first. `newest`: the end of the trace.
     pub(super) fn last(&self, newest: Option<u64>) -> Vec<Last> {
-        let waiting = self.channels.iter().filter(|(_, c)| c.is_timed);
+        let timed = self.channels.values().filter(|c| c.is_timed);
+        let timed: BTreeSet<u32> = timed.map(|c| c.pid).collect();
+        let waiting = self.channels.iter().filter(|(_, c)| timed.contains(&c.pid));
         let waiting = waiting.filter_map(|(id, c)| {
-            let until = self.ended.get(&c.pid).copied().or(newest)?;
-            let ns = until.saturating_sub(c.since?);
+            let since = c.since?;
+            // Its number may have gone to another process, or it may have executed another program.
+            let ended = self.ended.get(&c.pid).copied().filter(|t| *t >= since);
+            let ns = ended.or(newest)?.saturating_sub(since);
             (ns >= LONG_NS).then_some(Last {
                 channel: *id,
                 pid: c.pid,
@@ -211,19 +218,22 @@ mod tests {
             // Of a process that ended with work that ran.
             (4, 8, S, true, true),
             (4, 8, 2 * S, true, false),
+            // It has no times, and others of its process have.
+            (7, 7, 3 * S, false, false),
             // No time is known.
             (5, 9, S, false, false),
             (6, 9, S, false, false),
         ] {
             all.take(&work(channel, pid, at, start, end));
         }
-        for (pid, at) in [(8, 5 * S), (1000, S)] {
+        // The first one executes another program, and goes on.
+        for (pid, at) in [(7, S / 2), (8, 5 * S), (1000, S)] {
             all.record(&Record::Process(Process {
                 at: At::of_process(at, pid),
                 life: Life::Exit { process: true },
             }));
         }
-        assert_eq!(all.ended.len(), 1, "processes without work are not kept");
+        assert_eq!(all.ended.len(), 2, "processes without work are not kept");
         let last = |channel, pid, entries, ns| Last {
             channel: ChannelId(channel),
             pid,
@@ -231,7 +241,9 @@ mod tests {
             ns,
         };
         let found = all.last(Some(9 * S + S / 2));
-        assert_eq!(found, [last(1, 7, 2, 6 * S + S / 2), last(4, 8, 1, 3 * S)]);
+        let ns = 6 * S + S / 2;
+        let first = [last(1, 7, 2, ns), last(7, 7, 1, ns)];
+        assert_eq!(found, [&first[..], &[last(4, 8, 1, 3 * S)]].concat());
         assert_eq!(all.untimed(), [Untimed { pid: 9, entries: 2 }]);
         assert_eq!(all.last(None), [last(4, 8, 1, 3 * S)]);
     }
