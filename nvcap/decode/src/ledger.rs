@@ -16,6 +16,7 @@ mod observed;
 mod sampled;
 mod trapped;
 mod understanding;
+mod untraced;
 
 pub use channel::ChannelLedger;
 pub use faults::Blame;
@@ -25,6 +26,7 @@ pub use sampled::Sampled;
 pub use trapped::{Captured, Windows};
 pub use trapped::{Duty, Estimate, Trapped};
 pub use understanding::Understanding;
+pub use untraced::Untraced;
 
 /// Exit status of a trace that is complete.
 pub const STATUS_COMPLETE: u8 = 0;
@@ -41,7 +43,7 @@ pub const STATUS_NOT_UNDERSTOOD: u8 = 5;
 /// Exit status of a complete trace of a process for which the GPU faulted.
 pub const STATUS_FAULTED: u8 = 6;
 
-/// The most reasons for untraced things that are kept in words; the others are counted.
+/// The most reasons for untraced things that have a row of their process, and again that have one of their words alone; the others are counted.
 const REASONS_KEPT: usize = 64;
 
 /// Words for the reasons that are not kept.
@@ -58,17 +60,6 @@ pub struct UnknownDoorbells {
     /// The token written, where known.
     pub token: Option<u32>,
     /// Number of doorbells.
-    pub count: u64,
-}
-
-/// Reason why something could not be followed, and how often.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Untraced {
-    /// The process, 0 where unknown.
-    pub pid: u32,
-    /// In words.
-    pub why: String,
-    /// Number of times that it happened.
     pub count: u64,
 }
 
@@ -250,30 +241,7 @@ impl Ledger {
     }
 
     fn add_untraced(&mut self, pid: u32, why: &str, count: u64) {
-        if let Some(known) = self
-            .untraced
-            .iter_mut()
-            .find(|b| b.pid == pid && b.why == why)
-        {
-            known.count = known.count.saturating_add(count);
-        } else if self.untraced.len() < REASONS_KEPT {
-            self.untraced.push(Untraced {
-                pid,
-                why: why.to_owned(),
-                count,
-            });
-        } else {
-            match self.untraced.last_mut() {
-                Some(last) if last.why == MORE_REASONS => {
-                    last.count = last.count.saturating_add(count);
-                }
-                _ => self.untraced.push(Untraced {
-                    pid: 0,
-                    why: MORE_REASONS.to_owned(),
-                    count,
-                }),
-            }
-        }
+        untraced::add(&mut self.untraced, pid, why, count);
     }
 
     /// Faults of the GPU, in the order in which they came: as many as are kept.
