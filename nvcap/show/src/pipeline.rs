@@ -69,6 +69,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(test)]
+mod far_ahead;
 mod finished;
 #[cfg(test)]
 mod kept;
@@ -215,7 +217,7 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Time stamps of the GPU are among the records ([`Record::Stamps`]): each submission is shown with the times that they tell,
-    /// and waits for them, up to [`GPU_TIME_WINDOW_NS`]. To be asked for before [`Pipeline::in_time_order`].
+    /// and waits for them, up to [`GPU_TIME_WINDOW_NS`], or up to a minute where nobody reads before the end. To be asked for before [`Pipeline::in_time_order`].
     #[must_use]
     pub fn with_gpu_time(self) -> Self {
         Self {
@@ -229,18 +231,20 @@ impl<'a> Pipeline<'a> {
     #[must_use]
     pub fn in_time_order(self) -> Self {
         Self {
-            order: self.wanted_order(),
+            order: self.wanted_order(false),
             ..self
         }
     }
 
-    fn wanted_order(&self) -> Option<Order> {
-        let window = match self.times {
-            Some(_) => times::window_ns(),
-            None => WINDOW_NS,
+    fn wanted_order(&self, is_recorded: bool) -> Option<Order> {
+        let is_later = is_recorded || self.sinks.iter().all(|s| s.is_for_later());
+        let (window, patience) = match self.times {
+            Some(_) if is_later => (times::window_ns(), times::PATIENCE_NS),
+            Some(_) => (times::window_ns(), 0),
+            None => (WINDOW_NS, 0),
         };
         let is_wanted = !self.deaf || self.sinks.iter().any(|s| s.keeps_order());
-        is_wanted.then(|| Order::within(window))
+        is_wanted.then(|| Order::within(window, patience))
     }
 
     /// Adds a sink, before the first record.
@@ -265,8 +269,9 @@ impl<'a> Pipeline<'a> {
         if gpu_time {
             self.times = Some(GpuTimes::default());
         }
-        if live {
-            self.order = self.wanted_order();
+        // Records that are in order wait for the GPU's times, too.
+        if live || gpu_time {
+            self.order = self.wanted_order(true);
         }
     }
 

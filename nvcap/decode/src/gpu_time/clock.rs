@@ -15,8 +15,8 @@ const STRETCH_NS: u64 = 50_000_000;
 /// The first stretches are shorter, ns, so that the drift is soon known.
 const FIRST_NS: u64 = 5_000_000;
 const FIRST: usize = 20;
-/// Number of stretches that are kept.
-const KEPT: usize = 256;
+/// Number of stretches that are kept: more than a minute, for work that began so long before its end.
+const KEPT: usize = 1_600;
 /// The time from a write by the GPU until a read of another processor can see it, at most, ns: a write over PCIe is posted, and
 /// takes some hundred ns; this is the least that is left unknown.
 const WRITE_NS: u64 = 1_000;

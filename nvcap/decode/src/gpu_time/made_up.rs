@@ -223,11 +223,11 @@ impl Works {
         s
     }
 
-    /// Runs kernel `n`, of 20 us. Returns the time of its stamp.
-    fn kernel(&mut self, n: u32, doorbell: u64) -> u64 {
+    /// Runs kernel `n`, of so many ns. Returns the time of its stamp.
+    fn kernel(&mut self, n: u32, doorbell: u64, length: u64) -> u64 {
         let stamp = (doorbell + FETCH).max(self.ended.0 + NEXT);
         let start = stamp + 576;
-        self.ended.0 = start + 20_000;
+        self.ended.0 = start + length;
         self.writes.push((stamp, KERNEL_STAMP, n + 1, true));
         let (end, number) = end_of(n);
         self.writes.push((start + 1_500, end, number - 1, false));
@@ -276,7 +276,7 @@ pub fn records(kernels: u32, how: How) -> Vec<Record> {
     let mut doorbell = 1_000_000u64;
     for n in 0..kernels {
         doorbell += if n % 2 == 0 { 40_000 } else { 5_000 };
-        let stamp = works.kernel(n, doorbell);
+        let stamp = works.kernel(n, doorbell, 20_000);
         if n % 4 == 1 {
             works.copy_behind(n, stamp, doorbell + 2_000);
         }
@@ -289,5 +289,33 @@ pub fn records(kernels: u32, how: How) -> Vec<Record> {
         reads: 1,
         stamps: read(works.writes, 1_100, false),
     })));
+    all
+}
+
+/// The records of a trace in which kernels of so many ns each are submitted at once, behind one of 20 us, and run one after the other. Semaphores are
+/// read every 50 us, and a record of the reads comes every 100 ms.
+pub fn far_ahead(lengths: &[u64], how: How) -> Vec<Record> {
+    let mut works = Works::new(how);
+    works.kernel(0, 1_000_000, 20_000);
+    for (n, length) in (1..).zip(lengths) {
+        works.kernel(n, 2_000_000 + u64::from(n) * 5_000, *length);
+    }
+    let mut all = beginning();
+    all.extend(works.submissions.into_iter().map(Record::Submission));
+    let ended = works.ended.0 + 1_000_000;
+    let stamps = read(works.writes, 50_000, false);
+    let mut from_ns = OFFSET;
+    while from_ns < ended + OFFSET {
+        let until = from_ns + 100_000_000;
+        let within = |s: &&Stamp| (from_ns..until).contains(&s.seen_ns);
+        all.push(Record::Stamps(Box::new(Stamps {
+            at: at(until, 0),
+            from_ns,
+            reads: 2_000,
+            stamps: stamps.iter().filter(within).copied().collect(),
+        })));
+        from_ns = until;
+    }
+    all.sort_by_key(|r| r.at().time_ns);
     all
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::decode::defaults::Chip;
 use crate::decode::event::GpuTime;
-use crate::record::{ChannelId, How, Record, Stamps, Submission};
+use crate::record::{ChannelId, How, Life, Record, Stamps, Submission};
 use crate::wire::GpuVa;
 
 mod clock;
@@ -38,7 +38,7 @@ mod tests;
 use clock::Clock;
 use pair::Pair;
 use rules::Rules;
-use timeline::{TimeSources, Timeline};
+use timeline::{Seen, TimeSources, Timeline};
 use unit::{Place, Unit};
 use words::Words;
 
@@ -72,6 +72,10 @@ pub struct GpuTimes {
     channels: HashMap<ChannelId, (u32, Timeline)>,
     /// The channels that launch kernels, by process.
     launching: HashMap<u32, Launching>,
+    /// Time at which a process ended or began another program, ns: no stamp of what it submitted before comes any more.
+    ended: HashMap<u32, u64>,
+    /// Time up to which semaphores were read, ns.
+    read_ns: u64,
     coverage: Coverage,
 }
 
@@ -121,6 +125,11 @@ impl Launching {
     }
 }
 
+/// Tells whether the work of a process ends with this event of its life.
+fn ends(life: &Life) -> bool {
+    matches!(life, Life::Exec { .. } | Life::Exit { process: true })
+}
+
 /// Has one entry of a submission stand for all that its pair of stamps encloses: the first that launches or copies, else the last.
 /// The others have no times of their own.
 fn stand_for(units: &mut [Unit], pair: Pair) {
@@ -158,6 +167,9 @@ impl GpuTimes {
                 if let Some(gpu) = c.gpu {
                     self.gpus.insert(c.id, gpu);
                 }
+            }
+            Record::Process(p) if ends(&p.life) => {
+                self.ended.insert(p.at.pid, p.at.time_ns);
             }
             _ => {}
         }
@@ -199,6 +211,7 @@ impl GpuTimes {
         let c = &mut self.coverage;
         c.reads = c.reads.saturating_add(s.reads);
         c.ns = (c.ns).saturating_add(s.at.time_ns.saturating_sub(s.from_ns));
+        self.read_ns = self.read_ns.max(s.at.time_ns);
         for stamp in &s.stamps {
             if let Some(gpu_ns) = stamp.gpu_ns {
                 let whose = self.semaphores.get(&(s.at.pid, stamp.address));
@@ -209,6 +222,26 @@ impl GpuTimes {
             }
             self.words.put(s.at.pid, stamp);
         }
+    }
+
+    /// Tells whether more may be seen of the times of a submission, which was noted: the GPU has not finished it. Nothing is awaited of a GPU of
+    /// which no stamp was seen yet.
+    #[must_use]
+    pub fn awaits(&self, s: &Submission) -> bool {
+        let ended = self.ended.get(&s.at.pid);
+        if ended.is_some_and(|ended| s.at.time_ns <= *ended) {
+            return false;
+        }
+        let has_clock = self.clocks.contains_key(&self.whose(s.at.pid, s.channel));
+        let channel = self.channels.get(&s.channel).filter(|_| has_clock);
+        channel.is_some_and(|(pid, timeline)| {
+            let seen = Seen {
+                pid: *pid,
+                words: &self.words,
+                read_ns: self.read_ns,
+            };
+            timeline.awaits(s.position, s.segments.len(), seen)
+        })
     }
 
     /// The times of a submission's entries, whose turn it is.
@@ -250,6 +283,7 @@ impl GpuTimes {
     /// A process has ended.
     pub fn forget(&mut self, pid: u32) {
         self.words.forget(pid);
+        self.ended.remove(&pid);
         self.clocks.remove(&Whose::Process(pid));
         self.semaphores.retain(|(of, _), _| *of != pid);
         self.channels.retain(|_, (of, _)| *of != pid);

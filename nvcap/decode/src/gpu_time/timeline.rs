@@ -1,6 +1,6 @@
 //! The entries of one channel in the order of its ring, and the times that follow from what was seen.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::clock::Clock;
 use super::end::End;
@@ -10,6 +10,12 @@ use super::unit::{Place, Unit};
 use super::words::{Value, Words};
 use crate::decode::event::{DurationBy, GpuExec, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy};
 use crate::wire::GpuVa;
+
+mod awaited;
+mod own;
+
+pub(crate) use awaited::Seen;
+use own::Own;
 
 /// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
 const MOST: usize = 1 << 18;
@@ -26,8 +32,6 @@ const HELD_UP_NS: u64 = 1_000_000;
 const WORD_ERROR_NS: u64 = 1_500;
 /// By how much the difference of two stamps may be wrong: the GPU's clock counts in steps of 32 ns.
 const STAMPS_ERROR_NS: u64 = 64;
-/// The most semaphores that a channel's own entries release; beyond that the channel is taken to wait for others.
-const MOST_OWN: usize = 1 << 14;
 
 /// A time of the host that may be wrong by more is none, ns.
 const MOST_ERROR_NS: u64 = 10_000_000;
@@ -187,29 +191,6 @@ pub(crate) struct Timeline {
     own: Own,
 }
 
-/// The newest number that this channel's entries release in each semaphore, up to the entry whose turn it is: a channel's entries
-/// run one after the other, so that a wait for such a number ends with an entry before.
-#[derive(Clone, Debug, Default)]
-struct Own(HashMap<GpuVa, u32>);
-
-impl Own {
-    fn add(&mut self, unit: &Unit) {
-        if self.0.len() >= MOST_OWN {
-            self.0.clear();
-        }
-        let stamp = unit.stamp.map(|s| s.0);
-        for value in unit.ends.iter().copied().chain(stamp) {
-            self.0.insert(value.address, value.payload);
-        }
-    }
-
-    /// Tells whether one of these entries releases a number that is waited for.
-    fn releases(&self, value: Value) -> bool {
-        let newest = self.0.get(&value.address);
-        newest.is_some_and(|n| n.wrapping_sub(value.payload).cast_signed() >= 0)
-    }
-}
-
 impl Timeline {
     /// Notes an entry, as it comes from the source.
     pub(crate) fn note(&mut self, position: u64, doorbell: u64, observed: bool, unit: Unit) {
@@ -243,7 +224,6 @@ impl Timeline {
         own.map_or(0, |n| n.unit.count)
     }
 
-    /// Returns the number of entries that wait for their turn.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.noted.len()

@@ -14,8 +14,8 @@ pub struct Value {
     pub payload: u32,
 }
 
-/// Number of a semaphore's numbers that are kept. A ring of 1,024 entries and the pause until they are decoded lie behind the newest.
-const MOST: usize = 1 << 16;
+/// Number of a semaphore's numbers that are kept: as many as submissions wait at most until they are decoded.
+const MOST: usize = 1 << 18;
 /// The most numbers of all semaphores of a process: it may write what it likes there, too.
 const MOST_OF_PROCESS: usize = 1 << 22;
 /// Number of older numbers of a semaphore without stamps that are kept once the newest number is less than the one before it:
@@ -261,11 +261,11 @@ mod tests {
         }
         assert!(words.get(1, value(42)).is_none());
         // A kernel's word: the number before its own when it begins, its own at its end.
-        for n in 0..100_000 {
+        for n in 0..400_000 {
             words.put(1, &stamp(n * 4 + 3, None));
             words.put(1, &stamp(n * 4 + 4, None));
         }
-        for n in [68_000, 99_000, 99_999] {
+        for n in [270_000, 399_000, 399_999] {
             assert!(words.get(1, value(n * 4 + 4)).is_some(), "{n}");
             assert!(words.get(1, value(n * 4 + 5)).is_none(), "{n}");
             let reached = words.reached(1, value(n * 4 + 2)).map(|s| s.payload);
@@ -273,7 +273,7 @@ mod tests {
         }
         assert!(words.get(1, value(4)).is_none(), "a bounded number is kept");
         words.put(1, &stamp(5, None));
-        assert!(words.get(1, value(5)).is_some() && words.get(1, value(400_000)).is_some());
-        assert!(words.get(1, value(300_000)).is_none());
+        assert!(words.get(1, value(5)).is_some() && words.get(1, value(1_600_000)).is_some());
+        assert!(words.get(1, value(1_200_000)).is_none());
     }
 }

@@ -212,6 +212,10 @@ impl Sink for Collect<'_> {
         Ok(())
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

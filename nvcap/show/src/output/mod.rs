@@ -176,6 +176,11 @@ pub trait Sink {
         false
     }
 
+    /// True for a sink whose output is read behind the end of the trace: a submission may wait for the end of its work for as long as it takes.
+    fn is_for_later(&self) -> bool {
+        false
+    }
+
     /// Writes out what is buffered; called when a live trace has nothing to do.
     ///
     /// # Errors
@@ -245,6 +250,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn ends_first(&self) -> bool {
         (**self).ends_first()
+    }
+
+    fn is_for_later(&self) -> bool {
+        (**self).is_for_later()
     }
 
     fn unshown(&self) -> u64 {

@@ -537,6 +537,10 @@ impl Sink for Stats {
         }
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

@@ -18,7 +18,9 @@
 //! - The stack at a doorbell leaves before the submissions of the doorbell.
 //! - A record without a time stays behind the records that came before it.
 //!
-//! Waiting is bounded: in time by the window while records come and by [`Order::take_all`] when none do, in bytes by
+//! A record of which more is awaited, such as a submission whose work has not ended, waits on with all behind it, where the order has patience.
+//!
+//! Waiting is bounded: in time by the window and the patience while records come and by [`Order::take_idle`] when none do, in bytes by
 //! [`MOST_BYTES`]. Knows records alone: no source, no sink.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -43,6 +45,8 @@ const MOST_REMEMBERED: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Order {
     window_ns: u64,
+    /// Longest time for which a record waits of which more is awaited, ns.
+    patience_ns: u64,
     most_bytes: usize,
     held: RecordsByTime,
     held_bytes: usize,
@@ -87,14 +91,15 @@ impl RecordsByTime {
         }
     }
 
-    /// The time of the first one.
-    fn first(&self) -> Option<u64> {
-        let in_order = self.in_order.front().map(|(place, _)| place.0);
-        let behind = self.behind.first_key_value().map(|(place, _)| place.0);
-        match (in_order, behind) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (one, other) => one.or(other),
-        }
+    /// The first one, with its time.
+    fn first(&self) -> Option<(u64, &Record)> {
+        let in_order = self.in_order.front().map(|(place, record)| (place, record));
+        let behind = self.behind.first_key_value();
+        let first = in_order
+            .into_iter()
+            .chain(behind)
+            .min_by_key(|(place, _)| **place);
+        first.map(|(place, record)| (place.0, record))
     }
 
     /// Takes the first one, with its time.
@@ -124,9 +129,12 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Makes an order that holds records for this long.
-    pub(super) fn within(window_ns: u64) -> Self {
-        Self::new(window_ns, MOST_BYTES)
+    /// Makes an order that holds records for this long, and those of which more is awaited for up to `patience_ns`.
+    pub(super) fn within(window_ns: u64, patience_ns: u64) -> Self {
+        Self {
+            patience_ns,
+            ..Self::new(window_ns, MOST_BYTES)
+        }
     }
 
     /// `window_ns` and `most_bytes`: for how long and how much is held.
@@ -134,6 +142,7 @@ impl Order {
     pub(super) fn new(window_ns: u64, most_bytes: usize) -> Self {
         Self {
             window_ns,
+            patience_ns: 0,
             most_bytes,
             held: RecordsByTime::default(),
             held_bytes: 0,
@@ -172,15 +181,30 @@ impl Order {
         }
     }
 
-    /// The next record that has waited long enough.
-    pub(super) fn take(&mut self) -> Option<Record> {
+    /// The next record that has waited long enough. `is_awaited`: more is to be known of it.
+    pub(super) fn take(&mut self, is_awaited: impl Fn(&Record) -> bool) -> Option<Record> {
+        self.take_behind(true, is_awaited)
+    }
+
+    /// The next record of which nothing more is awaited, however long it has waited for earlier ones: for a source that is idle.
+    pub(super) fn take_idle(&mut self, is_awaited: impl Fn(&Record) -> bool) -> Option<Record> {
+        self.take_behind(false, is_awaited)
+    }
+
+    fn take_behind(
+        &mut self,
+        window: bool,
+        is_awaited: impl Fn(&Record) -> bool,
+    ) -> Option<Record> {
         if let Some(record) = self.first.pop_front() {
             self.held_bytes -= record.size();
             return Some(record);
         }
-        let key = self.held.first()?;
-        let over = self.newest.saturating_sub(key) >= self.window(key);
-        if !over && self.held_bytes <= self.most_bytes {
+        let (key, record) = self.held.first()?;
+        let waited = self.newest.saturating_sub(key);
+        let waits =
+            window && waited < self.window(key) || waited < self.patience_ns && is_awaited(record);
+        if waits && self.held_bytes <= self.most_bytes {
             return None;
         }
         self.leave()
@@ -195,11 +219,14 @@ impl Order {
         })
     }
 
-    /// The next record, however long it has waited: for a source that is idle or at its end.
+    /// The next record, however long it has waited: for a source at its end.
     pub(super) fn take_all(&mut self) -> Option<Record> {
-        match self.first.is_empty() {
-            true => self.leave(),
-            false => self.take(),
+        match self.first.pop_front() {
+            Some(record) => {
+                self.held_bytes -= record.size();
+                Some(record)
+            }
+            None => self.leave(),
         }
     }
 
@@ -336,7 +363,7 @@ mod tests {
         let mut all = Vec::new();
         for record in records {
             order.put(record);
-            all.extend(std::iter::from_fn(|| order.take()));
+            all.extend(std::iter::from_fn(|| order.take(|_| false)));
         }
         all.extend(std::iter::from_fn(|| order.take_all()));
         assert!(order.held.first().is_none() && order.first.is_empty());
@@ -365,23 +392,23 @@ mod tests {
         let mut order = Order::new(100, MOST_BYTES);
         order.put(submission(1000, 0, 0));
         order.put(submission(1099, 0, 1));
-        assert!(order.take().is_none());
+        assert!(order.take(|_| false).is_none());
         order.put(submission(1100, 0, 2));
-        assert_eq!(times(&Vec::from_iter(order.take())), [1000]);
-        assert!(order.take().is_none());
+        assert_eq!(times(&Vec::from_iter(order.take(|_| false))), [1000]);
+        assert!(order.take(|_| false).is_none());
         let mut small = Order::new(100, 600);
         for position in 0..3 {
             small.put(submission(1000, 0, position));
         }
-        assert!(small.take().is_some(), "600 bytes are two records");
-        assert!(small.take().is_none());
+        assert!(small.take(|_| false).is_some(), "600 bytes are two records");
+        assert!(small.take(|_| false).is_none());
     }
 
     #[test]
     fn records_at_the_beginning_of_an_attached_trace_wait_as_long_as_it_is_old() {
         let ms = |n: u64| 1_000 + n * 1_000_000;
         let left = |first: Option<Record>, window| {
-            let mut order = Order::within(window);
+            let mut order = Order::within(window, 0);
             order.put(Record::Gpu(nvcap_decode::record::Gpu {
                 at: At::of_process(ms(0), 0),
                 minor: 0,
@@ -391,7 +418,7 @@ mod tests {
             for time in [5, 15, 16, 60, 100] {
                 order.put(submission(ms(time), 0, time));
             }
-            let left: Vec<_> = std::iter::from_fn(|| order.take()).collect();
+            let left: Vec<_> = std::iter::from_fn(|| order.take(|_| false)).collect();
             left.iter()
                 .filter(|r| matches!(r, Record::Submission(_)))
                 .count()
@@ -461,7 +488,7 @@ mod tests {
         let mut order = Order::new(100, MOST_BYTES);
         for i in 0..100_000u32 {
             order.put(submission(u64::from(i) * 1000, i, 0));
-            while order.take().is_some() {}
+            while order.take(|_| false).is_some() {}
         }
         assert!(order.channels.len() <= MOST_REMEMBERED + 1);
     }

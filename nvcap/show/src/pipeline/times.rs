@@ -8,6 +8,9 @@ use nvcap_decode::decode::event::GpuTime;
 use nvcap_decode::gpu_time::GpuTimes;
 use nvcap_decode::record::Submission;
 
+/// Longest time for which a submission waits for the end of its work, where nobody reads before the end of the trace, ns.
+pub(super) const PATIENCE_NS: u64 = 60_000_000_000;
+
 /// The times of a submission's entries, whose turn it is. `exec_time`: kernels are timed from their first instruction.
 pub(super) fn of(times: &mut GpuTimes, s: &Submission, exec_time: bool) -> Arc<[GpuTime]> {
     let all = times.take(s);

@@ -26,15 +26,30 @@ impl Pipeline<'_> {
             return self.sort_out(record);
         };
         order.put(record);
-        while let Some(record) = self.order.as_mut().and_then(Order::take) {
+        while let Some(record) = self.next(|order, is_awaited| order.take(is_awaited)) {
             self.sort_out(record)?;
         }
         Ok(())
     }
 
-    /// Takes the records that have waited long enough; at the end, all.
+    /// The next record to leave, by one of the ways of the order; a submission is awaited until the GPU has finished it.
+    fn next(
+        &mut self,
+        take: impl FnOnce(&mut Order, &dyn Fn(&Record) -> bool) -> Option<Record>,
+    ) -> Option<Record> {
+        let times = self.times.as_ref();
+        take(self.order.as_mut()?, &|record| match record {
+            Record::Submission(s) => times.is_some_and(|t| t.awaits(s)),
+            _ => false,
+        })
+    }
+
+    /// Takes the records of which nothing more is awaited; at the end, all.
     pub(super) fn take_waiting(&mut self, is_end: bool) -> io::Result<()> {
-        while let Some(record) = self.order.as_mut().and_then(Order::take_all) {
+        while let Some(record) = self.next(|order, is_awaited| match is_end {
+            true => order.take_all(),
+            false => order.take_idle(is_awaited),
+        }) {
             self.sort_out(record)?;
         }
         if let Some(loads) = &mut self.loads {

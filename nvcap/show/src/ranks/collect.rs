@@ -518,6 +518,10 @@ impl Sink for Collector {
         Ok(())
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

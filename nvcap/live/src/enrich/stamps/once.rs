@@ -11,8 +11,8 @@ use nvcap_decode::wire::words::{u32_at, u64_at};
 const STAMPED: usize = 16;
 /// The most that are read together; beyond that the oldest have no stamp.
 const MOST: usize = 256;
-/// For how long a stamp is awaited, ns: twice as long as output waits for it. Later the process may have other memory there.
-const AWAITED_NS: u64 = 2_000_000_000;
+/// Longest time for which a stamp is awaited, ns: somewhat longer than any output waits for it. Later the process may have other memory there.
+const AWAITED_NS: u64 = 61_000_000_000;
 /// A stamp older than the newest one by more, ns, was written the last time that the driver used the place.
 const LAST_TIME_NS: u64 = 1_000_000_000;
 

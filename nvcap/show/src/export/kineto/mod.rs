@@ -256,6 +256,10 @@ impl Sink for Kineto {
         Ok(())
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.files.iter_mut().try_for_each(File::flush)
     }

@@ -361,6 +361,10 @@ impl Sink for NsysSqlite {
         named.try_for_each(|named| named).map_err(failed)
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -542,6 +542,10 @@ impl Sink for Perfetto {
         self.packets.end()
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.packets.flush()
     }

@@ -482,6 +482,10 @@ impl Sink for Report {
         self.account.summary(summary);
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

@@ -240,6 +240,10 @@ impl Sink for Tables {
         }
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.files.iter_mut().flatten().try_for_each(Files::flush)
     }

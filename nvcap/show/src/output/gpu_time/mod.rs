@@ -492,6 +492,10 @@ impl Sink for &mut KernelTimes {
         Ok(())
     }
 
+    fn is_for_later(&self) -> bool {
+        true
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -535,6 +539,10 @@ impl Sink for TimeReport {
 
     fn summary(&mut self, summary: &Summary) {
         self.account.summary(summary);
+    }
+
+    fn is_for_later(&self) -> bool {
+        true
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -277,6 +277,11 @@ impl Sink for Recorder {
         }
     }
 
+    fn is_for_later(&self) -> bool {
+        // Records are written as they arrive, unless they are redacted.
+        self.redacting.is_none()
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         self.write_held()?;
         self.begin_object()?;
