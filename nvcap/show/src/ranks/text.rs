@@ -49,8 +49,8 @@ impl Analysis {
         let _ = writeln!(text, "\ncommunicator {n}: {}", Plain(&self.ranks_of(seen)));
         let _ = writeln!(
             text,
-            "{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  {:<14} last",
-            "calls", "matched", "skew", "p99", "+-", "waited", "kind"
+            "{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  {:<14} last",
+            "calls", "matched", "timed", "skew", "p99", "+-", "waited", "kind"
         );
         for sum in &seen.sums {
             let time = |ns: u64| match sum.timed {
@@ -59,9 +59,10 @@ impl Analysis {
             };
             let _ = writeln!(
                 text,
-                "{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  {:<14} {}",
+                "{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  {:<14} {}",
                 sum.calls,
                 sum.matched,
+                sum.timed,
                 time(sum.skew[0]),
                 time(sum.skew[1]),
                 time(sum.error),

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::coverage::{Coverage, Share};
+use super::open::Open;
+use nvcap_decode::record::ChannelId;
 
-/// Time by which a stretch may begin earlier than the newest one, ns. Stretches are held back so long, to be summed up in order.
+/// Time by which a stretch may begin before the newest submission, ns. Stretches are held back so long, to be summed up in order.
 const HORIZON_NS: u64 = 3_000_000_000;
 /// The longest gaps that are kept.
 const LONGEST: usize = 10;
@@ -18,17 +20,6 @@ pub(super) enum End {
     /// At an unknown time, not later than this.
     Before(u64),
     Unknown,
-}
-
-impl End {
-    /// The time up to which the work may go on, ns: 0 if its end is known, `u64::MAX` if nothing is.
-    fn open(self) -> u64 {
-        match self {
-            Self::At(_) => 0,
-            Self::Before(latest) => latest,
-            Self::Unknown => u64::MAX,
-        }
-    }
 }
 
 /// A stretch of work.
@@ -44,6 +35,11 @@ pub(super) struct Stretch {
     pub waited: Option<(u64, u64)>,
     /// Its begin on the host's clock, ns.
     pub host: u64,
+    /// Time at which it was submitted, or found, on the host's clock, ns: those that come later were submitted later, or little before.
+    pub submitted: u64,
+    /// Channel whose entries run one after the other.
+    pub channel: ChannelId,
+    pub is_copy: bool,
 }
 
 /// Time without work, ns. `empty_ns`: the part in which the next work was not submitted yet, at least and at most.
@@ -74,8 +70,9 @@ pub(super) struct Intervals {
     begun: bool,
     last: u64,
     newest: u64,
-    /// The time up to which the last stretch may go on if no other begins before, ns; 0 if its end is known.
-    open: u64,
+    /// Works that may go on, of all and of those that are no copies.
+    open: Open,
+    open_kernels: Open,
     /// The last stretch was submitted while the one before it ran.
     ahead: bool,
     /// Sum of the union, ns.
@@ -86,6 +83,8 @@ pub(super) struct Intervals {
     pub idle: Idle,
     /// The time of which it is not known whether there was work, ns.
     pub unknown_ns: u64,
+    /// The part of it in which other work than copies may have gone on, ns.
+    pub unknown_kernels_ns: u64,
     /// The share of the busy time.
     share: Share,
     /// The longest, longest first.
@@ -95,13 +94,13 @@ pub(super) struct Intervals {
 impl Intervals {
     /// Adds a stretch, and sums up those that are old enough.
     pub(super) fn add(&mut self, stretch: Stretch, coverage: &Coverage) {
-        self.newest = self.newest.max(stretch.begin);
+        self.newest = self.newest.max(stretch.submitted);
         // Two stretches with the same begin and end are one in the union; the sum counts both.
         if let Some(twin) = self.waiting.insert((stretch.begin, stretch.end), stretch) {
             self.add_sum(&twin, coverage);
         }
-        while let Some((&(begin, _), of)) = self.waiting.first_key_value() {
-            if begin.saturating_add(HORIZON_NS) > self.newest {
+        while let Some((_, of)) = self.waiting.first_key_value() {
+            if of.host.saturating_add(HORIZON_NS) > self.newest {
                 break;
             }
             let of = *of;
@@ -163,19 +162,25 @@ impl Intervals {
         if !self.begun {
             (self.begun, self.last) = (true, of.begin);
         }
-        let known = self.open.min(of.begin);
-        if known > self.last {
-            let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
-            let within = coverage.within(host(self.last), host(known));
-            self.unknown_ns = self.unknown_ns.saturating_add(within);
-            self.last = known;
-        }
+        let host = |at: u64| at.wrapping_sub(of.begin).wrapping_add(of.host);
+        let unknown = |open: &Open| {
+            let until = open.latest(of.channel).min(of.begin).max(self.last);
+            (until, coverage.within(host(self.last), host(until)))
+        };
+        let (_, kernels_ns) = unknown(&self.open_kernels);
+        let (until, ns) = unknown(&self.open);
+        self.unknown_kernels_ns = self.unknown_kernels_ns.saturating_add(kernels_ns);
+        self.unknown_ns = self.unknown_ns.saturating_add(ns);
+        self.last = until;
         if of.begin > self.last {
             self.gap(&of, coverage);
             self.last = of.begin;
         }
         self.ahead = is_ahead;
-        self.open = of.end.open();
+        self.open.begins(of.channel, of.begin, of.end);
+        if !of.is_copy {
+            self.open_kernels.begins(of.channel, of.begin, of.end);
+        }
         if let End::At(end) = of.end
             && end > self.last
         {
@@ -249,6 +254,9 @@ mod tests {
             there: there.map(|at| (at, at)),
             waited: None,
             host: begin + 1_000_000,
+            submitted: begin + 1_000_000,
+            channel: ChannelId(0),
+            is_copy: false,
         }
     }
 
@@ -333,6 +341,55 @@ mod tests {
         all.finish(&ALL());
         assert_eq!((all.busy_ns, all.idle.ns, all.unknown_ns), (310, 170, 180));
         assert_eq!(all.gaps.len(), 3);
+    }
+
+    #[test]
+    fn work_of_another_channel_does_not_end_one_whose_end_is_not_known() {
+        let of = |channel, begin, end| Stretch {
+            channel: ChannelId(channel),
+            is_copy: channel == 1,
+            end,
+            ..stretch(begin, begin, None)
+        };
+        let works = [
+            of(0, 100, End::Unknown),
+            of(1, 200, End::At(300)),
+            of(1, 400, End::Unknown),
+            of(1, 450, End::At(470)),
+            of(0, 600, End::At(650)),
+            of(1, 700, End::Unknown),
+            of(0, 800, End::At(810)),
+        ];
+        let (mut all, mut kernels) = (Intervals::default(), Intervals::default());
+        for work in works {
+            all.add(work, &ALL());
+            if !work.is_copy {
+                kernels.add(work, &ALL());
+            }
+        }
+        all.finish(&ALL());
+        kernels.finish(&ALL());
+        assert_eq!((all.busy_ns, all.idle.ns), (180, 50));
+        assert_eq!((all.unknown_ns, all.unknown_kernels_ns), (480, 380));
+        assert_eq!((kernels.busy_ns, kernels.unknown_ns), (60, 500));
+    }
+
+    #[test]
+    fn what_a_channel_did_last_goes_on_for_a_while_and_not_for_ever() {
+        let second = 1_000_000_000;
+        let mut all = Intervals::default();
+        let of = |channel, begin, end| Stretch {
+            channel: ChannelId(channel),
+            end,
+            ..stretch(begin, begin, None)
+        };
+        all.add(of(0, 0, End::Unknown), &ALL());
+        all.add(of(1, 40 * second, End::At(41 * second)), &ALL());
+        all.add(of(2, 50 * second, End::Unknown), &ALL());
+        all.add(of(2, 90 * second, End::At(91 * second)), &ALL());
+        all.finish(&ALL());
+        assert_eq!(all.busy_ns, 2 * second);
+        assert_eq!((all.idle.ns, all.unknown_ns), (39 * second, 50 * second));
     }
 
     /// Busy for 60 % of each burst; bursts are 5 % of the time. The share is that within bursts, and the time between two bursts is

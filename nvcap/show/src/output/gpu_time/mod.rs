@@ -20,7 +20,9 @@ mod durations;
 mod graphs;
 mod intervals;
 mod objects;
+mod open;
 mod report;
+mod sentence;
 mod total;
 mod unfinished;
 mod untimed;
@@ -262,6 +264,9 @@ impl Account {
                 .map(|(least, most)| (before(most), before(least))),
             waited: waited.map(|(wait, until)| (until.saturating_sub(wait.ns), until)),
             host: start.host_ns,
+            submitted: c.at.time().unwrap_or(start.host_ns),
+            channel: c.channel,
+            is_copy: matches!(c.engine, Engine::Copy(_)),
         };
         let coverage = &self.coverage;
         channel.work.add(stretch, coverage);
@@ -276,7 +281,7 @@ impl Account {
             .add(stretch, coverage);
         let of_gpu = self.gpus.entry(whose).or_default();
         of_gpu.add(stretch, coverage);
-        if !matches!(c.engine, Engine::Copy(_)) {
+        if !stretch.is_copy {
             let kernels = self.kernels.entry(whose).or_default();
             kernels.add(stretch, coverage);
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::intervals::Intervals;
-use super::report::verdict;
+use super::sentence::verdict;
 use super::{Account, Durations, Row, What, Whose};
 use crate::output::names::{EngineName, known_pid};
 
@@ -97,7 +97,7 @@ impl Account {
             };
             let parts = self.parts(*whose);
             json!({
-                "gpu": gpu, "pid": pid, "work": work(w, is_sample), "verdict": verdict(w, parts), "copies_alone_ns": parts.copies_ns,
+                "gpu": gpu, "pid": pid, "work": work(w, is_sample), "verdict": verdict(w, parts, self.starts()), "copies_alone_ns": parts.copies_ns,
                 "replays_ns": parts.replays_ns, "waiting_for_ranks_ns": parts.peers_ns, "gaps": gaps,
             })
         });

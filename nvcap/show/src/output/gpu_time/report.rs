@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::fmt::Arguments;
 
 use super::intervals::{Idle, Intervals};
+use super::sentence::{Parts, range, sentence, share};
 use super::{Account, ChannelTime, Durations, Row, Total, What, Whose};
 use crate::output::names::{EngineName, pid_name};
 use crate::output::plural::{plural, plural_of};
@@ -12,77 +13,10 @@ use crate::output::units::Nanoseconds;
 
 /// A terminal with fewer columns is narrow.
 const NARROW: usize = 110;
+/// Part of a line's time from which on it is told that it is not known, per cent.
+const UNKNOWN_TOLD: f64 = 1.0;
 /// Rows of a table in text.
 const SHOWN: usize = 20;
-/// Shares from which on they are told, per cent.
-const TOLD: f64 = 5.0;
-/// A GPU that is busy for at least this share of the time limits the program.
-const GPU_BOUND: f64 = 0.9;
-
-fn share(part: u64, of: u64) -> f64 {
-    100.0 * part as f64 / of.max(1) as f64
-}
-
-/// Names the limit of the program: the GPU, if it was nearly always busy; else waits for semaphores or missing submissions, if one of them
-/// fills half of the GPU's idle time. `None` where no time is known.
-pub(super) fn verdict(work: &Intervals, parts: Parts) -> Option<&'static str> {
-    if work.known_ns() == 0 {
-        return None;
-    }
-    let known = work.known_ns() as f64;
-    let useful = work.busy_ns.saturating_sub(parts.peers_ns) as f64;
-    let half = work.idle.ns as f64 / 2.0;
-    // Of all that the GPU lacked.
-    let lacked = (work.idle.ns + parts.peers_ns) as f64;
-    let (least, most) = work.idle.empty_ns;
-    let middle = least.midpoint(most) as f64;
-    let dry = work.idle.dry_ns.0.midpoint(work.idle.dry_ns.1) as f64;
-    Some(if parts.copies_ns as f64 >= 0.5 * known {
-        "copy-bound"
-    } else if useful >= GPU_BOUND * known {
-        match parts.replays_ns as f64 >= 0.5 * work.busy_ns as f64 {
-            true => "GPU-bound by graph replays",
-            false => "GPU-bound",
-        }
-    } else if parts.peers_ns as f64 >= 0.5 * lacked {
-        "waiting for peers"
-    } else if work.idle.waited_ns as f64 >= half {
-        "bound by waits for semaphores"
-    } else if is_vague(work) && (least as f64) < half && most as f64 >= half {
-        "launch-bound, or bound by waits between submissions"
-    } else if middle < half {
-        "bound by waits between submissions"
-    } else if dry >= 0.5 * middle {
-        "waiting for the host"
-    } else {
-        "launch-bound"
-    })
-}
-
-/// Parts of a GPU's work, ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parts {
-    /// Copies alone ran.
-    pub(super) copies_ns: u64,
-    /// Graphs' replays.
-    pub(super) replays_ns: u64,
-    /// Collectives waited for other ranks.
-    pub(super) peers_ns: u64,
-}
-
-/// Tells whether the bounds of the time in which nothing was submitted are so far apart that they tell little.
-fn is_vague(work: &Intervals) -> bool {
-    let (least, most) = work.idle.empty_ns;
-    2 * (most - least) > work.idle.ns
-}
-
-/// Per cent from a least to a greatest value.
-fn range(least: f64, most: f64) -> String {
-    match (format!("{least:.0}"), format!("{most:.0}")) {
-        (least, most) if least == most => least,
-        (least, most) => format!("{least}..{most}"),
-    }
-}
 
 /// Shares of the time, per cent: with work, waiting for a semaphore, and nothing submitted.
 fn shares(work: &Intervals) -> [String; 3] {
@@ -96,69 +30,6 @@ fn shares(work: &Intervals) -> [String; 3] {
         format!("{:.1}", share(work.idle.waited_ns, of)),
         range(share(least, of), share(most, of)),
     ]
-}
-
-/// `sample`: the share of the time in which stamps were read, where it is not all.
-fn sentence(work: &Intervals, parts: Parts, sample: Option<f64>) -> String {
-    let known = work.known_ns();
-    let Some(verdict) = verdict(work, parts) else {
-        let unknown = Nanoseconds(work.unknown_ns);
-        return format!("how busy it was is not known ({unknown})");
-    };
-    let busy = share(work.busy_ns, known);
-    let span = Nanoseconds(known);
-    let worked = match (sample, work.share_error()) {
-        (None, _) => format!("{busy:.1} % of {span}"),
-        (Some(_), None) => format!("{busy:.1} % of the {span} that were looked at"),
-        (Some(_), Some(error)) => format!(
-            "{busy:.1} % (+- {:.1}) of the {span} that were looked at",
-            100.0 * error
-        ),
-    };
-    let mut text = format!("{verdict}; work ran in {worked}");
-    if parts.peers_ns > 0 {
-        let of = share(parts.peers_ns, known);
-        text += &format!(", and in {of:.1} % it was a collective that waited for another rank");
-    }
-    if share(parts.copies_ns, known) >= TOLD {
-        let of = share(parts.copies_ns, known);
-        text += &format!("; in {of:.1} % copies alone ran");
-    }
-    if share(parts.replays_ns, work.busy_ns) >= TOLD {
-        let of = share(parts.replays_ns, work.busy_ns);
-        text += &format!("; replays of graphs took {of:.1} % of the work");
-    }
-    if work.idle.ns > 0 {
-        text += &rest(work);
-    }
-    if work.unknown_ns > 0 {
-        text += &format!("; {} more are not known", Nanoseconds(work.unknown_ns));
-    }
-    text
-}
-
-/// Tells what the GPU lacked while nothing ran. Bounds that tell little are left out.
-fn rest(work: &Intervals) -> String {
-    let of = |ns| share(ns, work.idle.ns);
-    let (least, most) = work.idle.empty_ns;
-    let waited = of(work.idle.waited_ns);
-    if is_vague(work) {
-        return format!(
-            "; in {waited:.0} % of the rest work waited for a semaphore, and when other work was submitted is not known well enough"
-        );
-    }
-    let (dry_least, dry_most) = work.idle.dry_ns;
-    let dry = match of(dry_most) >= TOLD {
-        true => format!(
-            " ({} % behind work that had been submitted ahead: the program waited, for the GPU or for something else)",
-            range(of(dry_least), of(dry_most))
-        ),
-        false => String::new(),
-    };
-    format!(
-        "; in {} % of the rest nothing was submitted{dry}, in {waited:.0} % work waited for a semaphore",
-        range(of(least), of(most)),
-    )
 }
 
 impl std::fmt::Display for Whose {
@@ -233,17 +104,61 @@ impl ChannelTime {
 impl Account {
     /// Parts of a GPU's work.
     pub(super) fn parts(&self, whose: Whose) -> Parts {
-        let busy = self.gpus.get(&whose).map_or(0, |w| w.busy_ns);
-        // Where ends are not known well, kernels alone may seem to have run longer than all did.
-        let kernels = self.kernels.get(&whose).map_or(0, |w| w.busy_ns);
+        let all = self.gpus.get(&whose);
+        let busy = all.map_or(0, |w| w.busy_ns);
+        // All but copies, whether it is known to have run or may have: what is left of the time is copies'.
+        let maybe = all.map_or(0, |w| w.unknown_kernels_ns);
+        let kernels = self.kernels.get(&whose);
+        let kernels = kernels.map_or(0, |w| w.busy_ns.saturating_add(w.unknown_ns));
         let part = |of: &std::collections::BTreeMap<Whose, u64>| {
             of.get(&whose).copied().unwrap_or(0).min(busy)
         };
         Parts {
-            copies_ns: busy.saturating_sub(kernels),
+            copies_ns: busy.saturating_add(maybe).saturating_sub(kernels).min(busy),
             replays_ns: part(&self.replays),
             peers_ns: part(&self.peers),
         }
+    }
+
+    /// Share of all work of which the start is known, 0 to 1; 1 where stamps were read in bursts, of which shares are samples.
+    pub(super) fn starts(&self) -> f64 {
+        match (self.coverage.sample(), self.known.entries) {
+            (Some(_), _) | (_, 0) => 1.0,
+            (None, all) => self.known.starts as f64 / all as f64,
+        }
+    }
+
+    /// The sentences on each GPU's time, and on work of which too little is known.
+    fn sentences(&self) -> (Vec<String>, Vec<String>) {
+        let sample = self.coverage.sample().map(|s| s.1);
+        let of = |(whose, work): (&Whose, &Intervals)| {
+            let sentence = sentence(work, self.parts(*whose), self.starts(), sample);
+            format!("{whose}: {sentence}")
+        };
+        let mut doubts = Vec::new();
+        if self.peers_left_out {
+            doubts.push("for how long collectives waited for other ranks is not told: there are too many works (nvcap ranks, or a shorter trace)".to_owned());
+        }
+        // Of what a filter leaves out the GPU's time is not known.
+        if self.gpus.is_empty() && self.known.durations == 0 {
+            doubts.push(match self.known.entries {
+                0 => "no work of the GPU was seen".to_owned(),
+                n => format!(
+                    "no time on the GPU is known of {} with work: none has ended, or its time stamps could not be read (those of OpenGL and Vulkan can be where nvcap traces from the program's start)",
+                    plural_of(n, "entry", "entries"),
+                ),
+            });
+        }
+        let some_are_known = self.known.starts > 0;
+        doubts.extend(self.unfinished.lines(self.newest, some_are_known));
+        (self.gpus.iter().map(of).collect(), doubts)
+    }
+
+    /// The same as lines of a page.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let (mut all, doubts) = self.sentences();
+        all.extend(doubts);
+        all
     }
 
     /// Rows by time, longest first.
@@ -258,29 +173,13 @@ impl Account {
     pub(crate) fn text(&self, out: &mut Vec<u8>, color: bool, width: Option<usize>) {
         let sample = self.coverage.sample();
         let mut f = Formatter::new(out, color);
-        for (whose, work) in &self.gpus {
-            let sentence = sentence(work, self.parts(*whose), sample.map(|s| s.1));
-            f.line("", 0, Some(Role::Operation));
-            f.text(format_args!("{whose}: {sentence}"));
-            f.end();
-        }
-        if self.peers_left_out {
-            f.line("", 0, Some(Role::Alarm));
-            f.text(format_args!(
-                "for how long collectives waited for other ranks is not told: there are too many works (nvcap ranks, or a shorter trace)"
-            ));
-            f.end();
-        }
-        // Of what a filter leaves out the GPU's time is not known.
-        if self.gpus.is_empty() && self.known.durations == 0 {
-            f.line("", 0, Some(Role::Alarm));
-            f.text(format_args!(
-                "no time on the GPU is known: nothing ran, or its time stamps could not be read (those of OpenGL and Vulkan can be where nvcap traces from the program's start)"
-            ));
-            f.end();
-        }
-        for text in self.unfinished.lines(self.newest, self.known.starts > 0) {
-            f.line("", 0, Some(Role::Alarm));
+        let (sentences, doubts) = self.sentences();
+        let roles = [(sentences, Role::Operation), (doubts, Role::Alarm)];
+        for (text, role) in roles
+            .iter()
+            .flat_map(|(all, role)| all.iter().map(move |t| (t, role)))
+        {
+            f.line("", 0, Some(*role));
             f.text(format_args!("{text}"));
             f.end();
         }
@@ -480,21 +379,34 @@ impl Account {
         if rows.is_empty() {
             return;
         }
+        let is_told = |work: &Intervals| share(work.unknown_ns, work.span_ns()) >= UNKNOWN_TOLD;
+        let some_unknown = rows.iter().any(|(work, ..)| is_told(work));
         line(None, format_args!(""));
         line(
             Some(Role::Operation),
             format_args!(
-                "{:>7}{:>8}{:>8}{:>7}  {:<17}of",
-                "worked%", "waited%", "empty%", "depth", "queued"
+                "{:>7}{:>8}{:>8}{}{:>7}  {:<17}of",
+                "worked%",
+                "waited%",
+                "empty%",
+                if some_unknown { " unknown%" } else { "" },
+                "depth",
+                "queued"
             ),
         );
         for (work, channel, of) in rows {
             let [worked, waited, empty] = shares(work);
+            let unknown = match some_unknown {
+                true => format!("{:>9.1}", share(work.unknown_ns, work.span_ns())),
+                false => String::new(),
+            };
             let depth = channel.map_or_else(String::new, |c| format!("{:.1}", c.depth()));
             let queued = channel.map_or_else(String::new, ChannelTime::queued);
             line(
                 None,
-                format_args!("{worked:>7}{waited:>8}{empty:>8}{depth:>7}  {queued:<17}{of}"),
+                format_args!(
+                    "{worked:>7}{waited:>8}{empty:>8}{unknown}{depth:>7}  {queued:<17}{of}"
+                ),
             );
         }
         let told = [
@@ -505,6 +417,10 @@ impl Account {
         ];
         for part in told {
             line(Some(Role::Dim), format_args!("{part}"));
+        }
+        if some_unknown {
+            let told = "(unknown: the part of that time of which nothing is known; the others are parts of the rest)";
+            line(Some(Role::Dim), format_args!("{told}"));
         }
     }
 

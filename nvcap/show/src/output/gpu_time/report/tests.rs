@@ -1,5 +1,6 @@
 //! Tests of the report on times that are known, known in part, and not known.
 
+use super::super::sentence::verdict;
 use super::*;
 
 fn work(busy_ns: u64, ns: u64, empty_ns: (u64, u64), waited_ns: u64) -> Intervals {
@@ -39,25 +40,41 @@ fn a_sentence_says_what_was_lacking() {
         ),
     ];
     for (work, expected) in cases {
-        assert_eq!(sentence(&work, Parts::default(), None), expected);
+        assert_eq!(sentence(&work, Parts::default(), 1.0, None), expected);
     }
     let mut none = work(0, 0, (0, 0), 0);
     none.unknown_ns = 7_000;
     assert_eq!(
-        sentence(&none, Parts::default(), None),
+        sentence(&none, Parts::default(), 1.0, None),
         "how busy it was is not known (7.00 us)"
     );
     let mut unknown = work(2_000, 0, (0, 0), 0);
     unknown.unknown_ns = 7_000;
     assert_eq!(
-        sentence(&unknown, Parts::default(), Some(0.05)),
-        "GPU-bound; work ran in 100.0 % of the 2.00 us that were looked at; 7.00 us more are not known"
+        sentence(&unknown, Parts::default(), 1.0, Some(0.05)),
+        "too little is known for a verdict; what is known to have run took 100.0 % of the 2.00 us that were looked at; 7.00 us more are not known"
     );
 }
 
 #[test]
+fn of_little_there_is_no_verdict() {
+    let few = work(900, 100, (100, 100), 0);
+    assert_eq!(verdict(&few, Parts::default(), 0.49), None);
+    assert!(verdict(&few, Parts::default(), 0.5).is_some());
+    assert_eq!(
+        sentence(&few, Parts::default(), 0.02, None),
+        "too little is known for a verdict (starts of 2.0 % of the work); what is known to have run took 90.0 % of 1.00 us"
+    );
+    let mut half = few.clone();
+    half.unknown_ns = 1_000;
+    assert!(verdict(&half, Parts::default(), 1.0).is_some());
+    half.unknown_ns += 1;
+    assert_eq!(verdict(&half, Parts::default(), 1.0), None);
+}
+
+#[test]
 fn a_sentence_says_what_the_work_was() {
-    let with = |busy, idle, empty, of: Parts| sentence(&work(busy, idle, empty, 0), of, None);
+    let with = |busy, idle, empty, of: Parts| sentence(&work(busy, idle, empty, 0), of, 1.0, None);
     let of = |copies_ns, replays_ns, peers_ns| Parts {
         copies_ns,
         replays_ns,
@@ -91,7 +108,7 @@ fn a_sentence_says_what_the_work_was() {
     let mut dry = work(100_000, 900_000, (800_000, 850_000), 0);
     dry.idle.dry_ns = (700_000, 720_000);
     assert_eq!(
-        sentence(&dry, Parts::default(), None),
+        sentence(&dry, Parts::default(), 1.0, None),
         "waiting for the host; work ran in 10.0 % of 1.00 ms; in 89..94 % of the rest nothing was submitted (78..80 % behind work that had been submitted ahead: the program waited, for the GPU or for something else), in 0 % work waited for a semaphore"
     );
 }
