@@ -11,6 +11,8 @@
 #     speed                     a launch loop untraced, observed and under CUPTI in turn, ten times
 #     train                     train.py (kernels of 1 to 9 us, nothing queued) and a transformer (10 to 1,000 us, queued) by the trap
 #                               and observed: sums by kernel against CUPTI's of an equal run
+#     ahead                     time/ahead.cu (work that ends seconds after its submission): what `nvcap time` says of it attached, observed, and of a
+#                               recording, against %globaltimer
 #     summary                   `nvcap time` on train.py while it runs, whole and as a sample: to be read in time.txt
 #
 # The limits are in time/time.py; rows OVER are limits that are known not to be held, and say why. PHASES="queue sync" chooses phases of truth.cu (they are listed there); WAYS="observed" those of train.
@@ -19,7 +21,7 @@
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- start attached observed busy cupti speed train summary
+[ $# -gt 0 ] || set -- start attached observed busy cupti speed train ahead summary
 FILTER='type=submission||op=launch&&kind=user||op=graph||op=copy&&op!=inline,launch'
 : >"$OUT/time.txt"
 
@@ -208,6 +210,43 @@ section_train() {
     else row "NOT RUN" transformer "no Python package transformers here"; fi
 }
 
+# ahead_of MODE WAY: the sums of one trace of time/ahead.cu.
+ahead_of() {
+    local mode=$1 way=$2 run=$WORK/ahead-$1-$2 how=trap target= tracer= feed= status=0 text
+    local -a trace=(time --json -o "$run.json")
+    [ "$way" = attached ] || how=observe
+    [ "$way" != recorded ] || trace=(record --gpu-time -o "$run.pcapng")
+    mkfifo "$run.fifo"
+    "$WORK/ahead" "$mode" <"$run.fifo" >"$run.out" 2>"$run.err" &
+    target=$!
+    exec {feed}>"$run.fifo"
+    if ! wait_for '^ready' "$run.out" $target; then row FAIL "ahead, $mode" "did not start: $(tail -n 1 "$run.err")"; return; fi
+    "$NVCAP" "${trace[@]}" --how $how -p $target >"$run.trace" 2>&1 &
+    tracer=$!
+    wait_for 'process [0-9]* attached\(:\|$\)' "$run.trace" $tracer || row FAIL "ahead, $mode, $way" "nvcap did not attach: $(tail -n 1 "$run.trace" | cut -c1-200)"
+    echo go >&"$feed"
+    wait_for '^truth' "$run.out" $target || row FAIL "ahead, $mode, $way" "did not end: $(tail -n 1 "$run.err")"
+    kill -INT $tracer
+    wait $tracer
+    status=$?
+    echo end >&"$feed"
+    exec {feed}>&-
+    wait $target
+    status_of $status "ahead, $mode, $way: nvcap" "$run.trace"
+    [ "$way" != recorded ] || "$NVCAP" time --json -o "$run.json" "$run.pcapng" >>"$run.trace" 2>&1
+    printf '\n## ahead, %s, %s\n' "$mode" "$way" >>"$OUT/time.txt"
+    [ "$way" != recorded ] || "$NVCAP" time "$run.pcapng" 2>&1 | head -n 40 >>"$OUT/time.txt"
+    python3 "$HERE/time/time.py" ahead "$mode, $way" "$run.json" "$run.out" >"$run.rows" 2>&1
+    judge "$run.rows"
+}
+section_ahead() {
+    local mode way
+    nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/ahead" "$HERE/time/ahead.cu" || { row FAIL ahead "nvcc did not build ahead.cu"; return; }
+    for mode in queue long beside; do
+        for way in attached observed recorded; do ahead_of "$mode" "$way"; done
+    done
+}
+
 section_summary() {
     local job pid status text share
     python3 -c 'import torch' 2>/dev/null || { row "NOT RUN" summary "no Python package torch here"; return; }
@@ -227,10 +266,10 @@ section_summary() {
 }
 
 for section in "$@"; do
-    case $section in busy | cupti | speed | train | summary) judge_truths ;; esac
+    case $section in busy | cupti | speed | train | ahead | summary) judge_truths ;; esac
     echo "== $section ($(date -u +%T))"
     "section_$section"
-    case $section in busy | cupti | speed | train | summary) rm -f "$WORK"/{start,attached,observed}.rows ;; esac
+    case $section in busy | cupti | speed | train | ahead | summary) rm -f "$WORK"/{start,attached,observed}.rows ;; esac
 done
 judge_truths
 cat "$OUT/time.txt"

@@ -9,6 +9,7 @@
                                                gaps, waits; TRACE.json: the same recording decoded
     time.py starts CUPTI_TRUTH.txt CUPTI.log WAY TRACE.json TRUTH.txt
                                                times between starts by CUPTI and by nvcap, in two equal runs of truth.cu
+    time.py ahead WHAT TIME.json OUT.txt       what `nvcap time --json` says of time/ahead.cu; OUT.txt: what that printed
 
 Prints tables, and for time.sh lines `ROW <tab> ok|FAIL|OVER|NOT RUN|note <tab> what <tab> numbers`. The limits are those of `LIMITS`. OVER: a limit is
 not held, for a reason that is known and named in the row. note: no limit is asked for. selfcheck.py runs this on made-up data.
@@ -693,5 +694,22 @@ def starts_of(cupti_truth_path, cupti_path, way, trace_path, truth_path):
                 f"{len(mine)} and {len(its)} times between starts: distributions beyond the truth's differ by {off} ns at most (limit {LIMITS['start']}), as they are by {raw}")
 
 
+def ahead_of(what, sums_path, said_path):
+    """Sums of work that ends seconds after its submission: all kernels timed, and the time in which kernels ran as they say."""
+    sums = json.loads(open(sums_path).readline())
+    said = next(line for line in open(said_path) if line.startswith("truth "))
+    truth = {name: int(value) for name, value in (word.split("=") for word in said.split()[1:])}
+    rows = [k for k in sums["kernels"] if k["kernel"].startswith("busy")]
+    count, timed = sum(k["count"] for k in rows), sum(k["gpu"]["timed"] for k in rows)
+    row(count == truth["kernels"] and timed >= 0.99 * count, f"ahead, {what}: kernels", f"{count} of {truth['kernels']} shown, {timed} timed")
+    channels = [c["work"]["busy_ns"] + c["work"]["unknown_ns"] for c in sums["channels"] if c["engine"] == "gr"]
+    # Kernels of other channels ran within the time of the longest.
+    busy = max(channels, default=0)
+    row(abs(busy - truth["union_ns"]) <= 0.01 * truth["union_ns"], f"ahead, {what}: time", f"{busy / 1e6:.1f} ms, {truth['union_ns'] / 1e6:.1f} ms by the kernels")
+    gpu = max(sums["gpus"], key=lambda g: g["work"]["busy_ns"])
+    work = gpu["work"]
+    row(gpu["verdict"] == "GPU-bound" and work["unknown_ns"] <= 0.01 * work["span_ns"], f"ahead, {what}: verdict", f"{gpu['verdict']}, {work['unknown_ns'] / 1e6:.2f} of {work['span_ns'] / 1e6:.1f} ms not known, {gpu['copies_alone_ns'] / 1e6:.2f} ms of copies alone")
+
+
 if __name__ == "__main__":
-    {"truth": truth_of, "pairs": pairs_of, "sums": sums_of, "equal": equal_of, "cupti": cupti_of, "busy": busy_of, "starts": starts_of}[sys.argv[1]](*sys.argv[2:])
+    {"truth": truth_of, "pairs": pairs_of, "sums": sums_of, "equal": equal_of, "cupti": cupti_of, "busy": busy_of, "starts": starts_of, "ahead": ahead_of}[sys.argv[1]](*sys.argv[2:])

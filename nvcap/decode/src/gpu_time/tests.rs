@@ -109,6 +109,28 @@ fn share(all: &[(Truth, GpuTime)], of: impl Fn(&GpuTime) -> bool) -> f64 {
     all.iter().filter(|(_, t)| of(t)).count() as f64 / all.len() as f64
 }
 
+/// Entries that one look finds were all not there at the look before it.
+#[test]
+fn each_entry_of_a_look_has_a_time_in_the_queue() {
+    let kernels = [(0, 20_000); 1].into_iter();
+    let kernels: Vec<_> = kernels
+        .chain([(700_000, 20_000)])
+        .chain([(1_000, 20_000); 40])
+        .collect();
+    let all = run(&kernels, How::Observed, false);
+    let with = all[2..].iter().filter(|(_, t)| t.queued.is_some());
+    assert_eq!(with.count(), 40);
+    for (n, (truth, time)) in all.iter().enumerate().skip(2) {
+        let (least, most) = time.queued.expect("a time in the queue");
+        let doorbell = 1_700_000 + (n as u64 - 1) * 1_000;
+        let queued = truth.stamp - doorbell;
+        assert!(
+            least <= queued && queued <= most,
+            "{n}: {least}..{most}, {queued}"
+        );
+    }
+}
+
 #[test]
 fn kernels_in_a_row_are_timed_by_the_next_stamp() {
     for (pause, length) in [

@@ -185,8 +185,9 @@ impl TimeSources<'_> {
 pub(crate) struct Timeline {
     noted: VecDeque<Noted>,
     last: Option<Last>,
-    /// Time of the last look that found something, ns.
+    /// Time of the last look that found something, and of the one before it, ns.
     looked: Option<u64>,
+    looked_before: Option<u64>,
     lag: Lag,
     own: Own,
 }
@@ -194,10 +195,12 @@ pub(crate) struct Timeline {
 impl Timeline {
     /// Notes an entry, as it comes from the source.
     pub(crate) fn note(&mut self, position: u64, doorbell: u64, observed: bool, unit: Unit) {
-        let absent = self.looked.filter(|l| observed && *l < doorbell);
+        // A look finds several entries, which have its time.
         if self.looked.is_none_or(|l| l < doorbell) {
-            self.looked = Some(doorbell);
+            self.looked_before = self.looked.replace(doorbell);
         }
+        let is_newest = self.looked == Some(doorbell);
+        let absent = self.looked_before.filter(|_| observed && is_newest);
         if self.noted.len() >= MOST {
             self.noted.pop_front();
         }
