@@ -15,6 +15,8 @@ pub(super) const MOST_PART: usize = 192 << 10;
 /// The most bytes of a body: the bytes of a record, with their heads. A reader gives up a longer one, as of damaged numbers, and a
 /// writer makes none.
 pub(super) const MOST_BODY: usize = MOST_BYTES + (MOST_BYTES >> 1);
+/// The most bytes of a body that is a list of small things: in memory each takes many times what it takes in a file.
+pub(super) const MOST_LIST: usize = 16 << 20;
 /// A record that stood in an earlier file of the same trace, too (`--rotate`).
 pub(super) const AGAIN: u8 = 1;
 
@@ -79,6 +81,14 @@ kinds! {
 }
 
 impl Kind {
+    /// The most bytes of a body of this kind.
+    pub(super) const fn most_body(self) -> usize {
+        match self {
+            Self::Ioctl | Self::Submission | Self::QmdCopy | Self::Snapshot => MOST_BODY,
+            _ => MOST_LIST,
+        }
+    }
+
     pub(super) const fn of(record: &Record) -> Self {
         match record {
             Record::Ioctl(_) => Self::Ioctl,

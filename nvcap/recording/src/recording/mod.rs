@@ -16,6 +16,7 @@ mod info;
 mod kernels;
 mod kind;
 mod messages;
+mod parts;
 mod reader;
 mod sample_messages;
 mod skipped_messages;

@@ -10,6 +10,7 @@ use super::decode::{self, NotUnderstood};
 use super::info::{EndInfo, TraceInfo};
 use super::kind::{AGAIN, Head, Kind, MOST_BODY};
 use super::messages as m;
+use super::parts;
 use super::{fault_messages, sample_messages, snapshot};
 use crate::pcapng::{Block, Blocks, Damage};
 use nvcap_decode::record::{Calls, Record};
@@ -290,6 +291,9 @@ impl<R: Read> Reader<R> {
         if again && !self.numbers.wants_again() || !again && !self.numbers.note(number) {
             return None;
         }
+        if let Err(why) = parts::check(kind, body) {
+            return Some(Err(not_understood(why)));
+        }
         let record = match kind {
             Kind::Snapshot => snapshot::record(body).map(Some),
             Kind::Fault => fault_messages::record(body).map(Some),
@@ -366,7 +370,8 @@ pub(super) fn whole(assembly: &mut Option<Assembly>, head: Head, part: &[u8]) ->
         part: (begun.head.part.0 + 1, count),
         ..begun.head
     };
-    if head != expected || begun.body.len() + part.len() > MOST_BODY {
+    let most = Kind::with_number(head.kind).map_or(MOST_BODY, Kind::most_body);
+    if head != expected || begun.body.len() + part.len() > most {
         *assembly = None;
         return None;
     }

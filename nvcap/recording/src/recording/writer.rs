@@ -201,7 +201,7 @@ impl Writer {
             body.append(&mut self.decoded);
         }
         let mut kind = Kind::of(record);
-        if body.len() > self.most {
+        if body.len() > self.most.min(kind.most_body()) {
             self.too_long += u64::from(flags & AGAIN == 0 && !matches!(record, Record::Stack(_)));
             let loss = Record::Loss(too_long(record));
             (kind, body) = (Kind::of(&loss), encode::body(&loss, |_| 0));
@@ -299,7 +299,8 @@ impl Writer {
         let held = (calls.clone(), number);
         self.calls.insert(address(calls), held);
         let mut message = m::Calls::of(number, calls);
-        while message.encoded_len() > self.most && !message.frames.is_empty() {
+        let most = self.most.min(Kind::Calls.most_body());
+        while message.encoded_len() > most && !message.frames.is_empty() {
             // Its outermost frames are left out, as those of a deep stack are.
             message.frames.truncate(message.frames.len() / 2);
             message.end = StackEnd::Deep.name().to_owned();
@@ -365,8 +366,8 @@ fn too_long(record: &Record) -> Loss {
         ),
         Record::Stack(_) => (None, Lost::Stacks { count: 1 }),
         _ => {
-            let kind = Kind::of(record).name();
-            let most = MOST_BODY >> 20;
+            let kind = Kind::of(record);
+            let (kind, most) = (kind.name(), kind.most_body() >> 20);
             let why = format!(
                 "a record ({kind}) is longer than {most} MiB, which is the most that a recording can have"
             );
