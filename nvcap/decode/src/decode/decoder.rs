@@ -64,6 +64,8 @@ pub struct Decoder {
     /// QMDs and the words that they release.
     driver_writes: DriverWrites,
     kernels: Kernels,
+    /// Processes of which anything is known: of others nothing is to be forgotten.
+    spaces: NumberSet<Space>,
     counts: Counts,
 }
 
@@ -80,6 +82,7 @@ impl Decoder {
             qmd_copies: NumberSet::default(),
             driver_writes: DriverWrites::default(),
             kernels: Kernels::default(),
+            spaces: NumberSet::default(),
             counts: Counts::default(),
         }
     }
@@ -87,6 +90,7 @@ impl Decoder {
     /// Announces a channel, or adds to what is known of it. A submission on a channel that was never announced is decoded
     /// too, with the facts in the submission itself.
     pub fn channel(&mut self, c: &record::Channel) {
+        self.spaces.insert(c.at.pid);
         let channel = self.channel_mut(c.id, c.at.pid);
         channel.space = c.at.pid;
         channel.gpu = c.gpu.or(channel.gpu);
@@ -135,6 +139,7 @@ impl Decoder {
     /// Adds a QMD at `address` in the GPU memory of process `pid`, known from outside the stream. Writes to that address in
     /// the stream take precedence.
     pub fn qmd_copy(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
+        self.spaces.insert(pid);
         if self.shadow.known(pid, address, 1) == 0 {
             self.shadow.write(pid, address, bytes);
             if matches!(bytes.len(), 256 | qmd::MAX_BYTES) {
@@ -146,6 +151,7 @@ impl Decoder {
 
     /// Adds the name of a program: its launches have it from the record's time on, until other code is written there.
     pub fn kernel(&mut self, kernel: Kernel) {
+        self.spaces.insert(kernel.at.pid);
         self.kernels.add(kernel);
     }
 
@@ -205,13 +211,18 @@ impl Decoder {
 
     /// Does as [`Decoder::forget_process`], but keeps kernels whose records are of that time or later.
     pub fn forget_process_before(&mut self, pid: u32, time_ns: u64) {
+        if !self.spaces.contains(&pid) {
+            return;
+        }
         self.channels.retain(|_, c| c.space != pid);
         self.chips.forget_space(pid);
         self.graphs.forget(pid);
         self.qmd_copies.retain(|i| i.0 != pid);
         self.driver_writes.forget(pid);
-        self.kernels.forget(pid, time_ns);
         self.shadow.forget(pid);
+        if !self.kernels.forget(pid, time_ns) {
+            self.spaces.remove(&pid);
+        }
     }
 
     /// The context of a submission, from the facts known of its channel. A caller with more facts (thread names, phases)
@@ -270,18 +281,21 @@ impl Decoder {
     fn channel_mut(&mut self, id: ChannelId, space: Space) -> &mut ChannelBindings {
         let (plan, counter) = self.plans.of(0);
         let subdevice = self.options.subdevice;
-        self.channels.entry(id).or_insert_with(|| ChannelBindings {
-            space,
-            gpu: None,
-            token: None,
-            class: None,
-            engine: Engine::Unknown,
-            stream: Stream::of_subdevice(subdevice),
-            base: 0,
-            host: Sub::new(plan.clone(), counter),
-            subs: std::array::from_fn(|_| Sub::new(plan.clone(), counter)),
-            next_position: None,
-            chip_searches: 0,
+        self.channels.entry(id).or_insert_with(|| {
+            self.spaces.insert(space);
+            ChannelBindings {
+                space,
+                gpu: None,
+                token: None,
+                class: None,
+                engine: Engine::Unknown,
+                stream: Stream::of_subdevice(subdevice),
+                base: 0,
+                host: Sub::new(plan.clone(), counter),
+                subs: std::array::from_fn(|_| Sub::new(plan.clone(), counter)),
+                next_position: None,
+                chip_searches: 0,
+            }
         })
     }
 
@@ -307,6 +321,7 @@ impl Decoder {
             driver_writes,
             kernels,
             counts,
+            spaces: _,
         } = self;
         let Some(channel) = channels.get_mut(&s.channel) else {
             return;

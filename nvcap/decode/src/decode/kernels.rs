@@ -108,18 +108,20 @@ impl Kernels {
         }
     }
 
-    /// Forgets the kernels of a process from before a time: names of what it ran since may be known already.
-    pub(super) fn forget(&mut self, space: Space, before_ns: u64) {
+    /// Forgets the kernels of a process from before a time: names of what it ran since may be known already. Returns whether some remain.
+    pub(super) fn forget(&mut self, space: Space, before_ns: u64) -> bool {
         let Some(known) = self.spaces.get_mut(&space) else {
-            return;
+            return false;
         };
         known.retain(|_, here| {
             here.retain_mut(|h| h.survives(before_ns));
             !here.is_empty()
         });
-        if known.is_empty() {
+        let some = !known.is_empty();
+        if !some {
             self.spaces.remove(&space);
         }
+        some
     }
 
     /// Names a launch of a submission at a time.

@@ -17,6 +17,7 @@ use crate::decode::defaults::Chip;
 use crate::decode::event::GpuTime;
 use crate::record::{ChannelId, How, Life, Record, Stamps, Submission};
 use crate::wire::GpuVa;
+use crate::wire::hash::NumberSet;
 
 mod clock;
 mod end;
@@ -72,6 +73,8 @@ pub struct GpuTimes {
     channels: HashMap<ChannelId, (u32, Timeline)>,
     /// The channels that launch kernels, by process.
     launching: HashMap<u32, Launching>,
+    /// Processes of which anything is known: of others nothing is to be forgotten.
+    pids: NumberSet<u32>,
     /// Time at which a process ended or began another program, ns: no stamp of what it submitted before comes any more.
     ended: HashMap<u32, u64>,
     /// Time up to which semaphores were read, ns.
@@ -168,7 +171,7 @@ impl GpuTimes {
                     self.gpus.insert(c.id, gpu);
                 }
             }
-            Record::Process(p) if ends(&p.life) => {
+            Record::Process(p) if ends(&p.life) && self.pids.contains(&p.at.pid) => {
                 self.ended.insert(p.at.pid, p.at.time_ns);
             }
             _ => {}
@@ -178,10 +181,10 @@ impl GpuTimes {
     fn submission(&mut self, s: &Submission) {
         let whose = self.whose(s.at.pid, s.channel);
         let class = self.class(s.channel);
-        let (_, timeline) = self
-            .channels
-            .entry(s.channel)
-            .or_insert_with(|| (s.at.pid, Timeline::default()));
+        let (_, timeline) = self.channels.entry(s.channel).or_insert_with(|| {
+            self.pids.insert(s.at.pid);
+            (s.at.pid, Timeline::default())
+        });
         // A doorbell that found these entries came after their own.
         let after = s.how.is_after() || s.late;
         // Trapped behind the store, the doorbell was rung up to `Rules::trap_ns` before; trapped before it, up to as much later.
@@ -208,6 +211,7 @@ impl GpuTimes {
     }
 
     fn stamps(&mut self, s: &Stamps) {
+        self.pids.insert(s.at.pid);
         let c = &mut self.coverage;
         c.reads = c.reads.saturating_add(s.reads);
         c.ns = (c.ns).saturating_add(s.at.time_ns.saturating_sub(s.from_ns));
@@ -282,6 +286,9 @@ impl GpuTimes {
 
     /// A process has ended.
     pub fn forget(&mut self, pid: u32) {
+        if !self.pids.remove(&pid) {
+            return;
+        }
         self.words.forget(pid);
         self.ended.remove(&pid);
         self.clocks.remove(&Whose::Process(pid));
