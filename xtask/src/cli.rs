@@ -75,9 +75,13 @@ none, the software GPU is, to its end. With arguments, they are nvcap's own. The
 Examples:
   cargo xtask run
   cargo xtask run -- -p 4711 --json
-  cargo xtask run -- -- python3 train.py"
+  cargo xtask run -- -- python3 train.py
+  cargo xtask run --tour               five commands on a recording, for those without a GPU"
     )]
     Run {
+        /// Show five commands on a recording of the repository, each with what it is for
+        #[arg(long, conflicts_with = "args")]
+        tour: bool,
         /// Arguments for nvcap, after `--`
         #[arg(last = true)]
         args: Vec<OsString>,

@@ -29,6 +29,7 @@ mod setup;
 mod shell;
 mod test;
 mod toolchain;
+mod tour;
 mod tree;
 #[cfg(test)]
 mod typed;
@@ -74,7 +75,8 @@ fn dispatch() -> anyhow::Result<ExitCode> {
             fixed: fixed || (release && !dynamic),
             arch: target,
         })?,
-        Command::Run { args } => return run::run(&args),
+        Command::Run { tour: true, .. } => return tour::run(),
+        Command::Run { args, .. } => return run::run(&args),
         Command::Test { no_live, no_vm } => test::run(test::Options { no_live, no_vm })?,
         Command::Vm(args) => vm::run(args)?,
         Command::GpuBundle { dir } => bundle::run(&dir)?,

@@ -18,6 +18,7 @@ use crate::{
     paths, python,
     report::Report,
     shell::Cmd,
+    tour,
 };
 
 /// The crates whose tests need root and a live kernel; the workspace's plain test run leaves them out.
@@ -67,6 +68,9 @@ pub fn run(options: Options) -> Result<()> {
     });
     report.add(installed.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
     workspace(&mut report)?;
+    if let Some(built) = &built {
+        report.check("the tour's commands answer", tour::check(built));
+    }
     if is_nightly() {
         let alone = cargo_test().args(ALONE).arg("--lib").args(SHOW);
         report.plain("library without default features", &alone)?;

@@ -255,6 +255,8 @@ fn anywhere(overview: &Overview) -> Vec<(String, &'static str)> {
     if overview.is_checkout {
         let run = "cargo xtask run".to_owned();
         all.push((run, "traces the software GPU of this checkout"));
+        let tour = "cargo xtask run --tour".to_owned();
+        all.push((tour, "five commands on a recording, each explained"));
     }
     all
 }
@@ -327,6 +329,7 @@ mod tests {
             "\n  sudo nvcap -- ./your-program  ",
             "\n  nvcap --how observe -- ./your-program  ",
             "\n  cargo xtask run  ",
+            "\n  cargo xtask run --tour  ",
             "\nnvcap -h ",
         ] {
             assert!(text.contains(said), "{said}: {text}");
