@@ -15,7 +15,7 @@ pub(super) struct Open {
     until: HashMap<ChannelId, u64>,
     /// The same by time, and none for longer than is taken.
     by_time: BTreeSet<(u64, ChannelId)>,
-    /// What `by_time` has of each channel.
+    /// Time of each channel in `by_time`, ns.
     taken: HashMap<ChannelId, u64>,
 }
 
