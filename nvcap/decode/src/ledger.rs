@@ -27,6 +27,7 @@ pub use trapped::{Captured, Windows};
 pub use trapped::{Duty, Estimate, Trapped};
 pub use understanding::Understanding;
 pub use untraced::Untraced;
+use untraced::{MORE_REASONS, REASONS_KEPT};
 
 /// Exit status of a trace that is complete.
 pub const STATUS_COMPLETE: u8 = 0;
@@ -42,12 +43,6 @@ pub const STATUS_NO_GPU: u8 = 4;
 pub const STATUS_NOT_UNDERSTOOD: u8 = 5;
 /// Exit status of a complete trace of a process for which the GPU faulted.
 pub const STATUS_FAULTED: u8 = 6;
-
-/// The most reasons for untraced things that have a row of their process, and again that have one of their words alone; the others are counted.
-const REASONS_KEPT: usize = 64;
-
-/// Words for the reasons that are not kept.
-const MORE_REASONS: &str = "more reasons than are kept in words";
 
 /// The most processes whose programs are kept for a trace without a GPU.
 const PROGRAMS_KEPT: usize = 64;

@@ -1,6 +1,10 @@
 //! The account of what could not be followed.
 
-use super::{MORE_REASONS, REASONS_KEPT};
+/// The most reasons for untraced things that have a row of their process, and again that have one of their words alone; the others are counted.
+pub(super) const REASONS_KEPT: usize = 64;
+
+/// Words for the reasons that are not kept.
+pub(super) const MORE_REASONS: &str = "more reasons than are kept in words";
 
 /// Reason why something could not be followed, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]

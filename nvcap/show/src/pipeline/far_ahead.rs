@@ -25,7 +25,7 @@ fn given(sink: Box<dyn Sink>, records: Vec<Record>, recorded: bool, idles: bool)
         pipeline.as_recorded(None, true, true);
     }
     let is_work = |r: &&Record| matches!(r, Record::Submission(_));
-    let last = records.iter().filter(is_work).last();
+    let last = records.iter().rfind(is_work);
     let awaited_ns = last.map_or(0, |r| r.at().time_ns) + GPU_TIME_WINDOW_NS;
     for record in records {
         let is_idle = record.at().time_ns > awaited_ns;

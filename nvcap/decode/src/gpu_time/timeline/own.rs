@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{Unit, Value};
+use crate::gpu_time::unit::Unit;
+use crate::gpu_time::words::Value;
 use crate::wire::GpuVa;
 
 /// The most semaphores that a channel's own entries release; beyond that the channel is taken to wait for others.

@@ -127,7 +127,7 @@ impl Report {
         });
         if self.account.is_asked() {
             value["gpu_time"] = self.account.json();
-            value["gpu_time"]["notes"] = self.account.notes().into();
+            value["gpu_time_notes"] = self.account.notes().into();
         }
         let ranks = self.ranks.as_ref().map(|(gathered, _)| gathered.analysis());
         if let Some(ranks) = ranks.filter(|r| r.rank_count() > 1) {

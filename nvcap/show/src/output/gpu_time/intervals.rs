@@ -4,23 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::coverage::{Coverage, Share};
-use super::open::Open;
+use super::open::{End, Open};
 use nvcap_decode::record::ChannelId;
 
 /// Time by which a stretch may begin before the newest submission, ns. Stretches are held back so long, to be summed up in order.
 const HORIZON_NS: u64 = 3_000_000_000;
 /// The longest gaps that are kept.
 const LONGEST: usize = 10;
-
-/// End of a stretch of work, ns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
-    /// At this time.
-    At(u64),
-    /// At an unknown time, not later than this.
-    Before(u64),
-    Unknown,
-}
 
 /// A stretch of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

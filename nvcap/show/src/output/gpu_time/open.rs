@@ -2,11 +2,20 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::intervals::End;
 use nvcap_decode::record::ChannelId;
 
 /// Longest time for which work of an unknown end is taken to go on where its channel is not used again, ns.
 const LONGEST_NS: u64 = 10_000_000_000;
+
+/// End of a stretch of work, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// At this time.
+    At(u64),
+    /// At an unknown time, not later than this.
+    Before(u64),
+    Unknown,
+}
 
 /// The last work of each channel, where its end is not known.
 #[derive(Clone, Debug, Default)]

@@ -89,7 +89,7 @@ function timelineNotes(data, ops) {
   if (data.more_phases) notes.push(` ${format.plural(data.more_phases, 'operation')} lie in phases that are not drawn, for there are too many.`);
   if (data.losses.more) notes.push(` ${format.plural(data.losses.more, 'more loss', 'more losses')} are in the ledger, and not marked here.`);
   box.append(...notes);
-  const said = data.gpu_time?.notes ?? [];
+  const said = data.gpu_time_notes ?? [];
   if (said.length) box.append(make('ul', { class: 'lines', id: 'gpu-time-notes' }, said.map(line => make('li', null, line))));
   if (data.operations > data.shown) {
     box.append(make('strong', { class: 'alarm' }, ` The timeline has the first ${format.count(data.shown)} of ${format.count(data.operations)} operations; tables and the other plots are of all.`), ' The rest: ',
