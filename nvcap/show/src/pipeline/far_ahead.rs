@@ -99,10 +99,9 @@ fn lines_wait_for_a_second_where_they_are_read_as_they_come_and_for_their_end_in
 #[test]
 fn what_a_process_left_undone_at_its_end_is_awaited_no_more() {
     let mut records = far_ahead(&[40_000_000_000], How::Trapped);
-    let last = records
-        .iter()
-        .filter(|r| matches!(r, Record::Submission(_)));
-    let last = last.last().map_or(0, |r| r.at().time_ns);
+    let is_work = |r: &&Record| matches!(r, Record::Submission(_));
+    let last = records.iter().rfind(is_work);
+    let last = last.map_or(0, |r| r.at().time_ns);
     let at = |time_ns| At {
         time_ns,
         pid: PID,
