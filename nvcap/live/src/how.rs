@@ -61,12 +61,18 @@ pub fn trap_refused() -> Option<String> {
     precheck::rights().err().map(|e| e.reason().to_owned())
 }
 
+/// Returns the reason why [`How::Auto`] observes here; `None` where it takes the trap.
+pub fn auto_observes() -> Option<String> {
+    trap_refused().or_else(|| (!precheck::has_driver()).then(|| precheck::NO_DRIVER.to_owned()))
+}
+
 /// Looks for what would make a trace fail, and says which source to begin with. `Some`: why it is not the trap.
 ///
 /// # Errors
 /// The first mistake found, with its remedy.
 pub fn choose(options: &LiveOptions, target: &Target) -> Result<(How, Option<String>)> {
     let refused = match options.how {
+        How::Auto if options.trap.named.is_empty() => auto_observes(),
         How::Auto => trap_refused(),
         How::Trap | How::Observe => None,
     };

@@ -50,7 +50,7 @@ fn examine() -> anyhow::Result<ExitCode> {
         "live tracing by the trap does not work here: see the lines with NO"
     };
     let _ = writeln!(text, "\n{verdict}");
-    match how::trap_refused() {
+    match how::auto_observes() {
         None => text.push_str("--how auto takes the trap\n"),
         Some(why) => {
             let _ = writeln!(text, "--how auto observes without a trap, because: {why}");

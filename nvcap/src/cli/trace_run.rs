@@ -16,7 +16,7 @@ use nvcap_live::enrich::enriched::Enriched;
 use nvcap_live::how::{self, How, LiveOptions};
 use nvcap_live::observe::session::{ObserveOptions, StopAtExit};
 use nvcap_live::run::{self, Limits, Target};
-use nvcap_live::trap::session::TrapOptions;
+use nvcap_live::trap::session::{Mode, TrapOptions};
 use nvcap_process::channels_file::{ChannelsFile, NamedDoorbell};
 use nvcap_process::host::{self, Host};
 use nvcap_process::stacks::{queue::StackQueue, resolve::Resolver};
@@ -59,6 +59,11 @@ pub(super) fn run_into<'a>(
         ));
         return Ok(ExitCode::from(STATUS_USAGE));
     }
+    let how = match args.how {
+        HowArg::Auto if insists(&args) => HowArg::Trap,
+        how => how,
+    };
+    let args = Args { how, ..args };
     args.keep_standard_output()?;
     if let Some(useless) = useless(args.how, &args.given) {
         tell(useless);
@@ -87,6 +92,14 @@ pub(super) fn run_into<'a>(
         false => made,
     };
     let (chosen, why) = how::choose(&options, &target)?;
+    let way = match (args.how, chosen) {
+        (HowArg::Auto, How::Observe) => HowArg::Observe,
+        (HowArg::Auto, _) => HowArg::Trap,
+        _ => HowArg::Auto,
+    };
+    if let Some(useless) = useless(way, &args.given) {
+        tell(useless);
+    }
     let made = match record {
         None => made,
         Some(out) => {
@@ -140,6 +153,14 @@ pub(super) fn run_into<'a>(
         outcome.child,
         ledger.exit_status(),
     ))
+}
+
+/// Tells whether options ask for what the trap alone gives: then another way would not do.
+fn insists(args: &Args) -> bool {
+    args.stacks.is_some()
+        || args.precommit
+        || !args.doorbell.is_empty()
+        || !matches!(args.thinning.mode(), Mode::Each)
 }
 
 /// Options of the two ways to see, as the command line gives them.

@@ -6,9 +6,9 @@ use clap::ValueEnum;
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum HowArg {
     /// trap where this machine allows it, else observe; a line says why
+    #[default]
     Auto,
     /// A breakpoint on the doorbell, or an error where it is refused
-    #[default]
     Trap,
     /// Reading the rings again and again, without a trap
     Observe,
@@ -42,7 +42,7 @@ pub(super) const WAY_OPTIONS: [WayOption; 10] = {
     ]
 };
 
-/// The message that options were given which have no effect with this `--how`. With `--how auto` there is none: each may have an effect.
+/// The message that options were given which have no effect with this `--how`. With `--how auto` there is none until the way is chosen.
 pub(super) fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
     let other = match how {
         HowArg::Auto => return None,

@@ -47,6 +47,14 @@ pub(crate) fn rights() -> Result<()> {
     Ok(())
 }
 
+/// Reason why there are no doorbells of the driver's to break on.
+pub(crate) const NO_DRIVER: &str = "the NVIDIA driver is not loaded (no nvidia in /proc/devices)";
+
+/// Tells whether the driver is loaded.
+pub(crate) fn has_driver() -> bool {
+    majors().0 != 0
+}
+
 /// Looks for what would make a trace fail. `given`: the user names doorbells or channels, so no driver is needed.
 ///
 /// # Errors
@@ -69,17 +77,15 @@ pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
             }
         }
     }
-    if !given && majors().0 == 0 {
-        return Err(Error::new(
-            "tracing",
-            "the NVIDIA driver is not loaded (no nvidia in /proc/devices)",
-            "load it (modprobe nvidia)",
-        )
-        .or("how", "use --how observe, which looks for no driver")
-        .or(
-            "channels",
-            "name --channels for a program that submits without it",
-        ));
+    if !given && !has_driver() {
+        return Err(
+            Error::new("tracing", NO_DRIVER, "load it (modprobe nvidia)")
+                .or("how", "use --how observe, which looks for no driver")
+                .or(
+                    "channels",
+                    "name --channels for a program that submits without it",
+                ),
+        );
     }
     Ok(())
 }
