@@ -420,8 +420,6 @@ struct Reader<E> {
     /// Most submissions that are passed on.
     most: Option<u64>,
     unanswered: Unanswered,
-    #[cfg(feature = "in-step")]
-    rings: nvcap_process::in_step::Rings,
 }
 
 impl<E: Send + 'static> Reader<E> {
@@ -438,8 +436,6 @@ impl<E: Send + 'static> Reader<E> {
             submissions: 0,
             most,
             unanswered: Unanswered::default(),
-            #[cfg(feature = "in-step")]
-            rings: nvcap_process::in_step::Rings::default(),
         }
     }
 
@@ -579,8 +575,6 @@ impl<E: Send + 'static> Reader<E> {
     }
 
     fn send(&mut self, mut records: Vec<Record>) {
-        #[cfg(feature = "in-step")]
-        self.rings.tell(&records);
         let most = self.most.unwrap_or(u64::MAX);
         records.retain(|r| match r {
             Record::Submission(_) => {

@@ -23,6 +23,17 @@ pub struct Seized {
     stopped: bool,
 }
 
+/// State in which a thread was found that was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// It stands.
+    Here,
+    /// It stands, interrupted where it waited in the kernel.
+    Asleep,
+    /// It has ended.
+    Ended,
+}
+
 fn request(request: libc::c_uint, tid: u32, data: u64) -> io::Result<()> {
     // SAFETY: none of the requests used here reads or writes this process's memory.
     let got = unsafe {
@@ -95,11 +106,13 @@ impl Seized {
         self.threads.is_empty()
     }
 
-    /// Waits for a thread's next stop; false where it has ended.
-    fn stop_of(&mut self, tid: u32) -> Result<bool> {
+    /// Waits for a thread's next stop.
+    fn stop_of(&mut self, tid: u32) -> Result<Stop> {
         // The end of a process that this one started is left to whoever waits for it.
         let ends = if tid == self.pid { 0 } else { libc::WEXITED };
         let begun = Instant::now();
+        // At the last two looks at its state, which are longer apart than any sleep of the software GPU's is.
+        let mut asleep = [false; 2];
         for turn in 1_u64.. {
             if begun.elapsed() > GUARD {
                 break;
@@ -110,13 +123,16 @@ impl Seized {
             // SAFETY: writes `info` only.
             let got = unsafe { libc::waitid(libc::P_PID, tid, &raw mut info, options) };
             if got != 0 {
-                return Ok(false);
+                return Ok(Stop::Ended);
             }
             // SAFETY: of a child's change; 0 where there was none.
             let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
             if pid == 0 {
-                if turn % 100 == 0 && !self.is_alive(tid) {
-                    return Ok(false);
+                if turn % 100 == 0 {
+                    match self.state(tid) {
+                        None | Some('Z' | 'X') => return Ok(Stop::Ended),
+                        Some(state) => asleep = [asleep[1], state == 'S'],
+                    }
                 }
                 if turn < 100 {
                     std::thread::yield_now();
@@ -130,20 +146,25 @@ impl Seized {
                 continue;
             }
             if info.si_code != libc::CLD_TRAPPED && info.si_code != libc::CLD_STOPPED {
-                return Ok(false);
+                return Ok(Stop::Ended);
             }
-            if status >> 8 != EVENT_STOP {
-                // A signal on its way: it gets it when it goes on.
-                self.signals.push((tid, status & 0xff));
+            if status >> 8 == EVENT_STOP {
+                return Ok(match asleep {
+                    [true, true] => Stop::Asleep,
+                    _ => Stop::Here,
+                });
             }
-            return Ok(true);
+            // A signal on its way: it gets it when it goes on.
+            self.signals.push((tid, status & 0xff));
+            return Ok(Stop::Here);
         }
         bail!("guard: thread {tid} of {} does not stop", self.pid)
     }
 
-    fn is_alive(&self, tid: u32) -> bool {
+    /// Returns the letter of a thread's state; none where it is gone.
+    fn state(&self, tid: u32) -> Option<char> {
         let status = std::fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid));
-        status.is_ok_and(|s| !s.contains("State:\tZ") && !s.contains("State:\tX"))
+        status.ok()?.split_once("State:\t")?.1.chars().next()
     }
 
     /// Stops all threads (PTRACE_INTERRUPT).
@@ -155,7 +176,7 @@ impl Seized {
                 Err(e) if gone(&e) => {}
                 Err(e) => return Err(e).context("PTRACE_INTERRUPT"),
             }
-            if !self.stop_of(tid)? {
+            if self.stop_of(tid)? == Stop::Ended {
                 ended.push(tid);
             }
         }
@@ -192,9 +213,14 @@ impl Seized {
                 Err(e) if gone(&e) => return Ok(done),
                 Err(e) => return Err(e).context("PTRACE_SINGLESTEP"),
             }
-            if !self.stop_of(tid)? {
-                self.threads.remove(&tid);
-                return Ok(done);
+            match self.stop_of(tid)? {
+                Stop::Here => {}
+                // It would be waited for as long at each further one: what it waits for may be a lock of another that stands.
+                Stop::Asleep => return Ok(done),
+                Stop::Ended => {
+                    self.threads.remove(&tid);
+                    return Ok(done);
+                }
             }
             // Its own trap is no signal of the program's.
             self.signals

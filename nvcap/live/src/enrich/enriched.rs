@@ -65,6 +65,9 @@ pub struct Enriched<S> {
     /// The records of the GPUs were given.
     told: bool,
     held: HeldRecords,
+    /// In step: the rings that are told of.
+    #[cfg(feature = "in-step")]
+    rings: nvcap_process::in_step::Rings,
 }
 
 /// Records that are held, and the searches that they wait for.
@@ -134,6 +137,8 @@ impl<S: Source> Enriched<S> {
             hold: None,
             told: false,
             held: HeldRecords::new(None, clock),
+            #[cfg(feature = "in-step")]
+            rings: nvcap_process::in_step::Rings::default(),
         }
     }
 
@@ -336,6 +341,9 @@ impl<S: Source> Source for Enriched<S> {
             stamper.look(&now, locate);
             stamper.stamps(&mut now);
         }
+        // They have been read, however long they are held for names: who waits for that is not to wait for a search.
+        #[cfg(feature = "in-step")]
+        self.rings.tell(&now);
         self.held.take(now, to);
         stepped
     }

@@ -37,8 +37,8 @@ pub enum Kind {
     /// The process itself: its writes, at [`WRITES`] (told is twice their number, and one more during a write); its breakpoints, at [`ARMED`] (told
     /// is how many were set).
     Process = 0,
-    /// A ring, by its address; told is the position behind the last entry that was read or counted as lost: GP_PUT, and so many rounds as the
-    /// trace knows of.
+    /// A ring, by its address; told is the position behind the last entry that was read or counted as lost, shown or held for names: GP_PUT, and so
+    /// many rounds as the trace knows of.
     Ring = 1,
     /// A semaphore with a time stamp, by its address; told is its payload.
     Stamp = 2,
