@@ -174,14 +174,19 @@ pub fn missing_channels_file() -> Result<()> {
     refused(&ended, 1, &["/nonexistent/channels.txt"])
 }
 
-/// No NVIDIA driver, and no flag that says where the doorbells are.
+/// No NVIDIA driver, and no flag that says where the doorbells are: the trap is refused, and by default nvcap observes.
 pub fn no_driver() -> Result<()> {
     need_tracing()?;
     if std::path::Path::new("/dev/nvidiactl").exists() {
         return not_run("this machine has an NVIDIA driver");
     }
+    let ended = run(["--how", "trap", "--", "/bin/true"].map(Into::into).to_vec())?;
+    refused(&ended, 1, &["driver", "--how observe"])?;
     let ended = run(vec!["--".into(), "/bin/true".into()])?;
-    refused(&ended, 1, &["driver"])
+    ended.expect_code(4)?;
+    let said = "observing without a trap, because: the NVIDIA driver is not loaded";
+    ensure!(ended.stderr.contains(said), "{ended:?}");
+    Ok(())
 }
 
 /// Neither a command nor a PID: a usage error.
