@@ -528,6 +528,11 @@ mod tests {
             ("decod x", "nvcap decode ..."),
             ("map", "nvcap maps ..."),
             ("dunp", "nvcap dump ..."),
+            (
+                "tiem x",
+                "no command `tiem`; did you mean `time`? nvcap time ...",
+            ),
+            ("-q rnaks", "nvcap ranks ..."),
         ] {
             let said = hint(line).expect(line);
             assert!(said.ends_with(meant), "{line}: {said}");
