@@ -17,7 +17,7 @@ use nvcap_show::output::style::Plain;
 use nvcap_show::pipeline::Pipeline;
 
 use super::progress::{self, Reading};
-use super::recording::{INTERRUPTED, RecordingArgs};
+use super::recording::{INTERRUPTED, RecordingArgs, no_capture};
 use super::way_options::HowArg;
 use super::{target, trace, trace_run, values};
 
@@ -156,6 +156,9 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
     let (kind, reader) = kind::of(reader);
     if kind == Kind::Recording {
         return of_recording(file, (reader, reading), args, folder);
+    }
+    if kind == Kind::Empty {
+        bail!("{}", no_capture(file, kind));
     }
     let mut other = 0;
     let mut lines = BufReader::new(reader);
