@@ -55,6 +55,7 @@ mod trace;
 mod trace_end;
 mod trace_recording;
 mod trace_run;
+mod usage;
 mod values;
 mod version;
 mod watch;
@@ -387,7 +388,7 @@ pub fn main() -> ExitCode {
         Err(e) if reader_went_away(&e) => ExitCode::SUCCESS,
         Err(e) => {
             tell(said(&e, &|option| typed.has(option)));
-            match e.is::<overwrite::Refused>() {
+            match e.is::<usage::Usage>() {
                 true => ExitCode::from(STATUS_USAGE),
                 false => ExitCode::from(failed),
             }

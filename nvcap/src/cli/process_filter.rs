@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+use super::usage::bail_usage;
 use super::values::WHOM;
 use nvcap_monitor::counts::view::Refused;
 use nvcap_process::host::choice::{Choice, Whom};
@@ -53,13 +54,13 @@ impl Filters {
         let none = self.choice(None).is_any()
             && [Path::new("/"), Path::new("")].contains(&self.host_root.as_path());
         if !all && !none {
-            bail!(
+            bail_usage!(
                 "--cgroup, --comm, --gpu, --container, --pod and --host-root choose among all processes of a host: add -a, and leave \
                  out -p and COMMAND"
             );
         }
         if let (false, Some(field)) = (all, filter.and_then(Filter::of_identity)) {
-            bail!(
+            bail_usage!(
                 "the filter asks for {}, which is told of the processes of a whole host alone: add -a (nvcap -a -e ...)",
                 field.name()
             );

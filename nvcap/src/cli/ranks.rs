@@ -14,6 +14,7 @@ use anyhow::bail;
 
 use super::output_args::OutputArgs;
 use super::recording::{self, Played, RecordingArgs};
+use super::usage::bail_usage;
 use super::{sums, target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
 use nvcap_decode::ledger::{
@@ -101,7 +102,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = &args.trace.output;
     sums::refuse_events("nvcap ranks", shown)?;
     if shown.filter.is_some() || args.trace.no_names {
-        bail!(
+        bail_usage!(
             "nvcap ranks needs all works and their names: leave out {}",
             if args.trace.no_names {
                 "--no-names"

@@ -18,6 +18,7 @@ use nvcap_show::pipeline::Pipeline;
 
 use super::progress::{self, Reading};
 use super::recording::{INTERRUPTED, RecordingArgs, no_capture};
+use super::usage::bail_usage;
 use super::way_options::HowArg;
 use super::{target, trace, trace_run, values};
 
@@ -104,7 +105,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = &args.trace.output;
     let (verbose, asked) = (shown.verbose > 0, shown.json || shown.quiet || shown.stats);
     if verbose || asked || shown.redact || shown.explain_streams {
-        bail!(
+        bail_usage!(
             "nvcap stacks shows sums over stacks alone: for events with their stacks trace with --stacks (nvcap --stacks -p PID)"
         );
     }
@@ -234,7 +235,7 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     trace.typed = "nvcap stacks".to_owned();
     trace.stacks = trace.stacks.or(Some(1));
     if trace.how == HowArg::Observe {
-        bail!(
+        bail_usage!(
             "stacks are taken in the trap: {}",
             match trace.all {
                 true => "with -a add --how trap",

@@ -1,8 +1,7 @@
 //! Options of commands that show sums of a trace and no events: `nvcap time`, `nvcap ranks`.
 
-use anyhow::bail;
-
 use super::output_args::OutputArgs;
+use super::usage::bail_usage;
 use super::values;
 
 /// Options of a trace that have no meaning there.
@@ -28,7 +27,7 @@ pub(super) fn as_is(command: clap::Command, more: &[&'static str]) -> clap::Comm
 /// Refuses options that ask for events.
 pub(super) fn refuse_events(name: &str, shown: &OutputArgs) -> anyhow::Result<()> {
     if shown.verbose > 0 || shown.quiet || shown.stats || shown.explain_streams {
-        bail!(
+        bail_usage!(
             "{name} shows sums alone: for events with their times trace with --gpu-time (nvcap --gpu-time -p PID)"
         );
     }

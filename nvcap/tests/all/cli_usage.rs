@@ -2,7 +2,64 @@
 
 use std::fs;
 
-use crate::common::cli::{Folder, nvcap, text};
+use crate::common::cli::{Folder, argument, nvcap, text};
+use crate::common::files::fixture;
+
+#[test]
+fn a_command_line_that_contradicts_itself_is_a_usage_error() {
+    let file = argument(fixture("training.pcapng"));
+    for (line, words) in [
+        ("time FILE -s", "shows sums alone"),
+        ("time FILE --rank 7", "--rank"),
+        ("ranks FILE -v", "shows sums alone"),
+        ("ranks FILE -e op=launch", "leave out -e"),
+        ("stats FILE -q", "shows sums alone"),
+        ("stats FILE --by phase", "--phases FILE"),
+        ("decode FILE -e phase=x", "--phases FILE"),
+        ("decode FILE -", "standard input is read alone"),
+        ("report FILE --json", "nvcap stats"),
+        ("stacks FILE --json", "sums over stacks alone"),
+        ("stacks --how observe -p 1", "leave --how observe out"),
+        ("export csv FILE --json", "for another program"),
+        ("export csv FILE", "name a folder with -o"),
+        (
+            "export csv FILE --table kernels --part-rows 5",
+            "name a folder with -o",
+        ),
+        ("record -s -p 1", "shows nothing"),
+        ("record --record x -p 1", "name it with -o"),
+        (
+            "record --rotate 1M -o - -p 1",
+            "--rotate makes several files",
+        ),
+        ("-e frame=x -p 1", "add --stacks"),
+        ("-e gpu_ns>1 -p 1", "add --gpu-time"),
+        ("--exec-time -p 1", "add --gpu-time"),
+        ("-e pod=x -p 1", "add -a"),
+        ("explain class", "give the number too"),
+        ("explain filter x", "takes nothing more"),
+        ("explain xid abc", "no decimal number"),
+        ("explain c8b5 301 1", "multiples of 4"),
+        #[cfg(feature = "serve")]
+        ("serve --listen 0.0.0.0:0", "give a certificate"),
+        #[cfg(feature = "serve")]
+        ("serve --sample 5% --budget 1%", "must be less than"),
+    ] {
+        let args = line.split(' ').map(|word| match word {
+            "FILE" => &*file,
+            word => word,
+        });
+        let out = nvcap(&args.collect::<Vec<_>>());
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains(words), "{line}: {said}");
+    }
+    // What the file lacks is no fault of the command line.
+    let out = nvcap(&["decode", &file, "-e", "frame=x"]);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("add --stacks"), "{said}");
+}
 
 #[test]
 fn a_file_with_nothing_in_it_is_the_same_to_all() {

@@ -159,7 +159,7 @@ fn a_straggler_is_found_in_a_file_of_each_rank() {
         &[
             (vec![&each[0], &other], 1, "are of two hosts"),
             (vec![&each[0], "--rank", "0"], 2, "is no rank of a process"),
-            (vec![&each[0], "-e", "op=launch"], 1, "leave out -e"),
+            (vec![&each[0], "-e", "op=launch"], 2, "leave out -e"),
             (vec![&each[0], "-p", "1"], 2, "cannot be used with"),
             (vec!["/nowhere.pcapng"], 1, "/nowhere.pcapng"),
         ],

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
-
 use crate::cli::recording::{self, RecordingArgs};
+use crate::cli::usage::bail_usage;
 use crate::cli::way_options::HowArg;
 use crate::cli::{target, trace, trace_run, values};
 use nvcap_decode::ledger::Ledger;
@@ -154,7 +153,7 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let shown = &trace.output;
     if shown.json || shown.stats || shown.quiet {
-        bail!(
+        bail_usage!(
             "nvcap export writes a file for another program; for text, JSON and sums: nvcap decode FILE, nvcap -p PID"
         );
     }
