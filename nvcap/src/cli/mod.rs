@@ -15,6 +15,7 @@ mod explain;
 mod export;
 mod extcap;
 mod fast_lines;
+mod file_or_live;
 mod help;
 mod hint;
 mod ioctls;
@@ -269,13 +270,19 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
 /// The command line for clap. Options that several commands share have the help text that fits each command.
 fn command_line() -> clap::Command {
     Cli::command()
-        .mut_subcommand("stacks", stacks::without_useless)
+        .mut_subcommand("stacks", stacks::as_is)
         .mut_subcommand("stats", stats::without_useless)
         .mut_subcommand("report", report::as_is)
         .mut_subcommand("time", time::as_is)
         .mut_subcommand("ranks", ranks::as_is)
         .mut_subcommand("record", record::as_is)
         .mut_subcommand("export", export::as_is)
+        .mut_subcommand("sample", sample::as_is)
+        .mut_subcommand("top", top::as_is)
+        .mut_subcommand("dump", dump::as_is)
+        .mut_subcommand("ioctls", target::as_is)
+        .mut_subcommand("channels", target::as_is)
+        .mut_subcommand("maps", target::as_is)
 }
 
 impl Cli {

@@ -12,6 +12,9 @@ use nvcap_process::procfs::{mem::Memory, unfit};
 use nvcap_show::output::filter::Filter;
 use nvcap_show::output::message::tell;
 
+/// Names by which clap knows the filters of `-a`.
+pub(super) const IDS: [&str; 6] = ["cgroup", "comm", "gpu", "container", "pod", "host_root"];
+
 /// The filters of `-a`. Each names its heading: one of the whole group would hold for what follows it, too.
 #[derive(clap::Args, Debug, Clone, Default)]
 #[group(skip)]

@@ -94,7 +94,8 @@ impl Args {
 
 /// The command as clap knows it: it observes by default, and has no options without a meaning.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    sums::as_is(command, &["filter", "no_names", "sample_pc", "sample_gpu"])
+    let useless = ["filter", "no_names", "sample_pc", "sample_gpu"];
+    sums::as_is(command, "files", &useless)
 }
 
 /// Reads recordings, or traces; then shows who holds up whom.

@@ -20,7 +20,7 @@ use super::progress::{self, Reading};
 use super::recording::{INTERRUPTED, RecordingArgs, no_capture};
 use super::usage::bail_usage;
 use super::way_options::HowArg;
-use super::{target, trace, trace_run, values};
+use super::{file_or_live, target, trace, trace_run, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,8 +88,9 @@ const SHOWS_EVENTS: [&str; 9] = [
     "explain_streams",
 ];
 
-/// The command as clap knows it: without options that have no meaning here.
-pub(super) fn without_useless(command: clap::Command) -> clap::Command {
+/// The command as clap knows it: without options that have no meaning here, nor those of a live target beside a file.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let command = file_or_live::refusing(command, "file", trace::live_options());
     let command = values::without(command, &SHOWS_EVENTS);
     values::saying(
         command,

@@ -2,7 +2,7 @@
 
 use super::output_args::OutputArgs;
 use super::usage::bail_usage;
-use super::values;
+use super::{file_or_live, trace, values};
 
 /// Options of a trace that have no meaning there.
 const USELESS: [&str; 10] = [
@@ -18,8 +18,14 @@ const USELESS: [&str; 10] = [
     "stacks",
 ];
 
-/// The command as clap knows it: it observes by default, and has no options without a meaning, nor those that `more` names.
-pub(super) fn as_is(command: clap::Command, more: &[&'static str]) -> clap::Command {
+/// The command as clap knows it: it observes by default, and has no options without a meaning, nor those that `more` names; beside `file`
+/// none of a live target.
+pub(super) fn as_is(
+    command: clap::Command,
+    file: &'static str,
+    more: &[&'static str],
+) -> clap::Command {
+    let command = file_or_live::refusing(command, file, trace::live_options());
     let command = command.mut_arg("how", |arg| arg.default_value("observe"));
     values::without(values::without(command, &USELESS), more)
 }

@@ -18,6 +18,7 @@ use nvcap_show::output::style::plain_lines;
 use nvcap_show::output::which::is_same;
 use nvcap_show::output::writer::Output;
 
+use super::file_or_live;
 use super::overwrite::{another_writes, is_input, is_standard_output, read_too};
 use super::pids::Pids;
 use super::progress::Reading;
@@ -86,6 +87,14 @@ pub(super) struct Target {
         help_heading = CAPTURE
     )]
     pub buffer: u64,
+}
+
+/// The command as clap knows it: beside a file without the options of a live target, and the other way round.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let live = ["no_follow", "discover", "duration", "buffer"];
+    let command = file_or_live::refusing(command, "file", live);
+    let command = file_or_live::refusing(command, "pid", ["from", "driver"]);
+    file_or_live::refusing(command, "command", ["from", "driver"])
 }
 
 /// Formats of logs.

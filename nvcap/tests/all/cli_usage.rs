@@ -2,8 +2,58 @@
 
 use std::fs;
 
-use crate::common::cli::{Folder, argument, nvcap, text};
+use crate::common::cli::{Folder, argument, nvcap, refused, text};
 use crate::common::files::fixture;
+
+/// Nothing was traced with these words, and nothing says so: they were passed over, with status 0.
+#[test]
+fn options_of_a_live_trace_are_refused_beside_a_file() {
+    let file = argument(fixture("training.pcapng"));
+    let live: [&[&str]; 14] = [
+        &["--duration", "1"],
+        &["--how", "observe"],
+        &["--record", "r.pcapng"],
+        &["--rotate", "1M"],
+        &["--comm", "x"],
+        &["-a"],
+        &["-p", "1"],
+        &["--observe-cpu", "5%"],
+        &["--gpu-time-cpu", "5%"],
+        &["--max-submissions", "3"],
+        &["--stop-at-exit", "never"],
+        &["--no-follow"],
+        &["--no-images"],
+        &["--buffer", "64M"],
+    ];
+    let commands: [&[&str]; 9] = [
+        &["time"],
+        &["ranks"],
+        &["stacks"],
+        &["decode"],
+        &["stats"],
+        &["report"],
+        &["export", "perfetto"],
+        &["export", "csv"],
+        &["export", "kineto"],
+    ];
+    for command in commands {
+        let lines = live.map(|options| ([&[&*file], options].concat(), 2, options[0]));
+        refused(command, &lines);
+    }
+    for (command, options) in [
+        (&["sample"][..], &["--duration", "1s"][..]),
+        (&["dump"], &["--comm", "x"]),
+        (&["dump"], &["--times", "2"]),
+        (&["top"], &["--interval", "2s"]),
+        (&["top"], &["--pod", "x"]),
+        (&["ioctls"], &["--duration", "1"]),
+        (&["channels"], &["--buffer", "64M"]),
+        (&["maps"], &["--no-follow"]),
+        (&["diff", &file], &["--duration", "1"]),
+    ] {
+        refused(command, &[([&[&*file], options].concat(), 2, options[0])]);
+    }
+}
 
 #[test]
 fn a_command_line_that_contradicts_itself_is_a_usage_error() {
