@@ -85,6 +85,24 @@ fn parse_rank(text: &str) -> Result<(u32, u32), String> {
     Ok((values::parse_pid(pid)?, rank.parse().map_err(|_| wrong())?))
 }
 
+/// Refuses a process with two ranks, and a rank of two processes.
+fn each_is_one(ranks: &[(u32, u32)]) -> anyhow::Result<()> {
+    for (n, (pid, rank)) in ranks.iter().enumerate() {
+        let before = &ranks[..n];
+        if let Some((_, other)) = before.iter().find(|(other, _)| other == pid) {
+            bail_usage!(
+                "--rank {pid}={other} and --rank {pid}={rank} are of one process: leave one out"
+            );
+        }
+        if let Some((other, _)) = before.iter().find(|(_, other)| other == rank) {
+            bail_usage!(
+                "--rank {other}={rank} and --rank {pid}={rank} are of one rank: each process needs a rank of its own"
+            );
+        }
+    }
+    Ok(())
+}
+
 impl Args {
     /// Returns the reason why it must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
@@ -112,10 +130,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
         );
     }
+    each_is_one(&args.rank)?;
     let live = args.files.is_empty();
+    let given = args.rank.clone();
     let ranks: HashMap<u32, u32> = args.rank.iter().copied().collect();
     let gathered = Gathered::new(Options {
         patterns: args.collective,
+        given,
         rank_of: Box::new(move |pid| {
             let told = live.then(|| Environment::of_process(pid).ok()).flatten();
             let told = told.and_then(|environment| rank_in(&environment));
@@ -374,6 +395,15 @@ mod tests {
         assert_eq!(parse_rank("4711=0"), Ok((4711, 0)));
         for wrong in ["", "3", "=1", "4711=", "0=1", "x=1", "1=2=3", "1=-1"] {
             assert!(parse_rank(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_process_has_one_rank_and_a_rank_one_process() {
+        assert!(each_is_one(&[]).is_ok() && each_is_one(&[(1, 0), (2, 1), (3, 2)]).is_ok());
+        for wrong in [[(1, 0), (1, 1)], [(1, 0), (1, 0)], [(1, 0), (2, 0)]] {
+            let refused = each_is_one(&wrong).unwrap_err();
+            assert!(refused.is::<crate::cli::usage::Usage>(), "{refused}");
         }
     }
 
