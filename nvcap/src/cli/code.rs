@@ -158,7 +158,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let records = recording::records(reader, file).map(Ok::<_, String>);
         return of_capture(args, records, program, (&name, reading));
     }
-    if let Kind::IoctlLog = kind {
+    if let Kind::IoctlLog | Kind::Empty = kind {
         bail!(
             "{name} has no code: it is {}",
             kind.seems().replace("FILE", &name)

@@ -14,6 +14,7 @@ use nvcap_show::pipeline::Pipeline;
 
 use super::output_args::{OutputArgs, When, parse_filter};
 use super::recording::{Format, INTERRUPTED, Played, RecordingArgs};
+use super::usage::bail_usage;
 use super::values::{Force, OUTPUT, SHOWN};
 use super::{overwrite, target};
 
@@ -112,7 +113,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn compare(args: &Args) -> anyhow::Result<u8> {
     let inputs: [&Path; 2] = [&args.first, &args.second];
     if inputs.iter().all(|file| file.as_os_str() == "-") {
-        bail!("only one of the two can be standard input: write the other to a file first");
+        bail_usage!("only one of the two can be standard input: write the other to a file first");
     }
     let mut words = Words::default();
     let (a, ledger_a) = read(args, &args.first, &mut words)?;

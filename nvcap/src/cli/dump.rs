@@ -20,9 +20,11 @@ use nvcap_show::output::shell::quoted;
 use nvcap_show::output::writer::Output;
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
+use super::file_or_live;
 use super::output_args::OutputArgs;
 use super::overwrite::Files;
 use super::pids::Pids;
+use super::process_filter;
 use super::recorder::{self, RecordingOptions, Traced};
 use super::target::{self, usage};
 use super::values::{CAPTURE, SHOWN, parse_seconds, parse_time};
@@ -164,6 +166,15 @@ pub(super) struct Args {
     /// --json is one object a look.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// The command as clap knows it: beside files without the options of a live target, and the other way round.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let live = ["user", "times", "no_stacks"];
+    let live = live.into_iter().chain(process_filter::IDS);
+    let command = file_or_live::refusing(command, "file", live.clone());
+    let command = file_or_live::refusing(command, "merge", live.chain(["thorough", "at"]));
+    file_or_live::refusing(command, "at", ["pid", "all"])
 }
 
 impl Args {

@@ -13,6 +13,8 @@ use nvcap_decode::hang::xid;
 use nvcap_show::output::filter;
 use nvcap_show::output::plural::plural;
 
+use super::usage::bail_usage;
+
 const EXAMPLES: &str = "\
 Examples:
   nvcap explain c8b5 0300 00000182    a method write: class, method, data
@@ -60,18 +62,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let texts = each.collect::<anyhow::Result<Vec<String>>>()?;
             texts.join(if args.json { "" } else { "\n" })
         }
-        ["filter", ..] => bail!("`nvcap explain filter` takes nothing more"),
-        ["qmd"] => bail!("name the file that holds the QMD: nvcap explain qmd FILE"),
+        ["filter", ..] => bail_usage!("`nvcap explain filter` takes nothing more"),
+        ["qmd"] => bail_usage!("name the file that holds the QMD: nvcap explain qmd FILE"),
         ["qmd", file] => qmd(file, 0, args.json)?,
         ["qmd", file, class] => qmd(file, hex(class)?, args.json)?,
-        ["class"] => bail!("give the number too: nvcap explain class NUMBER"),
+        ["class"] => bail_usage!("give the number too: nvcap explain class NUMBER"),
         ["class", number] => any_class(hex(number)?, args.json)?,
-        ["control" | "status"] => bail!("give the number too: nvcap explain {} NUMBER", words[0]),
+        ["control" | "status"] => {
+            bail_usage!("give the number too: nvcap explain {} NUMBER", words[0])
+        }
         [what @ ("control" | "status"), number] => rm(what, hex(number)?, args.json)?,
         [class] => class_text(hex(class)?)?,
         [class, method] => method_text(hex(class)?, method)?,
         [class, method, data] => write_text(hex(class)?, hex(method)?, hex(data)?, args.json)?,
-        _ => bail!("nothing to explain; see nvcap explain --help"),
+        _ => bail_usage!("nothing to explain; see nvcap explain --help"),
     };
     std::io::stdout()
         .write_all(text.as_bytes())
@@ -84,11 +88,12 @@ fn hex(text: &str) -> anyhow::Result<u32> {
         .strip_prefix("0x")
         .or_else(|| text.strip_prefix("0X"))
         .unwrap_or(text);
-    u32::from_str_radix(digits, 16).map_err(|_| {
-        anyhow::anyhow!(
+    let Ok(number) = u32::from_str_radix(digits, 16) else {
+        bail_usage!(
             "'{text}' is no hexadecimal number of 32 bits; nvcap explain --help has examples"
-        )
-    })
+        );
+    };
+    Ok(number)
 }
 
 fn known_class(number: u32) -> anyhow::Result<Class> {
@@ -180,7 +185,7 @@ fn method_text(class: u32, method: &str) -> anyhow::Result<String> {
 /// Refuses a method address that is no multiple of 4: a method is a register of 4 bytes.
 fn aligned(method: u32) -> anyhow::Result<()> {
     if !method.is_multiple_of(4) {
-        bail!(
+        bail_usage!(
             "{method:#06x} is no method: their addresses are multiples of 4, such as {:#06x}",
             method & !3
         );
@@ -293,9 +298,9 @@ fn any_class(number: u32, json: bool) -> anyhow::Result<String> {
 
 /// An Xid: meaning, reach, usual causes and places to look.
 fn xid(number: &str, json: bool) -> anyhow::Result<String> {
-    let code: u32 = number.parse().with_context(|| {
-        format!("'{number}' is no decimal number of an Xid; nvcap explain xid lists all")
-    })?;
+    let Ok(code) = number.parse::<u32>() else {
+        bail_usage!("'{number}' is no decimal number of an Xid; nvcap explain xid lists all");
+    };
     let known = xid::known(code).with_context(|| {
         format!(
             "Xid {code} is not in NVIDIA's catalogue as nvcap has it; nvcap explain xid lists all"

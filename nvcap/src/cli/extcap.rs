@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use super::usage::bail_usage;
 use super::way_options::HowArg;
 use super::{trace, trace_run, version};
 use nvcap_show::output::writer::Output;
@@ -63,7 +64,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(interface) = args.extcap_interface.as_deref()
         && interface != INTERFACE
     {
-        anyhow::bail!("there is no interface {interface}: nvcap has one, {INTERFACE}");
+        bail_usage!("there is no interface {interface}: nvcap has one, {INTERFACE}");
     }
     if args.capture {
         return capture(args);
@@ -145,7 +146,7 @@ fn capture(args: &Args) -> anyhow::Result<ExitCode> {
     let fifo = args.fifo.as_deref().context("--capture needs --fifo")?;
     let given = [&args.pid, &args.process].into_iter().flatten();
     let Some(pid) = given.map(|pid| pid.trim()).find(|pid| !pid.is_empty()) else {
-        anyhow::bail!(
+        bail_usage!(
             "no process is chosen: name one in the options of the interface (the wheel beside its name), or for tshark with \
              -o extcap.nvcap.pid:PID"
         );

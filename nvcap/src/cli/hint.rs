@@ -39,10 +39,11 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     if is_command(word) {
         return Some(format!("options stand behind a command: nvcap {word} ..."));
     }
-    let commands = cli.get_subcommands().map(clap::Command::get_name);
-    if let Some(like) = commands.into_iter().find(|command| is_like(word, command)) {
+    let commands = cli.get_subcommands().filter(|c| !c.is_hide_set());
+    let mut names = commands.map(clap::Command::get_name);
+    if let Some(like) = names.find(|command| is_like(word, command)) {
         return Some(format!(
-            "{word} is no command; there is one like it: nvcap {like} ..."
+            "no command `{word}`; did you mean `{like}`? nvcap {like} ..."
         ));
     }
     if word.parse::<u32>().is_ok() {
@@ -71,13 +72,14 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     }
 }
 
-/// Tells whether a word differs from a command's name by one letter: one more, one less or another one.
+/// Tells whether a word differs from a command's name by one letter (one more, one less or another one), or by two that changed places.
 fn is_like(word: &str, command: &str) -> bool {
     let (word, command) = (word.as_bytes(), command.as_bytes());
     let same = word.iter().zip(command).take_while(|(a, b)| a == b).count();
     let rests = (&word[same..], &command[same..]);
     match rests {
         ([_, word @ ..], [_, command @ ..]) if word == command => true,
+        ([a, b, word @ ..], [c, d, command @ ..]) if (a, b, word) == (d, c, command) => true,
         ([_, word @ ..], command) if word == command => true,
         (word, [_, command @ ..]) => word == command,
         _ => false,

@@ -15,6 +15,7 @@ mod explain;
 mod export;
 mod extcap;
 mod fast_lines;
+mod file_or_live;
 mod help;
 mod hint;
 mod ioctls;
@@ -55,6 +56,7 @@ mod trace;
 mod trace_end;
 mod trace_recording;
 mod trace_run;
+mod usage;
 mod values;
 mod version;
 mod watch;
@@ -268,13 +270,19 @@ fn reader_went_away(e: &anyhow::Error) -> bool {
 /// The command line for clap. Options that several commands share have the help text that fits each command.
 fn command_line() -> clap::Command {
     Cli::command()
-        .mut_subcommand("stacks", stacks::without_useless)
+        .mut_subcommand("stacks", stacks::as_is)
         .mut_subcommand("stats", stats::without_useless)
         .mut_subcommand("report", report::as_is)
         .mut_subcommand("time", time::as_is)
         .mut_subcommand("ranks", ranks::as_is)
         .mut_subcommand("record", record::as_is)
         .mut_subcommand("export", export::as_is)
+        .mut_subcommand("sample", sample::as_is)
+        .mut_subcommand("top", top::as_is)
+        .mut_subcommand("dump", dump::as_is)
+        .mut_subcommand("ioctls", target::as_is)
+        .mut_subcommand("channels", target::as_is)
+        .mut_subcommand("maps", target::as_is)
 }
 
 impl Cli {
@@ -387,7 +395,7 @@ pub fn main() -> ExitCode {
         Err(e) if reader_went_away(&e) => ExitCode::SUCCESS,
         Err(e) => {
             tell(said(&e, &|option| typed.has(option)));
-            match e.is::<overwrite::Refused>() {
+            match e.is::<usage::Usage>() {
                 true => ExitCode::from(STATUS_USAGE),
                 false => ExitCode::from(failed),
             }
@@ -528,6 +536,11 @@ mod tests {
             ("decod x", "nvcap decode ..."),
             ("map", "nvcap maps ..."),
             ("dunp", "nvcap dump ..."),
+            (
+                "tiem x",
+                "no command `tiem`; did you mean `time`? nvcap time ...",
+            ),
+            ("-q rnaks", "nvcap ranks ..."),
         ] {
             let said = hint(line).expect(line);
             assert!(said.ends_with(meant), "{line}: {said}");

@@ -24,9 +24,12 @@ use nvcap_show::output::writer::Output;
 use nvcap_show::output::{Detail, Sink, json, text};
 use nvcap_show::pipeline::{Finished, Matched, Pipeline, PipelineOptions};
 
+mod lacking;
+
 use super::fast_lines;
 use super::overwrite;
 use super::target;
+use super::usage::bail_usage;
 use super::values::{OUTPUT, SHOWN};
 
 /// Options of what is shown and where it goes: the same for every command that shows events.
@@ -140,6 +143,9 @@ pub(super) struct OutputArgs {
     /// The GPU's times are read.
     #[arg(skip)]
     pub has_gpu_time: bool,
+    /// A recording is shown: the command line alone does not say what it has.
+    #[arg(skip)]
+    pub is_recorded: bool,
 }
 
 /// `--color`.
@@ -190,6 +196,7 @@ impl OutputArgs {
         Self {
             has_stacks,
             has_gpu_time,
+            is_recorded: true,
             redact: self.redact || redacted,
             ..self.clone()
         }
@@ -342,29 +349,11 @@ impl OutputArgs {
         strict: bool,
         driver_version: Option<Version>,
     ) -> anyhow::Result<PipelineOptions> {
-        if let Some(field) = self.filter.as_ref().and_then(Filter::of_stack)
-            && !self.has_stacks
-        {
-            bail!(
-                "the filter asks for {}, which is of the stack: add --stacks (nvcap --stacks -p PID -e ...); only a live trace in the \
-                 trap takes stacks, and a recording of one has them, not --how observe or dump",
-                field.name()
-            );
-        }
-        if let Some(field) = self.filter.as_ref().and_then(Filter::of_gpu_time)
-            && !self.has_gpu_time
-        {
-            bail!(
-                "the filter asks for {}, which is a time of the GPU: add --gpu-time (nvcap --gpu-time -p PID -e ...); only a live \
-                 trace reads them, and a recording of one has them, not dump",
-                field.name()
-            );
-        }
-        if self.exec_time && !self.has_gpu_time {
-            bail!(
-                "--exec-time is about times of the GPU: add --gpu-time (nvcap --gpu-time --exec-time -p PID); only a live trace reads \
-                 them, and a recording of one has them, not dump"
-            );
+        if let Some(lacking) = self.lacking() {
+            match self.is_recorded {
+                true => bail!(lacking),
+                false => bail_usage!("{lacking}"),
+            }
         }
         Ok(PipelineOptions {
             filter: self.filter.clone(),
@@ -381,7 +370,7 @@ impl OutputArgs {
         let filter = self.filter.as_ref();
         let Some(path) = &self.phases else {
             if filter.is_some_and(|f| f.asks_for(Field::Phase)) {
-                bail!(
+                bail_usage!(
                     "the filter asks for phase, and there are none: name their file with --phases FILE"
                 );
             }
@@ -534,58 +523,6 @@ mod tests {
         pipeline.record(Record::Submission(submission)).unwrap();
         let finished = pipeline.finish_counted().unwrap();
         args.nothing_matched(finished.matched, finished.unmatched.as_deref())
-    }
-
-    #[test]
-    fn a_filter_of_stacks_needs_them() {
-        let options = |expression: &str, has_stacks| {
-            let args = OutputArgs {
-                filter: Some(Filter::parse(expression).unwrap()),
-                has_stacks,
-                ..OutputArgs::default()
-            };
-            let made = args.pipeline_options(false, None);
-            made.err().map(|e| e.to_string())
-        };
-        let said = options("op=launch && !(frame~*train*)", false).unwrap();
-        assert!(said.starts_with("the filter asks for frame"), "{said}");
-        assert!(said.contains("add --stacks"), "{said}");
-        assert_eq!(options("api=cuLaunchKernel", true), None);
-        assert_eq!(options("op=launch", false), None);
-    }
-
-    #[test]
-    fn a_filter_of_gpu_times_needs_them() {
-        let options = |expression: &str, has_gpu_time| {
-            let args = OutputArgs {
-                filter: Some(Filter::parse(expression).unwrap()),
-                has_gpu_time,
-                ..OutputArgs::default()
-            };
-            let made = args.pipeline_options(false, None);
-            made.err().map(|e| e.to_string())
-        };
-        let said = options("op=launch && !(gpu_ns>1ms)", false).unwrap();
-        assert!(said.starts_with("the filter asks for gpu_ns"), "{said}");
-        assert!(said.contains("add --gpu-time"), "{said}");
-        assert_eq!(options("queued_ns>20us", true), None);
-        assert_eq!(options("time_ns>20us", false), None);
-    }
-
-    #[test]
-    fn times_of_execution_are_times_of_the_gpu() {
-        let made = |has_gpu_time| {
-            let args = OutputArgs {
-                exec_time: true,
-                has_gpu_time,
-                ..OutputArgs::default()
-            };
-            args.pipeline_options(false, None)
-                .map(|options| options.exec_time)
-        };
-        let said = made(false).expect_err("no times").to_string();
-        assert!(said.contains("add --gpu-time"), "{said}");
-        assert!(made(true).expect("times"));
     }
 
     #[test]

@@ -11,18 +11,6 @@ use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::shell::quoted;
 use nvcap_show::output::which::{WhichFile, is_below};
 
-/// An error: a command that was refused because a file would be lost. Its exit status is that of a usage error.
-#[derive(Debug)]
-pub(super) struct Refused(pub String);
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Refused {}
-
 /// The files that a command line names.
 #[derive(Default)]
 pub(super) struct Files<'a> {

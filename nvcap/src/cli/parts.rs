@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::progress::{self, Counter, Reading};
+use super::usage::bail_usage;
 use anyhow::{Context as _, bail};
 use nvcap_recording::file::kind::{self, Kind};
 use nvcap_recording::file::packed;
@@ -84,7 +85,7 @@ fn cannot_read(path: &Path) -> String {
 fn part(path: &Path) -> anyhow::Result<Part<'_>> {
     let name = path.display();
     if path.as_os_str() == "-" {
-        bail!(
+        bail_usage!(
             "standard input is read alone: join the files of a trace before it (cat FILE... | nvcap ... -)"
         );
     }

@@ -4,12 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+use super::usage::bail_usage;
 use super::values::WHOM;
 use nvcap_monitor::counts::view::Refused;
 use nvcap_process::host::choice::{Choice, Whom};
 use nvcap_process::procfs::{mem::Memory, unfit};
 use nvcap_show::output::filter::Filter;
 use nvcap_show::output::message::tell;
+
+/// Names by which clap knows the filters of `-a`.
+pub(super) const IDS: [&str; 6] = ["cgroup", "comm", "gpu", "container", "pod", "host_root"];
 
 /// The filters of `-a`. Each names its heading: one of the whole group would hold for what follows it, too.
 #[derive(clap::Args, Debug, Clone, Default)]
@@ -53,13 +57,13 @@ impl Filters {
         let none = self.choice(None).is_any()
             && [Path::new("/"), Path::new("")].contains(&self.host_root.as_path());
         if !all && !none {
-            bail!(
+            bail_usage!(
                 "--cgroup, --comm, --gpu, --container, --pod and --host-root choose among all processes of a host: add -a, and leave \
                  out -p and COMMAND"
             );
         }
         if let (false, Some(field)) = (all, filter.and_then(Filter::of_identity)) {
-            bail!(
+            bail_usage!(
                 "the filter asks for {}, which is told of the processes of a whole host alone: add -a (nvcap -a -e ...)",
                 field.name()
             );

@@ -14,6 +14,7 @@ use anyhow::bail;
 
 use super::output_args::OutputArgs;
 use super::recording::{self, Played, RecordingArgs};
+use super::usage::bail_usage;
 use super::{sums, target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
 use nvcap_decode::ledger::{
@@ -84,6 +85,24 @@ fn parse_rank(text: &str) -> Result<(u32, u32), String> {
     Ok((values::parse_pid(pid)?, rank.parse().map_err(|_| wrong())?))
 }
 
+/// Refuses a process with two ranks, and a rank of two processes.
+fn each_is_one(ranks: &[(u32, u32)]) -> anyhow::Result<()> {
+    for (n, (pid, rank)) in ranks.iter().enumerate() {
+        let before = &ranks[..n];
+        if let Some((_, other)) = before.iter().find(|(other, _)| other == pid) {
+            bail_usage!(
+                "--rank {pid}={other} and --rank {pid}={rank} are of one process: leave one out"
+            );
+        }
+        if let Some((other, _)) = before.iter().find(|(_, other)| other == rank) {
+            bail_usage!(
+                "--rank {other}={rank} and --rank {pid}={rank} are of one rank: each process needs a rank of its own"
+            );
+        }
+    }
+    Ok(())
+}
+
 impl Args {
     /// Returns the reason why it must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
@@ -93,7 +112,8 @@ impl Args {
 
 /// The command as clap knows it: it observes by default, and has no options without a meaning.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    sums::as_is(command, &["filter", "no_names", "sample_pc", "sample_gpu"])
+    let useless = ["filter", "no_names", "sample_pc", "sample_gpu"];
+    sums::as_is(command, "files", &useless)
 }
 
 /// Reads recordings, or traces; then shows who holds up whom.
@@ -101,7 +121,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = &args.trace.output;
     sums::refuse_events("nvcap ranks", shown)?;
     if shown.filter.is_some() || args.trace.no_names {
-        bail!(
+        bail_usage!(
             "nvcap ranks needs all works and their names: leave out {}",
             if args.trace.no_names {
                 "--no-names"
@@ -110,10 +130,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
         );
     }
+    each_is_one(&args.rank)?;
     let live = args.files.is_empty();
+    let given = args.rank.clone();
     let ranks: HashMap<u32, u32> = args.rank.iter().copied().collect();
     let gathered = Gathered::new(Options {
         patterns: args.collective,
+        given,
         rank_of: Box::new(move |pid| {
             let told = live.then(|| Environment::of_process(pid).ok()).flatten();
             let told = told.and_then(|environment| rank_in(&environment));
@@ -372,6 +395,15 @@ mod tests {
         assert_eq!(parse_rank("4711=0"), Ok((4711, 0)));
         for wrong in ["", "3", "=1", "4711=", "0=1", "x=1", "1=2=3", "1=-1"] {
             assert!(parse_rank(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_process_has_one_rank_and_a_rank_one_process() {
+        assert!(each_is_one(&[]).is_ok() && each_is_one(&[(1, 0), (2, 1), (3, 2)]).is_ok());
+        for wrong in [[(1, 0), (1, 1)], [(1, 0), (1, 0)], [(1, 0), (2, 0)]] {
+            let refused = each_is_one(&wrong).unwrap_err();
+            assert!(refused.is::<crate::cli::usage::Usage>(), "{refused}");
         }
     }
 

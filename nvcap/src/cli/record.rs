@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
-
+use super::usage::bail_usage;
 use super::{trace, trace_run, values};
 
 const EXAMPLES: &str = "\
@@ -92,13 +91,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         || shown.explain_streams
         || shown.filter.is_some()
     {
-        bail!(
+        bail_usage!(
             "nvcap record shows nothing and leaves nothing out: to show the trace, too, type nvcap --record FILE ...; to show it later, \
              nvcap decode FILE"
         );
     }
     if trace.record.is_some() {
-        bail!("nvcap record writes one file: name it with -o");
+        bail_usage!("nvcap record writes one file: name it with -o");
     }
     trace.typed = "nvcap record".to_owned();
     trace.output.quiet = true;

@@ -19,6 +19,7 @@ use nvcap_show::output::units;
 use nvcap_show::output::writer::Output;
 
 use super::overwrite::is_standard_output;
+use super::usage::bail_usage;
 use super::values;
 
 /// Options of keeping a recording.
@@ -168,7 +169,7 @@ pub(super) fn open(
     let compressed = options.compresses(path);
     if let Some(rotation) = options.rotation() {
         if is_standard_output(path) {
-            anyhow::bail!(
+            bail_usage!(
                 "--rotate makes several files: name the first with -o, such as -o run.pcapng"
             );
         }

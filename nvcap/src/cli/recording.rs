@@ -194,8 +194,8 @@ impl RecordingArgs {
         let name = self.file.display();
         let (kind, mut reader) = kind::of(reader);
         match (self.from, kind) {
-            // An empty capture is one that lacks everything.
-            (Some(Format::Orc), _) | (None, Kind::Orc | Kind::Empty) => {
+            // An empty file lacks everything where its format was named; else nothing says that it is a capture.
+            (Some(Format::Orc), _) | (None, Kind::Orc) => {
                 Ok((Opened::Orc(Box::new(Orc::new(reader))), reading))
             }
             (Some(Format::Pcapng), _) | (None, Kind::Recording) => {
@@ -220,8 +220,8 @@ impl RecordingArgs {
                 "{name} holds no submissions: it is {}",
                 Kind::IoctlLog.seems().replace("FILE", &name.to_string())
             ),
-            (None, Kind::Program | Kind::Other(Some(_))) => {
-                bail!("{name} is no capture: it is {}", kind.seems())
+            (None, Kind::Empty | Kind::Program | Kind::Other(Some(_))) => {
+                bail!("{}", no_capture(&self.file, kind))
             }
             (None, Kind::Text | Kind::Other(None)) => match kind::by_name(&self.file) {
                 Some(what) => bail!("{name} is no capture: it is {what}"),
@@ -320,6 +320,11 @@ impl Recording<'_> {
             "cannot write the output".to_owned()
         }))
     }
+}
+
+/// The message that a file of this kind is no capture.
+pub(super) fn no_capture(file: &Path, kind: Kind) -> String {
+    format!("{} is no capture: it is {}", file.display(), kind.seems())
 }
 
 /// Gives up rights: what is read from here on may be anybody's.

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use serde_json::json;
 
 use nvcap_recording::recording::TraceInfo;
@@ -14,6 +13,7 @@ use nvcap_show::pipeline::Pipeline;
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
 use super::target;
+use super::usage::bail_usage;
 use super::values::{self, SHOWN};
 
 const EXAMPLES: &str = "\
@@ -84,7 +84,7 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = &args.output;
     if shown.json || shown.stats || shown.quiet || shown.explain_streams {
-        bail!(
+        bail_usage!(
             "nvcap report writes a page for a browser; for sums as text or JSON use nvcap stats {}",
             nvcap_show::output::shell::quoted(&args.recording.file)
         );

@@ -31,6 +31,7 @@ mod table;
 mod turns;
 mod who;
 
+use super::file_or_live;
 use super::overwrite::Files;
 use super::pids::Pids;
 use super::recording::RecordingArgs;
@@ -151,6 +152,12 @@ pub(super) struct Args {
     /// Option that has FILE replaced.
     #[command(flatten)]
     force: Force,
+}
+
+/// The command as clap knows it: beside a file without the options of a live target.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let live = ["user", "raw"];
+    file_or_live::refusing(command, "file", live)
 }
 
 impl Args {

@@ -30,7 +30,7 @@ use nvcap_show::output::dump::{self, ReportOptions, Shown};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::style::Plain;
 
-use super::overwrite;
+use super::usage::{Usage, bail_usage};
 use super::values::{parse_core, parse_share, parse_time};
 #[cfg(feature = "otlp")]
 use nvcap_monitor::serve::otlp::{push::push, request::request};
@@ -324,7 +324,7 @@ fn token(path: &Path) -> anyhow::Result<Token> {
 fn rights(args: &Args) -> anyhow::Result<(Rights, Option<tokio_rustls::TlsAcceptor>)> {
     let is_own = args.listen.ip().is_loopback();
     if !is_own && (args.tls_cert.is_none() || args.token_file.is_none()) {
-        bail!(
+        bail_usage!(
             "{} can be reached from other machines: give a certificate and a token (--tls-cert FILE --tls-key FILE --token-file FILE), \
              or listen on this machine alone (--listen 127.0.0.1:{})",
             args.listen,
@@ -390,7 +390,7 @@ fn host(args: &Args) -> anyhow::Result<(Host<Machine>, Option<LastAlive>)> {
     let say = || format!("cannot write the file of --state, {}", path.display());
     let (file, gap) = match opened {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            return Err(overwrite::Refused(format!("{}: {e}", say())).into());
+            return Err(Usage(format!("{}: {e}", say())).into());
         }
         opened => opened.with_context(say)?,
     };
@@ -469,7 +469,7 @@ fn count(live: &Live, mut xids: Option<Xids>, mut alive: Option<LastAlive>) -> !
 /// Serves.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.sample.is_some_and(|sample| sample >= args.budget) {
-        bail!(
+        bail_usage!(
             "--sample must be less than --budget ({} %): the rest is for counting; type a larger --budget, or a smaller --sample",
             100.0 * args.budget
         );

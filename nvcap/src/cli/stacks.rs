@@ -17,9 +17,10 @@ use nvcap_show::output::style::Plain;
 use nvcap_show::pipeline::Pipeline;
 
 use super::progress::{self, Reading};
-use super::recording::{INTERRUPTED, RecordingArgs};
+use super::recording::{INTERRUPTED, RecordingArgs, no_capture};
+use super::usage::bail_usage;
 use super::way_options::HowArg;
-use super::{target, trace, trace_run, values};
+use super::{file_or_live, target, trace, trace_run, values};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,8 +88,9 @@ const SHOWS_EVENTS: [&str; 9] = [
     "explain_streams",
 ];
 
-/// The command as clap knows it: without options that have no meaning here.
-pub(super) fn without_useless(command: clap::Command) -> clap::Command {
+/// The command as clap knows it: without options that have no meaning here, nor those of a live target beside a file.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let command = file_or_live::refusing(command, "file", trace::live_options());
     let command = values::without(command, &SHOWS_EVENTS);
     values::saying(
         command,
@@ -104,7 +106,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let shown = &args.trace.output;
     let (verbose, asked) = (shown.verbose > 0, shown.json || shown.quiet || shown.stats);
     if verbose || asked || shown.redact || shown.explain_streams {
-        bail!(
+        bail_usage!(
             "nvcap stacks shows sums over stacks alone: for events with their stacks trace with --stacks (nvcap --stacks -p PID)"
         );
     }
@@ -156,6 +158,9 @@ fn of_file(file: &Path, args: &Args, mut folder: Folder) -> anyhow::Result<ExitC
     let (kind, reader) = kind::of(reader);
     if kind == Kind::Recording {
         return of_recording(file, (reader, reading), args, folder);
+    }
+    if kind == Kind::Empty {
+        bail!("{}", no_capture(file, kind));
     }
     let mut other = 0;
     let mut lines = BufReader::new(reader);
@@ -231,7 +236,7 @@ fn live(args: Args, mut folder: Folder) -> anyhow::Result<ExitCode> {
     trace.typed = "nvcap stacks".to_owned();
     trace.stacks = trace.stacks.or(Some(1));
     if trace.how == HowArg::Observe {
-        bail!(
+        bail_usage!(
             "stacks are taken in the trap: {}",
             match trace.all {
                 true => "with -a add --how trap",

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::ValueEnum;
 
 use nvcap_show::output::stats::{By, Form, Stats};
@@ -11,6 +10,7 @@ use nvcap_show::pipeline::Pipeline;
 use super::output_args::OutputArgs;
 use super::recording::RecordingArgs;
 use super::target;
+use super::usage::bail_usage;
 use super::values::{self, SHOWN};
 
 const EXAMPLES: &str = "\
@@ -93,13 +93,13 @@ pub(super) fn without_useless(command: clap::Command) -> clap::Command {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = &args.output;
     if shown.quiet || shown.explain_streams {
-        bail!(
+        bail_usage!(
             "nvcap stats shows sums alone: for events, the ledger alone or shared channels use nvcap decode ({})",
             nvcap_show::output::shell::quoted(&args.recording.file)
         );
     }
     if args.by == Some(Rows::Phase) && shown.phases.is_none() {
-        bail!("--by phase needs the phases: name their file with --phases FILE");
+        bail_usage!("--by phase needs the phases: name their file with --phases FILE");
     }
     let mut recording = args.recording.open()?;
     let shown = shown.of_recording(recording.trace());

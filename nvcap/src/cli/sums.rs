@@ -1,9 +1,8 @@
 //! Options of commands that show sums of a trace and no events: `nvcap time`, `nvcap ranks`.
 
-use anyhow::bail;
-
 use super::output_args::OutputArgs;
-use super::values;
+use super::usage::bail_usage;
+use super::{file_or_live, trace, values};
 
 /// Options of a trace that have no meaning there.
 const USELESS: [&str; 10] = [
@@ -19,8 +18,14 @@ const USELESS: [&str; 10] = [
     "stacks",
 ];
 
-/// The command as clap knows it: it observes by default, and has no options without a meaning, nor those that `more` names.
-pub(super) fn as_is(command: clap::Command, more: &[&'static str]) -> clap::Command {
+/// The command as clap knows it: it observes by default, and has no options without a meaning, nor those that `more` names; beside `file`
+/// none of a live target.
+pub(super) fn as_is(
+    command: clap::Command,
+    file: &'static str,
+    more: &[&'static str],
+) -> clap::Command {
+    let command = file_or_live::refusing(command, file, trace::live_options());
     let command = command.mut_arg("how", |arg| arg.default_value("observe"));
     values::without(values::without(command, &USELESS), more)
 }
@@ -28,7 +33,7 @@ pub(super) fn as_is(command: clap::Command, more: &[&'static str]) -> clap::Comm
 /// Refuses options that ask for events.
 pub(super) fn refuse_events(name: &str, shown: &OutputArgs) -> anyhow::Result<()> {
     if shown.verbose > 0 || shown.quiet || shown.stats || shown.explain_streams {
-        bail!(
+        bail_usage!(
             "{name} shows sums alone: for events with their times trace with --gpu-time (nvcap --gpu-time -p PID)"
         );
     }

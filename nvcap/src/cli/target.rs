@@ -18,10 +18,12 @@ use nvcap_show::output::style::plain_lines;
 use nvcap_show::output::which::is_same;
 use nvcap_show::output::writer::Output;
 
-use super::overwrite::{Refused, another_writes, is_input, is_standard_output, read_too};
+use super::file_or_live;
+use super::overwrite::{another_writes, is_input, is_standard_output, read_too};
 use super::pids::Pids;
 use super::progress::Reading;
 use super::recording;
+use super::usage::{Usage, bail_usage};
 use super::values::{self, CAPTURE, Discover, Force};
 
 /// Target to look at.
@@ -85,6 +87,14 @@ pub(super) struct Target {
         help_heading = CAPTURE
     )]
     pub buffer: u64,
+}
+
+/// The command as clap knows it: beside a file without the options of a live target, and the other way round.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let live = ["no_follow", "discover", "duration", "buffer"];
+    let command = file_or_live::refusing(command, "file", live);
+    let command = file_or_live::refusing(command, "pid", ["from", "driver"]);
+    file_or_live::refusing(command, "command", ["from", "driver"])
 }
 
 /// Formats of logs.
@@ -224,7 +234,7 @@ pub(super) fn open_recording(path: &Path, force: bool, inputs: &[&Path]) -> anyh
 fn opened(path: &Path, out: io::Result<Output>) -> anyhow::Result<Output> {
     match out {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-            Err(Refused(another_writes(path, "-o")).into())
+            Err(Usage(another_writes(path, "-o")).into())
         }
         // Its own words say what to do.
         Err(e) if e.raw_os_error().is_none() => {
@@ -256,7 +266,7 @@ fn cannot_write(path: &Path) -> String {
 /// The file is none of those that are read.
 fn is_no_input(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
     match is_input(path, inputs) {
-        true => Err(Refused(read_too(path, "-o")).into()),
+        true => Err(Usage(read_too(path, "-o")).into()),
         false => Ok(()),
     }
 }
@@ -277,7 +287,9 @@ pub(super) fn open_for_a_program(
     what_to_do: &str,
 ) -> anyhow::Result<Output> {
     if command && path.is_none() {
-        bail!("{is}, and has no place to go, for standard output is the command's; {what_to_do}");
+        bail_usage!(
+            "{is}, and has no place to go, for standard output is the command's; {what_to_do}"
+        );
     }
     let out = open(path, force, command, inputs)?;
     if out.is_terminal() {

@@ -76,7 +76,7 @@ pub(super) fn as_is(command: clap::Command) -> clap::Command {
     let command = command.mut_arg("gpu_time_cpu", |arg| {
         arg.help("Use at most PERCENT of one core for reading time stamps, such as 5%; then they are read only part of the time")
     });
-    sums::as_is(command, &[])
+    sums::as_is(command, "file", &[])
 }
 
 /// Shows the sums at the end.

@@ -21,6 +21,7 @@ use super::output_args::OutputArgs;
 use super::pids::Pids;
 use super::recording::RecordingArgs;
 use super::values::{parse_share, parse_time};
+use super::{file_or_live, process_filter};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,6 +79,13 @@ pub(super) struct Args {
     /// Filters of the processes.
     #[command(flatten)]
     filters: super::process_filter::Filters,
+}
+
+/// The command as clap knows it: beside a file without the options of a live target.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    let live = ["interval", "hang", "observe_cpu", "user"];
+    let live = live.into_iter().chain(process_filter::IDS);
+    file_or_live::refusing(command, "file", live)
 }
 
 /// Runs `nvcap top`.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{Args as _, Command, Id, ValueEnum};
 
 use super::output_args::OutputArgs;
 use super::pids::Pids;
@@ -275,6 +275,18 @@ pub(super) struct Args {
     /// Take the channels from FILE (docs/channels-file.md); by default they are found
     #[arg(long, value_name = "FILE", help_heading = ADVANCED)]
     pub channels: Option<PathBuf>,
+}
+
+/// Lists the options of a trace but for those that say what is shown of it and where: all of them are of a live target.
+pub(super) fn live_options() -> impl Iterator<Item = Id> {
+    fn ids(command: &Command) -> Vec<Id> {
+        let options = command.get_arguments().filter(|arg| !arg.is_positional());
+        options.map(|arg| arg.get_id().clone()).collect()
+    }
+    let trace = Args::augment_args(Command::new("trace"));
+    let shown = ids(&OutputArgs::augment_args(Command::new("shown")));
+    let all = ids(&trace).into_iter();
+    all.filter(move |id| !shown.contains(id))
 }
 
 /// `--stop-at-exit`.

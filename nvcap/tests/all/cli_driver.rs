@@ -320,7 +320,7 @@ fn explain_names_classes_controls_and_statuses() {
         serde_json::from_str(&stdout(&["explain", "class", "a06c", "--json"])).unwrap();
     assert_eq!(object["name"], "KEPLER_CHANNEL_GROUP_A");
     assert_eq!(nvcap(&["explain", "class", "fffe"]).status.code(), Some(1));
-    assert_eq!(nvcap(&["explain", "class"]).status.code(), Some(1));
+    assert_eq!(nvcap(&["explain", "class"]).status.code(), Some(2));
 }
 
 #[test]

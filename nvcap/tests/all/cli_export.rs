@@ -48,9 +48,9 @@ fn a_full_disk_is_counted() {
 fn what_makes_no_sense_is_refused() {
     let capture = capture();
     let lines = [
-        (vec![&*capture, "--json"], 1, "for another program"),
+        (vec![&*capture, "--json"], 2, "for another program"),
         (vec![&*capture, "-o", &*capture], 2, "it is read, too"),
-        (vec!["--", "true"], 1, "name a file with -o"),
+        (vec!["--", "true"], 2, "name a file with -o"),
         (vec![], 2, "nothing to trace"),
         (vec![&*capture, "-p", "1"], 2, "cannot be used with"),
         (vec!["--strict", "-p", "1"], 2, "of a FILE"),

@@ -207,11 +207,11 @@ fn stats_by_something_are_one_table_whose_rows_add_up() {
         (&4225.into(), &Value::Null)
     );
     let out = nvcap(&["stats", &recording, "--by", "phase"]);
-    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("--phases FILE"));
     for useless in ["-q", "--explain-streams"] {
         let out = nvcap(&["stats", &recording, useless]);
-        assert_eq!(out.status.code(), Some(1), "{useless}");
+        assert_eq!(out.status.code(), Some(2), "{useless}");
     }
 }
 

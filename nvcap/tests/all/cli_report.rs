@@ -107,7 +107,7 @@ fn a_page_says_what_the_statistics_say() {
 fn what_makes_no_sense_is_refused() {
     let capture = cut();
     let lines = [
-        (vec![&*capture, "--json"], 1, "nvcap stats"),
+        (vec![&*capture, "--json"], 2, "nvcap stats"),
         (vec![&*capture, "-o", &*capture], 2, "it is read, too"),
         (vec![&*capture, "--limit", "0"], 2, "--limit"),
         (vec!["/nowhere"], 1, "cannot read the capture"),

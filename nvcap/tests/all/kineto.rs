@@ -329,11 +329,11 @@ fn it_goes_where_it_is_told_and_has_the_verdict() {
 fn what_makes_no_sense_is_refused() {
     let file = file();
     let lines = [
-        (vec![&*file, "--json"], 1, "for another program"),
+        (vec![&*file, "--json"], 2, "for another program"),
         (vec![&*file, "-o", &*file], 2, "it is read, too"),
         (vec![&*file, "--rank", "first"], 2, "is no rank"),
         (vec![&*file, "--world-size", "0"], 2, "not in 1.."),
-        (vec!["--", "true"], 1, "name a file with -o"),
+        (vec!["--", "true"], 2, "name a file with -o"),
         (vec![], 2, "nothing to trace"),
         (vec!["--strict", "-p", "1"], 2, "of a FILE"),
     ];

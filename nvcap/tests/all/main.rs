@@ -19,6 +19,7 @@ mod cli_recordings;
 mod cli_report;
 mod cli_samples;
 mod cli_spoiled;
+mod cli_usage;
 mod compatibility;
 mod cubin;
 mod decode_capture;

@@ -55,8 +55,8 @@ fn it_goes_where_it_is_told_and_has_the_verdict() {
 fn what_makes_no_sense_is_refused() {
     let training = argument(fixture("training.pcapng"));
     let lines = [
-        (vec![&*training, "--json"], 1, "for another program"),
-        (vec![&*training], 1, "name a file with -o"),
+        (vec![&*training, "--json"], 2, "for another program"),
+        (vec![&*training], 2, "name a file with -o"),
         (vec![&*training, "-o", "/dev/null"], 1, "needs a file"),
         (vec![&*training, "-o", &*training], 2, "it is read, too"),
         (vec!["-o", "x.sqlite"], 2, "nothing to trace"),

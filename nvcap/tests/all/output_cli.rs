@@ -260,11 +260,11 @@ fn bad_use_says_what_to_do_and_ends_with_1_or_2() {
         (vec!["--buffer", "64MB", "-p", "1"], 2, "such as 64MiB"),
         (vec!["--buffer", "64MiB"], 2, "nothing to trace"),
         (vec!["--duration", "0", "-p", "1"], 2, "seconds above 0"),
-        (vec!["explain", "zzzz"], 1, "no hexadecimal number"),
+        (vec!["explain", "zzzz"], 2, "no hexadecimal number"),
         (vec!["explain", "1234"], 1, "no class 0x1234"),
         (vec!["explain", "c8b5", "FOO"], 1, "has no method"),
         (vec!["explain", "qmd", "/dev/null"], 1, "is no QMD"),
-        (vec!["explain", "control"], 1, "give the number too"),
+        (vec!["explain", "control"], 2, "give the number too"),
     ] {
         let out = nvcap(&args);
         let err = text(&out.stderr);
@@ -790,7 +790,7 @@ fn a_full_standard_stream_is_no_panic() {
         (&["dump"], Some(2)),
         (&["dump", "-p", "4194305"], Some(1)),
         (&["--no-such-option"], Some(2)),
-        (&["explain", "zzzz"], Some(1)),
+        (&["explain", "zzzz"], Some(2)),
     ] {
         let ended = run(args, Stdio::piped(), full().unwrap().into());
         assert_eq!(ended.status.code(), status, "{args:?} 2>/dev/full");
@@ -1002,7 +1002,7 @@ fn explain_knows_no_method_between_two() {
                 .collect();
             let out = nvcap(&args);
             let said = text(&out.stderr);
-            assert_eq!(out.status.code(), Some(1), "{args:?}: {said}");
+            assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
             assert!(said.contains("multiples of 4, such as 0x0300"), "{said}");
             assert_eq!(text(&out.stdout), "");
         }
@@ -1094,7 +1094,7 @@ fn a_phase_that_is_not_there_is_an_error() {
         assert!(said.contains("it has first, second"), "{said}");
     }
     let (status, said) = of("phase=first", &[]);
-    assert_eq!(status, Some(1), "{said}");
+    assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("--phases FILE"), "{said}");
     // A line that is none.
     fs::write(&phases, "PHASE first 0 1001\nFASE second 1002 2000\n").unwrap();

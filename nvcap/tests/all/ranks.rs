@@ -159,7 +159,17 @@ fn a_straggler_is_found_in_a_file_of_each_rank() {
         &[
             (vec![&each[0], &other], 1, "are of two hosts"),
             (vec![&each[0], "--rank", "0"], 2, "is no rank of a process"),
-            (vec![&each[0], "-e", "op=launch"], 1, "leave out -e"),
+            (vec![&each[0], "-e", "op=launch"], 2, "leave out -e"),
+            (
+                vec![&each[0], "--rank", "7=0", "--rank", "7=1"],
+                2,
+                "--rank 7=0 and --rank 7=1 are of one process",
+            ),
+            (
+                vec![&each[0], "--rank", "7=0", "--rank", "8=0"],
+                2,
+                "--rank 7=0 and --rank 8=0 are of one rank",
+            ),
             (vec![&each[0], "-p", "1"], 2, "cannot be used with"),
             (vec!["/nowhere.pcapng"], 1, "/nowhere.pcapng"),
         ],
@@ -233,6 +243,43 @@ fn without_times_it_is_said_what_to_type() {
     assert_eq!((&kind["matched"], &kind["timed"]), (&5.into(), &0.into()));
     assert_eq!(kind["skew_ns"]["median"], Value::Null);
     assert_eq!(found["communicators"][0]["doubts"][0]["what"], "order");
+}
+
+/// Ranks of processes that are not there, and patterns that no kernel's name fits, are told with what there is.
+#[test]
+fn what_was_asked_for_and_is_not_there_is_said() {
+    let folder = Folder::new("ranks-unmet");
+    let job = job::run(STEPS, &[2, 4]);
+    let path = together(&folder, &job);
+    let of = format!("{FIRST_PID}=0");
+    let args = [
+        "--rank",
+        &of,
+        "--rank",
+        "99=1",
+        "--collective",
+        "*exchange*",
+    ];
+    let (found, _) = shown(&[&[&*path], &args[..]].concat(), 0);
+    let processes = format!("{FIRST_PID}, {}", FIRST_PID + 1);
+    let lines = [
+        format!("no work of a process 99, of --rank 99=1, was seen: there are calls of processes {processes}"),
+        "no kernel's name fits --collective '*exchange*': there are gemm, ncclDevKernel_AllReduce_Sum_f32_RING_LL".to_owned(),
+    ];
+    assert_eq!(
+        found["doubts"],
+        serde_json::json!([
+            {"what": "rank", "given": "99=1", "text": lines[0]},
+            {"what": "collective", "given": "*exchange*", "text": lines[1]},
+        ])
+    );
+    let out = nvcap(&[&["ranks", &*path], &args[..]].concat());
+    let out = text(&out.stdout);
+    for line in &lines {
+        assert!(out.lines().any(|l| l == line), "{out}");
+    }
+    let (found, _) = shown(&[&*path, "--rank", &of, "--collective", "gem?"], 0);
+    assert_eq!(found["doubts"], serde_json::json!([]));
 }
 
 /// Kernels of others are collectives where a pattern says so.

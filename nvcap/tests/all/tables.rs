@@ -318,10 +318,10 @@ fn what_makes_no_sense_is_refused() {
     for (args, status, words) in [
         (
             vec!["csv", &*file],
-            1,
+            2,
             "9 tables have no place to go: name a folder with -o",
         ),
-        (vec!["csv", &*file, "--json"], 1, "for another program"),
+        (vec!["csv", &*file, "--json"], 2, "for another program"),
         (
             vec!["csv", &*file, "--table", "kernel"],
             2,
@@ -334,12 +334,12 @@ fn what_makes_no_sense_is_refused() {
         ),
         (
             vec!["csv", &*file, "--table", "ledger", "--part-rows", "1"],
-            1,
+            2,
             "make several files",
         ),
         (
             vec!["csv", "--table", "ledger", "--", "true"],
-            1,
+            2,
             "standard output is the command's",
         ),
         (vec!["parquet"], 2, "nothing to trace"),

@@ -177,10 +177,15 @@ impl Analysis {
 
     /// Kernels without a name of processes without collectives, behind a sentence.
     fn unnamed(&self) -> String {
+        let whose = match (self.job.ranks.is_empty(), self.job.others) {
+            (true, _) => "",
+            (false, 1) => " of another process",
+            (false, _) => " of other processes",
+        };
         match self.job.others_unnamed {
             0 => String::new(),
             n => format!(
-                "; {} of other processes {} no name, and may be collectives",
+                "; {}{whose} {} no name, and may be collectives",
                 plural(n, "kernel"),
                 if n == 1 { "has" } else { "have" }
             ),

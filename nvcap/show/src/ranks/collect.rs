@@ -8,6 +8,7 @@ use std::rc::Rc;
 use super::analysis::Analysis;
 use super::job::{Call, Class, Comm, Job, Rank, Work};
 use super::kinds;
+use super::unmet::{self, Launched};
 use crate::output::gpu_time::when::{When, is_at_doorbell};
 use crate::output::gpu_time::work::{Done, Entries};
 use crate::output::names::{is_timed, known_name};
@@ -31,6 +32,8 @@ pub type RankOf = Box<dyn Fn(u32) -> Option<(u32, Option<u32>)>>;
 pub struct Options {
     /// Patterns of the names of kernels that are collectives, beside NCCL's.
     pub patterns: Vec<String>,
+    /// Ranks that the user gave, by process: those that fit no process are told.
+    pub given: Vec<(u32, u32)>,
     /// Tells the rank of a process.
     pub rank_of: RankOf,
     /// Works and calls that are kept at most.
@@ -54,6 +57,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             patterns: Vec::new(),
+            given: Vec::new(),
             rank_of: Box::new(|_| None),
             most: MOST,
             works: Works::All,
@@ -69,6 +73,7 @@ struct All {
     told: HashMap<u32, Option<(u32, Option<u32>)>>,
     /// Kernels by the names that the compiler wrote.
     kernels: HashMap<String, Named>,
+    launched: Launched,
     /// Communicators by rank.
     communicators: HashMap<usize, HashSet<Comm>>,
     /// Number of communicators of all ranks.
@@ -99,6 +104,7 @@ impl Gathered {
             options,
             told: HashMap::new(),
             kernels: HashMap::new(),
+            launched: Launched::default(),
             communicators: HashMap::new(),
             all_communicators: 0,
             kept: 0,
@@ -151,6 +157,9 @@ impl Gathered {
         let others = others().map(|r| (r.file, r.pid));
         let others = others.collect::<HashSet<_>>().len() as u64;
         (job.others, job.others_unnamed) = (others, unnamed);
+        let all = self.0.borrow();
+        job.unmet = unmet::ranks(&job, &all.options.given);
+        job.unmet.extend(all.launched.unmet(&all.options.patterns));
         job.ranks.retain(|r| !r.calls.is_empty());
         job.ranks
             .sort_by_key(|r| (r.number.is_none(), r.number, r.file, r.gpu, r.pid));
@@ -190,7 +199,9 @@ impl All {
             return *named;
         }
         let forms = kernels::name(kernel);
-        let collective = kinds::of(&forms.full, &forms.short, &self.options.patterns);
+        let patterns = &self.options.patterns;
+        self.launched.see(patterns, &forms.full, &forms.short);
+        let collective = kinds::of(&forms.full, &forms.short, patterns);
         let named = Named {
             name: self.job.names.number(&kernels::text(kernel, false)),
             collective: collective.map(|of| (self.job.names.number(&of.kind), of.has_address)),

@@ -121,6 +121,17 @@ impl Names {
     }
 }
 
+/// Request of the user's that fits nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unmet {
+    /// `rank` or `collective`: the option without its dashes.
+    pub(super) what: &'static str,
+    /// Its value.
+    pub(super) given: String,
+    /// One sentence, with what there is.
+    pub(super) text: String,
+}
+
 /// Ranks, and the names of what they do.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
@@ -134,6 +145,7 @@ pub(super) struct Job {
     pub(super) others_unnamed: u64,
     /// Times of the GPU were asked for.
     pub(super) has_times: bool,
+    pub(super) unmet: Vec<Unmet>,
 }
 
 impl Job {

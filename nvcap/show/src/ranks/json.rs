@@ -4,11 +4,15 @@ use serde_json::{Value, json};
 
 use super::analysis::{Absent, Analysis, Last, Seen, Sum};
 use super::arrivals::Arrival;
-use super::job::Comm;
+use super::job::{Comm, Unmet};
 use super::matching::Doubt;
 
 /// Works of which it is told how much more of them a rank had: the most.
 const WORKS: usize = 10;
+
+fn unmet_json(unmet: &Unmet) -> Value {
+    json!({ "what": unmet.what, "given": unmet.given, "text": unmet.text })
+}
 
 impl Analysis {
     /// The object.
@@ -21,6 +25,7 @@ impl Analysis {
             "verdict": self.verdict,
             "communicators": communicators.collect::<Vec<_>>(),
             "ranks": (0..self.job.ranks.len()).map(|n| self.rank_json(n)).collect::<Vec<_>>(),
+            "doubts": self.job.unmet.iter().map(unmet_json).collect::<Vec<_>>(),
             "gpu_times": self.job.has_times,
             "processes_without_collectives": self.job.others,
             "kernels_without_name_of_these": self.job.others_unnamed,

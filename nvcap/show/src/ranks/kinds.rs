@@ -32,12 +32,14 @@ pub(crate) fn of(full: &str, short: &str, patterns: &[String]) -> Option<Collect
     if let Some(kind) = after(BY_VALUE) {
         return Some(made(kind, false));
     }
-    let fits = |p: &String| {
-        [full, short]
-            .iter()
-            .any(|text| like(p.as_bytes(), text.as_bytes()))
-    };
-    (patterns.iter().any(fits)).then(|| made(short.to_owned(), false))
+    let has_one = patterns.iter().any(|pattern| fits(pattern, full, short));
+    has_one.then(|| made(short.to_owned(), false))
+}
+
+/// Tells whether a user's pattern fits a kernel: its name, demangled or short.
+pub(super) fn fits(pattern: &str, full: &str, short: &str) -> bool {
+    let fits = |text: &str| like(pattern.as_bytes(), text.as_bytes());
+    fits(full) || fits(short)
 }
 
 /// Tells whether a call of this kind ends in no rank before it has begun in all: each needs what the others have. The root of a broadcast and

@@ -9,6 +9,7 @@
 //! - `shares`: each rank's time by what it went to.
 //! - `analysis`: all of it, and the verdict.
 //! - `drawn`: single calls.
+//! - `unmet`: ranks and patterns that fit nothing.
 //! - `text`, `json`: how it is shown.
 //!
 //! Everything but `collect` knows neither records nor events nor a clock: times are numbers.
@@ -24,6 +25,7 @@ pub(crate) mod kinds;
 mod matching;
 mod shares;
 mod text;
+mod unmet;
 
 #[cfg(test)]
 mod simulated;

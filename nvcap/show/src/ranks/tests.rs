@@ -448,15 +448,23 @@ fn nothing_to_compare() {
     assert!(verdict(Job::default()).starts_with("no collective was seen"));
     let mut of = Simulated::new(1);
     steps(&mut of, 3, uneven);
-    assert!(verdict(of.job).starts_with("rank 0 alone called collectives"));
-    let job = Job {
-        others_unnamed: 2,
-        ..Job::default()
-    };
-    assert!(
-        verdict(job)
-            .ends_with("; 2 kernels of other processes have no name, and may be collectives")
-    );
+    let called = || of.job.ranks[0].clone();
+    assert!(verdict(of.job.clone()).starts_with("rank 0 alone called collectives"));
+    for (ranks, others, whose) in [
+        (vec![], 1, ""),
+        (vec![called()], 1, " of another process"),
+        (vec![called()], 2, " of other processes"),
+    ] {
+        let job = Job {
+            ranks,
+            others,
+            others_unnamed: 2,
+            ..Job::default()
+        };
+        let said = verdict(job);
+        let end = format!("; 2 kernels{whose} have no name, and may be collectives");
+        assert!(said.ends_with(&end), "{said}");
+    }
     // Two ranks, not at the same time.
     let mut of = Simulated::new(2);
     of.collective(1, &[0], "AllReduce", 10);

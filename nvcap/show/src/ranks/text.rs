@@ -288,6 +288,9 @@ impl Analysis {
                 "which rank a process is was not told: --rank PID=RANK"
             );
         }
+        for unmet in &self.job.unmet {
+            let _ = writeln!(text, "{}", Plain(&unmet.text));
+        }
         let seen = ranks().filter(|r| r.number.is_some()).count() as u64;
         let world = ranks().filter_map(|r| r.world_size).max();
         if let Some(world) = world.filter(|w| u64::from(*w) > seen && seen > 0) {

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
-
 use crate::cli::recording::{self, RecordingArgs};
+use crate::cli::usage::bail_usage;
 use crate::cli::way_options::HowArg;
-use crate::cli::{target, trace, trace_run, values};
+use crate::cli::{file_or_live, target, trace, trace_run, values};
 use nvcap_decode::ledger::Ledger;
 use nvcap_recording::recording::TraceInfo;
 use nvcap_show::output::Sink;
@@ -61,13 +60,16 @@ const SAYING: [(&str, &str); 2] = [
     ),
 ];
 
-/// The command of a format as clap knows it: without options that have no meaning here, nor `more` of them, and with what others mean here;
-/// `output`: what `-o` is.
+/// The command of a format as clap knows it: without options that have no meaning here, nor `more` of them, none of a live target beside a
+/// file, and with what others mean here; `output`: what `-o` is.
 pub(super) fn as_is(
     command: clap::Command,
     more: &[&'static str],
     output: &'static str,
 ) -> clap::Command {
+    // Channels are of a capture, too.
+    let live = trace::live_options().filter(|id| id.as_str() != "channels");
+    let command = file_or_live::refusing(command, "file", live);
     let command = values::without(command, &USELESS);
     let command = values::without(command, more);
     let command = values::saying(command, &SAYING);
@@ -154,7 +156,7 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let shown = &trace.output;
     if shown.json || shown.stats || shown.quiet {
-        bail!(
+        bail_usage!(
             "nvcap export writes a file for another program; for text, JSON and sums: nvcap decode FILE, nvcap -p PID"
         );
     }

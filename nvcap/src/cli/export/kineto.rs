@@ -238,9 +238,19 @@ fn tell_left_out(made: &Made) {
     let others = made.elsewhere.saturating_sub(made.refused);
     if others > 0 {
         tell(format_args!(
-            "{} of other processes {} left out: a file has one process; name a file with -o, beside which theirs can be",
+            "{} of {} {} left out: a file has one process; name a file with -o, beside which {} can be",
             plural_of(others, "work", "works"),
+            if made.others == 1 {
+                "another process"
+            } else {
+                "other processes"
+            },
             are(others),
+            if made.others == 1 {
+                "its own"
+            } else {
+                "theirs"
+            },
         ));
     }
 }

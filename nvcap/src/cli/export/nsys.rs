@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::exported::{self, Export, FileArgs, Order};
+use crate::cli::usage::bail_usage;
 use crate::cli::{target, trace};
 use nvcap_decode::ledger::Ledger;
 use nvcap_show::export::nsys::{NsysOptions, NsysSqlite};
@@ -69,7 +70,7 @@ impl Export for Trace {
         let shown = &order.args.output;
         let output = shown.output.as_deref();
         let (Some(path), about) = (output, order.about) else {
-            anyhow::bail!(
+            bail_usage!(
                 "SQLite writes to places all over its file, and cannot write to standard output; name a file with -o, such as -o trace.sqlite"
             );
         };

@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use anyhow::Context as _;
 
-use crate::cli::overwrite::Refused;
 use crate::cli::recording::{INTERRUPTED, Played, RecordingArgs};
 use crate::cli::target;
+use crate::cli::usage::Usage;
 use crate::cli::values::OUTPUT;
 use nvcap_decode::decode::event::Event;
 use nvcap_decode::driver::Model;
@@ -126,7 +126,7 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) => {
                 tell(format_args!("{}: {error:#}", file.display()));
-                match error.is::<Refused>() {
+                match error.is::<Usage>() {
                     true => refused += 1,
                     false => failed += 1,
                 }
@@ -156,7 +156,7 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
     if !args.force
         && let Some(ledger) = partition.published()
     {
-        return Err(Refused(there_already(file, &ledger)).into());
+        return Err(Usage(there_already(file, &ledger)).into());
     }
     let say = || format!("cannot write tables into {}", args.output.display());
     let redact = args.redact || info.redacted;
@@ -191,7 +191,7 @@ fn export(args: &Args, file: &Path, host: &str) -> anyhow::Result<Option<PathBuf
         let time = (info.realtime_ns).saturating_add_signed(since(first, info.monotonic_ns));
         match partition.publish(time, args.force) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(Refused(e.to_string()).into());
+                return Err(Usage(e.to_string()).into());
             }
             published => published.with_context(say)?,
         }

@@ -10,6 +10,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::exported::{self, Export, FileArgs, Order};
 use crate::cli::overwrite::is_standard_output;
+use crate::cli::usage::bail_usage;
 use crate::cli::values::OUTPUT;
 use crate::cli::{target, trace};
 use nvcap_decode::ledger::Ledger;
@@ -187,12 +188,12 @@ impl Place {
         let force = self.layout.force;
         if self.is_one() {
             if self.layout.partition.is_some() || self.layout.part_rows.is_some() {
-                bail!(
+                bail_usage!(
                     "--partition and --part-rows make several files: name a folder with -o, such as -o run.tables"
                 );
             }
             if command && output.is_none() {
-                bail!(
+                bail_usage!(
                     "the table has no place to go: standard output is the command's; name a file with -o, such as -o {}.{ending}",
                     TABLES[self.chosen[0]].name
                 );
@@ -207,7 +208,7 @@ impl Place {
             return Ok(Tables::one(self.format, self.chosen[0], out, options)?);
         }
         if output.is_none_or(is_standard_output) {
-            bail!(
+            bail_usage!(
                 "{} tables have no place to go: name a folder with -o, such as -o run.tables, or one table with --table, such as --table kernels",
                 self.chosen.len()
             );

@@ -61,6 +61,8 @@ pub struct Made {
     pub files: Vec<Written>,
     /// Works of processes for which there is no file.
     pub elsewhere: u64,
+    /// Processes for whose file there was no place, as far as they are told apart: those that could not be opened are others.
+    pub others: u64,
     /// Part of these: works of processes whose file could not be opened. They count as not written.
     pub refused: u64,
     /// The first of these processes, each with the reason.
@@ -280,7 +282,10 @@ impl Sink for Kineto {
         for (written, file) in self.written.iter_mut().zip(&self.files) {
             written.counts = file.counts;
         }
+        let without =
+            { self.of.iter() }.filter(|(pid, file)| file.is_none() && !self.refused.contains(pid));
         *self.options.made.borrow_mut() = Made {
+            others: without.count() as u64,
             files: std::mem::take(&mut self.written),
             elsewhere: self.elsewhere,
             refused: self.refused_works,

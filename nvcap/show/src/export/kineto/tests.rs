@@ -410,6 +410,7 @@ fn each_process_has_a_file_with_its_rank() {
         assert_eq!(first["distributedInfo"]["rank"], 3);
         let made = files.made.borrow();
         assert_eq!(made.elsewhere, if has_more { 0 } else { 2 });
+        assert_eq!(made.others, u64::from(!has_more));
         assert_eq!(made.files.len(), if has_more { 2 } else { 1 });
         if has_more {
             let further = files.further.borrow();

@@ -57,15 +57,11 @@ impl Row {
         self.total.map_or(0, |t| t.about_ns)
     }
 
-    /// The least and the most that is timed of one process, and how many have some: `10.2..14.1 ms`.
-    fn of_each(&self) -> String {
+    /// The least and the most that is timed of one process, where several have times: `10.2..14.1 ms`.
+    fn of_each(&self) -> Option<String> {
         let times = || self.of.values().filter(|of| of.1 > 0).map(|of| of.2);
-        match (times().min(), times().max()) {
-            (Some(least), Some(most)) if self.of.len() > 1 => {
-                format!("{}..{}", Nanoseconds(least), Nanoseconds(most))
-            }
-            _ => String::new(),
-        }
+        let (least, most) = (times().min()?, times().max()?);
+        (times().count() > 1).then(|| format!("{}..{}", Nanoseconds(least), Nanoseconds(most)))
     }
 
     fn total_text(&self) -> (String, String) {
@@ -247,7 +243,7 @@ impl Account {
         // `timed` is left out if all entries are timed. A narrow terminal has no room for `timed`, `median` and `least`.
         let sampled = rows.iter().any(|(_, r)| r.durations.count < r.count);
         // Rows of several processes: the time of each of them.
-        let several = rows.iter().any(|(_, r)| r.of.len() > 1) && !narrow;
+        let several = rows.iter().any(|(_, r)| r.of_each().is_some()) && !narrow;
         let columns = |cells: [String; 7]| {
             let is_shown = [true, sampled && !narrow, true, true, !narrow, !narrow, true];
             let shown = cells.into_iter().zip(is_shown).filter(|(_, is)| *is);
@@ -289,7 +285,7 @@ impl Account {
                     row.timed(|_| format!("{:.1}", share(row.total_ns(), all))),
                     columns(cells),
                     if several {
-                        format!("{:>19}", row.of_each())
+                        format!("{:>19}", row.of_each().unwrap_or_default())
                     } else {
                         String::new()
                     },

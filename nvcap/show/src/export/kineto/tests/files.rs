@@ -24,7 +24,7 @@ fn a_file_that_cannot_be_opened_ends_no_other() {
     sink.finish(&Ledger::new(), &model()).unwrap();
     assert_eq!(sink.unshown(), 2);
     let made = files.made.borrow();
-    assert_eq!((made.elsewhere, made.refused), (2, 2));
+    assert_eq!((made.elsewhere, made.refused, made.others), (2, 2, 0));
     let reason = "it is another user's file".to_owned();
     assert_eq!(made.reasons, [(9, reason)]);
     let pids: Vec<u32> = made.files.iter().map(|f| f.pid).collect();

@@ -205,3 +205,22 @@ fn tables_fit_a_terminal() {
     account.text(&mut out, false, None);
     assert!(String::from_utf8(out).expect("text").contains(name));
 }
+
+#[test]
+fn times_of_each_process_are_those_of_several() {
+    let of_each = |of: &[(u64, u64, u64)]| {
+        let of = (1..).zip(of.iter().copied()).collect();
+        let row = Row {
+            of,
+            ..Row::default()
+        };
+        row.of_each()
+    };
+    let (long, short) = ((3, 3, 30_000), (2, 1, 10_000));
+    assert_eq!(of_each(&[]), None);
+    assert_eq!(of_each(&[long]), None);
+    // The time of the other one is not known.
+    assert_eq!(of_each(&[long, (2, 0, 0)]), None);
+    let both = of_each(&[long, short, (2, 0, 0)]).unwrap();
+    assert_eq!(both, "10.0 us..30.0 us");
+}

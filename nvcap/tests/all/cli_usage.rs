@@ -1,0 +1,158 @@
+//! Command lines that are not understood: status 2, whoever finds it.
+
+use std::fs;
+
+use crate::common::cli::{Folder, argument, nvcap, refused, text};
+use crate::common::files::fixture;
+
+/// Nothing was traced with these words, and nothing says so: they were passed over, with status 0.
+#[test]
+fn options_of_a_live_trace_are_refused_beside_a_file() {
+    let file = argument(fixture("training.pcapng"));
+    let live: [&[&str]; 14] = [
+        &["--duration", "1"],
+        &["--how", "observe"],
+        &["--record", "r.pcapng"],
+        &["--rotate", "1M"],
+        &["--comm", "x"],
+        &["-a"],
+        &["-p", "1"],
+        &["--observe-cpu", "5%"],
+        &["--gpu-time-cpu", "5%"],
+        &["--max-submissions", "3"],
+        &["--stop-at-exit", "never"],
+        &["--no-follow"],
+        &["--no-images"],
+        &["--buffer", "64M"],
+    ];
+    let commands: [&[&str]; 9] = [
+        &["time"],
+        &["ranks"],
+        &["stacks"],
+        &["decode"],
+        &["stats"],
+        &["report"],
+        &["export", "perfetto"],
+        &["export", "csv"],
+        &["export", "kineto"],
+    ];
+    for command in commands {
+        let lines = live.map(|options| ([&[&*file], options].concat(), 2, options[0]));
+        refused(command, &lines);
+    }
+    for (command, options) in [
+        (&["sample"][..], &["--duration", "1s"][..]),
+        (&["dump"], &["--comm", "x"]),
+        (&["dump"], &["--times", "2"]),
+        (&["top"], &["--interval", "2s"]),
+        (&["top"], &["--pod", "x"]),
+        (&["ioctls"], &["--duration", "1"]),
+        (&["channels"], &["--buffer", "64M"]),
+        (&["maps"], &["--no-follow"]),
+        (&["diff", &file], &["--duration", "1"]),
+    ] {
+        refused(command, &[([&[&*file], options].concat(), 2, options[0])]);
+    }
+}
+
+#[test]
+fn a_command_line_that_contradicts_itself_is_a_usage_error() {
+    let file = argument(fixture("training.pcapng"));
+    for (line, words) in [
+        ("time FILE -s", "shows sums alone"),
+        ("time FILE --rank 7", "--rank"),
+        ("ranks FILE -v", "shows sums alone"),
+        ("ranks FILE -e op=launch", "leave out -e"),
+        ("stats FILE -q", "shows sums alone"),
+        ("stats FILE --by phase", "--phases FILE"),
+        ("decode FILE -e phase=x", "--phases FILE"),
+        ("decode FILE -", "standard input is read alone"),
+        ("report FILE --json", "nvcap stats"),
+        ("stacks FILE --json", "sums over stacks alone"),
+        ("stacks --how observe -p 1", "leave --how observe out"),
+        ("export csv FILE --json", "for another program"),
+        ("export csv FILE", "name a folder with -o"),
+        (
+            "export csv FILE --table kernels --part-rows 5",
+            "name a folder with -o",
+        ),
+        ("record -s -p 1", "shows nothing"),
+        ("record --record x -p 1", "name it with -o"),
+        (
+            "record --rotate 1M -o - -p 1",
+            "--rotate makes several files",
+        ),
+        ("-e frame=x -p 1", "add --stacks"),
+        ("-e gpu_ns>1 -p 1", "add --gpu-time"),
+        ("--exec-time -p 1", "add --gpu-time"),
+        ("-e pod=x -p 1", "add -a"),
+        ("explain class", "give the number too"),
+        ("explain filter x", "takes nothing more"),
+        ("explain xid abc", "no decimal number"),
+        ("explain c8b5 301 1", "multiples of 4"),
+        #[cfg(feature = "serve")]
+        ("serve --listen 0.0.0.0:0", "give a certificate"),
+        #[cfg(feature = "serve")]
+        ("serve --sample 5% --budget 1%", "must be less than"),
+    ] {
+        let args = line.split(' ').map(|word| match word {
+            "FILE" => &*file,
+            word => word,
+        });
+        let out = nvcap(&args.collect::<Vec<_>>());
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains(words), "{line}: {said}");
+    }
+    // What the file lacks is no fault of the command line.
+    let out = nvcap(&["decode", &file, "-e", "frame=x"]);
+    let said = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("add --stacks"), "{said}");
+}
+
+#[test]
+fn a_file_with_nothing_in_it_is_the_same_to_all() {
+    let folder = Folder::new("usage-empty");
+    let empty = folder.path("empty.pcapng");
+    fs::write(&empty, "").unwrap();
+    let page = folder.path("page.html");
+    for (command, more) in [
+        (&["decode"][..], &[][..]),
+        (&["stats"], &[]),
+        (&["time"], &[]),
+        (&["ranks"], &[]),
+        (&["stacks"], &[]),
+        (&["sample"], &[]),
+        (&["dump"], &[]),
+        (&["report"], &["-o", &page]),
+        (&["export", "perfetto"], &["-o", &page]),
+        (&["export", "pcapng"], &["-o", &page]),
+    ] {
+        let out = nvcap(&[command, &[&*empty], more].concat());
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{command:?}: {said}");
+        let expected = format!("nvcap: {empty} is no capture: it is empty\n");
+        assert_eq!(said, expected, "{command:?}");
+    }
+    let out = nvcap(&["diff", &empty, &empty]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("it is empty"));
+}
+
+#[test]
+fn a_command_that_was_mistyped_is_told() {
+    for (line, meant) in [
+        (&["tiem"][..], "time"),
+        (&["tiem", "x.pcapng"], "time"),
+        (&["rank", "x.pcapng"], "ranks"),
+        (&["sttas", "x.pcapng", "--json"], "stats"),
+        (&["decdoe"], "decode"),
+    ] {
+        let out = nvcap(line);
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{line:?}: {said}");
+        let words = format!("no command `{}`; did you mean `{meant}`?", line[0]);
+        assert!(said.contains(&words), "{line:?}: {said}");
+    }
+}
