@@ -402,8 +402,10 @@ fn ended_and_killed(n: u64, how: &str, without_registers: bool) -> Result<bool> 
             threads(gpu.pid()).is_ok_and(|all| all.len() == 3)
         })?;
     }
-    let last = threads(pid).unwrap_or_default().into_iter().max();
-    let held = match last.filter(|tid| *tid != pid && without_registers) {
+    // Numbers begin anew beyond the last one: the largest may be the first thread's.
+    let all = threads(pid).unwrap_or_default().into_iter();
+    let last = { all }.rfind(|tid| *tid != pid && without_registers);
+    let held = match last {
         Some(tid) => Breakpoint::take_all(tid)?,
         None => Vec::new(),
     };

@@ -180,7 +180,9 @@ pub fn no_driver() -> Result<()> {
     if std::path::Path::new("/dev/nvidiactl").exists() {
         return not_run("this machine has an NVIDIA driver");
     }
-    let ended = run(["--how", "trap", "--", "/bin/true"].map(Into::into).to_vec())?;
+    let ended = run(["--how", "trap", "--", "/bin/true"]
+        .map(Into::into)
+        .to_vec())?;
     refused(&ended, 1, &["driver", "--how observe"])?;
     let ended = run(vec!["--".into(), "/bin/true".into()])?;
     ended.expect_code(4)?;

@@ -149,7 +149,9 @@ pub fn thread_without_one() -> Result<()> {
     let folder = Folder::new()?;
     let (trace, step) = (folder.file("trace.json"), Step::new(&folder)?);
     let gpu = at_work(&plan, &step, 6, &[])?;
-    let last = threads(gpu.pid())?.into_iter().max();
+    let last = threads(gpu.pid())?
+        .into_iter()
+        .rfind(|tid| *tid != gpu.pid());
     let last = last.context("no thread to take them from")?;
     let taken = Breakpoint::take_all(last).context("the test's own breakpoints are refused")?;
     let options = ["--json", "-vv", "-e", "type=submission,entry", "--how=trap"];
