@@ -157,7 +157,8 @@ pub(super) fn run_into<'a>(
 
 /// Tells whether options ask for what the trap alone gives: then another way would not do.
 fn insists(args: &Args) -> bool {
-    args.stacks.is_some()
+    args.given.iter().any(|option| option.is_of_trap())
+        || args.stacks.is_some()
         || args.precommit
         || !args.doorbell.is_empty()
         || !matches!(args.thinning.mode(), Mode::Each)

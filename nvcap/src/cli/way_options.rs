@@ -23,6 +23,13 @@ pub(super) struct WayOption {
     of: HowArg,
 }
 
+impl WayOption {
+    /// Tells whether the trap alone has a use for it.
+    pub(super) fn is_of_trap(&self) -> bool {
+        self.of == HowArg::Trap
+    }
+}
+
 /// All of them.
 pub(super) const WAY_OPTIONS: [WayOption; 10] = {
     const fn option(id: &'static str, name: &'static str, of: HowArg) -> WayOption {

@@ -408,7 +408,7 @@ pub fn refused() -> Result<()> {
         (&["counts", "-p", "4194303"], 1, "no such process"),
         (
             &["serve", "--listen", "0.0.0.0:0"],
-            1,
+            2,
             "--tls-cert FILE --tls-key FILE --token-file FILE",
         ),
         (

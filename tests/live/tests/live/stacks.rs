@@ -343,7 +343,7 @@ pub fn filtered() -> Result<()> {
         }
         args.extend(["-e", "api=cuLaunchKernel", "--", "true"].map(OsString::from));
         let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
-        ended.expect_code(1)?;
+        ended.expect_code(2)?;
         ensure!(ended.stderr.contains("add --stacks"), "{}", ended.stderr);
     }
     Ok(())
