@@ -579,7 +579,11 @@ impl Record {
     pub fn size(&self) -> usize {
         match self {
             Self::Submission(s) => {
-                256 + s.segments.iter().map(|g| g.bytes.len() + 64).sum::<usize>()
+                256 + s
+                    .segments
+                    .iter()
+                    .map(|g| g.bytes.len() + 8 * g.holes.len() + 64)
+                    .sum::<usize>()
             }
             Self::QmdCopy(i) => 256 + i.bytes.len(),
             Self::Stamps(s) => 256 + s.stamps.len() * size_of::<Stamp>(),

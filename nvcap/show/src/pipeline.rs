@@ -236,8 +236,8 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    fn wanted_order(&self, is_recorded: bool) -> Option<Order> {
-        let is_later = is_recorded || self.sinks.iter().all(|s| s.is_for_later());
+    fn wanted_order(&self, is_file: bool) -> Option<Order> {
+        let is_later = is_file || self.sinks.iter().all(|s| s.is_for_later());
         let (window, patience) = match self.times {
             Some(_) if is_later => (times::window_ns(), times::PATIENCE_NS),
             Some(_) => (times::window_ns(), 0),
@@ -258,8 +258,15 @@ impl<'a> Pipeline<'a> {
     }
 
     /// For the records of a recording: as the live trace was made, which had the driver's release, the GPU's time stamps, and records
-    /// that came nearly in the order of their times. Before the first record.
-    pub fn as_recorded(&mut self, driver: Option<Version>, gpu_time: bool, live: bool) {
+    /// that came nearly in the order of their times. `is_file`: all of it is there already, and nobody waits for what is written now. Before the
+    /// first record.
+    pub fn as_recorded(
+        &mut self,
+        driver: Option<Version>,
+        gpu_time: bool,
+        live: bool,
+        is_file: bool,
+    ) {
         if self.options.driver_version.is_none() {
             self.options.driver_version = driver;
             self.model = Model::new(ModelOptions {
@@ -271,7 +278,7 @@ impl<'a> Pipeline<'a> {
         }
         // Records that are in order wait for the GPU's times, too.
         if live || gpu_time {
-            self.order = self.wanted_order(true);
+            self.order = self.wanted_order(is_file);
         }
     }
 
@@ -343,7 +350,7 @@ impl<'a> Pipeline<'a> {
             self.decoder.forget_process_before(p.at.pid, p.at.time_ns);
             // What runs after an exec has been noted already: only an end is behind everything.
             if let (Some(times), Life::Exit { .. }) = (&mut self.times, &p.life) {
-                times.forget(p.at.pid);
+                times.forget(p.at.pid, p.at.time_ns);
             }
         }
         for sink in &mut self.sinks {

@@ -338,8 +338,10 @@ fn parse() -> Result<(Cli, Typed), ExitCode> {
             given.value_source(option.id) == Some(clap::parser::ValueSource::CommandLine)
         });
         let options = options.collect();
+        let how = given.value_source("how") == Some(clap::parser::ValueSource::CommandLine);
         let mut cli = Cli::from_arg_matches_mut(&mut given).map_err(|e| e.format(&mut command))?;
         cli.trace.given = options;
+        cli.trace.is_how_typed = how;
         Ok((cli, typed))
     });
     parsed.map_err(|e| not_parsed(&e))

@@ -275,16 +275,17 @@ impl Recording<'_> {
     /// When the output cannot be written, or, with `--strict`, at the first thing that is not whole. What was read up to there has
     /// been shown.
     pub(super) fn play(mut self, pipeline: &mut Pipeline<'_>) -> anyhow::Result<Played> {
-        if let Some(info) = self.trace() {
-            let driver = info.driver.as_deref().and_then(|d| d.parse().ok());
-            pipeline.as_recorded(driver, info.gpu_time, !info.in_order);
-        }
-        let name = self.args.name();
         // Opened before rights are given up.
         let names = match self.opened {
             Opened::Pcapng(_) => self.args.again(),
             Opened::Orc(_) | Opened::Log(_) => Vec::new(),
         };
+        if let Some(info) = self.trace() {
+            let driver = info.driver.as_deref().and_then(|d| d.parse().ok());
+            // What can be read again is a file.
+            pipeline.as_recorded(driver, info.gpu_time, !info.in_order, !names.is_empty());
+        }
+        let name = self.args.name();
         self.reading.begin()?;
         confine();
         let played = match self.opened {

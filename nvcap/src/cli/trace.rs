@@ -34,6 +34,10 @@ pub(super) struct Args {
     #[arg(skip)]
     pub given: Vec<&'static WayOption>,
 
+    /// The user has given `--how`.
+    #[arg(skip)]
+    pub is_how_typed: bool,
+
     /// The command that traces, as it is typed.
     #[arg(skip = "nvcap")]
     pub typed: String,

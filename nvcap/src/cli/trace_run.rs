@@ -60,7 +60,7 @@ pub(super) fn run_into<'a>(
         return Ok(ExitCode::from(STATUS_USAGE));
     }
     let how = match args.how {
-        HowArg::Auto if insists(&args) => HowArg::Trap,
+        HowArg::Auto if !args.is_how_typed && insists(&args) => HowArg::Trap,
         how => how,
     };
     let args = Args { how, ..args };
@@ -352,7 +352,7 @@ impl Additions {
 
 /// Shows what was captured before an error. A second error, from writing it, would hide the first.
 fn show_what_there_is(pipeline: &mut Pipeline<'_>, error: &nvcap_process::error::Error) {
-    let _ = pipeline.flush();
+    let _ = pipeline.settle().and_then(|()| pipeline.flush());
     if pipeline.ledger().totals().submissions > 0 {
         // The verdict is of a trace that is not whole.
         let _ = pipeline.record(run::ended_early(error));

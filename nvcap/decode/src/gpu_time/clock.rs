@@ -33,6 +33,9 @@ const UNKNOWN_DRIFT: f64 = 200e-6;
 const DRIFT_ERROR: f64 = 50e-6;
 /// Stretches that are this near tell the difference at a time, ns: over so short a time the drift is steady.
 const NEAR_NS: u64 = 1_000_000_000;
+/// Error above which stretches farther away are asked, ns; and how far.
+const POOR_NS: u64 = 500_000;
+const WIDE_NS: u64 = 20_000_000_000;
 
 /// Around the times that a clock had twice, ns: nothing is converted there.
 const TWICE_NS: u64 = 100_000;
@@ -162,7 +165,38 @@ impl Clock {
         if self.twice.is_some_and(is_twice) {
             return None;
         }
-        let near = self.near(gpu_ns)?;
+        let usual = self.by_hulls(gpu_ns)?;
+        if usual.error_ns <= POOR_NS {
+            return Some(usual);
+        }
+        // Few stamps are near, or they were seen late.
+        let wide = self.by_drift(gpu_ns).unwrap_or(usual);
+        Some(if wide.error_ns < usual.error_ns {
+            wide
+        } else {
+            usual
+        })
+    }
+
+    /// The host's time by the bounds of stretches farther away, and what the clocks may have drifted until there.
+    fn by_drift(&self, gpu_ns: u64) -> Option<HostTime> {
+        let (mut upper, mut lower) = (i64::MAX, i64::MIN);
+        for s in self.around(gpu_ns, WIDE_NS)? {
+            let drifted = |at: u64| (at.abs_diff(gpu_ns) as f64 * DRIFT) as i64;
+            upper = upper.min(s.upper.saturating_add(drifted(s.gpu_ns)));
+            if s.lower != i64::MIN {
+                lower = lower.max(s.lower.saturating_sub(drifted(s.lower_gpu_ns)));
+            }
+        }
+        let known = lower != i64::MIN && lower <= upper;
+        known.then(|| HostTime {
+            ns: gpu_ns.wrapping_add_signed(upper),
+            error_ns: upper.abs_diff(lower).saturating_add(WRITE_NS + ROUNDING),
+        })
+    }
+
+    fn by_hulls(&self, gpu_ns: u64) -> Option<HostTime> {
+        let near = self.around(gpu_ns, NEAR_NS)?;
         let uppers = below(near.clone().map(|s| (s.gpu_ns, s.upper)));
         let upper = line(&uppers, gpu_ns)?;
         // The same from the other side.
@@ -186,8 +220,8 @@ impl Clock {
         })
     }
 
-    /// The stretches around a time, without a step between them.
-    fn near(&self, gpu_ns: u64) -> Option<impl Iterator<Item = &Stretch> + Clone> {
+    /// The stretches around a time that are no farther away, without a step between them; the last one before it at least.
+    fn around(&self, gpu_ns: u64, most_ns: u64) -> Option<impl Iterator<Item = &Stretch> + Clone> {
         let after = self.stretches.partition_point(|s| s.begin <= gpu_ns);
         let own = after.saturating_sub(1);
         self.stretches.get(own)?;
@@ -197,7 +231,7 @@ impl Clock {
         };
         let is_far = |i: usize| {
             let stretch = self.stretches.get(i);
-            stretch.is_none_or(|s| s.begin.abs_diff(gpu_ns) > NEAR_NS)
+            stretch.is_none_or(|s| s.begin.abs_diff(gpu_ns) > most_ns)
         };
         let (mut first, mut last) = (own, own);
         while first > 0 && !is_far(first - 1) && !is_apart(first - 1, first) {
@@ -491,5 +525,35 @@ mod tests {
             let _ = clock.host(0);
             let _ = clock.gpu(u64::MAX);
         }
+    }
+
+    /// Far from all others, a stamp has the host's time by what the clocks may have drifted until there.
+    #[test]
+    fn a_stamp_alone_has_a_time_by_those_farther_away() {
+        let (offset, second) = (5_000_000_000, 1_000 * MS);
+        let mut clock = Clock::default();
+        // Nothing tells when it was not there yet.
+        clock.learn(second, 0, second + offset + 1_000);
+        assert!(clock.host(second).unwrap().error_ns > second);
+        let later = 4 * second;
+        clock.learn(later, later + offset - 2_000, later + offset + 1_000);
+        let host = clock.host(second).unwrap();
+        assert!(
+            host.ns.abs_diff(second + offset) <= host.error_ns,
+            "{host:?}"
+        );
+        assert!((1_000_000..2_000_000).contains(&host.error_ns), "{host:?}");
+        // Not beyond a step.
+        let behind = later + MS;
+        clock.learn(
+            behind,
+            behind + 2 * offset - 2_000,
+            behind + 2 * offset + 1_000,
+        );
+        let host = clock.host(behind).unwrap();
+        assert!(
+            host.ns.abs_diff(behind + 2 * offset) <= host.error_ns,
+            "{host:?}"
+        );
     }
 }

@@ -11,13 +11,12 @@
 //!
 //! docs/gpu-time.md has the rules with their evidence.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::decode::defaults::Chip;
 use crate::decode::event::GpuTime;
 use crate::record::{ChannelId, How, Life, Record, Stamps, Submission};
 use crate::wire::GpuVa;
-use crate::wire::hash::NumberSet;
 
 mod clock;
 mod end;
@@ -60,6 +59,18 @@ struct Coverage {
     stamps: u64,
 }
 
+/// Facts of one process.
+#[derive(Debug, Default)]
+struct OfProcess {
+    channels: BTreeSet<ChannelId>,
+    /// Time at which it ended or began another program, ns: no stamp of what it submitted before comes any more.
+    ended_ns: Option<u64>,
+    /// Time of its newest submission, ns.
+    newest_ns: u64,
+    /// Time up to which semaphores had been read when its times were settled last, ns.
+    settled_ns: u64,
+}
+
 /// The times of all channels.
 #[derive(Debug, Default)]
 pub struct GpuTimes {
@@ -74,11 +85,10 @@ pub struct GpuTimes {
     /// The channels that launch kernels, by process.
     launching: HashMap<u32, Launching>,
     /// Processes of which anything is known: of others nothing is to be forgotten.
-    pids: NumberSet<u32>,
-    /// Time at which a process ended or began another program, ns: no stamp of what it submitted before comes any more.
-    ended: HashMap<u32, u64>,
-    /// Time up to which semaphores were read, ns.
+    processes: HashMap<u32, OfProcess>,
+    /// Time up to which semaphores were read, ns, and number of records of that.
     read_ns: u64,
+    reads: u64,
     coverage: Coverage,
 }
 
@@ -100,6 +110,8 @@ impl Classes {
 
 /// Launches are counted as made at once within a time of this length and those beside it, ns.
 const AT_ONCE_NS: u64 = 20_000_000;
+/// Time of reads after which times are settled again that wait for their turn, ns.
+const SETTLES_NS: u64 = 50_000_000;
 /// Number of such times that are kept.
 const MOST_TIMES: usize = 64;
 
@@ -171,18 +183,24 @@ impl GpuTimes {
                     self.gpus.insert(c.id, gpu);
                 }
             }
-            Record::Process(p) if ends(&p.life) && self.pids.contains(&p.at.pid) => {
-                self.ended.insert(p.at.pid, p.at.time_ns);
+            Record::Process(p) if ends(&p.life) => {
+                if let Some(own) = self.processes.get_mut(&p.at.pid) {
+                    own.ended_ns = Some(p.at.time_ns);
+                }
             }
             _ => {}
         }
     }
 
     fn submission(&mut self, s: &Submission) {
+        let of = self.processes.entry(s.at.pid).or_default();
+        of.newest_ns = of.newest_ns.max(s.at.time_ns);
         let whose = self.whose(s.at.pid, s.channel);
         let class = self.class(s.channel);
+        let steps = self.clocks.get(&whose).map_or(0, Clock::steps);
         let (_, timeline) = self.channels.entry(s.channel).or_insert_with(|| {
-            self.pids.insert(s.at.pid);
+            let own = self.processes.entry(s.at.pid).or_default();
+            own.channels.insert(s.channel);
             (s.at.pid, Timeline::default())
         });
         // A doorbell that found these entries came after their own.
@@ -206,16 +224,17 @@ impl GpuTimes {
                 let launching = self.launching.entry(s.at.pid).or_default();
                 launching.add(s.at.time_ns, s.channel);
             }
-            timeline.note(position, rung, after, unit);
+            timeline.note(position, (rung, after), unit, steps);
         }
     }
 
     fn stamps(&mut self, s: &Stamps) {
-        self.pids.insert(s.at.pid);
+        self.processes.entry(s.at.pid).or_default();
         let c = &mut self.coverage;
         c.reads = c.reads.saturating_add(s.reads);
         c.ns = (c.ns).saturating_add(s.at.time_ns.saturating_sub(s.from_ns));
         self.read_ns = self.read_ns.max(s.at.time_ns);
+        self.reads += 1;
         for stamp in &s.stamps {
             if let Some(gpu_ns) = stamp.gpu_ns {
                 let whose = self.semaphores.get(&(s.at.pid, stamp.address));
@@ -231,21 +250,65 @@ impl GpuTimes {
     /// Tells whether more may be seen of the times of a submission, which was noted: the GPU has not finished it. Nothing is awaited of a GPU of
     /// which no stamp was seen yet.
     #[must_use]
-    pub fn awaits(&self, s: &Submission) -> bool {
-        let ended = self.ended.get(&s.at.pid);
-        if ended.is_some_and(|ended| s.at.time_ns <= *ended) {
+    pub fn awaits(&mut self, s: &Submission) -> bool {
+        let ended = self.processes.get(&s.at.pid).and_then(|p| p.ended_ns);
+        if ended.is_some_and(|ended| s.at.time_ns <= ended) {
             return false;
         }
-        let has_clock = self.clocks.contains_key(&self.whose(s.at.pid, s.channel));
-        let channel = self.channels.get(&s.channel).filter(|_| has_clock);
-        channel.is_some_and(|(pid, timeline)| {
-            let seen = Seen {
-                pid: *pid,
-                words: &self.words,
-                read_ns: self.read_ns,
+        let whose = self.whose(s.at.pid, s.channel);
+        if !self.clocks.contains_key(&whose) {
+            return false;
+        }
+        let Some((pid, timeline)) = self.channels.get_mut(&s.channel) else {
+            return false;
+        };
+        let seen = Seen {
+            pid: *pid,
+            words: &self.words,
+            read_ns: self.read_ns,
+            reads: self.reads,
+        };
+        timeline.awaits(s.position, s.segments.len(), seen)
+    }
+
+    /// Settles the times of a process's entries whose turn has not come yet, for others are awaited, and that had ended a while before the first of
+    /// these stamps, which are not noted yet: with them their semaphores may have other numbers.
+    pub fn settle(&mut self, stamps: &Stamps) {
+        let pid = stamps.at.pid;
+        let first = stamps.stamps.iter().map(|s| s.seen_ns).min();
+        let read_ns = first.unwrap_or(stamps.at.time_ns);
+        let Some(of) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        if read_ns < of.settled_ns.saturating_add(SETTLES_NS) {
+            return;
+        }
+        of.settled_ns = read_ns;
+        let channels: Vec<ChannelId> = of.channels.iter().copied().collect();
+        for channel in channels {
+            let whose = self.whose(pid, channel);
+            let rules = Rules::of(self.class(channel));
+            let clock = self.clocks.get(&whose);
+            let (Some(clock), Some((_, timeline))) = (clock, self.channels.get_mut(&channel))
+            else {
+                continue;
             };
-            timeline.awaits(s.position, s.segments.len(), seen)
-        })
+            let seen = Seen {
+                pid,
+                words: &self.words,
+                read_ns,
+                reads: self.reads,
+            };
+            let launching = self.launching.get(&pid);
+            timeline.settle(seen, |at_ns| TimeSources {
+                pid,
+                words: &self.words,
+                clock,
+                rules: &rules,
+                shared: launching.is_some_and(|l| l.is_shared(at_ns)),
+                read_ns,
+            });
+        }
     }
 
     /// The times of a submission's entries, whose turn it is.
@@ -275,6 +338,7 @@ impl GpuTimes {
                 .launching
                 .get(pid)
                 .is_some_and(|l| l.is_shared(s.at.time_ns)),
+            read_ns: self.read_ns,
         };
         positions(s)
             .map(|position| GpuTime {
@@ -284,13 +348,14 @@ impl GpuTimes {
             .collect()
     }
 
-    /// A process has ended.
-    pub fn forget(&mut self, pid: u32) {
-        if !self.pids.remove(&pid) {
+    /// A process has ended at a time: nothing is forgotten of another one that has its number since.
+    pub fn forget(&mut self, pid: u32, time_ns: u64) {
+        let is_over = |of: &OfProcess| of.newest_ns <= time_ns;
+        if !self.processes.get(&pid).is_some_and(is_over) {
             return;
         }
+        self.processes.remove(&pid);
         self.words.forget(pid);
-        self.ended.remove(&pid);
         self.clocks.remove(&Whose::Process(pid));
         self.semaphores.retain(|(of, _), _| *of != pid);
         self.channels.retain(|_, (of, _)| *of != pid);

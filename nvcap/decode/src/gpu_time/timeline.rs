@@ -8,13 +8,16 @@ use super::pair::Pair;
 use super::rules::{Between, Lag, Rules};
 use super::unit::{Place, Unit};
 use super::words::{Value, Words};
-use crate::decode::event::{DurationBy, GpuExec, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy};
+use crate::decode::event::{DurationBy, GpuExec, GpuMoment, GpuTime, GpuWait, StartBy};
 use crate::wire::GpuVa;
 
 mod awaited;
+mod noted;
 mod own;
 
+use awaited::Asked;
 pub(crate) use awaited::Seen;
+use noted::Noted;
 use own::Own;
 
 /// The most entries of a channel that wait for their turn; beyond that the oldest have no times.
@@ -26,8 +29,6 @@ const THERE_NS: i64 = 30_000;
 const THERE_AGREED_NS: i64 = 10_000;
 /// A channel without work for so long starts its next kernel somewhat later, ns.
 const IDLE_NS: u64 = 1_000_000;
-/// Longest time before the trap of its doorbell at which an entry's stamp can have been seen, ns. Later ones: another program's.
-const HELD_UP_NS: u64 = 1_000_000;
 /// Distance at most of a word's release from when it was seen, beyond the time between two reads, ns.
 const WORD_ERROR_NS: u64 = 1_500;
 /// By how much the difference of two stamps may be wrong: the GPU's clock counts in steps of 32 ns.
@@ -37,37 +38,6 @@ const STAMPS_ERROR_NS: u64 = 64;
 const MOST_ERROR_NS: u64 = 10_000_000;
 /// A stamp so soon behind a kernel's end is that of an entry that waited for it, ns.
 const CLOSE_BEHIND_NS: u64 = 3_000;
-
-/// An entry that was noted.
-#[derive(Clone, Debug)]
-struct Noted {
-    position: u64,
-    /// Time of its doorbell, or of the look that found it, ns.
-    doorbell: u64,
-    /// The doorbell was not later than that time, and may have been before.
-    observed: bool,
-    /// The latest time at which the entry was not there yet, where known, ns.
-    absent: Option<u64>,
-    unit: Unit,
-}
-
-impl Noted {
-    /// A time at which the entry was not in the ring, ns.
-    fn not_before(&self) -> u64 {
-        match self.observed {
-            false => self.doorbell.saturating_sub(HELD_UP_NS),
-            true => self.absent.unwrap_or(0),
-        }
-    }
-
-    /// Returns the evidence for the time since which it was in the ring.
-    fn queued_by(&self) -> Option<QueuedBy> {
-        match self.observed {
-            false => Some(QueuedBy::Doorbell),
-            true => self.absent.map(|_| QueuedBy::Look),
-        }
-    }
-}
 
 /// Facts kept of the entry that was timed last.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +59,8 @@ pub(crate) struct TimeSources<'a> {
     pub rules: &'a Rules,
     /// Other channels of the process launch kernels, too.
     pub shared: bool,
+    /// Time up to which semaphores were read, ns.
+    pub read_ns: u64,
 }
 
 impl TimeSources<'_> {
@@ -184,6 +156,9 @@ impl TimeSources<'_> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     noted: VecDeque<Noted>,
+    /// Times of the entries before those, by position, that were settled before their turn.
+    timed: VecDeque<(u64, GpuTime)>,
+    asked: Option<Asked>,
     last: Option<Last>,
     /// Time of the last look that found something, and of the one before it, ns.
     looked: Option<u64>,
@@ -194,7 +169,13 @@ pub(crate) struct Timeline {
 
 impl Timeline {
     /// Notes an entry, as it comes from the source.
-    pub(crate) fn note(&mut self, position: u64, doorbell: u64, observed: bool, unit: Unit) {
+    pub(crate) fn note(
+        &mut self,
+        position: u64,
+        (doorbell, observed): (u64, bool),
+        unit: Unit,
+        steps: u64,
+    ) {
         // A look finds several entries, which have its time.
         if self.looked.is_none_or(|l| l < doorbell) {
             self.looked_before = self.looked.replace(doorbell);
@@ -210,6 +191,7 @@ impl Timeline {
             observed,
             absent,
             unit,
+            steps,
         });
     }
 
@@ -222,6 +204,12 @@ impl Timeline {
 
     /// Returns the number of launches and copies of an entry.
     pub(crate) fn works(&self, position: u64) -> u32 {
+        let settled = self.timed.partition_point(|(at, _)| *at < position);
+        if let Some((at, time)) = self.timed.get(settled)
+            && *at == position
+        {
+            return time.works;
+        }
         let first = self.noted.partition_point(|n| n.position < position);
         let own = self.noted.get(first).filter(|n| n.position == position);
         own.map_or(0, |n| n.unit.count)
@@ -234,12 +222,22 @@ impl Timeline {
 
     /// The times of an entry, whose turn it is. Entries before it are forgotten.
     pub(crate) fn time(&mut self, position: u64, sources: TimeSources<'_>) -> GpuTime {
+        let settled = self.settled(position);
+        settled.unwrap_or_else(|| self.time_now(position, sources))
+    }
+
+    fn time_now(&mut self, position: u64, sources: TimeSources<'_>) -> GpuTime {
         self.forget(position);
         let Some(own) = self.noted.front().filter(|n| n.position == position) else {
             self.last = None;
             return GpuTime::default();
         };
         let own = own.clone();
+        if own.has_stepped(sources.clock.steps(), sources.read_ns) {
+            self.own.add(&own.unit);
+            self.last = None;
+            return GpuTime::default();
+        }
         let waited = waited(&own, &self.own, sources);
         self.own.add(&own.unit);
         let next = self

@@ -20,14 +20,19 @@ const SNAPSHOT: &[Field] = &[
     Field(11, &[Field(8, &[]), Field(9, &[])]),
 ];
 
+/// Frames of calls.
+const CALLS: &[Field] = &[Field(2, &[])];
+/// The most fields of calls: several times what a stack that is taken has.
+const MOST_OF_CALLS: usize = 1 << 14;
+
 /// Checks the number of a message's parts; of kinds that have no bound by their length ([`Kind::most_body`]).
 pub(super) fn check(kind: Kind, body: &[u8]) -> Result<(), NotUnderstood> {
-    let fields = match kind {
-        Kind::Submission => SUBMISSION,
-        Kind::Snapshot => SNAPSHOT,
+    let (fields, mut left) = match kind {
+        Kind::Submission => (SUBMISSION, MOST),
+        Kind::Snapshot => (SNAPSHOT, MOST),
+        Kind::Calls => (CALLS, MOST_OF_CALLS),
         _ => return Ok(()),
     };
-    let mut left = MOST;
     match count(body, fields, &mut left) {
         Some(()) => Ok(()),
         None => Err(NotUnderstood::Large("number of parts")),
@@ -102,5 +107,10 @@ mod tests {
             assert!(is_taken(Kind::Submission, body));
         }
         assert!(is_taken(Kind::QmdCopy, &segment(MOST)));
+        assert!(is_taken(Kind::Calls, &field(2, b"").repeat(MOST_OF_CALLS)));
+        assert!(!is_taken(
+            Kind::Calls,
+            &field(2, b"").repeat(MOST_OF_CALLS + 1)
+        ));
     }
 }

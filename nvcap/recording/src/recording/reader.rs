@@ -17,6 +17,8 @@ use nvcap_decode::record::{Calls, Record};
 
 /// The most calls that are kept for the stacks that name them.
 const MOST_CALLS: usize = 1 << 17;
+/// The most frames of those.
+const MOST_FRAMES: usize = 1 << 22;
 /// The most ranges of missing numbers that are kept.
 const MOST_RANGES: usize = 1 << 16;
 
@@ -152,6 +154,8 @@ pub struct Reader<R> {
     others: u64,
     assembly: Option<Assembly>,
     calls: HashMap<u32, Arc<Calls>>,
+    /// Number of frames of those.
+    frames: usize,
     numbers: Numbers,
     /// Number of records of unknown kinds that came, by kind.
     unknown: BTreeMap<u8, u64>,
@@ -172,6 +176,7 @@ impl<R: Read> Reader<R> {
             others: 0,
             assembly: None,
             calls: HashMap::new(),
+            frames: 0,
             numbers: Numbers::default(),
             unknown: BTreeMap::new(),
             ended: false,
@@ -263,10 +268,12 @@ impl<R: Read> Reader<R> {
                 return Some(trace.map(|t| Item::Trace(TraceInfo::of(t))));
             }
             Kind::Calls => {
-                return match decode::calls(body) {
+                return match parts::check(kind, body).and_then(|()| decode::calls(body)) {
                     Ok((number, calls)) => {
-                        if self.calls.len() >= MOST_CALLS {
+                        self.frames += calls.frames.len();
+                        if self.calls.len() >= MOST_CALLS || self.frames > MOST_FRAMES {
                             self.calls.clear();
+                            self.frames = calls.frames.len();
                         }
                         self.calls.insert(number, calls);
                         None

@@ -7,8 +7,9 @@ use super::{GPU_TIME_WINDOW_NS, Pipeline, PipelineOptions};
 use crate::output::Sink;
 use crate::output::gpu_time::TimeReport;
 use crate::output::json::{Json, JsonOptions};
-use nvcap_decode::gpu_time::made_up::{PID, far_ahead};
-use nvcap_decode::record::{At, How, Life, Process, Record};
+use nvcap_decode::gpu_time::made_up::{COPY_STAMP, OFFSET, PID, copy, far_ahead, submission};
+use nvcap_decode::record::{At, ChannelId, How, Life, Process, Record, Stamp, Stamps};
+use nvcap_decode::wire::GpuVa;
 
 /// Kernels of 5 ms, submitted at once: 3 s of work.
 const QUEUED: [u64; 600] = [5_000_000; 600];
@@ -22,7 +23,7 @@ fn given(sink: Box<dyn Sink>, records: Vec<Record>, recorded: bool, idles: bool)
         true => pipeline,
     };
     if recorded {
-        pipeline.as_recorded(None, true, true);
+        pipeline.as_recorded(None, true, true, true);
     }
     let is_work = |r: &&Record| matches!(r, Record::Submission(_));
     let last = records.iter().rfind(is_work);
@@ -120,11 +121,72 @@ fn what_a_process_left_undone_at_its_end_is_awaited_no_more() {
     let lines = Kept::default();
     let json = Json::new(lines.output(), JsonOptions::default());
     let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(json)]);
-    pipeline.as_recorded(None, true, true);
+    pipeline.as_recorded(None, true, true, true);
     for record in records {
         pipeline.record(record).expect("taken");
     }
     pipeline.flush().expect("written");
     let shown = lines.objects().into_iter();
     assert_eq!(shown.filter(|o| o["op"] == "launch").count(), 2);
+}
+
+/// A stamp that was seen at a time of the host, and not 100 us before.
+fn stamped(pid: u32, number: u32, seen_ns: u64) -> Record {
+    let stamp = Stamp {
+        address: GpuVa(0x2_0000_0000 | COPY_STAMP & 0xffff_ffff),
+        payload: number,
+        gpu_ns: Some(seen_ns - OFFSET - 1_000),
+        before_ns: seen_ns - 100_000,
+        seen_ns,
+    };
+    let at = At {
+        time_ns: seen_ns + 500_000,
+        pid,
+        tid: 0,
+    };
+    Record::Stamps(Box::new(Stamps {
+        at,
+        from_ns: seen_ns - 1_000_000,
+        reads: 10,
+        stamps: vec![stamp],
+    }))
+}
+
+/// While a copy of twelve seconds holds up all that was submitted behind it, another process makes contexts that count in the same semaphore from
+/// one on: each has the times of its own numbers.
+#[test]
+fn numbers_of_a_later_context_are_not_taken_for_those_of_one_that_waits() {
+    const S: u64 = 1_000_000_000;
+    let mut records = Vec::new();
+    let submit = |records: &mut Vec<Record>, pid, channel, position, time_ns| {
+        let p = copy(position as u32);
+        let mut s = submission(ChannelId(channel), position, time_ns, How::Trapped, &p);
+        s.at.pid = pid;
+        records.push(Record::Submission(s));
+    };
+    submit(&mut records, 7, 1, 0, S);
+    records.push(stamped(7, 1, S + 600_000));
+    submit(&mut records, 7, 1, 1, S + 2_000_000);
+    for context in 0..3u32 {
+        for n in 0..150u32 {
+            let time = S + 10_000_000 + u64::from(context) * 3 * S + u64::from(n) * 10_000_000;
+            submit(&mut records, 8, 2 + context, n.into(), time);
+            records.push(stamped(8, n + 1, time + 600_000));
+        }
+    }
+    records.push(stamped(7, 2, 13 * S));
+    let lines = Kept::default();
+    let json = Json::new(lines.output(), JsonOptions::default());
+    given(Box::new(json), records, true, false);
+    let copies: Vec<Value> = { lines.objects().into_iter() }
+        .filter(|o| o["op"] == "copy" && o["pid"] == 8)
+        .collect();
+    assert_eq!(copies.len(), 450);
+    let ended = copies.iter().filter_map(|o| {
+        let (from, ns) = (o["gpu_start_ns"].as_u64()?, o["gpu_ns"].as_u64()?);
+        Some((from + ns).abs_diff(o["time_ns"].as_u64()?))
+    });
+    let ended: Vec<u64> = ended.collect();
+    assert!(ended.len() > 400, "{}", ended.len());
+    assert!(ended.iter().all(|late| *late < 2_000_000), "{ended:?}");
 }

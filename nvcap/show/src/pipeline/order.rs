@@ -48,6 +48,7 @@ pub(super) struct Order {
     /// Longest time for which a record waits of which more is awaited, ns.
     patience_ns: u64,
     most_bytes: usize,
+    is_held: bool,
     held: RecordsByTime,
     held_bytes: usize,
     /// The latest time so far.
@@ -144,6 +145,7 @@ impl Order {
             window_ns,
             patience_ns: 0,
             most_bytes,
+            is_held: false,
             held: RecordsByTime::default(),
             held_bytes: 0,
             newest: 0,
@@ -182,19 +184,19 @@ impl Order {
     }
 
     /// The next record that has waited long enough. `is_awaited`: more is to be known of it.
-    pub(super) fn take(&mut self, is_awaited: impl Fn(&Record) -> bool) -> Option<Record> {
+    pub(super) fn take(&mut self, is_awaited: impl FnMut(&Record) -> bool) -> Option<Record> {
         self.take_behind(true, is_awaited)
     }
 
     /// The next record of which nothing more is awaited, however long it has waited for earlier ones: for a source that is idle.
-    pub(super) fn take_idle(&mut self, is_awaited: impl Fn(&Record) -> bool) -> Option<Record> {
+    pub(super) fn take_idle(&mut self, is_awaited: impl FnMut(&Record) -> bool) -> Option<Record> {
         self.take_behind(false, is_awaited)
     }
 
     fn take_behind(
         &mut self,
         window: bool,
-        is_awaited: impl Fn(&Record) -> bool,
+        mut is_awaited: impl FnMut(&Record) -> bool,
     ) -> Option<Record> {
         if let Some(record) = self.first.pop_front() {
             self.held_bytes -= record.size();
@@ -202,9 +204,10 @@ impl Order {
         }
         let (key, record) = self.held.first()?;
         let waited = self.newest.saturating_sub(key);
-        let waits =
-            window && waited < self.window(key) || waited < self.patience_ns && is_awaited(record);
-        if waits && self.held_bytes <= self.most_bytes {
+        let is_full = self.held_bytes > self.most_bytes;
+        let in_window = window && waited < self.window(key);
+        self.is_held = !is_full && !in_window && waited < self.patience_ns && is_awaited(record);
+        if self.is_held || in_window && !is_full {
             return None;
         }
         self.leave()
@@ -217,6 +220,11 @@ impl Order {
         at_first.map_or(self.window_ns, |age| {
             self.window_ns.min(age.max(AT_FIRST_NS))
         })
+    }
+
+    /// Tells whether the first record waits for what is awaited of it alone, and all others behind it.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_held
     }
 
     /// The next record, however long it has waited: for a source at its end.

@@ -20,6 +20,11 @@ impl Pipeline<'_> {
             sink.arrived(&record)?;
         }
         if let Some(times) = &mut self.times {
+            if let (Record::Stamps(s), Some(true)) =
+                (&record, self.order.as_ref().map(Order::is_held))
+            {
+                times.settle(s);
+            }
             times.note(&record);
         }
         let Some(order) = &mut self.order else {
@@ -35,11 +40,11 @@ impl Pipeline<'_> {
     /// The next record to leave, by one of the ways of the order; a submission is awaited until the GPU has finished it.
     fn next(
         &mut self,
-        take: impl FnOnce(&mut Order, &dyn Fn(&Record) -> bool) -> Option<Record>,
+        take: impl FnOnce(&mut Order, &mut dyn FnMut(&Record) -> bool) -> Option<Record>,
     ) -> Option<Record> {
-        let times = self.times.as_ref();
-        take(self.order.as_mut()?, &|record| match record {
-            Record::Submission(s) => times.is_some_and(|t| t.awaits(s)),
+        let mut times = self.times.as_mut();
+        take(self.order.as_mut()?, &mut |record| match record {
+            Record::Submission(s) => times.as_mut().is_some_and(|t| t.awaits(s)),
             _ => false,
         })
     }

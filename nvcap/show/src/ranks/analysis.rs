@@ -172,7 +172,11 @@ impl Analysis {
                 if matched == 1 { "its" } else { "their" },
             );
         }
-        self.straggler().unwrap_or_else(|| self.nobody(timed))
+        let text = self.straggler().unwrap_or_else(|| self.nobody(timed));
+        match 2 * timed < matched {
+            true => format!("{text}; times are known of {timed} of {matched} calls alone"),
+            false => text,
+        }
     }
 
     /// Kernels without a name of processes without collectives, behind a sentence.

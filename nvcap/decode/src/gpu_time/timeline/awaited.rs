@@ -1,11 +1,15 @@
-//! Entries whose times may still come.
+//! Entries whose times may still come, and times that are settled before their turn.
 
-use super::{Noted, Place, Timeline, Value, Words};
+use super::{Noted, Place, TimeSources, Timeline, Value, Words};
+use crate::decode::event::GpuTime;
 
 /// Entries behind one that are looked at: what runs after it tells that it has ended, where its own stamp was overwritten before it was read.
 const LATER: usize = 4;
 /// Time of reading behind the end of the last entry after which the next entry's stamp would have been seen, ns.
-const SETTLED_NS: u64 = 10_000_000;
+const SEEN_NS: u64 = 10_000_000;
+/// Time of reading behind the end of an entry after which nothing more is seen of it, ns. Later its semaphores may have other numbers, and the clocks
+/// another difference.
+const SETTLED_NS: u64 = 1_000_000_000;
 
 /// Sources of what was seen of an entry.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +18,28 @@ pub(crate) struct Seen<'a> {
     pub words: &'a Words,
     /// Time up to which semaphores were read, ns.
     pub read_ns: u64,
+    /// Number of records of reads.
+    pub reads: u64,
+}
+
+/// End of an entry, as its own semaphores tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// The entry tells no times.
+    Nothing,
+    NotYet,
+    /// When that was seen, ns.
+    At(u64),
+}
+
+/// The submission that was asked for last: it is asked for again and again while it waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    position: u64,
+    /// Its last entry that tells times.
+    own: Option<u64>,
+    /// Number of records of reads up to which it is awaited.
+    reads: u64,
 }
 
 impl Seen<'_> {
@@ -23,48 +49,109 @@ impl Seen<'_> {
         (stamp.seen_ns >= of.not_before()).then_some(stamp.seen_ns)
     }
 
-    /// Tells whether the entry's own semaphores tell its end; `None` of an entry that tells no times.
-    fn has_ended(self, of: &Noted) -> Option<bool> {
+    fn ended(self, of: &Noted) -> Told {
+        let told = |seen: Option<u64>| seen.map_or(Told::NotYet, Told::At);
         if let Some(pair) = of.unit.pair {
-            let end = self.words.get(self.pid, pair.end);
-            return Some(end.is_some_and(|s| s.seen_ns >= of.not_before()));
+            let end = self.words.get(self.pid, pair.end).map(|s| s.seen_ns);
+            return told(end.filter(|seen| *seen >= of.not_before()));
         }
-        let (stamp, place) = of.unit.stamp?;
+        let Some((stamp, place)) = of.unit.stamp else {
+            return Told::Nothing;
+        };
         let stamped = self.reached(of, stamp);
         if place == Place::Behind || !of.unit.works {
-            return Some(stamped.is_some());
+            return told(stamped);
+        }
+        if of.unit.ends.is_empty() {
+            return Told::NotYet;
         }
         let ends = of.unit.ends.iter().map(|end| self.reached(of, *end));
-        let last = ends.fold(stamped, |last, end| last.max(end).filter(|_| end.is_some()));
-        let is_settled = |seen| self.read_ns >= SETTLED_NS.saturating_add(seen);
-        Some(!of.unit.ends.is_empty() && last.is_some_and(is_settled))
+        told(ends.fold(stamped, |last, end| Some(last?.max(end?))))
     }
 
-    /// Tells whether an entry's stamp was seen: those before it have ended.
-    fn has_begun(self, of: &Noted) -> bool {
-        let stamp = of.unit.stamp.map(|(stamp, _)| stamp);
-        stamp.is_some_and(|stamp| self.reached(of, stamp).is_some())
+    /// Returns when an entry's stamp was seen, ns: those before it have ended.
+    fn begun(self, of: &Noted) -> Option<u64> {
+        let (stamp, _) = of.unit.stamp?;
+        self.reached(of, stamp)
     }
 }
 
 impl Timeline {
+    /// Returns when one of the first entries from a place on was seen to have begun, ns.
+    fn later(&self, from: usize, seen: Seen<'_>) -> Option<u64> {
+        let mut later = self.noted.range(from.min(self.noted.len())..).take(LATER);
+        later.find_map(|n| seen.begun(n))
+    }
+
     /// Tells whether more may be seen of the times of a submission's entries, which are noted: the last one that tells times has not ended, nor has
     /// one behind it begun.
-    pub(crate) fn awaits(&self, position: u64, entries: usize, seen: Seen<'_>) -> bool {
-        let first = self.noted.partition_point(|n| n.position < position);
-        let end = position.saturating_add(entries as u64);
-        let behind = first
-            + self
-                .noted
-                .range(first..)
-                .take(entries)
-                .filter(|n| n.position < end)
-                .count();
-        let mut own = self.noted.range(first..behind).rev();
-        if own.find_map(|n| seen.has_ended(n)) != Some(false) {
-            return false;
+    pub(crate) fn awaits(&mut self, position: u64, entries: usize, seen: Seen<'_>) -> bool {
+        let asked = self.asked.filter(|a| a.position == position);
+        if asked.is_some_and(|a| a.reads == seen.reads) {
+            return true;
         }
-        let mut later = self.noted.range(behind..).take(LATER);
-        !later.any(|n| seen.has_begun(n))
+        let place = |at: u64| self.noted.partition_point(|n| n.position < at);
+        let first = place(position);
+        let behind = place(position.saturating_add(entries as u64)).max(first);
+        let own = match asked {
+            Some(asked) => asked.own,
+            None => { self.noted.range(first..behind).rev() }
+                .find(|n| seen.ended(n) != Told::Nothing)
+                .map(|n| n.position),
+        };
+        let noted = own.and_then(|at| self.noted.get(place(at)).filter(|n| n.position == at));
+        let is_awaited = match noted.map(|n| seen.ended(n)) {
+            Some(Told::NotYet) => self.later(behind, seen).is_none(),
+            Some(Told::At(ended)) => {
+                let next = self.noted.get(behind).is_some();
+                next && seen.read_ns < ended.saturating_add(SEEN_NS)
+                    && self.later(behind, seen).is_none()
+            }
+            Some(Told::Nothing) | None => false,
+        };
+        self.asked = is_awaited.then_some(Asked {
+            position,
+            own,
+            reads: seen.reads,
+        });
+        is_awaited
+    }
+
+    /// Takes the times of the first entries that ended so long ago that nothing more is seen of them: they wait for their turn.
+    pub(crate) fn settle<'a>(&mut self, seen: Seen<'a>, sources: impl Fn(u64) -> TimeSources<'a>) {
+        while let Some(front) = self.noted.front() {
+            let ended = match seen.ended(front) {
+                Told::At(ended) => Some(ended),
+                Told::Nothing => Some(front.doorbell),
+                Told::NotYet => self.later(1, seen),
+            };
+            let Some(ended) = ended.map(|ended| ended.max(front.doorbell)) else {
+                return;
+            };
+            if seen.read_ns < ended.saturating_add(SETTLED_NS) {
+                return;
+            }
+            let (position, works) = (front.position, front.unit.count);
+            let sources = sources(front.doorbell);
+            let time = GpuTime {
+                works,
+                ..self.time_now(position, sources)
+            };
+            self.noted.pop_front();
+            if self.timed.len() >= super::MOST {
+                self.timed.pop_front();
+            }
+            self.timed.push_back((position, time));
+        }
+    }
+
+    /// Takes the time of an entry that was settled before its turn, if it was.
+    pub(super) fn settled(&mut self, position: u64) -> Option<GpuTime> {
+        while self.timed.front().is_some_and(|(at, _)| *at < position) {
+            self.timed.pop_front();
+        }
+        let is_own = self.timed.front().is_some_and(|(at, _)| *at == position);
+        let own = if is_own { self.timed.pop_front() } else { None };
+        own.map(|(_, time)| time)
     }
 }

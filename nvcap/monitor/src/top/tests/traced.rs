@@ -33,7 +33,7 @@ fn recording() -> (Tally, Ledger) {
     let info = reader.trace().cloned().unwrap();
     let mut tally = Tally::default();
     let mut pipeline = Pipeline::new(PipelineOptions::default(), vec![Box::new(&mut tally)]);
-    pipeline.as_recorded(None, info.gpu_time, !info.in_order);
+    pipeline.as_recorded(None, info.gpu_time, !info.in_order, true);
     for item in reader {
         if let Ok(Item::Record(record)) = item {
             pipeline.record(record).unwrap();

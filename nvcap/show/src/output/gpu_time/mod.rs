@@ -114,6 +114,8 @@ pub(crate) struct Account {
     rows: HashMap<What, Row>,
     /// The bytes of their names.
     row_bytes: usize,
+    /// A filter leaves something out.
+    leaves_out: bool,
     channels: BTreeMap<ChannelId, ChannelTime>,
     engines: BTreeMap<(Whose, String), Intervals>,
     gpus: BTreeMap<Whose, Intervals>,
@@ -173,6 +175,7 @@ impl Account {
 
     /// Takes note of an event that a filter did not let through.
     pub(crate) fn passed_over(&mut self, event: &Event<'_>) {
+        self.leaves_out = true;
         self.releases.passed_over(event);
     }
 

@@ -138,9 +138,12 @@ impl Account {
         // Of what a filter leaves out the GPU's time is not known.
         if self.gpus.is_empty() && self.known.durations == 0 {
             doubts.push(match self.known.entries {
-                0 => "no work of the GPU was seen".to_owned(),
+                0 if self.leaves_out => {
+                    "no work of the GPU passes the filter".to_owned()
+                }
+                0 => "no work was submitted to the GPU in this time; what was submitted before is not seen (nvcap dump shows what of it is not done)".to_owned(),
                 n => format!(
-                    "no time on the GPU is known of {} with work: none has ended, or its time stamps could not be read (those of OpenGL and Vulkan can be where nvcap traces from the program's start)",
+                    "no time on the GPU is known of {} with work: none has ended (nvcap dump says what it waits for, where it still does), there are too few to tell the GPU's clock, or time stamps could not be read (those of OpenGL and Vulkan can be where nvcap traces from the program's start)",
                     plural_of(n, "entry", "entries"),
                 ),
             });
