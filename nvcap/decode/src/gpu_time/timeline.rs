@@ -11,11 +11,12 @@ use super::words::{Value, Words};
 use crate::decode::event::{DurationBy, GpuExec, GpuMoment, GpuTime, GpuWait, StartBy};
 use crate::wire::GpuVa;
 
+mod asked;
 mod awaited;
 mod noted;
 mod own;
 
-use awaited::Asked;
+use asked::Asked;
 pub(crate) use awaited::Seen;
 use noted::Noted;
 use own::Own;

@@ -1,5 +1,6 @@
 //! Entries whose times may still come, and times that are settled before their turn.
 
+use super::asked::Asked;
 use super::{Noted, Place, TimeSources, Timeline, Value, Words};
 use crate::decode::event::GpuTime;
 
@@ -30,16 +31,6 @@ enum Told {
     NotYet,
     /// When that was seen, ns.
     At(u64),
-}
-
-/// The submission that was asked for last: it is asked for again and again while it waits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    position: u64,
-    /// Its last entry that tells times.
-    own: Option<u64>,
-    /// Number of records of reads up to which it is awaited.
-    reads: u64,
 }
 
 impl Seen<'_> {
