@@ -29,7 +29,7 @@ enum Told {
     /// The entry tells no times.
     Nothing,
     NotYet,
-    /// When that was seen, ns.
+    /// Time at which that was seen, ns.
     At(u64),
 }
 
