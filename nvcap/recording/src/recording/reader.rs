@@ -270,12 +270,15 @@ impl<R: Read> Reader<R> {
             Kind::Calls => {
                 return match parts::check(kind, body).and_then(|()| decode::calls(body)) {
                     Ok((number, calls)) => {
-                        self.frames += calls.frames.len();
-                        if self.calls.len() >= MOST_CALLS || self.frames > MOST_FRAMES {
+                        let frames = calls.frames.len();
+                        if self.calls.len() >= MOST_CALLS || self.frames + frames > MOST_FRAMES {
                             self.calls.clear();
-                            self.frames = calls.frames.len();
+                            self.frames = 0;
                         }
-                        self.calls.insert(number, calls);
+                        // Each file of a trace tells its calls anew, by the same numbers.
+                        let before = self.calls.insert(number, calls);
+                        self.frames += frames;
+                        self.frames -= before.map_or(0, |calls| calls.frames.len());
                         None
                     }
                     Err(why) => Some(Err(not_understood(why))),

@@ -51,3 +51,32 @@ fn what_is_too_long_is_cut_or_counted() {
         "{loss:?}"
     );
 }
+
+/// Files of one trace tell their calls anew, by the same numbers: none is forgotten for that.
+#[test]
+fn calls_that_are_told_anew_count_once() {
+    use super::super::{kind::Kind, messages as m};
+    use prost::Message;
+
+    let calls = |number, frames| m::Calls {
+        number,
+        frames: vec![m::Frame::default(); frames],
+        end: StackEnd::Cut.name().to_owned(),
+        ..m::Calls::default()
+    };
+    let packet = |kind: Kind, body: Vec<u8>| recording_with(kind as u8, &body);
+    let mut file = packet(Kind::Calls, calls(2, 1).encode_to_vec());
+    let again = packet(Kind::Calls, calls(1, 16_000).encode_to_vec());
+    // More frames in all than are kept.
+    (0..300).for_each(|_| file.extend_from_slice(&again));
+    let stack = m::Stack {
+        at: Some(m::At::default()),
+        calls: 2,
+    };
+    file.extend(packet(Kind::Stack, stack.encode_to_vec()));
+    let (records, _) = read(&file);
+    assert!(
+        matches!(&records[..], [Record::Stack(s)] if s.calls.frames.len() == 1),
+        "{records:?}"
+    );
+}
