@@ -3,10 +3,13 @@
 # third plain, and prints a table of the tests whose outcomes differ or are failures, and of the runs.
 #
 #   tests/steady.sh 15 [ARGUMENTS OF cargo xtask test...]      sudo or root, as for cargo xtask test
+#   tests/steady.sh --more 15                                  goes on behind the runs that an earlier call has finished, up to the 15th
 #
-# The logs of run K are in target/steady/K. Status 1 where a run had a failure.
+# The logs of run K are in target/steady/K, a line a run in target/steady/runs. Status 1 where a run had a failure.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 2
+more=
+[ "${1:-}" != --more ] || { more=1 && shift; }
 case "${1:-}" in
 '' | *[!0-9]*)
     sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" >&2
@@ -21,11 +24,14 @@ quiet() {
     loops=()
 }
 trap quiet EXIT
-rm -rf target/steady
+[ -n "$more" ] || rm -rf target/steady
 mkdir -p target/steady
+touch target/steady/runs
+first=$(($(wc -l <target/steady/runs) + 1))
 # Compiled before, and not beside the loops: what is tested is tests.
 cargo xtask test --no-live --no-vm >target/steady/first.log 2>&1 || echo "the first run (compiling, unit tests) failed: target/steady/first.log"
-for ((run = 1; run <= runs; run++)); do
+commit=$(git rev-parse --short=8 HEAD)
+for ((run = first; run <= runs; run++)); do
     how=plain
     prefix=()
     case $((run % 3)) in
@@ -48,8 +54,9 @@ for ((run = 1; run <= runs; run++)); do
     wait 2>/dev/null
     mkdir -p "target/steady/$run"
     cp target/xtask-test/*.log "target/steady/$run/"
-    echo "run $run ($how): status $status, $((SECONDS - from)) s, $(grep -E '^[0-9]+ passed, ' "target/steady/$run.log" | tail -n 1)"
-done | tee target/steady/runs
+    echo "run $run of $commit ($how): status $status, $((SECONDS - from)) s, $(grep -E '^[0-9]+ passed, ' "target/steady/$run.log" | tail -n 1)" |
+        tee -a target/steady/runs
+done
 # A line `test NAME ... OUTCOME` of each log, by name: how often each outcome.
 python3 - "$runs" <<'P'
 import collections, glob, re, sys
