@@ -6,13 +6,17 @@
 #     live       the two ranks, live
 #     attached   attached by the trap and observed (TIMES=2): complete
 #     start      from its start, by the trap: complete
+#     truth      arrivals and waiting sums against stamps of the GPUs' own clocks (ranks/stamps.cu, ranks/truth.py), recorded observed and by the trap
+#     shapes     fully sharded, tensor parallel and a pipeline of two stages: complete, attached by the trap, observed, and recorded with times; no call unmatched
+#     counts     each rank's kernels from its start against CUPTI's records of the same run
+#     speed      steps a second untraced, observed, by the trap, in turns
 #
-# Needs: root, two GPUs, python3 with PyTorch and NCCL, and bin/nvcap beside this script or one folder up. Takes two minutes.
+# Needs: root, two GPUs, nvcc, python3 with PyTorch and NCCL, and bin/nvcap beside this script or one folder up. Takes six minutes.
 # Writes to $OUT, else to ./gpu-results: summary.txt, ranks.txt.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- late live attached start
+[ $# -gt 0 ] || set -- late live attached start truth shapes counts speed
 # The launch of NCCL's multicast over NVLink is refused on some virtual machines.
 export NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=1
 LOG=$OUT/ranks.txt
@@ -97,6 +101,65 @@ section_start() {
     rm -f "$WORK/start.pcapng"
     whole "start: trap" timeout 100 "$NVCAP" record --how trap -o "$WORK/start.pcapng" -- \
         python3 -m torch.distributed.run --nproc-per-node 2 --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" 3 none
+}
+section_truth() {
+    nvcc -O2 -arch=sm_"${ARCH:-90}" -shared -Xcompiler -fPIC -o "$WORK/stamps.so" "$HERE/ranks/stamps.cu" || { row FAIL truth "stamps.cu was not built"; return; }
+    export STAMPS=$WORK/stamps.so TRUTH=$WORK/truth
+    local late how
+    for late in none kernels host slow; do
+        for how in observe trap; do
+            rm -f "$WORK"/truth.* "$WORK/truth.pcapng"
+            job 4 $late
+            sleep 0.5
+            "$NVCAP" record -p "${PIDS[0]},${PIDS[1]}" --how $how --gpu-time --duration 1.5 -o "$WORK/recorded.pcapng" --force >/dev/null 2>"$WORK/record.err"
+            row note "truth: $late, $how: the recording" "$(tail -n 1 "$WORK/record.err" | cut -c1-160)"
+            made "truth: $late, $how"
+            "$NVCAP" ranks "$WORK/recorded.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --arrivals --json >"$WORK/ranks.json" 2>>"$LOG"
+            check "truth: $late, $how" python3 "$HERE/ranks/truth.py" "$WORK/ranks.json" "$WORK/truth"
+            { echo "== truth: $late, $how"; "$NVCAP" ranks "$WORK/recorded.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
+        done
+    done
+    unset STAMPS TRUTH
+}
+section_shapes() {
+    local shape how
+    for shape in fsdp tensor pipeline; do
+        job 8 kernels $shape
+        for how in trap observe; do whole "shapes: $shape, $how" timeout 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q --duration 1; done
+        whole "shapes: $shape, recorded" timeout 30 "$NVCAP" record -a --gpu-time --how observe --duration 1 -o "$WORK/$shape.pcapng" --force
+        "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --json >"$WORK/ranks.json" 2>>"$LOG"
+        check "shapes: $shape, matched" python3 "$HERE/ranks/matched.py" "$WORK/ranks.json"
+        { echo "== shapes: $shape"; "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
+        made "shapes: $shape"
+    done
+}
+section_counts() {
+    build_cupti_log "$WORK/cupti_log.so" || { row FAIL counts "CUPTI's log was not built"; return; }
+    rm -f "$WORK"/cupti.*
+    whole "counts: from the start" timeout 100 "$NVCAP" record --how trap -o "$WORK/counts.pcapng" --force -- \
+        env CUDA_INJECTION64_PATH="$WORK/cupti_log.so" CUPTI_LOG="$WORK/cupti" \
+        python3 -m torch.distributed.run --nproc-per-node 2 --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" 100x none
+    local log pid ours theirs
+    for log in "$WORK"/cupti.*; do
+        pid=${log##*.}
+        theirs=$(grep -c '"type":"kernel"' "$log")
+        [ "$theirs" -gt 0 ] || continue
+        ours=$("$NVCAP" decode "$WORK/counts.pcapng" --json -e "pid=$pid&&op=launch&&kind!=companion" 2>/dev/null | grep -c '"op":"launch"')
+        status_row $((ours != theirs)) "counts: a rank" "$ours kernels, by CUPTI $theirs"
+    done
+}
+section_speed() {
+    local turn how
+    for turn in 1 2 3; do
+        for how in untraced observe trap; do
+            job 5 none
+            [ $how = untraced ] || timeout 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q >"$WORK/said.txt" 2>&1 &
+            wait "$JOB"
+            [ $how = untraced ] || pkill -INT -x nvcap
+            wait
+            row note "speed: turn $turn, $how" "$(grep -o 'made [0-9]* steps' "$WORK/job.txt" | sort -u | tr '\n' ' ')$([ $how = untraced ] || tail -n 1 "$WORK/said.txt" | cut -c1-120)"
+        done
+    done
 }
 
 for section in "$@"; do
