@@ -178,6 +178,16 @@ local schema = {
         { 15, "overflows", "n" }, { 16, "bytes", "n" }, { 17, "cut_bytes", "n" }, { 18, "strange_bytes", "n" },
         { 19, "ended", "b" },
     },
+    Switches = {
+        { 1, "at", "At" }, { 2, ".gpu", "n" }, { 3, "own_user_alone", "b" }, { 4, "from", "ClockReading" },
+        { 5, "to", "ClockReading" }, { 6, "tag", "h" }, { 7, "time_ns", "h" }, { 8, "context", "h" }, { 9, "pid", "h" },
+        { 10, "sequence", "h" }, { 11, "vmid", "h" }, { 12, "instance", "h" }, { 13, "between", "Between" },
+        { 14, "processes", "Holder" },
+    },
+    ClockReading = { { 1, "host_ns", "n" }, { 2, "gpu_ns", "n" }, { 3, "error_ns", "n" } },
+    Between = { { 1, "behind", "n" }, { 2, "missing", "n" }, { 3, "strange", "b" }, { 4, "ended", "Ended" } },
+    Ended = { { 1, "pid", "n" }, { 2, "by_ns", "n" } },
+    Holder = { { 1, "pid", "n" }, { 2, "identity", "Identity" } },
     Near = { { 1, "offset", "n" }, { 2, "value", "x" } },
     Look = {
         { 1, "at", "At" }, { 2, "took_ns", "n" }, { 3, "finding_ns", "n" }, { 4, "reading_ns", "n" }, { 5, "rank", "n" },
@@ -197,7 +207,7 @@ local DECODED = 100
 local kinds = {
     [0] = "Trace", "Ioctl", "Mapping", "Unmapping", "Process", "Channel", "Submission", "Gpu", "Image", "Kernel", "Stack",
     "Stamps", "Loss", "Calls", "Idle", "End", "Continued",
-    "Look", "Passed", "Fault", "Samples",
+    "Look", "Passed", "Fault", "Samples", "Switches",
 }
 
 local function key_of(message, key)
@@ -772,6 +782,7 @@ local infos = {
         return "FAULT Xid " .. t("fault.code") .. of
     end,
     Samples = function(t) return "samples of program counters of the GPU: " .. t("samples.bytes") .. " bytes of the stream" end,
+    Switches = function(t) return "context switches of GPU " .. t("gpu") end,
     Passed = function(t)
         return "passed over " .. t("passed.entries") .. " entries of channel " .. t("channel") .. " (" .. t("passed.why") .. ")"
     end,

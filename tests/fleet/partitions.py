@@ -24,7 +24,7 @@ sys.dont_write_bytecode = True
 from prometheus import GUARD, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = ["operations", "submissions", "kernels", "channels", "losses", "faults", "samples", "ledger"]
+TABLES = ["operations", "submissions", "kernels", "channels", "losses", "faults", "samples", "slices", "ledger"]
 # What each host's processes submit.
 WORK = {"gpu-a": [3000, 2000], "gpu-b": [4000]}
 OWN = ["unshare", "--pid", "--uts", "--mount", "--fork", "--mount-proc", "--kill-child"]

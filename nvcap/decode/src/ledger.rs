@@ -14,6 +14,7 @@ mod channel;
 mod faults;
 mod observed;
 mod sampled;
+mod switched;
 mod trapped;
 mod understanding;
 mod untraced;
@@ -23,6 +24,7 @@ pub use faults::Blame;
 use faults::Faults;
 pub use observed::{Margin, Observed, ReaderCost};
 pub use sampled::Sampled;
+pub use switched::Switched;
 pub use trapped::{Captured, Windows};
 pub use trapped::{Duty, Estimate, Trapped};
 pub use understanding::Understanding;
@@ -104,6 +106,7 @@ pub struct Ledger {
     left_out_of_stacks: BTreeMap<String, u64>,
     faults: Faults,
     sampled: Sampled,
+    switched: Switched,
 }
 
 impl Ledger {
@@ -125,6 +128,7 @@ impl Ledger {
                 | Record::Skipped(_)
                 | Record::Fault(_)
                 | Record::Samples(_)
+                | Record::Switches(_)
         );
         match record {
             Record::Submission(s) => {
@@ -152,6 +156,7 @@ impl Ledger {
             Record::Stack(_) => self.stacks += 1,
             Record::Fault(f) => self.faults.add(f),
             Record::Samples(s) => self.sampled.add(s),
+            Record::Switches(s) => self.switched.add(s),
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name } => {
                     self.names.insert(p.at.pid, name.clone());
@@ -279,6 +284,12 @@ impl Ledger {
     #[must_use]
     pub fn unshown(&self) -> u64 {
         self.unshown
+    }
+
+    /// Context switches that the driver recorded; `None` where none were recorded.
+    #[must_use]
+    pub fn switched(&self) -> Option<Switched> {
+        (self.switched.windows > 0).then_some(self.switched)
     }
 
     /// Samples of program counters; `None` where there were none.

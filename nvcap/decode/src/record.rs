@@ -36,9 +36,11 @@ mod fault;
 mod identity;
 mod loss;
 mod samples;
+mod size;
 mod skipped;
 mod snapshot;
 mod stack;
+mod switches;
 mod thread_stack;
 
 pub use device::Device;
@@ -52,9 +54,9 @@ pub use snapshot::{
     Thread, TokenFrom, Xid,
 };
 pub use stack::{Calls, Frame, Stack, StackEnd};
+pub use switches::{MOST_TOLD, Switches};
 pub use thread_stack::{NativeFrame, NativeStack, PythonFrame, PythonStack};
 
-use crate::samples::Counter;
 use crate::wire::{GpuVa, Hole};
 
 /// An address in a process.
@@ -549,6 +551,8 @@ pub enum Record {
     Fault(Box<Fault>),
     /// Program counters that the GPU sampled.
     Samples(Box<Samples>),
+    /// Context switches that the driver recorded.
+    Switches(Box<Switches>),
 }
 
 impl Record {
@@ -572,27 +576,7 @@ impl Record {
             Self::Snapshot(r) => r.at,
             Self::Fault(r) => r.at,
             Self::Samples(r) => r.at,
-        }
-    }
-    /// The approximate bytes that it takes while it waits to be decoded.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        match self {
-            Self::Submission(s) => {
-                256 + s
-                    .segments
-                    .iter()
-                    .map(|g| g.bytes.len() + 8 * g.holes.len() + 64)
-                    .sum::<usize>()
-            }
-            Self::QmdCopy(i) => 256 + i.bytes.len(),
-            Self::Stamps(s) => 256 + s.stamps.len() * size_of::<Stamp>(),
-            Self::Samples(s) => 256 + s.counters.len() * size_of::<(u64, Counter)>(),
-            Self::Snapshot(l) => {
-                512 + l.threads.len() * 4096 + l.memory.len() * size_of::<MemoryRange>()
-            }
-            Self::Ioctl(i) => 512 + i.input.data.len() + i.output.data.len(),
-            _ => 256,
+            Self::Switches(r) => r.at,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Shares of the GPUs: which process had which GPU for how long, from the driver's own record of context switches.
 
+mod windows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -9,64 +11,14 @@ use crate::counts::system::owner;
 use crate::counts::view::{Key, Named, Shares};
 use nvcap_decode::driver::Version;
 use nvcap_decode::record::Identity;
-use nvcap_decode::switches::{EngineSums, Held, Instance, Residence, Who};
-use nvcap_live::switches::{Refusal, Scope, Source, Told};
+use nvcap_decode::switches::{EngineView, GpuView, Period, Reading, Scope, Told, Who};
+use nvcap_live::switches::{Refusal, Source};
+use nvcap_process::clock;
 use nvcap_process::host::Host;
 use nvcap_process::host::uses::Uses;
 use nvcap_process::rm::{Error, Os};
 
-/// News of a GPU's driver in a period, summed up.
-struct Period {
-    began: u64,
-    residence: Residence,
-    missing: u64,
-    strange: u64,
-}
-
-impl Period {
-    fn new(began: u64) -> Self {
-        Self {
-            began,
-            residence: Residence::new(began),
-            missing: 0,
-            strange: 0,
-        }
-    }
-
-    fn take(&mut self, told: &Told) {
-        match told {
-            Told::Switch(switch) => self.residence.take(switch),
-            Told::Missing(missing) => {
-                self.missing = self.missing.saturating_add(*missing);
-                self.residence.lost();
-            }
-            Told::Strange => self.strange += 1,
-        }
-    }
-
-    fn view(&self, gpu: u32, scope: Scope, now: u64, dropped: u64) -> GpuView {
-        let engines = self.residence.sums(now).into_iter().map(EngineView::of);
-        GpuView {
-            gpu,
-            scope,
-            began_ns: self.began,
-            ns: now.saturating_sub(self.began),
-            engines: engines.collect(),
-            missing: self.missing.saturating_add(dropped),
-            strange: self.strange,
-        }
-    }
-
-    fn ended(&mut self, pid: u32, by: u64) {
-        self.residence.ended(pid, by);
-    }
-
-    /// Begins anew at a GPU time; who has the engines stays known.
-    fn restart(&mut self, now: u64) {
-        (self.began, self.missing, self.strange) = (now, 0, 0);
-        self.residence.restart(now);
-    }
-}
+pub use windows::Windows;
 
 struct Gpu {
     scope: Scope,
@@ -76,78 +28,12 @@ struct Gpu {
     part: Period,
 }
 
-/// A GPU in a period.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuView {
-    /// Number N of `/dev/nvidiaN`.
-    pub gpu: u32,
-    /// Users whose processes the driver names.
-    pub scope: Scope,
-    /// Begin of the period, GPU time, ns.
-    pub began_ns: u64,
-    /// Length of the period, GPU time, ns.
-    pub ns: u64,
-    /// Its engines: one, or one for each MIG instance of which something was told. None where no switch was told.
-    pub engines: Vec<EngineView>,
-    /// Records that the driver has dropped, or the GPU has written over before the driver read them.
-    pub missing: u64,
-    /// Records that are not understood.
-    pub strange: u64,
-}
-
-/// An engine in a period.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EngineView {
-    /// The MIG instance, where the GPU is in that mode.
-    pub instance: Option<Instance>,
-    /// Length of the period, ns.
-    pub ns: u64,
-    /// Processes with the sums of their contexts, and the number of these; that with the longest time first.
-    pub holders: Vec<(Who, Held, usize)>,
-    /// Number of switches.
-    pub switches: u64,
-    /// Time in them, ns.
-    pub switch_ns: u64,
-    /// Time in which no context had the engine, ns.
-    pub nobody_ns: u64,
-    /// Time of which nothing is known, ns.
-    pub unknown_ns: u64,
-    /// Slices without a begin or an end.
-    pub incomplete: u64,
-}
-
-impl EngineView {
-    /// The sums of an engine, by process.
-    #[must_use]
-    pub fn of(sums: EngineSums) -> Self {
-        let mut by_process: BTreeMap<Who, (Held, usize)> = BTreeMap::new();
-        for ((who, _), held) in &sums.holders {
-            let (all, contexts) = by_process.entry(*who).or_default();
-            all.join(*held);
-            *contexts += 1;
+impl Gpu {
+    fn take(&mut self, told: &Told) {
+        if let Some(whole) = &mut self.whole {
+            whole.take(told);
         }
-        let rows = by_process.into_iter();
-        let mut holders: Vec<_> = rows.map(|(who, (held, n))| (who, held, n)).collect();
-        holders.sort_by_key(|(who, held, _)| (std::cmp::Reverse(held.resident_ns), *who));
-        Self {
-            instance: sums.instance,
-            ns: sums.ns,
-            holders,
-            switches: sums.switches,
-            switch_ns: sums.switch_ns,
-            nobody_ns: sums.nobody_ns,
-            unknown_ns: sums.unknown_ns,
-            incomplete: sums.incomplete,
-        }
-    }
-
-    /// A part of the period.
-    #[must_use]
-    pub fn share(&self, ns: u64) -> f64 {
-        match self.ns {
-            0 => 0.0,
-            all => ns as f64 / all as f64,
-        }
+        self.part.take(told);
     }
 }
 
@@ -234,6 +120,11 @@ impl Share {
     /// # Errors
     /// When the driver refuses.
     pub fn poll(&mut self) -> Result<(), Error> {
+        self.poll_each(|_, _| {})
+    }
+
+    /// The same; gives each news with its GPU, in the order in which they happened.
+    fn poll_each(&mut self, mut each: impl FnMut(u32, Told)) -> Result<(), Error> {
         let mut seen = BTreeSet::new();
         let gpus = &mut self.gpus;
         self.source.poll(|gpu, told| {
@@ -243,11 +134,9 @@ impl Share {
                 seen.insert(pid);
             }
             if let Some(of) = gpus.get_mut(&gpu) {
-                if let Some(whole) = &mut of.whole {
-                    whole.take(&told);
-                }
-                of.part.take(&told);
+                of.take(&told);
             }
+            each(gpu, told);
         })?;
         for pid in seen {
             let host = self.host.as_mut();
@@ -255,31 +144,42 @@ impl Share {
             let who = self.known.entry(pid);
             who.or_insert_with(|| host.and_then(look));
         }
-        self.look_for_ends()
+        self.look_for_ends(each)
     }
 
     /// Takes what a process had that has ended: the driver may not tell of that. Its files were closed by the last reading at the latest, so
     /// this one has taken all its records.
-    fn look_for_ends(&mut self) -> Result<(), Error> {
+    fn look_for_ends(&mut self, mut each: impl FnMut(u32, Told)) -> Result<(), Error> {
         if self.host.is_none() {
             return Ok(());
         }
         let before = std::mem::take(&mut self.ending);
         for (number, gpu) in &mut self.gpus {
-            let holding: Vec<u32> = gpu.part.residence.holding().collect();
+            let holding: Vec<u32> = gpu.part.holding().collect();
             for pid in holding.into_iter().filter(|pid| !is_there(*pid)) {
                 if !before.contains(&pid) {
                     self.ending.insert(pid);
                     continue;
                 }
-                let now = self.source.time(*number)?;
-                gpu.part.ended(pid, now);
-                if let Some(whole) = &mut gpu.whole {
-                    whole.ended(pid, now);
-                }
+                let by_ns = self.source.time(*number)?;
+                let ended = Told::Ended { pid, by_ns };
+                gpu.take(&ended);
+                each(*number, ended);
             }
         }
         Ok(())
+    }
+
+    /// Reads both clocks.
+    fn reading(&self, gpu: u32) -> Result<Reading, Error> {
+        let before = clock::now();
+        let gpu_ns = self.source.time(gpu)?;
+        let error_ns = clock::now().saturating_sub(before).div_ceil(2);
+        Ok(Reading {
+            host_ns: before + error_ns,
+            gpu_ns,
+            error_ns,
+        })
     }
 
     /// Who a process is; `None` where it had ended before nvcap looked, or has another id here.
@@ -386,57 +286,9 @@ fn add<'a>(
 
 #[cfg(test)]
 mod tests {
-    use nvcap_decode::switches::{Switch, Tag};
+    use nvcap_decode::switches::Held;
 
     use super::*;
-
-    fn switch(tag: Tag, pid: u32, context: u32, time_ns: u64) -> Told {
-        Told::Switch(Switch {
-            tag,
-            pid,
-            context,
-            time_ns,
-            ..Switch::default()
-        })
-    }
-
-    #[test]
-    fn contexts_of_a_process_are_one_line_and_the_longest_stands_first() {
-        let mut period = Period::new(0);
-        let slices = [(1, 10), (2, 20), (1, 11), (1, 10)];
-        for (time, (pid, context)) in (0..).step_by(100).zip(slices) {
-            period.take(&switch(Tag::BEGIN, pid, context, time));
-            period.take(&switch(Tag::END, pid, context, time + 90));
-        }
-        let view = period.view(3, Scope::AllUsers, 390, 0);
-        let [engine] = &view.engines[..] else {
-            panic!("{view:?}");
-        };
-        let holders: Vec<_> = { engine.holders.iter() }
-            .map(|(who, held, contexts)| (*who, held.resident_ns, held.slices, *contexts))
-            .collect();
-        let expected = [(Who::Process(1), 270, 3, 2), (Who::Process(2), 90, 1, 1)];
-        assert_eq!((holders, engine.ns), (expected.to_vec(), 390));
-        assert_eq!((engine.switches, engine.switch_ns), (3, 30));
-    }
-
-    #[test]
-    fn a_period_begins_anew_and_losses_are_its_own() {
-        let mut period = Period::new(1_000);
-        period.take(&switch(Tag::BEGIN, 1, 10, 1_000));
-        period.take(&Told::Missing(7));
-        period.take(&Told::Strange);
-        let view = period.view(0, Scope::OwnUser, 2_000, 5);
-        assert_eq!((view.missing, view.strange, view.ns), (12, 1, 1_000));
-        assert_eq!(view.engines[0].unknown_ns, 1_000);
-        period.restart(2_000);
-        period.take(&switch(Tag::BEGIN, 2, 20, 2_400));
-        let view = period.view(0, Scope::OwnUser, 3_000, 0);
-        let engine = &view.engines[0];
-        assert_eq!((view.began_ns, view.missing, view.strange), (2_000, 0, 0));
-        assert_eq!((engine.ns, engine.unknown_ns), (1_000, 400));
-        assert_eq!(engine.holders[0].1.resident_ns, 600);
-    }
 
     #[test]
     fn sums_by_owner_grow_and_are_bounded() {

@@ -11,3 +11,4 @@ pub mod output;
 pub mod pipeline;
 pub mod ranks;
 pub mod samples;
+pub mod shares;

@@ -339,6 +339,7 @@ impl<'a> Pipeline<'a> {
             | Record::Skipped(_)
             | Record::Fault(_)
             | Record::Samples(_)
+            | Record::Switches(_)
             | Record::Loss(_) => {}
         }
         // Waiting replays of a process come before its end.

@@ -122,6 +122,7 @@ fn concerns_calls(record: &Record) -> bool {
         | Record::Stamps(_)
         | Record::Fault(_)
         | Record::Samples(_)
+        | Record::Switches(_)
         | Record::Snapshot(_) => false,
         Record::Loss(loss) => matches!(loss.what, Lost::Records { .. } | Lost::Untraced { .. }),
         _ => true,

@@ -16,6 +16,7 @@ mod export;
 mod extcap;
 mod fast_lines;
 mod file_or_live;
+mod gather;
 mod help;
 mod hint;
 mod ioctls;
@@ -278,6 +279,7 @@ fn command_line() -> clap::Command {
         .mut_subcommand("record", record::as_is)
         .mut_subcommand("export", export::as_is)
         .mut_subcommand("sample", sample::as_is)
+        .mut_subcommand("share", share::as_is)
         .mut_subcommand("top", top::as_is)
         .mut_subcommand("dump", dump::as_is)
         .mut_subcommand("ioctls", target::as_is)

@@ -112,7 +112,7 @@ impl Args {
 
 /// The command as clap knows it: it observes by default, and has no options without a meaning.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    let useless = ["filter", "no_names", "sample_pc", "sample_gpu"];
+    let useless = ["filter", "no_names", "sample_pc", "sample_gpu", "shares"];
     sums::as_is(command, "files", &useless)
 }
 

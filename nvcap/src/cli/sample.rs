@@ -365,7 +365,7 @@ pub(super) fn beside(args: &super::trace::Args) -> anyhow::Result<Option<Beside>
         return Ok(None);
     };
     let prepared = Prepared::new(args.sample_gpu, "--sample-gpu", period)?;
-    let (source, trace) = beside::beside();
+    let (source, trace) = beside::beside(true);
     let (ready, is_ready) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("nvcap-samples".into());
     thread

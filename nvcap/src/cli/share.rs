@@ -7,17 +7,27 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use nvcap_live::switches::{Refusal, Scope};
-use nvcap_monitor::share::{GpuView, Share, has_host_pids};
+use nvcap_decode::record::Identity;
+use nvcap_decode::switches::{GpuView, Scope};
+use nvcap_monitor::share::Share;
 use nvcap_process::rm::Kernel;
 use nvcap_process::signals;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::writer::Output;
 
+mod beside;
+mod driver;
+mod recorded;
 mod table;
 
-use super::overwrite;
+pub(super) use beside::beside;
+use driver::CANNOT_READ;
+pub(super) use driver::{POLL, refused, tell_of_limits};
+
+use super::file_or_live;
+use super::overwrite::Files;
 use super::pids::Pids;
+use super::recording::RecordingArgs;
 use super::target;
 use super::values::{Force, parse_time};
 
@@ -27,6 +37,7 @@ Examples:
   sudo nvcap share --duration 10         one table, of ten seconds
   sudo nvcap share -p 4711 --interval 5  one process beside the sum of the others
   sudo nvcap share --json --duration 10  one JSON object for each GPU
+  nvcap share run.pcapng                 what was recorded beside a trace (nvcap record --shares)
 
 The driver records when a context gets the graphics and compute engine of a GPU and when it loses
 it (docs/sharing.md). nvcap reads that record: nothing is done to any process, nor to the GPU.
@@ -46,13 +57,18 @@ table says how many, and for how long it is not known who had the GPU.";
 /// Status where records are missing.
 const STATUS_LOST: u8 = nvcap_decode::ledger::STATUS_LOST;
 
-/// Time between two readings. A process that ends meanwhile may be unknown to the driver when it looks.
-pub(super) const POLL: Duration = Duration::from_millis(50);
-
 /// Whose shares, and how.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
+    /// A recording that says it (nvcap record --shares) to read instead of asking the driver
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// More files of the same trace (nvcap record --rotate), in any order: they are read as one
+    #[arg(value_name = "FILE", requires = "file")]
+    more: Vec<PathBuf>,
+
     #[command(flatten)]
     pid: Pids,
 
@@ -89,15 +105,31 @@ pub(super) struct Args {
     host_root: PathBuf,
 }
 
+/// The command as clap knows it: beside a file without the options of a live target.
+pub(super) fn as_is(command: clap::Command) -> clap::Command {
+    file_or_live::refusing(command, "file", ["interval", "duration", "host_root"])
+}
+
 impl Args {
     /// Returns the reason why measuring must not begin: its output would replace a file.
     pub(super) fn refusal(&self) -> Option<String> {
-        overwrite::refusal(self.output.as_deref(), self.force.force, &[])
+        let inputs = self.file.iter().chain(&self.more);
+        let files = Files::new(self.force.force)
+            .reads(inputs.map(PathBuf::as_path))
+            .writes("-o", self.output.as_deref());
+        files.refusal()
     }
 }
 
-/// Measures.
+/// Measures, or shows what was recorded.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &args.file {
+        let of = RecordingArgs {
+            more: args.more.clone(),
+            ..RecordingArgs::of(file)
+        };
+        return of_file(args, &of);
+    }
     let version = target::running_driver();
     target::tell_of_newer(version);
     let opened = Share::open(Rc::new(Kernel), version, &args.gpu, &args.host_root);
@@ -136,7 +168,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         match due {
             Some(at) if now >= at => {
                 let part = share.part().context(CANNOT_READ)?;
-                show(args, &mut out, &part, &share, false)?;
+                show(args, &mut out, &part, |pid| share.identity(pid), false)?;
                 // Tables that were missed are not made up for.
                 due = interval.map(|interval| (at + interval).max(now));
             }
@@ -145,28 +177,49 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     signals::traced();
     let whole = share.whole().context(CANNOT_READ)?;
-    show(args, &mut out, &whole, &share, true)?;
-    let lost = whole.iter().any(|gpu| gpu.missing > 0 || gpu.strange > 0);
-    Ok(match lost {
-        true => ExitCode::from(STATUS_LOST),
-        false => ExitCode::SUCCESS,
-    })
+    show(args, &mut out, &whole, |pid| share.identity(pid), true)?;
+    Ok(status(&whole))
 }
 
-const CANNOT_READ: &str = "cannot read the driver's record of context switches";
+/// Shows the shares of a recording.
+fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
+    let output = args.output.as_deref();
+    let mut out = target::open(output, args.force.force, false, &[])?;
+    let shares = recorded::read(of, output)?;
+    let mut views = shares.views();
+    let there: Vec<String> = views.iter().map(|view| view.gpu.to_string()).collect();
+    let is_there = |gpu: &&u32| views.iter().any(|view| view.gpu == **gpu);
+    if let Some(gpu) = args.gpu.iter().find(|gpu| !is_there(gpu)) {
+        bail!(
+            "there is no GPU {gpu} in {}: there is {}",
+            of.name(),
+            there.join(", ")
+        );
+    }
+    views.retain(|view| args.gpu.is_empty() || args.gpu.contains(&view.gpu));
+    show(args, &mut out, &views, |pid| shares.identity(pid), true)?;
+    Ok(status(&views))
+}
+
+/// The exit status of a table of all the time.
+fn status(views: &[GpuView]) -> ExitCode {
+    match views.iter().any(|gpu| gpu.missing > 0 || gpu.strange > 0) {
+        true => ExitCode::from(STATUS_LOST),
+        false => ExitCode::SUCCESS,
+    }
+}
 
 fn is_there(pid: &u32) -> bool {
     std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
-fn show(
+fn show<'a>(
     args: &Args,
     out: &mut Output,
     views: &[GpuView],
-    share: &Share,
+    who: impl Fn(u32) -> Option<&'a Identity>,
     whole: bool,
 ) -> anyhow::Result<()> {
-    let who = |pid| share.identity(pid);
     let only = (!args.pid.is_empty()).then_some(&args.pid[..]);
     match args.json {
         true => table::json(out.object(), views, who, only, whole),
@@ -189,32 +242,4 @@ fn rest(wait: Duration) {
     let ms = wait.as_micros().div_ceil(1000) as i32;
     // SAFETY: one pollfd, of a descriptor that stays open.
     unsafe { libc::poll(&raw mut poll, 1, ms) };
-}
-
-pub(super) fn refused(refusal: &Refusal) -> String {
-    let Refusal { gpu, why, remedy } = refusal;
-    match *remedy {
-        "" => format!("GPU {gpu} is not measured: {why}"),
-        remedy => format!("GPU {gpu} is not measured: {why}; {remedy}"),
-    }
-}
-
-/// Tells what the driver does not tell this user, or what cannot be known in this container.
-pub(super) fn tell_of_limits(gpus: &[(u32, Scope)]) {
-    // SAFETY: reads an id.
-    let root = unsafe { libc::geteuid() } == 0;
-    if gpus.iter().any(|(_, scope)| *scope == Scope::OwnUser) {
-        tell(
-            "the driver tells of this user's processes alone; run as root (sudo nvcap share) to see all",
-        );
-    } else if !root {
-        tell(
-            "the driver does not name other users' processes, and their times are not exact: run as root (sudo nvcap share) to see them",
-        );
-    }
-    if !has_host_pids() {
-        tell(
-            "nvcap runs in a container (a PID namespace): the driver tells process ids of the host, which have no names here; run nvcap on the host, or start the container with --pid=host",
-        );
-    }
 }

@@ -259,6 +259,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", requires = "sample_pc", help_heading = ADVANCED)]
     pub sample_gpu: Option<u32>,
 
+    /// Also record who had which GPU: the driver's record of context switches, of all processes
+    ///
+    /// As nvcap share does, with its rights. `nvcap share FILE` shows it of a recording; so do Perfetto, the report's page and the table slices
+    /// (docs/sharing.md).
+    #[arg(long, help_heading = CAPTURE)]
+    pub shares: bool,
+
     /// Show programs by address, without the names of their kernels
     ///
     /// The names lie in the process's private memory, which is searched when a program is new. `--no-names` leaves that out.

@@ -81,7 +81,9 @@ pub(super) fn run_into<'a>(
     let target = target(&args, is_quiet)?;
     let searches = searches(&args);
     // Before rights are given up.
-    let beside = super::sample::beside(&args)?;
+    let beside = { super::sample::beside(&args)?.into_iter() }
+        .chain(super::share::beside(&args)?)
+        .collect();
     let made = make(&args)?;
     let (record, place) = match args.recording_files()? {
         Some((files, place)) => (Some(files), place),
@@ -332,12 +334,9 @@ impl Additions {
         }
     }
 
-    fn add(self, source: how::LiveSource, beside: Option<Beside>) -> Enriched<how::LiveSource> {
+    fn add(self, source: how::LiveSource, beside: Vec<Beside>) -> Enriched<how::LiveSource> {
         let source = Enriched::new(source, self.searches, self.names, self.holds);
-        let source = match beside {
-            Some(beside) => source.with_beside(beside),
-            None => source,
-        };
+        let source = source.with_beside(beside);
         let source = if self.is_soon {
             source
         } else {

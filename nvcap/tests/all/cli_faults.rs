@@ -10,7 +10,7 @@ use nvcap_decode::record::{
 use nvcap_decode::wire::GpuVa;
 use serde_json::Value;
 
-use crate::common::cli::{Folder, nvcap, text};
+use crate::common::cli::{Folder, nvcap, page_data, text};
 use crate::common::schema::Schema;
 use crate::common::training::written;
 
@@ -200,9 +200,7 @@ fn a_report_and_a_table_have_the_fault() {
         let said = text(&made.stderr);
         assert_eq!(made.status.code(), Some(STATUS_FAULTED.into()), "{said}");
         let page = fs::read_to_string(&page).unwrap();
-        let data = page.split("id=\"data\"").nth(1).unwrap();
-        let data = data.split_once('>').unwrap().1;
-        let data: Value = serde_json::from_str(data.split('<').next().unwrap()).unwrap();
+        let data = page_data(&page);
         let [mark] = &data["faults"]["marks"].as_array().unwrap()[..] else {
             panic!("{}", data["faults"])
         };

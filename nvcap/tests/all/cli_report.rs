@@ -5,17 +5,13 @@ use crate::common::files;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::common::cli::{Folder, argument, nvcap, refused, refused_on_a_terminal, text};
+use crate::common::cli::{
+    Folder, argument, nvcap, page_data, refused, refused_on_a_terminal, text,
+};
 use serde_json::Value;
 
 fn cut() -> String {
     argument(files::fixture("h200-cut.orc"))
-}
-
-/// The data in a page.
-fn data(page: &str) -> Value {
-    let (_, rest) = page.split_once("id=\"data\">").unwrap();
-    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
 
 #[test]
@@ -31,12 +27,12 @@ fn a_page_goes_where_it_is_told_and_has_the_verdict() {
     assert!(out.stdout.is_empty());
     let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let page = data(&fs::read_to_string(&file).unwrap());
+    let page = page_data(&fs::read_to_string(&file).unwrap());
     assert!(page["missing"].as_str().unwrap().contains("307 entries"));
     assert_eq!(page["ledger"]["complete"], false);
     assert_eq!(page["exit_status"], 3);
     let piped = nvcap(&["report", &capture]);
-    assert_eq!(data(&text(&piped.stdout)), {
+    assert_eq!(page_data(&text(&piped.stdout)), {
         let mut same = page;
         same["file"] = capture.clone().into();
         same
@@ -59,7 +55,7 @@ fn a_page_says_what_the_statistics_say() {
     let stats: Value = serde_json::from_str(line).unwrap();
     let out = nvcap(&["report", &capture, "--phases", &phases]);
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
-    let page = data(&text(&out.stdout));
+    let page = page_data(&text(&out.stdout));
     for part in ["kernels", "moves", "thresholds", "graphs", "costs"] {
         assert_eq!(page[part], stats[part], "{part}");
     }
@@ -74,7 +70,7 @@ fn a_page_says_what_the_statistics_say() {
     assert!(page["phases"].as_array().unwrap().len() > 50);
     // The driver's own are counted where they are not shown.
     let all = nvcap(&["report", &capture, "-v"]);
-    let all = data(&text(&all.stdout));
+    let all = page_data(&text(&all.stdout));
     let (few, own) = (
         page["shown"].as_u64().unwrap(),
         page["mechanics"].as_u64().unwrap(),
@@ -89,7 +85,7 @@ fn a_page_says_what_the_statistics_say() {
         "--limit",
         "5",
     ]);
-    let copies = data(&text(&copies.stdout));
+    let copies = page_data(&text(&copies.stdout));
     assert_eq!(
         (&copies["shown"], &copies["operations"]),
         (&5.into(), &171.into())
@@ -99,7 +95,7 @@ fn a_page_says_what_the_statistics_say() {
         "op=copy && op!=inline,launch && time_ns>{}",
         copies["cut_ns"]
     );
-    let rest = data(&text(&nvcap(&["report", &capture, "-e", &rest]).stdout));
+    let rest = page_data(&text(&nvcap(&["report", &capture, "-e", &rest]).stdout));
     assert!(rest["shown"].as_u64() >= Some(166), "{}", rest["shown"]);
 }
 

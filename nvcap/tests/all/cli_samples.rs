@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::cli::{Folder, nvcap, refused, text};
+use crate::common::cli::{Folder, nvcap, page_data, refused, text};
 use crate::common::job;
 use crate::common::replays::{self, GAP_NS, LONG_NS, REPLAY_NS, SHORT_NS};
 use crate::common::schema::Schema;
@@ -161,9 +161,7 @@ fn a_recording_s_samples_are_shown() {
     let page = folder.path("server.html");
     shown(&["report", &file, "-o", &page]);
     let page = fs::read_to_string(&page).unwrap();
-    let data = page.split("id=\"data\"").nth(1).unwrap();
-    let data = data.split_once('>').unwrap().1;
-    let data: Value = serde_json::from_str(data.split('<').next().unwrap()).unwrap();
+    let data = page_data(&page);
     let context = &data["samples"]["contexts"][0];
     assert_eq!(context["samples"], 616_328);
     assert_eq!(context["instructions"][0]["offset"], 0x130);

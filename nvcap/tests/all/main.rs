@@ -18,6 +18,7 @@ mod cli_recording;
 mod cli_recordings;
 mod cli_report;
 mod cli_samples;
+mod cli_shares;
 mod cli_spoiled;
 mod cli_usage;
 mod compatibility;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::cli::{Folder, nvcap, refused, text};
+use crate::common::cli::{Folder, nvcap, page_data, refused, text};
 use crate::common::job::{self, FIRST_PID, GEMM_NS, Job};
 use nvcap_decode::record::Record;
 use serde_json::Value;
@@ -356,9 +356,7 @@ fn the_page_has_the_ranks_where_there_are_several() {
     let folder = Folder::new("ranks-page");
     let data = |args: &[&str]| -> Value {
         let out = nvcap(&[&["report"], args].concat());
-        let page = text(&out.stdout);
-        let (_, rest) = page.split_once("id=\"data\">").unwrap();
-        serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+        page_data(&text(&out.stdout))
     };
     let job = job::run(STEPS, &[4, 9, 4]);
     let path = together(&folder, &job);

@@ -14,7 +14,7 @@ use crate::common::cli::{Folder, argument, interrupt_while_it_reads, nvcap, text
 use crate::common::files::{capture, fixture};
 use serde_json::Value;
 
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "operations",
     "submissions",
     "kernels",
@@ -23,6 +23,7 @@ const TABLES: [&str; 9] = [
     "losses",
     "faults",
     "samples",
+    "slices",
     "ledger",
 ];
 
@@ -242,7 +243,7 @@ fn files_are_their_owner_s_and_lie_where_they_are_told_to() {
     let (to, file) = (folder.path("run"), mixed());
     let (said, out) = export(&["csv", &file, "-o", &to], 0);
     assert!(said.contains("complete: 600 submissions"), "{said}");
-    assert!(said.contains("9 tables; nvcap schema"), "{said}");
+    assert!(said.contains("10 tables; nvcap schema"), "{said}");
     assert!(out.is_empty());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(Path::new(&to)), 0o700);
@@ -319,7 +320,7 @@ fn what_makes_no_sense_is_refused() {
         (
             vec!["csv", &*file],
             2,
-            "9 tables have no place to go: name a folder with -o",
+            "10 tables have no place to go: name a folder with -o",
         ),
         (vec!["csv", &*file, "--json"], 2, "for another program"),
         (

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::cli::{Folder, argument, nvcap, text};
+use crate::common::cli::{Folder, argument, nvcap, page_data, text};
 use crate::common::files::fixture;
 use crate::common::training::Ran;
 use crate::common::tshark;
@@ -353,8 +353,7 @@ fn slices_of_perfetto_are_what_ran() {
 #[test]
 fn the_report_has_the_kernels_with_their_times() {
     let page = shown(&["report", &file()], 3);
-    let (_, data) = page.split_once("id=\"data\">").unwrap();
-    let data: Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    let data = page_data(&page);
     let truth = ran();
     let stats = object(&["stats", "--json", &file()], 3);
     assert_eq!(data["gpu_time"], stats["gpu_time"]);

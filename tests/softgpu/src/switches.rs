@@ -320,8 +320,12 @@ impl State {
 mod tests {
     use std::rc::Rc;
 
-    use nvcap_decode::switches::{Instance, Residence, Tag, Who};
-    use nvcap_live::switches::{Scope, Source, Told};
+    use std::path::Path;
+
+    use nvcap_decode::record::{Record, Switches};
+    use nvcap_decode::switches::{Instance, Residence, Scope, Slices, Tag, Told, Who};
+    use nvcap_live::switches::Source;
+    use nvcap_monitor::share::{Share, Windows};
 
     use super::*;
 
@@ -420,7 +424,7 @@ mod tests {
             match told {
                 Told::Switch(switch) => residence.take(&switch),
                 Told::Missing(_) => residence.lost(),
-                Told::Strange => panic!("strange"),
+                Told::Strange | Told::Ended { .. } => panic!("{told:?}"),
             }
         }
         let sums = &residence.sums(9_001_000)[0];
@@ -475,6 +479,66 @@ mod tests {
         let os: Rc<dyn Os> = driver;
         let refused = Source::open(os, None, &[3]).err().expect("no such GPU");
         assert!(refused.to_string().contains("no GPU 3"), "{refused}");
+    }
+
+    #[test]
+    fn windows_have_what_happened_with_both_clocks() {
+        let driver = driver(2);
+        let os: Rc<dyn Os> = Rc::<Driver>::clone(&driver);
+        let opened = Share::open(os, None, &[], Path::new("/"));
+        let (share, refusals) = opened.expect("a client");
+        assert_eq!(refusals, []);
+        let mut windows = Windows::new(share).expect("the GPUs' times");
+        let me = std::process::id();
+        let taken = |windows: &mut Windows, is_last| -> Vec<Switches> {
+            let records = windows.take(is_last).expect("they are told");
+            let window = |record| match record {
+                Record::Switches(window) => *window,
+                other => panic!("{other:?}"),
+            };
+            records.into_iter().map(window).collect()
+        };
+        slice(&driver, 1, me, 1_000, 2_000);
+        driver.happens(1, switch(Tag::BEGIN, me, 3_000));
+        driver.is_at(5_000);
+        assert!(!windows.poll().expect("it is polled"));
+        let first = taken(&mut windows, false);
+        let of: Vec<_> = first.iter().map(|w| (w.gpu, w.switches())).collect();
+        assert_eq!(of, [(0, 0), (1, 3)]);
+        assert_eq!((first[1].from.gpu_ns, first[1].to.gpu_ns), (0, 5_000));
+        assert!(
+            first[1].from.host_ns < first[1].to.host_ns
+                && first[1].at.time_ns == first[1].to.host_ns
+        );
+        assert_eq!(first[1].processes.len(), 1);
+        // Where the ring is full the driver drops records, and no later one tells.
+        driver.happens(1, switch(Tag::END, me, 6_000));
+        for i in 0..70_000 {
+            driver.happens(1, switch(Tag::BEGIN, me, 7_000 + 2 * i));
+            driver.happens(1, switch(Tag::END, me, 7_001 + 2 * i));
+        }
+        driver.is_at(200_000);
+        let second = taken(&mut windows, true);
+        assert_eq!((second[0].told.len(), second[1].switches()), (0, 65_535));
+        assert_eq!(
+            second[1].told.last(),
+            Some(&Told::Missing(140_001 - 65_535))
+        );
+        assert_eq!(
+            (second[1].processes.len(), second[1].from),
+            (0, first[1].to)
+        );
+        let (mut slices, mut lengths) = (Slices::default(), Vec::new());
+        for window in first.iter().chain(&second) {
+            slices.window(window, |slice| {
+                let (begin, end) = (slice.begin.expect("begin"), slice.end.expect("end"));
+                lengths.push(end.gpu_ns - begin.gpu_ns);
+            });
+        }
+        assert_eq!(
+            (&lengths[..2], lengths.len()),
+            (&[1_000, 3_000][..], 2 + 65_534 / 2)
+        );
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl Model {
             | Record::Snapshot(_)
             | Record::Fault(_)
             | Record::Samples(_)
+            | Record::Switches(_)
             | Record::Stack(_)
             | Record::Skipped(_)
             | Record::Loss(_) => {}

@@ -5,7 +5,9 @@
 //! when its state is restored, and ends when its state is saved.
 //!
 //! - [`mod@record`]: one record, from its bytes; how many are missing before it.
-//! - [`residence`]: slices, and sums of them.
+//! - [`told`]: news of a GPU: records, gaps between them, processes that have ended.
+//! - [`residence`]: sums of slices; [`period`]: the same by process, with what is missing.
+//! - [`slices`]: slices one by one, of the windows of a recording ([`crate::record::Switches`]).
 //!
 //! ```
 //! use nvcap_decode::switches::{Residence, Switch, Tag, Who};
@@ -19,8 +21,14 @@
 //! assert_eq!(sums[0].holders[&(Who::Process(4711), 0)].resident_ns, 4_000);
 //! ```
 
+pub mod period;
 pub mod record;
 pub mod residence;
+pub mod slices;
+pub mod told;
 
+pub use period::{EngineView, GpuView, Period};
 pub use record::{Instance, RECORD_LEN, Sequence, Switch, Tag, Who};
 pub use residence::{EngineSums, Held, Residence};
+pub use slices::{Slice, SliceTime, Slices};
+pub use told::{Reading, Scope, Told};

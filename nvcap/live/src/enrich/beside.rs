@@ -1,4 +1,4 @@
-//! Records that another thread makes beside a source (samples of program counters), of the processes that the source traces.
+//! Records that other threads make beside a source (samples of program counters, context switches).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,6 +26,8 @@ struct Shared {
 pub struct Beside {
     shared: Arc<Shared>,
     from: mpsc::Receiver<Record>,
+    /// Processes that end are needed.
+    asks: bool,
     at_end: bool,
 }
 
@@ -36,14 +38,15 @@ pub struct BesideTrace {
     to: mpsc::SyncSender<Record>,
 }
 
-/// Makes both sides.
+/// Makes both sides. `asks`: a process stands at its end until the other thread has done what needs the process.
 #[must_use]
-pub fn beside() -> (Beside, BesideTrace) {
+pub fn beside(asks: bool) -> (Beside, BesideTrace) {
     let shared = Arc::new(Shared::default());
     let (to, from) = mpsc::sync_channel(MOST_WAITING);
     let source = Beside {
         shared: shared.clone(),
         from,
+        asks,
         at_end: false,
     };
     (source, BesideTrace { shared, to })
@@ -102,7 +105,7 @@ impl Beside {
                 }
             }
         }
-        if at_end && !std::mem::replace(&mut self.at_end, at_end) {
+        if self.asks && at_end && !std::mem::replace(&mut self.at_end, at_end) {
             self.shared.asked.fetch_add(1, Ordering::SeqCst);
         }
         self.at_end = at_end;
@@ -151,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_thread_beside_a_source_is_asked_and_ended() {
-        let (mut source, thread) = beside();
+        let (mut source, thread) = beside(true);
         let mut records = vec![exit(3)];
         assert!(thread.give(samples(1)));
         source.look(&mut records, false);
@@ -180,12 +183,14 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_thread_that_has_ended() {
-        let (mut source, thread) = beside();
+        let (mut source, thread) = beside(true);
         source.look(&mut Vec::new(), true);
         assert!(source.is_asking());
         drop(thread);
         assert!(!source.is_asking());
-        let (source, thread) = beside();
+        let (mut source, thread) = beside(false);
+        source.look(&mut Vec::new(), true);
+        assert!(!source.is_asking());
         drop(source);
         assert!(thread.is_over() && !thread.give(samples(1)));
     }

@@ -59,7 +59,7 @@ pub struct Enriched<S> {
     gpus: Vec<Gpu>,
     stamper: Option<Stamper>,
     faults: Option<FaultWatch>,
-    beside: Option<Beside>,
+    beside: Vec<Beside>,
     holds_end: bool,
     hold: Option<ExitHold>,
     /// The records of the GPUs were given.
@@ -117,12 +117,9 @@ impl<S: Source> Enriched<S> {
         }
     }
 
-    /// Adds the records of another thread.
-    pub fn with_beside(self, beside: Beside) -> Self {
-        Self {
-            beside: Some(beside),
-            ..self
-        }
+    /// Adds the records of other threads.
+    pub fn with_beside(self, beside: Vec<Beside>) -> Self {
+        Self { beside, ..self }
     }
 
     fn with(inner: S, gpus: Vec<Gpu>, search: Option<Search>, clock: Clock) -> Self {
@@ -132,7 +129,7 @@ impl<S: Source> Enriched<S> {
             gpus,
             stamper: None,
             faults: None,
-            beside: None,
+            beside: Vec::new(),
             holds_end: false,
             hold: None,
             told: false,
@@ -320,13 +317,13 @@ impl<S: Source> Source for Enriched<S> {
         if let Some(faults) = &mut self.faults {
             faults.look(&mut now, ending || self.inner.is_ending());
         }
-        if let Some(beside) = &mut self.beside {
+        for beside in &mut self.beside {
             beside.look(&mut now, ending || self.inner.is_ending());
         }
         // Ends are held for a limited time, whatever is asked for.
         let asks = self.held.asks()
             || self.faults.as_ref().is_some_and(FaultWatch::is_asking)
-            || self.beside.as_ref().is_some_and(Beside::is_asking);
+            || self.beside.iter().any(Beside::is_asking);
         if !asks {
             // Once all that the command submitted was given.
             if ending && now.is_empty() {
@@ -395,7 +392,7 @@ impl<S: Source> Source for Enriched<S> {
             faults.finish(&mut last);
         }
         let end = self.inner.finish(&mut last);
-        if let Some(beside) = self.beside.take() {
+        for beside in std::mem::take(&mut self.beside) {
             beside.finish(&mut last);
         }
         if let Some(namer) = &mut self.held.namer {

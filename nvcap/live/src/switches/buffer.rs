@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use super::told::{Refusal, Scope, Told};
-use nvcap_decode::switches::{RECORD_LEN, Sequence, Switch};
+use super::refusal::Refusal;
+use nvcap_decode::switches::{RECORD_LEN, Scope, Sequence, Switch, Told};
 use nvcap_process::rm::{Access, Card, Client, Device, Error, Mapping, Object};
 
 /// Classes of RM objects (cl90cd.h, cl0000.h).

@@ -6,15 +6,16 @@
 //! it frees what a client has when the client's file is closed.
 
 mod buffer;
-mod told;
+mod refusal;
 
 use std::rc::Rc;
 
 use buffer::Buffer;
 use nvcap_decode::driver::Version;
+use nvcap_decode::switches::{Scope, Told};
 use nvcap_process::rm::{Card, Client, Error, Os};
 
-pub use told::{Refusal, Scope, Told};
+pub use refusal::Refusal;
 
 /// The records of all GPUs.
 pub struct Source {

@@ -305,7 +305,7 @@ pub(super) fn record(
         Kind::Stamps => stamps(m::Stamps::decode(body)?)?,
         Kind::Loss => loss(m::Loss::decode(body)?)?,
         Kind::Skipped => skipped(pm::Passed::decode(body)?)?,
-        // A snapshot's, a fault's and samples' are read by the modules of their messages.
+        // A snapshot's, a fault's, samples' and switches' are read by the modules of their messages.
         Kind::Trace
         | Kind::Calls
         | Kind::Idle
@@ -313,7 +313,8 @@ pub(super) fn record(
         | Kind::Continued
         | Kind::Snapshot
         | Kind::Fault
-        | Kind::Samples => return Ok(None),
+        | Kind::Samples
+        | Kind::Switches => return Ok(None),
     }))
 }
 

@@ -314,6 +314,7 @@ pub(super) fn body(record: &Record, calls: impl FnOnce(&r::Stack) -> u32) -> Vec
         Record::Skipped(x) => super::skipped_messages::Passed::from(x).encode_to_vec(),
         Record::Fault(x) => super::fault_messages::Fault::from(&**x).encode_to_vec(),
         Record::Samples(x) => super::sample_messages::Samples::from(&**x).encode_to_vec(),
+        Record::Switches(x) => super::switch_messages::Switches::from(&**x).encode_to_vec(),
         Record::Snapshot(x) => super::snapshot_messages::Look::from(&**x).encode_to_vec(),
     }
 }

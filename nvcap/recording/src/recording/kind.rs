@@ -78,6 +78,8 @@ kinds! {
     Fault = 19, "fault";
     /// Samples of program counters.
     Samples = 20, "samples";
+    /// Context switches that the driver recorded.
+    Switches = 21, "switches";
 }
 
 impl Kind {
@@ -107,6 +109,7 @@ impl Kind {
             Record::Skipped(_) => Self::Skipped,
             Record::Fault(_) => Self::Fault,
             Record::Samples(_) => Self::Samples,
+            Record::Switches(_) => Self::Switches,
         }
     }
 }

@@ -23,6 +23,7 @@ mod skipped_messages;
 mod snapshot;
 mod snapshot_messages;
 mod stack_messages;
+mod switch_messages;
 mod trapped_messages;
 mod writer;
 

@@ -11,7 +11,7 @@ use super::info::{EndInfo, TraceInfo};
 use super::kind::{AGAIN, Head, Kind, MOST_BODY};
 use super::messages as m;
 use super::parts;
-use super::{fault_messages, sample_messages, snapshot};
+use super::{fault_messages, sample_messages, snapshot, switch_messages};
 use crate::pcapng::{Block, Blocks, Damage};
 use nvcap_decode::record::{Calls, Record};
 
@@ -308,6 +308,7 @@ impl<R: Read> Reader<R> {
             Kind::Snapshot => snapshot::record(body).map(Some),
             Kind::Fault => fault_messages::record(body).map(Some),
             Kind::Samples => sample_messages::record(body).map(Some),
+            Kind::Switches => switch_messages::record(body).map(Some),
             _ => decode::record(kind, body, |n| self.calls.get(&n).cloned()),
         };
         match record {

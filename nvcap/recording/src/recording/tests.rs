@@ -6,6 +6,7 @@ mod newer;
 mod published;
 mod samples;
 mod snapshot;
+mod switches;
 mod zeros;
 
 use std::sync::Arc;
@@ -277,6 +278,7 @@ fn all_records() -> Vec<Record> {
     all.push(Record::Snapshot(Box::new(snapshot::snapshot())));
     all.extend(faults::all());
     all.extend(samples::all());
+    all.extend(switches::all());
     all
 }
 

@@ -323,6 +323,7 @@ impl Sink for Ioctls {
             | Record::Skipped(_)
             | Record::Fault(_)
             | Record::Samples(_)
+            | Record::Switches(_)
             | Record::Stack(_) => Ok(()),
         }
     }

@@ -278,6 +278,7 @@ pub(crate) fn fitted(out: &mut Vec<u8>, ledger: &Ledger, color: bool, fit: Fit) 
     }
     stacks(&mut f, ledger);
     samples(&mut f, ledger);
+    switches(&mut f, ledger);
     unknown_doorbells(&mut f, ledger);
     untraced(&mut f, ledger);
     let role = match ledger.exit_status() {
@@ -302,6 +303,29 @@ fn gaps(f: &mut Formatter<'_>, ledger: &Ledger) {
         }
         f.end();
     }
+}
+
+/// Writes the number of context switches, and what they lack.
+fn switches(f: &mut Formatter<'_>, ledger: &Ledger) {
+    let Some(switched) = ledger.switched() else {
+        return;
+    };
+    let is_whole = switched.missing == 0 && switched.strange == 0;
+    f.line("", 0, Some(if is_whole { Role::Dim } else { Role::Alarm }));
+    f.text(format_args!(
+        "{} of context switches",
+        plural_of(switched.records, "record", "records")
+    ));
+    if switched.missing > 0 {
+        f.text(format_args!(
+            ", at least {} missing: the driver lost them (no submission is missing for that)",
+            switched.missing
+        ));
+    }
+    if switched.strange > 0 {
+        f.text(format_args!(", {} not understood", switched.strange));
+    }
+    f.end();
 }
 
 /// Writes the number of samples of program counters, and what they lack.

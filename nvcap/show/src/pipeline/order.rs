@@ -286,6 +286,7 @@ impl Order {
             | Record::Snapshot(_)
             | Record::Fault(_)
             | Record::Samples(_)
+            | Record::Switches(_)
             | Record::Loss(_) => own.max(bounds.life),
         };
         bounds.all = bounds.all.max(key);

@@ -5,12 +5,11 @@ use std::io::Write as _;
 use serde_json::{Value, json};
 
 use nvcap_decode::record::Identity;
-use nvcap_decode::switches::{Held, Who};
-use nvcap_live::switches::Scope;
-use nvcap_monitor::share::{EngineView, GpuView};
-use nvcap_show::output::plural::{plural, plural_of};
+use nvcap_decode::switches::{EngineView, GpuView, Held, Scope, Who};
+use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::Nanoseconds;
+use nvcap_show::shares::{lacks, per_second, title, verdicts};
 
 /// Processes that are shown by name; the others are one line.
 const MOST: usize = 30;
@@ -98,23 +97,6 @@ fn parted(engine: &EngineView, only: Option<&[u32]>) -> (Vec<(Who, Held, usize)>
         }
     }
     (shown, others, count)
-}
-
-fn title(view: &GpuView, engine: &EngineView) -> String {
-    match engine.instance {
-        None => format!("GPU {}", view.gpu),
-        Some(instance) => {
-            let compute = instance.compute.map_or("-".to_owned(), |c| c.to_string());
-            format!("GPU {}, MIG {}/{compute}", view.gpu, instance.gpu)
-        }
-    }
-}
-
-fn per_second(number: u64, ns: u64) -> f64 {
-    match ns {
-        0 => 0.0,
-        ns => number as f64 * 1e9 / ns as f64,
-    }
 }
 
 /// Writes the tables, and for all of the time a verdict each.
@@ -205,60 +187,6 @@ fn table<'a>(
         }
         let _ = writeln!(out);
     }
-}
-
-/// The sentence that sums up each engine.
-fn verdicts(view: &GpuView) -> Vec<String> {
-    if view.engines.is_empty() {
-        return vec![format!(
-            "GPU {}: no context switch in {}: one context stayed resident all the time, or none was; the driver does not tell which (nvcap counts -a tells who submits)",
-            view.gpu,
-            Nanoseconds(view.ns)
-        )];
-    }
-    let verdict = |engine: &EngineView| {
-        let of = |who: fn(&Who) -> bool| engine.holders.iter().filter(|h| who(&h.0)).count();
-        let named = of(|who| matches!(who, Who::Process(_)));
-        let mut processes = plural_of(named as u64, "process", "processes");
-        if of(|who| matches!(who, Who::Hidden)) > 0 {
-            processes += " and others that are not named";
-        }
-        let had = match engine.holders.len() {
-            0 | 1 => "had",
-            _ => "shared",
-        };
-        let mut text = format!("{processes} {had} {}", title(view, engine));
-        let lost = 100.0 * engine.share(engine.switch_ns);
-        let rate = per_second(engine.switches, engine.ns);
-        let mean = Nanoseconds(engine.switch_ns / engine.switches.max(1));
-        if engine.switches > 0 {
-            text += &format!(": {lost:.1} % of it was lost in {rate:.0} switches/s of {mean}");
-        }
-        text
-    };
-    view.engines.iter().map(verdict).collect()
-}
-
-/// What is missing, and what was not understood.
-fn lacks(view: &GpuView) -> Vec<String> {
-    let gpu = view.gpu;
-    let mut all = Vec::new();
-    if view.missing > 0 {
-        let records = plural(view.missing, "record");
-        all.push(format!(
-            "GPU {gpu}: at least {records} missing: the driver lost them"
-        ));
-    }
-    if view.strange > 0 {
-        let records = plural(view.strange, "record");
-        all.push(format!("GPU {gpu}: {records} not understood: update nvcap"));
-    }
-    let incomplete: u64 = view.engines.iter().map(|e| e.incomplete).sum();
-    if incomplete > 0 {
-        let slices = plural(incomplete, "slice");
-        all.push(format!("GPU {gpu}: {slices} without a begin or an end"));
-    }
-    all
 }
 
 fn seconds(ns: u64) -> f64 {

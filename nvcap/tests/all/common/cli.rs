@@ -32,6 +32,12 @@ pub fn refused(command: &[&str], lines: &[(Vec<&str>, i32, &str)]) {
     }
 }
 
+/// The data in a report's page.
+pub fn page_data(page: &str) -> serde_json::Value {
+    let (_, rest) = page.split_once("id=\"data\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
 /// Standard output must be no terminal: that is said with these words.
 pub fn refused_on_a_terminal(args: &[&str], words: &str) {
     let (_own, terminal) = terminal(80);

@@ -15,7 +15,7 @@ use nvcap_recording::recording::{EndInfo, TraceInfo, Writer};
 const CLASS: u32 = 0xcbc0;
 /// From a doorbell to the begin of the work on an idle GPU, ns.
 const FETCH: u64 = 4_000;
-const BEGIN: u64 = 1_000_000_000;
+pub const BEGIN: u64 = 1_000_000_000;
 const STAMP: u64 = 0x2_0460_fff0;
 const ENDS: u64 = 0x2_0463_7000;
 const BANK: u64 = 0x2_0500_0000;

@@ -124,6 +124,7 @@ impl Session {
             | Record::Skipped(_)
             | Record::Fault(_)
             | Record::Samples(_)
+            | Record::Switches(_)
             | Record::Loss(_) => Vec::new(),
             _ => self.capture.model.record(&record),
         };

@@ -39,6 +39,7 @@ fn used() -> Messages {
         include_str!("../fault_messages.rs"),
         include_str!("../sample_messages.rs"),
         include_str!("../skipped_messages.rs"),
+        include_str!("../switch_messages.rs"),
         include_str!("../stack_messages.rs"),
         include_str!("../trapped_messages.rs"),
         include_str!("../snapshot_messages.rs")
@@ -93,7 +94,7 @@ fn used() -> Messages {
             None => all.get_mut(&name).unwrap().push(entry),
         }
     }
-    for (of, oneof) in [("Process", "Life"), ("Loss", "Lost")] {
+    for (of, oneof) in [("Process", "Life"), ("Loss", "Lost"), ("Between", "News")] {
         let fields = oneofs.remove(oneof).unwrap();
         all.get_mut(of).unwrap().extend(fields);
     }

@@ -7,6 +7,7 @@
 //! - `changes`: the values of counters over time.
 //! - `semaphores`, `waits`: which release a wait was for; how both are drawn.
 //! - `sampled`: shares of kernels in samples of program counters.
+//! - `switched`: slices of contexts, as the driver recorded them.
 //! - `operation`: names and values of operations.
 //! - `notes`: values of doorbells, times, losses and the ledger.
 //! - `channel`: what is kept of a channel.
@@ -22,6 +23,7 @@ mod proto;
 mod ranks;
 mod sampled;
 mod semaphores;
+mod switched;
 mod tracks;
 mod waits;
 
@@ -45,6 +47,7 @@ use nvcap_decode::decode::event::{Body, Context, Event, GpuTime, Operation, Stop
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Calls, ChannelId, Fault, Life, Loss, Process, Record};
+use nvcap_decode::switches::Slices;
 
 use changes::Changes;
 use channel::Channel;
@@ -96,6 +99,8 @@ pub struct Perfetto {
     semaphores: Semaphores,
     /// Kernels that samples lie in.
     sampled: Kernels,
+    /// Contexts that have engines.
+    slices: Slices,
     collectives: Collectives,
     /// The arrow that was drawn last.
     flow: u64,
@@ -119,6 +124,7 @@ impl Perfetto {
             releases: Releases::default(),
             semaphores: Semaphores::default(),
             sampled: Kernels::default(),
+            slices: Slices::default(),
             collectives: Collectives::default(),
             flow: 0,
             newest: None,
@@ -537,6 +543,7 @@ impl Sink for Perfetto {
                 return Ok(());
             }
             Record::Samples(window) => self.samples(window),
+            Record::Switches(window) => self.switches(window),
             _ => return Ok(()),
         }
         self.packets.end()
@@ -560,6 +567,7 @@ impl Sink for Perfetto {
         self.packets.end()?;
         self.collectives.collector.finish(ledger, model)?;
         self.collectives()?;
+        self.last_slices();
         self.ledger(ledger);
         self.packets.end()?;
         self.packets.flush()

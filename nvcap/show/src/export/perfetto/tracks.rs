@@ -11,6 +11,7 @@ use crate::output::ended::Ended;
 use crate::output::names::{EngineName, gpu_name, known_name, pid_name};
 use nvcap_decode::decode::event::Engine;
 use nvcap_decode::record::ChannelId;
+use nvcap_decode::switches::Instance;
 
 /// Place of a channel among the tracks, as it was known at the channel's first event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +27,8 @@ pub(super) struct Place {
 pub(super) enum Track {
     /// A GPU.
     Gpu(Option<u32>),
+    /// Contexts that have a GPU, or a MIG instance of it.
+    Contexts(u32, Option<Instance>),
     /// Amount of a GPU's work that runs at once.
     Working(Option<u32>),
     /// A process on a GPU.
@@ -61,7 +64,7 @@ pub(super) enum Track {
 impl Track {
     fn pid(self) -> Option<u32> {
         match self {
-            Self::Gpu(_) | Self::Working(_) | Self::Trace => None,
+            Self::Gpu(_) | Self::Contexts(..) | Self::Working(_) | Self::Trace => None,
             Self::User(_, pid)
             | Self::Collectives(_, pid)
             | Self::Engine(_, pid, _)
@@ -154,6 +157,13 @@ impl Tracks {
                 counter: count(),
                 ..below(Track::Gpu(gpu), "busy".to_owned())
             },
+            Track::Contexts(gpu, instance) => {
+                let name = instance.map_or("contexts".to_owned(), |i| {
+                    let compute = i.compute.map_or("-".to_owned(), |c| c.to_string());
+                    format!("contexts of MIG {}/{compute}", i.gpu)
+                });
+                below(Track::Gpu(Some(gpu)), name)
+            }
             Track::User(gpu, _) => below(Track::Gpu(gpu), title),
             Track::Collectives(gpu, pid) => below(Track::User(gpu, pid), "collectives".to_owned()),
             Track::Engine(gpu, pid, engine) => TrackDescriptor {
@@ -211,7 +221,8 @@ impl Tracks {
         }
     }
 
-    fn process_title(&self, pid: u32) -> String {
+    /// Returns the name of a process, with its number.
+    pub(super) fn process_title(&self, pid: u32) -> String {
         match self.names.get(&(pid, pid)) {
             Some(name) => format!("{name} ({})", pid_name(pid)),
             None => format!("process {}", pid_name(pid)),

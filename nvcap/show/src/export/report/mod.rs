@@ -5,6 +5,7 @@
 //! - `columns`, `texts`: how operations are stored: columns of numbers, and each text once.
 //! - `losses`, `faults`: what was lost, and faults of the GPU, as marks on the timeline.
 //! - `samples`: kernels and instructions with the most samples of program counters.
+//! - `shares`: who had which GPU.
 //! - `page`: the page: the parts of `page/` and the data, put together.
 //!
 //! Sums (kernels, moves and thresholds, graphs, the GPU's time) are those of `nvcap stats` and `nvcap time`, made by the same code.
@@ -14,6 +15,7 @@ mod faults;
 mod losses;
 mod page;
 mod samples;
+mod shares;
 mod texts;
 mod words;
 
@@ -40,6 +42,7 @@ use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{ChannelId, Life, Record};
 
 use crate::ranks::{Collector, Gathered, Options as RanksOptions};
+use crate::shares::Shares;
 
 use columns::Column;
 use faults::Faults;
@@ -150,6 +153,7 @@ pub struct Report {
     kernels: Kernels,
     profile: Profile,
     account: Account,
+    shares: Shares,
     /// Collectives of several ranks, unless a filter hides some of their work.
     ranks: Option<(Gathered, Collector)>,
     releases: Releases,
@@ -190,6 +194,7 @@ impl Report {
             kernels: Kernels::default(),
             profile: Profile::new(None),
             account: Account::default(),
+            shares: Shares::default(),
             releases: Releases::default(),
             origin: None,
             now: 0,
@@ -456,6 +461,7 @@ impl Sink for Report {
             collector.record(record, model)?;
         }
         self.account.record(record);
+        self.shares.record(record);
         if let Some(time) = record.at().time() {
             self.origin.get_or_insert(time);
         }

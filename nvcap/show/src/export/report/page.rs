@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::output::ledger;
 use nvcap_decode::ledger::Ledger;
 
-use super::{Columns, Report, samples};
+use super::{Columns, Report, samples, shares};
 
 pub(super) const PAGE: &str = include_str!("page/page.html");
 pub(super) const STYLE: &str = concat!(
@@ -120,7 +120,7 @@ impl Report {
             "names": self.names.json(), "full_names": self.names.longer_json(), "details": self.details.json(), "threads": self.threads.json(),
             "phase_names": self.phase_names.json(), "phases": phases.collect::<Value>(), "more_phases": c.phases,
             "channels": self.channels(), "losses": self.losses.json(), "faults": self.faults.json(),
-            "samples": samples::value(self.account.samples()),
+            "samples": samples::value(self.account.samples()), "shares": shares::value(&self.shares),
             "kernels": self.kernels.json(), "ledger": of_ledger, "exit_status": ledger.exit_status(),
             "missing": ledger::missing(ledger), "verdict": ledger::verdict(ledger),
             "columns": columns(mem::take(&mut self.columns)),

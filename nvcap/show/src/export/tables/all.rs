@@ -2,7 +2,7 @@
 //! made of it.
 
 use super::schema::Column;
-use super::{columns, ending, faults, samples};
+use super::{columns, ending, faults, samples, slices};
 
 /// A table.
 pub struct Table {
@@ -17,7 +17,7 @@ pub struct Table {
 }
 
 /// All tables.
-pub static TABLES: [Table; 9] = [
+pub static TABLES: [Table; 10] = [
     Table {
         name: "operations",
         about: "a row for each operation: launch, replay of a graph, copy, fill, inline write, semaphore, barrier",
@@ -75,6 +75,12 @@ pub static TABLES: [Table; 9] = [
         about: "a row for each instruction at which the GPU's sampler found warps in a window of time (record --sample-pc)",
         is_large: true,
         groups: &[samples::SAMPLES],
+    },
+    Table {
+        name: "slices",
+        about: "a row for each time that a context had a GPU, as the driver recorded it (record --shares)",
+        is_large: true,
+        groups: &[slices::SLICES],
     },
     Table {
         name: "ledger",

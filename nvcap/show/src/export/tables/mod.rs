@@ -1,7 +1,7 @@
 //! Tables of operations, submissions, kernels and calls of the driver, for DuckDB, pandas, Spark and spreadsheets: a sink that
 //! writes them as CSV or Parquet while the trace goes on. docs/tables.md lists the tables, docs/queries.md asks them.
 //!
-//! - [`all`]: all tables. `columns`, `faults`, `samples`, `ending`: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
+//! - [`all`]: all tables. `columns`, `faults`, `samples`, `slices`, `ending`: the columns of what comes one by one, and of what is known at the end. [`schema`]: what a
 //!   column is.
 //! - [`layout`], `files`: one file a table, or many. `partitions`: the tables of a fleet.
 //! - `csv`, `parquet`: the formats.
@@ -19,8 +19,9 @@ mod parquet;
 pub mod partitions;
 mod samples;
 pub mod schema;
+mod slices;
 
-use std::io;
+use std::{io, mem};
 
 use crate::output::kernels;
 use crate::output::names::is_timed;
@@ -28,11 +29,13 @@ use crate::output::redact::Redactor;
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink};
 use crate::samples::{Kernels, kernel_at};
+use crate::shares::Shares;
 use nvcap_decode::decode::event::{Body, Event, Operation};
 use nvcap_decode::driver::{Call, Model};
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Record, Samples};
 use nvcap_decode::samples::Counter;
+use nvcap_decode::switches::{Slice, Slices, Who};
 
 use all::TABLES;
 use files::Files;
@@ -61,6 +64,9 @@ pub struct Tables {
     waiting: usize,
     /// Kernels that samples lie in, where samples are written.
     kernels: Kernels,
+    /// Contexts that have engines, and names of their processes, where slices are written.
+    slices: Slices,
+    holders: Shares,
 }
 
 /// The places of tables in [`TABLES`].
@@ -72,7 +78,8 @@ const CHANNELS: usize = 4;
 const LOSSES: usize = 5;
 const FAULTS: usize = 6;
 const SAMPLES: usize = 7;
-const LEDGER: usize = 8;
+const SLICES: usize = 8;
+const LEDGER: usize = 9;
 
 impl Tables {
     /// Writes one table, by its place in [`TABLES`], to `out`.
@@ -117,6 +124,8 @@ impl Tables {
             files: [const { None }; TABLES.len()],
             waiting: 0,
             kernels: Kernels::default(),
+            slices: Slices::default(),
+            holders: Shares::default(),
         }
     }
 
@@ -184,6 +193,27 @@ impl Tables {
         written
     }
 
+    /// Rows of slices.
+    fn slices(
+        &mut self,
+        each: impl FnOnce(Slices, &mut dyn FnMut(Slice)) -> Slices,
+    ) -> io::Result<()> {
+        let (slices, holders) = (mem::take(&mut self.slices), mem::take(&mut self.holders));
+        let mut written = Ok(());
+        let slices = each(slices, &mut |slice| {
+            let name = match slice.who {
+                Who::Process(pid) => holders.identity(pid).map(|who| who.comm.as_str()),
+                Who::Hidden | Who::Driver => None,
+            };
+            if written.is_ok() {
+                let slice = &slice;
+                written = self.row(SLICES, &Row::Slice(schema::Slice { slice, name }));
+            }
+        });
+        (self.slices, self.holders) = (slices, holders);
+        written
+    }
+
     fn end(&mut self, table: usize) -> io::Result<()> {
         match &mut self.files[table] {
             Some(files) => files.finish(&self.opener),
@@ -236,6 +266,17 @@ impl Sink for Tables {
                 Ok(())
             }
             Record::Samples(window) if self.files[SAMPLES].is_some() => self.samples(window),
+            Record::Switches(window) if self.files[SLICES].is_some() => {
+                self.holders.record(record);
+                self.slices(|mut slices, each| {
+                    slices.window(window, each);
+                    slices
+                })
+            }
+            Record::Process(_) if self.files[SLICES].is_some() => {
+                self.holders.record(record);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -254,7 +295,11 @@ impl Sink for Tables {
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
         let known = self.unshown();
-        for table in [OPERATIONS, SUBMISSIONS, KERNELS, IOCTLS, SAMPLES] {
+        self.slices(|slices, each| {
+            slices.finish(each);
+            Slices::default()
+        })?;
+        for table in [OPERATIONS, SUBMISSIONS, KERNELS, IOCTLS, SAMPLES, SLICES] {
             self.end(table)?;
         }
         // What could not be written at the end is in the ledger, too.

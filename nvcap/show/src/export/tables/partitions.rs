@@ -23,7 +23,7 @@ pub fn make_root(path: &Path) -> io::Result<()> {
 
 /// The tables, in the order in which they come to their places. Calls of the driver are not among them: a rotated recording repeats
 /// those of earlier files that it needs, and their sums would be wrong.
-pub const PARTITIONED: [&str; 8] = [
+pub const PARTITIONED: [&str; 9] = [
     "operations",
     "submissions",
     "kernels",
@@ -31,6 +31,7 @@ pub const PARTITIONED: [&str; 8] = [
     "losses",
     "faults",
     "samples",
+    "slices",
     "ledger",
 ];
 

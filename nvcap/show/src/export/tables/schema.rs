@@ -85,6 +85,8 @@ pub enum Source {
     Fault,
     /// The GPU's sampler of program counters (--sample-pc).
     Sampler,
+    /// The driver's record of context switches (--shares).
+    Switches,
     /// The ledger.
     Ledger,
     /// The recording, or the machine that traces.
@@ -107,6 +109,7 @@ impl Source {
             Self::Call => "system call",
             Self::Fault => "error notifier, kernel log",
             Self::Sampler => "--sample-pc",
+            Self::Switches => "--shares",
             Self::Ledger => "ledger",
             Self::Machine => "machine",
         }
@@ -121,6 +124,7 @@ pub(super) enum Row<'a> {
     Loss(Loss<'a>),
     Fault(Fault<'a>),
     Samples(Samples<'a>),
+    Slice(Slice<'a>),
     Ledger(Whole<'a>),
 }
 
@@ -148,6 +152,12 @@ pub(super) struct Ioctl<'a> {
 pub(super) struct Channel<'a> {
     pub(super) id: ChannelId,
     pub(super) ledger: &'a ChannelLedger,
+}
+
+/// A slice, with the name of its process.
+pub(super) struct Slice<'a> {
+    pub(super) slice: &'a nvcap_decode::switches::Slice,
+    pub(super) name: Option<&'a str>,
 }
 
 /// The trace as a whole.

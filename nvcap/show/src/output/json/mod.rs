@@ -483,6 +483,7 @@ impl Json {
             | Record::Stamps(_)
             | Record::Snapshot(_)
             | Record::Samples(_)
+            | Record::Switches(_)
             | Record::Stack(_) => Ok(()),
         }
     }

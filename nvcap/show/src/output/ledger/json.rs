@@ -115,9 +115,22 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         ("understood", understood_json(ledger)),
         ("stacks", stacks),
         ("samples", samples_json(ledger)),
+        ("switches", switches_json(ledger)),
         ("faults", blames_json(ledger)),
         ("channels", channels.into()),
     ]
+}
+
+fn switches_json(ledger: &Ledger) -> Value {
+    let Some(s) = ledger.switched() else {
+        return Value::Null;
+    };
+    json!({
+        "windows": s.windows,
+        "records": s.records,
+        "missing": s.missing,
+        "strange": s.strange,
+    })
 }
 
 fn samples_json(ledger: &Ledger) -> Value {

@@ -42,6 +42,7 @@ impl Kept {
             | Record::Skipped(_)
             | Record::Fault(_)
             | Record::Samples(_)
+            | Record::Switches(_)
             | Record::Loss(_) => {
                 return;
             }

@@ -143,6 +143,25 @@ function samples(data) {
   $('samples').append(...contexts.flatMap(of));
 }
 
+// Shares of the GPUs: processes by the time for which they had each engine.
+function shares(data) {
+  if (!data.shares) return;
+  const { engines, said, lacks } = data.shares;
+  $('shares-section').hidden = false;
+  $('shares-said').append(...said.map(s => make('li', null, s)), ...lacks.map(l => make('li', { class: 'alarm' }, l)));
+  const percent = share => `${(100 * share).toFixed(2)} %`;
+  const of = e => {
+    const rows = e.rows.map(r => [r.pid === null ? r.name : `${r.name ?? '?'}/${r.pid}`, percent(r.share), format.count(r.slices), format.time(r.mean_ns), format.time(r.longest_ns)]);
+    const rest = [['lost in switches', e.switching, e.switches], ['nobody had it', e.nobody], ['not known', e.unknown]];
+    rows.push(...rest.filter(([, share]) => share).map(([what, share, n]) => [what, percent(share), n ? format.count(n) : '', '', '']));
+    return [
+      make('p', { class: 'notes' }, `${e.title}: ${format.time(e.ns)}${e.more ? `; ${format.plural(e.more, 'process', 'processes')} with less ${e.more === 1 ? 'is' : 'are'} not here` : ''}`),
+      plainTable(['process', 'share', 'slices', 'mean', 'longest'], rows, 1),
+    ];
+  };
+  $('shares').append(...engines.flatMap(of));
+}
+
 function searching(timeline) {
   const input = $('search');
   const go = text => {
@@ -194,6 +213,7 @@ async function start() {
   }
   ledger(data);
   samples(data);
+  shares(data);
   ranksTables(data);
   const redraw = [movesPlot(data), graphsPlot(data)].flat().filter(Boolean);
   const { ops, entries } = await unpacked(data);

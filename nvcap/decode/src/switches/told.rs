@@ -1,0 +1,42 @@
+//! News of a GPU's context switches, and the times at which they were taken.
+
+use super::record::Switch;
+
+/// Users whose processes the driver tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All users. To a client that is not root it tells of other users' slices without their process, and at times that are not
+    /// exact.
+    AllUsers,
+    /// The client's own user.
+    OwnUser,
+}
+
+/// News from a GPU, in the order in which they happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A record.
+    Switch(Switch),
+    /// So many records are missing here.
+    Missing(u64),
+    /// Bytes that are no record of this kind.
+    Strange,
+    /// A process that had an engine has ended by this GPU time, ns, and all its records were told: the driver may not tell of that.
+    Ended {
+        /// The process.
+        pid: u32,
+        /// GPU time, ns.
+        by_ns: u64,
+    },
+}
+
+/// The GPU's time (PTIMER) at a time of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Time of the host, `CLOCK_MONOTONIC`, ns: the middle between asking and being told.
+    pub host_ns: u64,
+    /// Time of the GPU, ns.
+    pub gpu_ns: u64,
+    /// Half of the time between asking and being told, ns.
+    pub error_ns: u64,
+}

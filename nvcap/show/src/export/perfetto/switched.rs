@@ -1,0 +1,65 @@
+//! Context switches of a GPU: a slice for each time that a context had an engine.
+
+use super::Perfetto;
+use super::packets::{Said, Value};
+use super::tracks::Track;
+use nvcap_decode::record::Switches;
+use nvcap_decode::switches::{Slice, Who};
+
+impl Perfetto {
+    /// Writes the slices that end in a window.
+    pub(super) fn switches(&mut self, window: &Switches) {
+        for (pid, identity) in &window.processes {
+            if let Some(identity) = identity {
+                self.tracks.name_if_new(*pid, *pid, &identity.comm);
+            }
+        }
+        let mut slices = std::mem::take(&mut self.slices);
+        slices.window(window, |slice| self.slice(&slice));
+        self.slices = slices;
+    }
+
+    /// Writes the slices that have not ended.
+    pub(super) fn last_slices(&mut self) {
+        let slices = std::mem::take(&mut self.slices);
+        slices.finish(|slice| self.slice(&slice));
+    }
+
+    /// Writes a slice; of one whose begin or end was not recorded, the moment that is known.
+    fn slice(&mut self, slice: &Slice) {
+        let name = match slice.who {
+            Who::Process(pid) => self.tracks.process_title(pid),
+            Who::Hidden => "(not named)".to_owned(),
+            Who::Driver => "(the driver)".to_owned(),
+        };
+        let mut notes = vec![("context", Value::Text(format!("{:#x}", slice.context)))];
+        if let Who::Process(pid) = slice.who {
+            notes.insert(0, ("pid", Value::Number(pid.into())));
+        }
+        let (begin, end) = (slice.begin, slice.end);
+        if let (Some(begin), Some(end)) = (begin, end) {
+            let ns = end.gpu_ns.saturating_sub(begin.gpu_ns);
+            notes.push(("gpu_ns", Value::Number(ns)));
+        }
+        let track = Track::Contexts(slice.gpu, slice.instance);
+        let mut said = Said {
+            name: &name,
+            category: "context",
+            notes,
+            ..Said::default()
+        };
+        let alone = match (begin, end) {
+            (Some(begin), Some(end)) if end.host_ns >= begin.host_ns => {
+                let track = self.tracks.of(&mut self.packets, track);
+                let times = (begin.host_ns, end.host_ns);
+                self.packets.slice(track, times, &said);
+                return;
+            }
+            (None, Some(end)) => (end, format!("{name} ends; its begin was not recorded")),
+            (Some(begin), _) => (begin, format!("{name} begins; its end was not recorded")),
+            (None, None) => return,
+        };
+        said.name = &alone.1;
+        self.instant(track, alone.0.host_ns, &said);
+    }
+}

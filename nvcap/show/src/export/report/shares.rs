@@ -1,0 +1,44 @@
+//! Shares of the GPUs: who had which one, by the driver's record of context switches.
+
+use serde_json::{Value, json};
+
+use crate::shares::{Shares, lacks, title, verdicts};
+use nvcap_decode::switches::{EngineView, GpuView, Who};
+
+/// Processes that the page shows of each engine.
+const MOST: usize = 30;
+
+fn engine(view: &GpuView, engine: &EngineView, all: &Shares) -> Value {
+    let rows = engine.holders.iter().take(MOST).map(|(who, held, contexts)| {
+        let (pid, name) = match who {
+            Who::Process(pid) => (Some(*pid), all.identity(*pid).map(|who| who.comm.as_str())),
+            Who::Hidden => (None, Some("(not named)")),
+            Who::Driver => (None, Some("(the driver)")),
+        };
+        json!({
+            "pid": pid, "name": name, "share": engine.share(held.resident_ns), "slices": held.slices, "contexts": contexts,
+            "mean_ns": held.resident_ns / held.slices.max(1), "longest_ns": held.longest_ns,
+        })
+    });
+    json!({
+        "title": title(view, engine), "ns": engine.ns, "rows": rows.collect::<Vec<_>>(), "more": engine.holders.len().saturating_sub(MOST),
+        "switches": engine.switches, "switching": engine.share(engine.switch_ns), "nobody": engine.share(engine.nobody_ns),
+        "unknown": engine.share(engine.unknown_ns),
+    })
+}
+
+/// The engines, with sentences on each GPU; null where no context switches were recorded.
+pub(super) fn value(all: &Shares) -> Value {
+    if all.is_empty() {
+        return Value::Null;
+    }
+    let views = all.views();
+    let of = |view: &GpuView| -> Vec<Value> {
+        view.engines.iter().map(|e| engine(view, e, all)).collect()
+    };
+    json!({
+        "engines": views.iter().flat_map(of).collect::<Vec<_>>(),
+        "said": views.iter().flat_map(verdicts).collect::<Vec<_>>(),
+        "lacks": views.iter().flat_map(lacks).collect::<Vec<_>>(),
+    })
+}
