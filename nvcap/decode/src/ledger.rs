@@ -128,7 +128,6 @@ impl Ledger {
                 | Record::Skipped(_)
                 | Record::Fault(_)
                 | Record::Samples(_)
-                | Record::Switches(_)
         );
         match record {
             Record::Submission(s) => {

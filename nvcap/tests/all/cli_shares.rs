@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use nvcap_decode::record::{At, Identity, Record, Switches};
+use nvcap_decode::ledger::STATUS_NO_GPU;
+use nvcap_decode::record::{At, Identity, Life, Process, Record, Switches};
 use nvcap_decode::switches::{Instance, Reading, Scope, Switch, Tag, Told};
 
 use crate::common::cli::{Folder, nvcap, page_data, refused, text};
@@ -204,6 +205,22 @@ fn losses_are_said_and_cost_no_submission() {
     let ledger = shown(&["decode", "-q", &file], 0);
     let words = "2 records of context switches, at least 7 missing: the driver lost them (no submission is missing for that)";
     assert!(ledger.contains(words), "{ledger}");
+}
+
+/// The slices are those of all processes: a program that uses no GPU is still one.
+#[test]
+fn a_program_without_a_gpu_is_one_beside_others_slices() {
+    let folder = Folder::new("shares-no-gpu");
+    let script = Record::Process(Process {
+        at: At::of_process(BEGIN, 77),
+        life: Life::Present {
+            name: "script".to_owned(),
+        },
+    });
+    let records = [vec![script], records(1)].concat();
+    let file = file(&folder, &records);
+    let said = shown(&["decode", "-q", &file], STATUS_NO_GPU.into());
+    assert!(said.contains("no GPU was used"), "{said}");
 }
 
 #[test]

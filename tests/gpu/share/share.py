@@ -3,6 +3,8 @@
 
 Prints rows: ROW, ok or FAIL, what, detail. Every verdict is about sums of times, none about how fast the machine is.
 """
+import bisect
+import csv
 import json
 import os
 import signal
@@ -273,4 +275,65 @@ def gone():
     adds_up("gone", whole)
 
 
-{"gone": gone, "often": often, "killed_program": killed_program, "working": working, "ends": ends, "alone": alone, "eight": eight, "killed": killed}[SECTION]()
+class Slices:
+    """The slices of one process, by one clock."""
+
+    def __init__(self, rows, pid, begin, end):
+        own = [row for row in rows if row["pid"] == str(pid) and row[begin] and row[end]]
+        self.all = sorted((int(row[begin]), int(row[end])) for row in own)
+        self.begins = [begin for begin, _ in self.all]
+
+    def around(self, time):
+        at = bisect.bisect(self.begins, time) - 1
+        return self.all[at] if at >= 0 else None
+
+    def has(self, begin, end, slack=0):
+        found = self.around(begin + slack)
+        return found is not None and found[0] - slack <= begin and end <= found[1] + slack
+
+
+def table(name, file):
+    text = subprocess.run([NVCAP, "export", "csv", file, "--table", name], capture_output=True, text=True)
+    assert text.returncode == 0, text.stderr
+    return list(csv.DictReader(text.stdout.splitlines()))
+
+
+def recorded():
+    """A recording of one program with the slices of three: by the GPU's clock against what the programs say, by the host's against the times of the
+    traced one's kernels."""
+    long = SECONDS + 5
+    three = [start("busy", 2000, 0, long), start("busier", 700, 0, long), start("seldom", 500, 3000, long)]
+    ready(three)
+    time.sleep(1)
+    file = os.path.join(FOLDER, "shares.pcapng")
+    command = [NVCAP, "record", "--shares", "--gpu-time", "--how", "observe", "-p", str(three[1].pid), "--duration", str(SECONDS), "-o", file, "--force"]
+    record = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    time.sleep(0.5)
+    live, _, _ = measured(share(SECONDS - 1))
+    said = record.communicate(timeout=60)[0]
+    row(record.returncode == 0, "recorded: the recording", f"{record.returncode} {said.strip().splitlines()[-1:]}")
+    text = subprocess.run([NVCAP, "share", "--json", file], capture_output=True, text=True)
+    row(text.returncode == 0, "recorded: status", f"{text.returncode} {text.stderr.strip()[-200:]}")
+    one = busiest([json.loads(line) for line in text.stdout.splitlines()])
+    adds_up("recorded", one)
+    beside = {p.get("pid"): p["share"] for p in busiest(live)["processes"]}
+    shares = {p.get("pid"): p["share"] for p in one["processes"]}
+    apart = max(abs(shares.get(p.pid, 0) - beside.get(p.pid, 0)) for p in three)
+    row(apart < 0.01, "recorded: as live", " ".join(f"{100 * shares.get(p.pid, 0):.2f}/{100 * beside.get(p.pid, 0):.2f}" for p in three) + " %")
+    slices = table("slices", file)
+    begin, end = one["gpu_time_begin_ns"], one["gpu_time_end_ns"]
+    for process in three:
+        own = Slices(slices, process.pid, "gpu_begin_ns", "gpu_end_ns")
+        whole = [k for k in kernels(process) if k[4] == 0 and own.all and own.all[0][0] < k[0] and k[1] < own.all[-1][0]]
+        within = sum(own.has(k[0], k[1]) for k in whole)
+        row(within >= 0.999 * len(whole) > 0, f"recorded: {process.name}", f"{within} of {len(whole)} kernels without a gap lie in one slice of their own program; {len(own.all)} slices")
+    own = Slices(slices, three[1].pid, "begin_ns", "end_ns")
+    timed = [(int(k["gpu_start_ns"]), int(k["gpu_start_error_ns"])) for k in table("kernels", file) if k["gpu_start_ns"]]
+    # A kernel is launched in its program's slice; what ran then is known as exactly as both clocks are.
+    timed = [(t, e) for t, e in timed if own.all and own.all[0][0] < t < own.all[-1][0]]
+    within = sum(own.has(t, t, e + 5000) for t, e in timed)
+    row(within >= 0.99 * len(timed) > 0, "recorded: the host's clock", f"{within} of {len(timed)} begins of kernels lie in a slice of their program within their errors and 5 us")
+    row(None, "recorded: size", f"{os.path.getsize(file)} B, {len(slices)} slices")
+
+
+{"recorded": recorded, "gone": gone, "often": often, "killed_program": killed_program, "working": working, "ends": ends, "alone": alone, "eight": eight, "killed": killed}[SECTION]()
