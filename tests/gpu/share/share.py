@@ -307,19 +307,21 @@ def recorded():
     time.sleep(1)
     file = os.path.join(FOLDER, "shares.pcapng")
     command = [NVCAP, "record", "--shares", "--gpu-time", "--how", "observe", "-p", str(three[1].pid), "--duration", str(SECONDS), "-o", file, "--force"]
-    record = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # Before the traced program is observed: what its parent starts meanwhile may be of its descent.
+    beside = share(SECONDS)
     time.sleep(0.5)
-    live, _, _ = measured(share(SECONDS - 1))
+    record = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    live, _, _ = measured(beside)
     said = record.communicate(timeout=60)[0]
     row(record.returncode == 0, "recorded: the recording", f"{record.returncode} {said.strip().splitlines()[-1:]}")
     text = subprocess.run([NVCAP, "share", "--json", file], capture_output=True, text=True)
     row(text.returncode == 0, "recorded: status", f"{text.returncode} {text.stderr.strip()[-200:]}")
     one = busiest([json.loads(line) for line in text.stdout.splitlines()])
     adds_up("recorded", one)
-    beside = {p.get("pid"): p["share"] for p in busiest(live)["processes"]}
+    others = {p.get("pid"): p["share"] for p in busiest(live)["processes"]}
     shares = {p.get("pid"): p["share"] for p in one["processes"]}
-    apart = max(abs(shares.get(p.pid, 0) - beside.get(p.pid, 0)) for p in three)
-    row(apart < 0.01, "recorded: as live", " ".join(f"{100 * shares.get(p.pid, 0):.2f}/{100 * beside.get(p.pid, 0):.2f}" for p in three) + " %")
+    apart = max(abs(shares.get(p.pid, 0) - others.get(p.pid, 0)) for p in three)
+    row(apart < 0.01, "recorded: as live", " ".join(f"{100 * shares.get(p.pid, 0):.2f}/{100 * others.get(p.pid, 0):.2f}" for p in three) + " %")
     slices = table("slices", file)
     begin, end = one["gpu_time_begin_ns"], one["gpu_time_end_ns"]
     for process in three:
