@@ -133,14 +133,16 @@ section_truth() {
 }
 section_shapes() {
     local shape how
-    for shape in fsdp tensor pipeline; do
-        job 11 kernels $shape || continue
+    for shape in ${SHAPES:-fsdp tensor pipeline}; do
+        job 14 kernels $shape || continue
         for how in trap observe; do whole "shapes: $shape, $how" timeout 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q --duration 1; done
-        whole "shapes: $shape, recorded" timeout 30 "$NVCAP" record -a --gpu-time --how observe --duration 1 -o "$WORK/$shape.pcapng" --force
-        "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --json >"$WORK/ranks.json" 2>>"$LOG"
-        keep "$shape" "$WORK/ranks.json"
-        check "shapes: $shape, matched" python3 "$HERE/ranks/matched.py" "$WORK/ranks.json"
-        { echo "== shapes: $shape"; "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
+        for how in observe trap; do
+            whole "shapes: $shape, recorded, $how" timeout 30 "$NVCAP" record -a --gpu-time --how $how --duration 1 -o "$WORK/$shape.pcapng" --force
+            "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --json >"$WORK/ranks.json" 2>>"$LOG"
+            keep "$shape-$how" "$WORK/ranks.json"
+            check "shapes: $shape, $how, matched" python3 "$HERE/ranks/matched.py" "$WORK/ranks.json"
+            { echo "== shapes: $shape, $how"; "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
+        done
         made "shapes: $shape"
     done
 }
@@ -161,13 +163,13 @@ section_counts() {
 }
 section_speed() {
     local turn how
-    for turn in 1 2 3; do
+    for turn in $(seq 1 "${TURNS:-3}"); do
         for how in untraced observe trap; do
             job 5 none || continue
             # It ends with the processes.
             [ $how = untraced ] || timeout -k 5 -s INT 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q >"$WORK/said.txt" 2>&1 &
             wait
-            row note "speed: turn $turn, $how" "$(grep -o 'made [0-9]* steps' "$WORK/job.txt" | sort -u | tr '\n' ' ')$([ $how = untraced ] || grep -iE '^(in)?complete:' "$WORK/said.txt" | tail -n 1 | cut -c1-120)"
+            row note "speed: turn $turn, $how" "$(grep -o 'rank 0 made .*' "$WORK/job.txt" | tr '\n' ' ')$([ $how = untraced ] || grep -iE '^(in)?complete:' "$WORK/said.txt" | tail -n 1 | cut -c1-120)"
         done
     done
 }
