@@ -12,7 +12,7 @@
 #     speed      steps a second untraced, observed, by the trap, in turns
 #
 # Needs: root, two GPUs, nvcc, python3 with PyTorch and NCCL, and bin/nvcap beside this script or one folder up. Takes six minutes.
-# Writes to $OUT, else to ./gpu-results: summary.txt, ranks.txt.
+# Writes to $OUT, else to ./gpu-results: summary.txt, ranks.txt; with KEEP=1 also what was judged, kept.tar.xz.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
@@ -20,6 +20,7 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 # The launch of NCCL's multicast over NVLink is refused on some virtual machines.
 export NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=1
 LOG=$OUT/ranks.txt
+WIDTH=500
 if ! python3 -c 'import sys, torch; sys.exit(torch.cuda.device_count() < 2)' 2>/dev/null; then
     row "NOT RUN" ranks "there are not two GPUs, or no PyTorch"
     exit 2
@@ -35,8 +36,16 @@ job() {
         [ ${#PIDS[@]} = 2 ] && return
         sleep 0.2
     done
-    row FAIL job "the job did not begin: $(tail -n 3 "$WORK/job.txt")"
-    exit 1
+    row FAIL job "the job did not begin: $(tail -n 3 "$WORK/job.txt" | cut -c1-300)"
+    kill "$JOB" 2>/dev/null
+    wait "$JOB"
+    return 1
+}
+# keep NAME FILE...: for kept.tar.xz.
+keep() {
+    [ -n "${KEEP:-}" ] || return 0
+    mkdir -p "$WORK/kept/$1"
+    cp "${@:2}" "$WORK/kept/$1" 2>/dev/null
 }
 # made: waits for the job, whose ranks say how many steps they made.
 made() {
@@ -53,24 +62,24 @@ verdict() {
     said=$(head -n 1 "$WORK/said.txt")
     if [[ $said =~ $wanted ]]; then row ok "$title" "${said:0:200}"; else row FAIL "$title" "${said:0:200}"; fi
 }
-# whole TITLE COMMAND...: what the command says last is `complete`.
+# whole TITLE COMMAND...: the command's ledger says `complete`.
 whole() {
     local title=$1
     shift
     "$@" >"$WORK/said.txt" 2>&1
     local said
-    said=$(tail -n 1 "$WORK/said.txt")
+    said=$(grep -E '^(in)?complete:' -i "$WORK/said.txt" | tail -n 1)
     { echo "== $title"; tail -n 12 "$WORK/said.txt"; } >>"$LOG"
     case $said in
-    *complete:*) row ok "$title" "${said:0:160}" ;;
-    *) row FAIL "$title" "${said:0:160}" ;;
+    complete:*) row ok "$title" "${said:0:160}" ;;
+    *) row FAIL "$title" "${said:-$(tail -n 1 "$WORK/said.txt" | cut -c1-300)}" ;;
     esac
 }
 
 section_late() {
     local how wanted
     for how in none kernels host slow; do
-        job 4 "$how"
+        job 4 "$how" || continue
         rm -f "$WORK/job.pcapng"
         sleep 0.5
         "$NVCAP" record -p "${PIDS[0]},${PIDS[1]}" --how observe --gpu-time --duration 1 -o "$WORK/job.pcapng" >/dev/null 2>"$WORK/record.err"
@@ -82,14 +91,14 @@ section_late() {
     done
 }
 section_live() {
-    job 6 host
+    job 6 host || return
     sleep 0.5
     verdict "live: host" '^rank 1 comes last' "$NVCAP" ranks -p "${PIDS[0]},${PIDS[1]}" --duration 2
     made live
 }
 section_attached() {
     local how
-    job $((6 + 5 * ${TIMES:-2})) none
+    job $((6 + 5 * ${TIMES:-2})) none || return
     for how in trap observe; do
         for _ in $(seq 1 "${TIMES:-2}"); do
             whole "attached: $how" timeout 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q --duration 1.5
@@ -108,13 +117,14 @@ section_truth() {
     local late how
     for late in none kernels host slow; do
         for how in observe trap; do
-            rm -f "$WORK"/truth.* "$WORK/truth.pcapng"
-            job 4 $late
+            rm -f "$WORK"/truth.*
+            job 5 $late || continue
             sleep 0.5
-            "$NVCAP" record -p "${PIDS[0]},${PIDS[1]}" --how $how --gpu-time --duration 1.5 -o "$WORK/recorded.pcapng" --force >/dev/null 2>"$WORK/record.err"
+            timeout -k 5 -s INT 30 "$NVCAP" record -p "${PIDS[0]},${PIDS[1]}" --how $how --gpu-time --duration 1.5 -o "$WORK/recorded.pcapng" --force >/dev/null 2>"$WORK/record.err"
             row note "truth: $late, $how: the recording" "$(tail -n 1 "$WORK/record.err" | cut -c1-160)"
             made "truth: $late, $how"
             "$NVCAP" ranks "$WORK/recorded.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --arrivals --json >"$WORK/ranks.json" 2>>"$LOG"
+            keep "$late-$how" "$WORK/ranks.json" "$WORK"/truth.* "$WORK/record.err"
             check "truth: $late, $how" python3 "$HERE/ranks/truth.py" "$WORK/ranks.json" "$WORK/truth"
             { echo "== truth: $late, $how"; "$NVCAP" ranks "$WORK/recorded.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
         done
@@ -123,13 +133,16 @@ section_truth() {
 }
 section_shapes() {
     local shape how
-    for shape in fsdp tensor pipeline; do
-        job 8 kernels $shape
+    for shape in ${SHAPES:-fsdp tensor pipeline}; do
+        job 14 kernels $shape || continue
         for how in trap observe; do whole "shapes: $shape, $how" timeout 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q --duration 1; done
-        whole "shapes: $shape, recorded" timeout 30 "$NVCAP" record -a --gpu-time --how observe --duration 1 -o "$WORK/$shape.pcapng" --force
-        "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --json >"$WORK/ranks.json" 2>>"$LOG"
-        check "shapes: $shape, matched" python3 "$HERE/ranks/matched.py" "$WORK/ranks.json"
-        { echo "== shapes: $shape"; "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
+        for how in observe trap; do
+            whole "shapes: $shape, recorded, $how" timeout 30 "$NVCAP" record -a --gpu-time --how $how --duration 1 -o "$WORK/$shape.pcapng" --force
+            "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --json >"$WORK/ranks.json" 2>>"$LOG"
+            keep "$shape-$how" "$WORK/ranks.json"
+            check "shapes: $shape, $how, matched" python3 "$HERE/ranks/matched.py" "$WORK/ranks.json"
+            { echo "== shapes: $shape, $how"; "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
+        done
         made "shapes: $shape"
     done
 }
@@ -139,25 +152,24 @@ section_counts() {
     whole "counts: from the start" timeout 100 "$NVCAP" record --how trap -o "$WORK/counts.pcapng" --force -- \
         env CUDA_INJECTION64_PATH="$WORK/cupti_log.so" CUPTI_LOG="$WORK/cupti" \
         python3 -m torch.distributed.run --nproc-per-node 2 --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" 100x none
-    local log pid ours theirs
+    local log pid
     for log in "$WORK"/cupti.*; do
         pid=${log##*.}
-        theirs=$(grep -c '"type":"kernel"' "$log")
-        [ "$theirs" -gt 0 ] || continue
-        ours=$("$NVCAP" decode "$WORK/counts.pcapng" --json -e "pid=$pid&&op=launch&&kind!=companion" 2>/dev/null | grep -c '"op":"launch"')
-        status_row $((ours != theirs)) "counts: a rank" "$ours kernels, by CUPTI $theirs"
+        grep -q '"type":"kernel"' "$log" || continue
+        "$NVCAP" decode "$WORK/counts.pcapng" --json -e "pid=$pid&&op=launch&&kind=user&&part_of=none" >"$WORK/counts.$pid" 2>>"$LOG"
+        keep counts "$log" "$WORK/counts.$pid"
+        check "counts: a rank" python3 "$HERE/ranks/same.py" "$WORK/counts.$pid" "$log"
     done
 }
 section_speed() {
     local turn how
-    for turn in 1 2 3; do
+    for turn in $(seq 1 "${TURNS:-3}"); do
         for how in untraced observe trap; do
-            job 5 none
-            [ $how = untraced ] || timeout 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q >"$WORK/said.txt" 2>&1 &
-            wait "$JOB"
-            [ $how = untraced ] || pkill -INT -x nvcap
+            job 5 none || continue
+            # It ends with the processes.
+            [ $how = untraced ] || timeout -k 5 -s INT 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q >"$WORK/said.txt" 2>&1 &
             wait
-            row note "speed: turn $turn, $how" "$(grep -o 'made [0-9]* steps' "$WORK/job.txt" | sort -u | tr '\n' ' ')$([ $how = untraced ] || tail -n 1 "$WORK/said.txt" | cut -c1-120)"
+            row note "speed: turn $turn, $how" "$(grep -o 'rank 0 made .*' "$WORK/job.txt" | tr '\n' ' ')$([ $how = untraced ] || grep -iE '^(in)?complete:' "$WORK/said.txt" | tail -n 1 | cut -c1-120)"
         done
     done
 }
@@ -165,6 +177,9 @@ section_speed() {
 for section in "$@"; do
     echo "== $section ($(date -u +%T))"
     "section_$section"
+    # Behind each: a limit of time may end the script.
+    [ ! -d "$WORK/kept" ] || tar cf - -C "$WORK/kept" . | xz -2 -T0 >"$OUT/kept.tar.xz"
 done
 echo "$passed passed, $failed failed, $skipped skipped ($(date -u +%T))" | tee -a "$SUMMARY"
+rm -rf "$WORK"
 [ "$failed" -eq 0 ]

@@ -4,7 +4,7 @@
 
 SECONDS, or so many steps as in 100x. How rank 1 is late: not at all; 30 kernels more a step; its host sleeps for 2 ms a step; a kernel of 1.5 ms a step.
 ddp: an all-reduce for each gradient. fsdp: all-gathers and reduce-scatters. tensor: layers that are split over the ranks. pipeline: two stages, sends and
-receives. With STAMPS (the library of stamps.cu) and TRUTH, of ddp: before each all-reduce the GPU's clock is stamped, to the file TRUTH.RANK.
+receives. With STAMPS (the library of stamps.cu) and TRUTH, of ddp: just before each all-reduce the GPU's clock is stamped, to the file TRUTH.RANK.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ class Stamps:
         path = os.environ.get("STAMPS")
         self.library = ctypes.CDLL(path) if path else None
         self.count = 0
-        self.call("stamps_open", self.MOST)
+        self.call("stamps_open", self.MOST, torch.cuda.current_device())
 
     def call(self, name, *arguments):
         if self.library:
@@ -38,9 +38,12 @@ class Stamps:
     def stream(self):
         return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
-    def stamp(self):
+    def __enter__(self):
         self.call("stamp", self.count, self.stream())
+
+    def __exit__(self, *raised):
         self.count += 1
+        self.call("stamps_queued", self.count)
 
     def ping(self):
         self.call("stamps_ping", self.stream())
@@ -63,8 +66,8 @@ class Ddp:
         self.net(samples).square().mean().backward()
         late()
         for parameter in self.net.parameters():
-            self.stamps.stamp()
-            dist.all_reduce(parameter.grad)
+            with self.stamps:
+                dist.all_reduce(parameter.grad)
         self.optimizer.step()
 
 
@@ -141,10 +144,11 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     torch.manual_seed(0)
+    go = torch.ones(1, device="cuda")
+    dist.all_reduce(go)
     stamps = Stamps()
     job = SHAPES[shape](stamps)
     samples, more = torch.randn(64, WIDTH, device="cuda"), torch.randn(2048, 2048, device="cuda")
-    go = torch.ones(1, device="cuda")
 
     def late():
         if rank == 1 and how == "kernels":
@@ -156,11 +160,12 @@ def main():
             torch.cuda._sleep(3_000_000)
 
     job.step(samples, late)
-    dist.all_reduce(go)
+    with stamps:
+        dist.all_reduce(go)
     torch.cuda.synchronize()
     stamps.ping()
     print(f"rank {rank} is process {os.getpid()}", flush=True)
-    end, steps = time.monotonic() + seconds, 0
+    begin, steps, made = time.monotonic(), 0, []
     while True:
         job.step(samples, late)
         steps += 1
@@ -168,14 +173,18 @@ def main():
         if most and steps == most:
             break
         if not most and steps % 20 == 0:
-            go.fill_(float(time.monotonic() < end))
-            dist.all_reduce(go, op=dist.ReduceOp.MIN)
+            now = time.monotonic() - begin
+            if now >= len(made) + 1:
+                made.append(steps)
+            go.fill_(float(now < seconds))
+            with stamps:
+                dist.all_reduce(go, op=dist.ReduceOp.MIN)
             if go.item() == 0:
                 break
             stamps.ping()
     torch.cuda.synchronize()
     stamps.save(rank)
-    print(f"rank {rank} made {steps} steps", flush=True)
+    print(f"rank {rank} made {steps} steps, of each second {[b - a for a, b in zip([0, *made], made)]}", flush=True)
     dist.destroy_process_group()
 
 

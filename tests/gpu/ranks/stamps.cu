@@ -1,7 +1,8 @@
 // Stamps of the GPU's own clock for a job of several ranks: the truth that `nvcap ranks` is held against. A library that job.py loads.
 //
-//   stamps_open(MOST)            room for so many stamps on the present device
-//   stamp(NUMBER, STREAM)        a kernel of one thread that writes %globaltimer, in the order of the stream
+//   stamps_open(MOST, DEVICE)    room for so many stamps on a device
+//   stamp(NUMBER, STREAM)        a kernel of one thread that waits for stamps_queued, then writes %globaltimer, in the order of the stream
+//   stamps_queued(NEXT)          what comes behind the stamps below NEXT is queued: so what lies between is the GPU's time, not the host's
 //   stamps_ping(STREAM)          asks the GPU for its clock between two readings of CLOCK_MONOTONIC; the device should be idle
 //   stamps_save(FILE)            writes them, a line each: `ping HOST GPU HOST`, `stamp NUMBER GPU` (ns)
 //
@@ -15,7 +16,7 @@ typedef unsigned long long u64;
 
 static const unsigned ASKED = 100, MOST_PINGS = 100000;
 static u64 *stamps, *answers, pings[MOST_PINGS][3];
-static unsigned *question, most, pinged;
+static unsigned *question, *queued, most, pinged;
 
 __device__ static u64 gpu_clock() {
     u64 t;
@@ -23,7 +24,12 @@ __device__ static u64 gpu_clock() {
     return t;
 }
 
-__global__ void write_stamp(u64 *at) { *at = gpu_clock(); }
+// Waits 20 ms at most: the host may wait for the GPU where it loads a kernel.
+__global__ void write_stamp(u64 *at, volatile unsigned *queued, unsigned number) {
+    u64 start = gpu_clock();
+    while (*queued <= number && gpu_clock() - start < 20000000ull) {}
+    *at = gpu_clock();
+}
 
 // Answers questions of the CPU with its time, two seconds at most.
 __global__ void answer_pings(volatile unsigned *asked, volatile u64 *told, unsigned count) {
@@ -42,19 +48,26 @@ static u64 now() {
     return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
-extern "C" int stamps_open(unsigned count) {
+extern "C" int stamps_open(unsigned count, int device) {
     most = count;
-    cudaError_t error = cudaMalloc(&stamps, most * sizeof *stamps);
+    cudaError_t error = cudaSetDevice(device);
+    if (!error) error = cudaMalloc(&stamps, most * sizeof *stamps);
     if (!error) error = cudaMemset(stamps, 0, most * sizeof *stamps);
     if (!error) error = cudaHostAlloc(&answers, (ASKED + 1) * sizeof *answers, cudaHostAllocMapped);
-    if (!error) error = cudaHostAlloc(&question, sizeof *question, cudaHostAllocMapped);
+    if (!error) error = cudaHostAlloc(&question, 2 * sizeof *question, cudaHostAllocMapped);
+    if (!error) queued = question + 1, *queued = 0;
     return error;
 }
 
 extern "C" int stamp(unsigned number, cudaStream_t stream) {
     if (number >= most) return cudaErrorInvalidValue;
-    write_stamp<<<1, 1, 0, stream>>>(stamps + number);
+    write_stamp<<<1, 1, 0, stream>>>(stamps + number, queued, number);
     return cudaGetLastError();
+}
+
+extern "C" int stamps_queued(unsigned next) {
+    if (queued) *(volatile unsigned *)queued = next;
+    return 0;
 }
 
 extern "C" int stamps_ping(cudaStream_t stream) {

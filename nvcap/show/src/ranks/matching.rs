@@ -104,6 +104,20 @@ impl Alignment {
     }
 }
 
+/// Puts calls without a loss in between into the order of their begins, as far as these are known: where a communicator has several
+/// channels (sharded jobs gather on one stream and scatter on another), a look that finds new entries on both does not tell theirs.
+fn put_in_order(calls: &mut [usize], all: &[Call]) {
+    for calls in calls.chunk_by_mut(|a, b| all[*a].epoch == all[*b].epoch) {
+        let timed = |n: &usize| all[calls[*n]].begin.is_some();
+        let places: Vec<usize> = (0..calls.len()).filter(timed).collect();
+        let mut ordered: Vec<usize> = places.iter().map(|n| calls[*n]).collect();
+        ordered.sort_by_key(|n| all[*n].begin);
+        for (place, call) in places.into_iter().zip(ordered) {
+            calls[place] = call;
+        }
+    }
+}
+
 /// The calls of each rank by communicator.
 fn locals(job: &Job) -> Vec<Local> {
     let mut all: Vec<Local> = Vec::new();
@@ -122,6 +136,8 @@ fn locals(job: &Job) -> Vec<Local> {
             });
             all[place].calls.push(n);
         }
+        let of_rank = all.iter_mut().filter(|local| local.rank == rank);
+        of_rank.for_each(|local| put_in_order(&mut local.calls, &of.calls));
     }
     all
 }

@@ -1,6 +1,7 @@
 //! The analysis against jobs of which it is known who held up whom.
 
 mod few_times;
+mod order;
 mod stranger;
 mod waited;
 
