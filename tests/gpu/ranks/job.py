@@ -148,7 +148,7 @@ def main():
     dist.all_reduce(go)
     stamps = Stamps()
     job = SHAPES[shape](stamps)
-    samples, more = torch.randn(64, WIDTH, device="cuda"), torch.randn(2048, 2048, device="cuda")
+    samples, more = torch.randn(64, WIDTH, device="cuda"), torch.randn(4096, 4096, device="cuda")
 
     def late():
         if rank == 1 and how == "kernels":
