@@ -524,7 +524,7 @@ fn a_trace_without_a_submission_says_nothing_of_those_before() {
         l.record(&channel(origin, Some(RING)));
         verdict(&l)
     };
-    let complete = "complete: 0 submissions on 1 channel, 0 entries, 0 B, nothing missing";
+    let complete = "complete: 0 submissions on 0 channels, 0 entries, 0 B, nothing missing";
     assert_eq!(of(Origin::Allocated), complete);
     let found = of(Origin::Found);
     assert_eq!(
