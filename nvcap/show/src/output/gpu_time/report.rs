@@ -34,6 +34,31 @@ fn shares(work: &Intervals) -> [String; 3] {
     ]
 }
 
+/// Explains the table of shares.
+fn shares_legend(
+    line: &mut impl FnMut(Option<Role>, Arguments<'_>),
+    some_are_short: bool,
+    some_unknown: bool,
+) {
+    let told = [
+        "(parts of each line's own time, which begins with its first work; worked:",
+        " something ran; waited: work was there and waited for a semaphore;",
+        " empty: nothing was submitted; the rest: work was on its way; depth: mean",
+        " number of entries that wait or run; queued: median from doorbell to start)",
+    ];
+    for part in told {
+        line(Some(Role::Dim), format_args!("{part}"));
+    }
+    if some_are_short {
+        let told = "(over: a line's own time, where it is much less than another's)";
+        line(Some(Role::Dim), format_args!("{told}"));
+    }
+    if some_unknown {
+        let told = "(unknown: the part of that time of which nothing is known; the others are parts of the rest)";
+        line(Some(Role::Dim), format_args!("{told}"));
+    }
+}
+
 impl std::fmt::Display for Whose {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -398,9 +423,12 @@ impl Account {
             ),
         );
         let longest = rows.iter().map(|(work, ..)| work.span_ns()).max();
+        let is_short =
+            |work: &Intervals| (work.span_ns() as f64) < SHORT * longest.unwrap_or(0) as f64;
+        let some_are_short = rows.iter().any(|(work, ..)| is_short(work));
         for (work, channel, mut of) in rows {
             // Parts of another time than those of the other lines.
-            if (work.span_ns() as f64) < SHORT * longest.unwrap_or(0) as f64 {
+            if is_short(work) {
                 of += &format!(", over {}", Nanoseconds(work.span_ns()));
             }
             let [worked, waited, empty] = shares(work);
@@ -417,20 +445,7 @@ impl Account {
                 ),
             );
         }
-        let told = [
-            "(parts of each line's own time, which begins with its first work, and is told",
-            " behind \"over\" where it is much less than another line's; worked: something",
-            " ran; waited: work was there and waited for a semaphore; empty: nothing was",
-            " submitted; the rest: work was on its way; depth: mean number of entries that",
-            " wait or run; queued: median from doorbell to start)",
-        ];
-        for part in told {
-            line(Some(Role::Dim), format_args!("{part}"));
-        }
-        if some_unknown {
-            let told = "(unknown: the part of that time of which nothing is known; the others are parts of the rest)";
-            line(Some(Role::Dim), format_args!("{told}"));
-        }
+        shares_legend(line, some_are_short, some_unknown);
     }
 
     fn longest(&self, line: &mut impl FnMut(Option<Role>, Arguments<'_>)) {
