@@ -67,7 +67,7 @@ pub fn no_gpu(programs: &[&str]) -> String {
     )
 }
 
-/// What a trace without a submission says nothing of, behind its verdict: the GPU may be at work all the same.
+/// Words behind the verdict of a trace without a submission: the GPU may be at work on what was submitted before.
 fn before(ledger: &Ledger) -> &'static str {
     let was_there = ledger.channels().any(|(_, c)| {
         matches!(

@@ -100,7 +100,7 @@ pub(super) struct More {
 pub(super) struct Causes {
     /// Calls to which it came last, and alone, and of which both ends of the time before are known.
     pub(super) calls: u64,
-    /// How late it came to these, in sum, ns.
+    /// Sum of its lateness at these, ns.
     pub(super) late: u64,
     /// By name of the work.
     pub(super) works: BTreeMap<u32, More>,

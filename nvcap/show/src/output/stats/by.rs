@@ -47,7 +47,7 @@ impl By {
 const MOST_ROWS: usize = 1 << 16;
 const MOST_BYTES: usize = 64 << 20;
 
-/// What is known of a row's channel, the last of it by the trace's end.
+/// A row's channel, as far as it is known by the trace's end.
 #[derive(Debug)]
 struct OfChannel {
     id: ChannelId,
