@@ -15,6 +15,7 @@ use nvcap_decode::{
         qmd_copy, shadow,
         view::View,
     },
+    gpu_time::made_up::submission,
     record::{At, ChannelId, How, Submission},
     wire::GpuVa,
 };
@@ -25,28 +26,6 @@ const MOST_WORDS: u16 = 1024;
 const PAGES: usize = 64;
 /// Address of images that have none of their own.
 const SOMEWHERE: u64 = 0x2_0400_0000;
-
-fn submission(p: &Pushbuffer) -> Submission {
-    Submission {
-        at: At {
-            time_ns: 1,
-            pid: 1,
-            tid: 1,
-        },
-        channel: ChannelId(0),
-        token: Some(0xa),
-        position: 0,
-        gp_get: None,
-        prev_put: 0,
-        gp_put: 1,
-        ip: None,
-        doorbell: None,
-        how: How::Trapped,
-        late: false,
-        thread: None,
-        segments: vec![p.segment(GpuVa(0x1000))],
-    }
-}
 
 fuzz_target!(|data: &[u8]| {
     let [class, bytes @ ..] = data else { return };
@@ -104,7 +83,10 @@ fuzz_target!(|data: &[u8]| {
         let _ = p.pcas(1, class, GpuVa(address));
     }
 
-    let s = submission(&p);
+    let s = Submission {
+        at: At::of_process(1, 1),
+        ..submission(ChannelId(0), 0, 1, How::Trapped, &p)
+    };
     let context = decoder.context(&s, 0);
     let (mut nodes, mut counted) = (0, 0);
     let mut sink = |operation: &Operation| match operation {

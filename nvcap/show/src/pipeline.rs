@@ -90,6 +90,7 @@ mod tests;
 use std::io;
 
 use crate::output::filter::Filter;
+use crate::output::names::token_name;
 use crate::output::phases::Phases;
 use crate::output::{Detail, Sink, StampReads, Summary};
 use nvcap_decode::decode::defaults::Chip;
@@ -465,9 +466,7 @@ impl<'a> Pipeline<'a> {
             let matches = matched.count(filter.as_mut().is_none_or(|f| f.takes(event)));
             outcome = emit(sinks, event, matches);
             if let (true, Ok(()), Body::Stop(stop)) = (strict, &outcome, &event.body) {
-                let token = context
-                    .token
-                    .map_or_else(|| "?".to_owned(), |t| format!("{t:#x}"));
+                let token = token_name(context.token);
                 let what = format!(
                     "submission {} (token {token}, position {}): {stop}",
                     context.serial, s.position

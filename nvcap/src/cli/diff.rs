@@ -186,7 +186,7 @@ fn read(args: &Args, file: &Path, words: &mut Words) -> anyhow::Result<(Recordin
     let mut pipeline = Pipeline::new(options, vec![Box::new(&mut collect)]);
     let recording = recording.quiet_until_the_end(args.output.as_deref());
     let played = recording.play(&mut pipeline)?;
-    let ledger = pipeline.finish()?;
+    let ledger = shown.finish(pipeline)?.ledger;
     if played == Played::Interrupted {
         bail!(
             "{}: {INTERRUPTED}, and nothing was compared",

@@ -86,6 +86,8 @@ impl NamesAhead {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvcap_decode::decode::encode::Pushbuffer;
+    use nvcap_decode::gpu_time::made_up;
     use nvcap_decode::record::{At, ChannelId, How, Submission};
 
     fn kernel(pid: u32, time_ns: u64, name: &str) -> Kernel {
@@ -95,18 +97,8 @@ mod tests {
     fn submission(pid: u32, time_ns: u64) -> Record {
         Record::Submission(Submission {
             at: At::of_process(time_ns, pid),
-            channel: ChannelId(1),
-            token: None,
-            position: 0,
-            gp_get: None,
-            prev_put: 0,
-            gp_put: 1,
-            ip: None,
-            doorbell: None,
-            how: How::Trapped,
-            late: false,
-            thread: None,
             segments: Vec::new(),
+            ..made_up::submission(ChannelId(1), 0, time_ns, How::Trapped, &Pushbuffer::new())
         })
     }
 

@@ -405,7 +405,7 @@ impl OutputArgs {
     }
 
     /// Ends the pipeline; tells where the filter let nothing through, which is known only after the last event.
-    fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<Finished> {
+    pub(super) fn finish(&self, pipeline: Pipeline<'_>) -> std::io::Result<Finished> {
         let finished = pipeline.finish_counted()?;
         if let Some(nothing) = self.nothing_matched(finished.matched, finished.unmatched.as_deref())
         {

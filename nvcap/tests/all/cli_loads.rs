@@ -113,3 +113,40 @@ fn kernels_are_told_under_a_profiler() {
         launches.iter().map(|l| l["program"].as_u64()).collect();
     assert!(programs.len() > 8, "{programs:x?}");
 }
+
+/// The program of this recording copies 5 times, by inline writes; the copy engines' 91 copies are the driver's, for its context.
+#[test]
+fn the_driver_s_copies_are_no_copies_of_the_program_in_statistics() {
+    let file = argument(xz_fixture("h100-modules.pcapng.xz").expect("a fixture"));
+    let object = |args: &[&str]| {
+        let out = nvcap(&[args, &[&file]].concat());
+        assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+        let first = text(&out.stdout).lines().next().expect("a line").to_owned();
+        serde_json::from_str::<Value>(&first).expect("an object")
+    };
+    let stats = object(&["stats", "--json"]);
+    let moves = stats["moves"].as_array().expect("moves");
+    let of = |how: &str| moves.iter().filter(|m| m["how"] == how).count();
+    assert!(of("the driver, for a context") > 0 && of("the driver, for a module") > 0);
+    let copied = stats["histograms"]["copy_bytes"].as_array();
+    assert_eq!(copied.map(Vec::len), Some(0), "{stats}");
+    let by = object(&["stats", "--json", "--by", "channel"]);
+    let rows = by["by"]["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["copies"] == 0), "{rows:?}");
+    // Written as elsewhere, and known by the end.
+    assert!(
+        rows.iter().any(|row| row["name"] == "ch0 gr token 0x0000a"),
+        "{rows:?}"
+    );
+}
+
+/// A pattern that nothing matches is no likeness.
+#[test]
+fn a_comparison_of_nothing_says_so() {
+    let file = argument(xz_fixture("h100-modules.pcapng.xz").expect("a fixture"));
+    let out = nvcap(&["diff", "-e", "kernel=f4", &file, &file]);
+    assert_eq!(out.status.code(), Some(0));
+    let said = text(&out.stderr);
+    let times = said.matches("matched the filter: nothing matched kernel=f4");
+    assert_eq!(times.count(), 2, "{said}");
+}

@@ -477,7 +477,7 @@ fn observing_states_its_margin_and_its_cost() {
     let (words, object) = shown(&ledger);
     for part in [
         "observed 1 submission on 1 channel without a trap in 12 looks",
-        "at most 1.5 ms and 37.5 % of a ring",
+        "at most 1.50 ms and 37.5 % of a ring",
         "CPU used: 25.0 % of one core, 20.0 % to look",
         "complete: 1 submission",
     ] {
@@ -486,6 +486,15 @@ fn observing_states_its_margin_and_its_cost() {
     assert_eq!(object["observed"]["largest_part"], 0.375);
     assert_eq!(object["observed"]["peeks"], 40);
     assert_eq!(object["observed"]["reasons"], serde_json::json!([]));
+
+    // A short time is no 0.
+    let short = Observed {
+        longest_ns: 20_000,
+        ..good.clone()
+    };
+    ledger.add_observed(short);
+    let words = shown(&ledger).0;
+    assert!(words.contains("at most 20.0 us and 37.5 %"), "{words}");
 
     // The reason names the remedy, and is not the budget's fault where none was given.
     let lapped = Observed { laps: 2, ..good };
@@ -505,4 +514,56 @@ fn observing_states_its_margin_and_its_cost() {
         assert!(words.contains("1 entry whose memory was used again"));
         assert_eq!(object["observed"]["reasons"].as_array().unwrap().len(), 2);
     }
+}
+
+/// Attached while a long queue runs, nothing new may be submitted: that is no idle GPU.
+#[test]
+fn a_trace_without_a_submission_says_nothing_of_those_before() {
+    let of = |origin| {
+        let mut l = Ledger::new();
+        l.record(&channel(origin, Some(RING)));
+        verdict(&l)
+    };
+    let complete = "complete: 0 submissions on 0 channels, 0 entries, 0 B, nothing missing";
+    assert_eq!(of(Origin::Allocated), complete);
+    let found = of(Origin::Found);
+    assert_eq!(
+        found,
+        format!(
+            "{complete}; what was submitted before is not seen and may run on (nvcap dump shows what of it is not done)"
+        )
+    );
+}
+
+#[test]
+fn one_reason_of_many_processes_is_one_line() {
+    let untraced = |pid, why: &str| {
+        Record::Loss(Loss {
+            at: At {
+                time_ns: 1,
+                pid,
+                tid: 0,
+            },
+            channel: None,
+            what: Lost::Untraced { why: why.into() },
+        })
+    };
+    let mut l = ledger([]);
+    for pid in [11, 12, 13, 12] {
+        l.record(&untraced(pid, "no rights"));
+    }
+    l.record(&untraced(14, "no answer"));
+    let mut out = Vec::new();
+    text(&mut out, &l, false);
+    let out = String::from_utf8(out).unwrap();
+    let lines: Vec<_> = out.lines().filter(|l| l.starts_with("untraced")).collect();
+    assert_eq!(
+        lines,
+        [
+            "untraced in processes 11, 12, 13: no rights (4 times)",
+            "untraced in process 14: no answer"
+        ],
+        "{out}"
+    );
+    assert!(verdict(&l).contains("untraced: no rights and 1 reason more"));
 }

@@ -94,7 +94,8 @@ fn a_straggler_is_found_in_one_file_of_all_ranks() {
     let verdict = found["verdict"].as_str().unwrap();
     let expected = format!("rank 1 comes last in 100.0 % of {STEPS} all-reduces, ");
     assert!(
-        verdict.starts_with(&expected) && verdict.contains(" late: 5 more of gemm before each, "),
+        verdict.starts_with(&expected)
+            && verdict.contains(" late on average: 5 more of gemm before each, "),
         "{verdict}"
     );
     let causes = &found["communicators"][0]["kinds"][0]["members"][1]["causes"];

@@ -478,3 +478,16 @@ fn a_renamed_kernel_is_the_one_difference() {
     let launches = launches as u64;
     assert_eq!(sums, [("refresh", 0, launches), ("update", launches, 0)]);
 }
+
+/// A duration is known well enough to be counted, or not, the same everywhere.
+#[test]
+fn statistics_count_the_same_durations_in_each_place() {
+    let stats = object(&["stats", "--json", &file()], 3);
+    let bars = stats["histograms"]["gpu_ns"].as_array().expect("bars");
+    let drawn: u64 = bars.iter().map(|bar| number(&bar["count"])).sum();
+    assert_eq!(drawn, number(&stats["gpu_time"]["durations"]));
+    assert!(
+        drawn < number(&stats["gpu_time"]["entries"]),
+        "one is not known"
+    );
+}

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
@@ -65,9 +66,15 @@ impl Step {
         args: impl IntoIterator<Item = S>,
         user: Option<u32>,
     ) -> Result<Running> {
-        Running::start_prepared(program, args, user, |command| {
-            command.env(FILE, &self.0);
-        })
+        Running::start_prepared(program, args, user, self.prepare())
+    }
+
+    /// Has a command find the table.
+    pub fn prepare(&self) -> impl FnOnce(&mut Command) + use<> {
+        let file = self.0.clone();
+        |command| {
+            command.env(FILE, file);
+        }
     }
 }
 

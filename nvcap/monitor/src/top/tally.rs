@@ -287,7 +287,7 @@ impl Tally {
             }
         } else if is_timed(op) {
             self.of = (c.at.time().unwrap_or(self.newest), c.at.pid, c.channel);
-            let (what, bytes) = work::what(op);
+            let (what, bytes) = work::what(c, entry, op);
             let text = work::text(&what, op);
             self.done(Done {
                 what,

@@ -6,7 +6,7 @@ use super::state::{SECOND, Screen};
 use super::table::{Cell, Column, Row, Table, number, text};
 use super::tally::{Channel, Flow, Spent, Step, Tally, Work};
 use nvcap_decode::record::ChannelId;
-use nvcap_show::output::names::EngineName;
+use nvcap_show::output::names::{EngineName, token_name};
 use nvcap_show::output::units::Nanoseconds;
 
 const PROCESSES: &[Column] = &[
@@ -159,7 +159,7 @@ fn channel_row(
     let name = tally.processes().get(&channel.pid);
     let name = name.map(|p| p.name.clone()).unwrap_or_default();
     let shown = match channel.token {
-        Some(token) => format!("{token:#07x}"),
+        Some(_) => token_name(channel.token),
         None => format!("{} (no)", id.0),
     };
     let gpu = channel.gpu.map(u64::from);

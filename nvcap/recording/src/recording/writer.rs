@@ -392,7 +392,7 @@ fn description(c: &Channel) -> String {
         text += &format!(", GPU {gpu}");
     }
     if let Some(token) = c.token {
-        text += &format!(", token {token:#x}");
+        text += &format!(", token {token:#07x}");
     }
     if let Some(class) = c.class {
         text += &format!(", class {class:#06x}");

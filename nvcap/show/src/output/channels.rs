@@ -10,7 +10,7 @@ use nvcap_decode::{
     record::{ChannelId, Device},
 };
 
-use super::names::{known_engine, known_name, known_pid, pid_name};
+use super::names::{known_engine, known_name, known_pid, pid_name, token_name};
 use super::plural::plural;
 use super::style::Plain;
 
@@ -156,8 +156,7 @@ fn row(model: &Model, c: &ChannelView, live: Live) -> Vec<String> {
     let number = |v: Option<u64>| v.map_or_else(|| "?".to_owned(), |v| v.to_string());
     let or_dash = |s: String| if s.is_empty() { "?".to_owned() } else { s };
     vec![
-        c.token
-            .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}")),
+        token_name(c.token),
         number(c.gpu.map(u64::from)),
         number(c.chid().map(u64::from)),
         number(c.runlist().map(u64::from)),

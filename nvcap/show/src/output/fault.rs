@@ -13,6 +13,7 @@ use nvcap_decode::ledger::{Blame, Ledger};
 use nvcap_decode::record::{ChannelId, Fault, MemoryNear, Suspect, SuspectKind};
 
 use super::kernels;
+use super::names::token_name;
 use super::plural::plural_of;
 use super::style::Plain;
 use super::units;
@@ -162,14 +163,15 @@ pub(crate) fn line(f: &Fault) -> String {
         let _ = write!(text, " on channel {}", channel.0);
     }
     match (f.token, f.assumed) {
-        (Some(token), true) => {
+        (Some(_), true) => {
             let _ = write!(
                 text,
-                " (token {token:#07x}, by the order of error notifiers)"
+                " (token {}, by the order of error notifiers)",
+                token_name(f.token)
             );
         }
-        (Some(token), false) => {
-            let _ = write!(text, " (token {token:#07x})");
+        (Some(_), false) => {
+            let _ = write!(text, " (token {})", token_name(f.token));
         }
         (None, _) => {}
     }

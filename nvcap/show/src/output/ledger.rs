@@ -6,8 +6,10 @@ use nvcap_decode::ledger::{
     ChannelLedger, Ledger, Observed, STATUS_COMPLETE, Totals, Understanding,
 };
 
+use nvcap_decode::record::Origin;
+
 use super::fault;
-use super::names::pid_name;
+use super::names::{pid_name, token_name};
 use super::plural::plural_of;
 use super::style::{Formatter, Plain, Role};
 use super::units::{Bytes, Nanoseconds};
@@ -40,7 +42,10 @@ pub fn verdict(ledger: &Ledger) -> String {
         None if trap::left_out(ledger) => {
             format!("{}{faulted}: {seen}{but}", trap::verdict(ledger))
         }
-        None => format!("complete{faulted}: {seen}, nothing missing{but}"),
+        None => format!(
+            "complete{faulted}: {seen}, nothing missing{but}{}",
+            before(ledger)
+        ),
         Some(missing) => format!("{missing}; captured {seen}{but}{faulted}"),
     }
 }
@@ -60,6 +65,22 @@ pub fn no_gpu(programs: &[&str]) -> String {
         "no GPU was used: nothing was submitted, and no channel was made ({}{more})",
         shown.join(", ")
     )
+}
+
+/// Words behind the verdict of a trace without a submission: the GPU may be at work on what was submitted before.
+fn before(ledger: &Ledger) -> &'static str {
+    let was_there = ledger.channels().any(|(_, c)| {
+        matches!(
+            c.origin,
+            Some(Origin::Found | Origin::Notified | Origin::Given)
+        )
+    });
+    match was_there && ledger.totals().submissions == 0 {
+        true => {
+            "; what was submitted before is not seen and may run on (nvcap dump shows what of it is not done)"
+        }
+        false => "",
+    }
 }
 
 /// Describes what was captured, in words.
@@ -130,6 +151,11 @@ pub fn missing(ledger: &Ledger) -> Option<String> {
         ));
     }
     if let [first, more @ ..] = ledger.untraced() {
+        // As the ledger tells them: the same reason of several processes is one.
+        let mut more: Vec<&str> = more.iter().map(|m| &*m.why).collect();
+        more.retain(|why| *why != first.why);
+        more.sort_unstable();
+        more.dedup();
         let more = match more.len() as u64 {
             0 => String::new(),
             n => format!(" and {}", plural_of(n, "reason more", "reasons more")),
@@ -389,7 +415,7 @@ fn stacks(f: &mut Formatter<'_>, ledger: &Ledger) {
 fn unknown_doorbells(f: &mut Formatter<'_>, ledger: &Ledger) {
     for u in ledger.unknown_doorbells() {
         f.line("", 0, Some(Role::Alarm));
-        let token = u.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}"));
+        let token = token_name(u.token);
         f.text(format_args!(
             "{} of token {token} of process {}: no channel with it is known",
             plural_of(u.count, "doorbell", "doorbells"),
@@ -399,16 +425,30 @@ fn unknown_doorbells(f: &mut Formatter<'_>, ledger: &Ledger) {
     }
 }
 
+/// Appends the reasons why something could not be followed, each once with all its processes.
 fn untraced(f: &mut Formatter<'_>, ledger: &Ledger) {
-    for b in ledger.untraced() {
+    let mut all: Vec<(&str, Vec<String>, u64)> = Vec::new();
+    for of in ledger.untraced() {
+        let pid = (of.pid != 0).then(|| of.pid.to_string());
+        match all.iter_mut().find(|(why, ..)| *why == of.why) {
+            Some((_, pids, count)) => {
+                pids.extend(pid);
+                *count = count.saturating_add(of.count);
+            }
+            None => all.push((&of.why, pid.into_iter().collect(), of.count)),
+        }
+    }
+    for (why, pids, count) in all {
         f.line("", 0, Some(Role::Alarm));
         f.text(format_args!("untraced"));
-        if b.pid != 0 {
-            f.text(format_args!(" in process {}", b.pid));
+        match &pids[..] {
+            [] => {}
+            [pid] => f.text(format_args!(" in process {pid}")),
+            pids => f.text(format_args!(" in processes {}", pids.join(", "))),
         }
-        f.text(format_args!(": {}", Plain(&b.why)));
-        if b.count > 1 {
-            f.text(format_args!(" ({} times)", b.count));
+        f.text(format_args!(": {}", Plain(why)));
+        if count > 1 {
+            f.text(format_args!(" ({count} times)"));
         }
         f.end();
     }
@@ -457,8 +497,8 @@ fn observed(f: &mut Formatter<'_>, t: &Totals, o: &Observed) {
     // Both are 0 if no entry came between any two looks.
     if o.longest_ns > 0 {
         f.text(format_args!(
-            ": at most {:.1} ms and {:.1} % of a ring passed between two",
-            ms(o.longest_ns),
+            ": at most {} and {:.1} % of a ring passed between two",
+            Nanoseconds(o.longest_ns),
             100.0 * o.largest_part
         ));
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use nvcap_decode::decode::event::{
-    ChipBy, Context, Direction, Engine, LaunchHow, LaunchKind, Operation,
+    ChipBy, Context, Direction, Engine, LaunchHow, LaunchKind, Operation, PartOf,
 };
 
 /// The latest time that was shown, to notice what is shown out of the order of times.
@@ -166,6 +166,21 @@ pub fn pid_name(pid: u32) -> String {
 #[must_use]
 pub(crate) fn gpu_name(minor: Option<u32>) -> String {
     minor.map_or_else(|| "gpu?".to_owned(), |m| format!("gpu{m}"))
+}
+
+/// A channel's work-submit token as every text has it: `0x0000a`, `?` where it is not known.
+#[must_use]
+pub fn token_name(token: Option<u32>) -> String {
+    token.map_or_else(|| "?".to_owned(), |token| format!("{token:#07x}"))
+}
+
+/// Words for whose copies, fills and writes are the driver's own: `the driver, for a module`.
+#[must_use]
+pub(crate) const fn for_driver(part: PartOf) -> &'static str {
+    match part {
+        PartOf::Context => "the driver, for a context",
+        PartOf::Module => "the driver, for a module",
+    }
 }
 
 /// Tells whether the GPU times of an entry are shown at this operation: launches, copies and graph replays, but not the nodes of a replay.

@@ -34,7 +34,7 @@ use crate::output::units::{Bytes, Nanoseconds};
 
 use super::method::{class_name, method_name};
 use super::names::{EngineName, direction, known_engine};
-use super::names::{known_pid, pid_name};
+use super::names::{known_pid, pid_name, token_name};
 use super::plural::{plural, plural_of};
 use super::style::{Formatter, Plain, Role};
 use super::writer::Output;
@@ -248,9 +248,7 @@ impl Stats {
         ));
         let (mut submissions, mut submitted) = (0, 0u64);
         for c in in_order(&self.channels).into_values() {
-            let token = c
-                .token
-                .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
+            let token = token_name(c.token);
             lines.row(format!(
                 "{:>11} {:>16} {:>10}  {token:<7} {:<6} {}",
                 c.submissions.count,
@@ -559,7 +557,7 @@ impl Sink for Stats {
             }
         }
         if let Some(profile) = &mut self.profile {
-            profile.finish();
+            profile.finish(ledger);
         }
         match self.form {
             Form::Text { color } => {

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::{
     Detail, Sink,
     names::{EngineName, known_engine},
-    names::{gpu_name, known_pid, pid_name},
+    names::{gpu_name, known_pid, pid_name, token_name},
     writer::Output,
 };
 use nvcap_decode::{
@@ -191,9 +191,7 @@ fn engine_of(shared: &Shared) -> Engine {
 }
 
 fn token_of(shared: &Shared) -> String {
-    shared
-        .token
-        .map_or_else(|| "?".to_owned(), |token| format!("{token:#07x}"))
+    token_name(shared.token)
 }
 
 fn compares(action: SemaphoreAction) -> &'static str {

@@ -23,7 +23,7 @@ use super::identity;
 use super::kernels;
 use super::ledger::Fit;
 use super::method::Explainer;
-use super::names::{EngineName, known_name, known_pid};
+use super::names::{EngineName, known_name, known_pid, token_name};
 use super::needed::Needed;
 use super::plural::{plural, plural_of};
 use super::redact::Redactor;
@@ -112,6 +112,8 @@ pub struct Text {
     at_end: AtEnd,
     repeats: Repeats,
     alike: Alike,
+    /// Reasons for untraced things that were shown.
+    untraced: HashSet<String>,
     tally: Tally,
     board: Board,
     history: History,
@@ -143,6 +145,7 @@ impl Text {
             at_end: AtEnd::default(),
             repeats: Repeats::default(),
             alike: Alike::default(),
+            untraced: HashSet::new(),
             tally: Tally::default(),
             board: Board::default(),
             history: History::default(),
@@ -392,7 +395,7 @@ impl Text {
                 text.push_str(&format!(" {name} {value}"));
             }
         };
-        add("token", c.token.map(|t| format!("{t:#07x}")));
+        add("token", c.token.map(|t| token_name(Some(t))));
         add("gpu", c.gpu.map(|n| n.to_string()));
         add(
             "engine",

@@ -322,24 +322,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use nvcap_decode::decode::encode::Pushbuffer;
+    use nvcap_decode::gpu_time::made_up;
     use nvcap_decode::record::{At, Channel, How, Loss, Lost, Origin, QmdCopy, Submission};
     use nvcap_decode::wire::GpuVa;
 
     fn submission(time_ns: u64, channel: u32, position: u64) -> Record {
         Record::Submission(Submission {
             at: At::of_process(time_ns, 1),
-            channel: ChannelId(channel),
-            token: None,
-            position,
-            gp_get: None,
-            prev_put: 0,
-            gp_put: 1,
-            ip: None,
-            doorbell: None,
-            how: How::Trapped,
-            late: false,
-            thread: None,
             segments: Vec::new(),
+            ..made_up::submission(
+                ChannelId(channel),
+                position,
+                time_ns,
+                How::Trapped,
+                &Pushbuffer::new(),
+            )
         })
     }
 

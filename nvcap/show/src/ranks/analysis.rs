@@ -26,7 +26,8 @@ pub(super) struct Last {
     /// Alone; and with others, their order being within the error.
     pub(super) alone: u64,
     pub(super) among: u64,
-    /// Time from the median of the others to its arrival, where it came last alone, ns: the median.
+    /// Time from the median of the others to its arrival, where it came last alone, ns: the mean, of those calls whose causes are told where
+    /// there are any, so that the causes add up to it.
     pub(super) late: u64,
     /// The sum of the others' waits for it, where it came last alone, ns.
     pub(super) blame: u64,
@@ -257,17 +258,15 @@ impl Analysis {
             words(self.job.names.text(sum.kind), many)
         );
         let doubts = self.doubts_in_short(seen);
+        let late = Nanoseconds(last.late);
         if last.alone as f64 > AS_A_RULE * sum.timed as f64 {
-            let late = Nanoseconds(last.late);
             return Some(format!(
-                "{name} comes last in {calls}, {late} late{cause}{doubts}"
+                "{name} comes last in {calls}, {late} late on average{cause}{doubts}"
             ));
         }
         // Seldom late, and then much.
-        let others = (seen.of.members.len() as u64 - 1).max(1);
-        let mean = Nanoseconds(last.blame / (last.alone * others).max(1));
         Some(format!(
-            "{name} holds up the others for {} in sum: it comes last in {calls}, {mean} late on average{cause}{doubts}",
+            "{name} holds up the others for {} in sum: it comes last in {calls}, {late} late on average{cause}{doubts}",
             Nanoseconds(last.blame)
         ))
     }
@@ -456,7 +455,7 @@ fn seen(
         let skew = [0.5, 0.99, 1.0].map(|share| quantile(&skews, share));
         let error = quantile(&sorted(&|a| a.error), 0.5);
         let timed = skews.len() as u64;
-        let mut lates: Vec<Vec<u64>> = vec![Vec::new(); members];
+        let mut lates = vec![0; members];
         let (mut attributed, mut waited_error) = (0, 0);
         let mut last = vec![Last::default(); members];
         let mut waits = vec![0; members];
@@ -470,15 +469,16 @@ fn seen(
                 [alone] => {
                     last[alone].alone += 1;
                     last[alone].blame += arrival.waits.iter().sum::<u64>();
-                    lates[alone].push(arrival.late);
+                    lates[alone] += arrival.late;
                 }
                 _ => arrival.last.iter().for_each(|m| last[*m].among += 1),
             }
         }
         for (member, last) in last.iter_mut().enumerate() {
-            lates[member].sort_unstable();
-            last.late = quantile(&lates[member], 0.5);
             last.causes = causes.remove(&(member, sum.kind));
+            let all = (lates[member], last.alone);
+            let (late, calls) = last.causes.as_ref().map_or(all, |c| (c.late, c.calls));
+            last.late = late / calls.max(1);
         }
         (sum.timed, sum.skew, sum.error) = (timed, skew, error);
         (sum.attributed, sum.waited_error) = (attributed, waited_error);

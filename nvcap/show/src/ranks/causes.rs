@@ -100,6 +100,8 @@ pub(super) struct More {
 pub(super) struct Causes {
     /// Calls to which it came last, and alone, and of which both ends of the time before are known.
     pub(super) calls: u64,
+    /// Sum of its lateness at these, ns.
+    pub(super) late: u64,
     /// By name of the work.
     pub(super) works: BTreeMap<u32, More>,
     /// Time without work; part of it in which nothing was submitted, and of which that is not known, ns.
@@ -147,6 +149,7 @@ pub(super) fn of(
         let Some(did) = did else { continue };
         let causes = all.entry((last, arrival.kind)).or_default();
         causes.calls += 1;
+        causes.late += arrival.late;
         let others = |value: &dyn Fn(&Did) -> u64| {
             let others = did.iter().enumerate().filter(|(m, _)| *m != last);
             median(others.map(|(_, d)| value(d)).collect())

@@ -44,13 +44,12 @@ pub(super) fn of(rank: &Rank, waits: &[(u64, u64)]) -> Shares {
         turns.push((from, of, 1));
         turns.push((to, of, -1));
     }
-    turns.sort_unstable();
     let mut shares = Shares::default();
     // The span is that of what is timed.
-    let (Some(first), Some(last)) = (turns.first(), turns.last()) else {
+    let times = || turns.iter().map(|(time, ..)| *time);
+    let (Some(first), Some(last)) = (times().min(), times().max()) else {
         return shares;
     };
-    let (first, last) = (first.0, last.0);
     shares.span = last - first;
     let unknown = rank.unknown.iter();
     for (from, to) in unknown.map(|(from, to)| ((*from).max(first), (*to).min(last))) {

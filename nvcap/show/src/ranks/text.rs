@@ -190,7 +190,7 @@ impl Analysis {
                     .join("; "),
             };
             let line = format!(
-                "  {}, {} late to {} {}: {reasons}",
+                "  {}, {} late on average to {} {}: {reasons}",
                 self.job.name(seen.of.members[member].rank),
                 Nanoseconds(last.late),
                 last.alone,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use live::harness::not_run;
+use live::in_step::Step;
 use live::programs::Folder;
 
 use crate::setup::need_tracing;
@@ -50,7 +51,7 @@ pub fn export(format: &str, file: &str) -> Result<Exported> {
     let mut args = ["export", format, "-o"].map(OsString::from).to_vec();
     args.push(file.clone().into());
     let gpu = [format!("--submissions={SUBMISSIONS}")];
-    run_with(Way::Start, &gpu, &folder, args)?;
+    run_with(Way::Start, &gpu, (&folder, &Step::new(&folder)?), args)?;
     Ok(Exported {
         file,
         truth: std::fs::read_to_string(folder.file("truth.json"))?,

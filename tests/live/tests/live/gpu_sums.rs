@@ -9,11 +9,12 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 
 use anyhow::{Context, Result, bail, ensure};
+use live::in_step::Step;
 use live::programs::{Folder, Running, nvcap};
 use serde_json::Value;
 
 use crate::setup::LIMIT;
-use crate::time_from_stamps::{SHOWN, Truth, Way, each_way, in_step_in, number, objects, run_with};
+use crate::time_from_stamps::{SHOWN, Truth, Way, each_way, in_step, number, objects, run_with};
 
 /// From the start what ran before stamps were first read is not in the sums; it is not known here how much that is.
 const WAYS: [Way; 2] = [Way::Attached, Way::Observed];
@@ -50,12 +51,12 @@ struct Run {
 }
 
 /// nvcap reads a recording and writes JSON.
-fn read(folder: &Folder, args: &[&str], out: &str) -> Result<Vec<Value>> {
+fn read((folder, step): (&Folder, &Step), args: &[&str], out: &str) -> Result<Vec<Value>> {
     let out = folder.file(out);
     let mut args: Vec<OsString> = args.iter().map(OsString::from).collect();
     args.extend(["--json".into(), "-o".into(), out.clone().into()]);
     args.push(folder.file("run.pcapng").into());
-    let ended = Running::start_prepared(&nvcap()?, args, None, in_step_in(folder))?.end(LIMIT)?;
+    let ended = Running::start_prepared(&nvcap()?, args, None, in_step(step))?.end(LIMIT)?;
     ended.expect_code(0)?;
     objects(&out)
 }
@@ -67,9 +68,10 @@ fn recorded(way: Way, gpu: &[String]) -> Result<(Shown, Truth)> {
     let folder = Folder::new()?;
     let mut args = ["record", "--gpu-time", "-o"].map(OsString::from).to_vec();
     args.push(folder.file("run.pcapng").into());
-    let truth = run_with(way, gpu, &folder, args)?;
-    let shown = read(&folder, &["decode", "-e", SHOWN], "shown.json")?;
-    let sums = read(&folder, &["time"], "sums.json")?;
+    let made = (&folder, &Step::new(&folder)?);
+    let truth = run_with(way, gpu, made, args)?;
+    let shown = read(made, &["decode", "-e", SHOWN], "shown.json")?;
+    let sums = read(made, &["time"], "sums.json")?;
     Ok(((shown, sums), truth))
 }
 

@@ -14,7 +14,7 @@ use softgpu::layout::channels_file;
 use softgpu::timed::STAMP_TO_START;
 
 use crate::setup::need_tracing;
-use crate::time_from_stamps::{in_step_in, number, objects};
+use crate::time_from_stamps::{in_step, number, objects};
 
 const RANKS: u32 = 8;
 /// The rank that comes last, where one does.
@@ -101,7 +101,7 @@ fn run(way: Way, late: Option<&str>) -> Result<Ran> {
     for rank in &ranks {
         args.extend(["-p".into(), rank.pid().to_string().into()]);
     }
-    let mut tracer = Running::start_prepared(&nvcap()?, args, None, in_step_in(&folder))?;
+    let mut tracer = Running::start_prepared(&nvcap()?, args, None, in_step(&step))?;
     tracer.wait_until("all attached", GUARD, |r| {
         r.stderr().matches("attached").count() >= RANKS as usize
     })?;

@@ -15,7 +15,6 @@ use live::harness::NotRun;
 use live::in_step::Step;
 pub(crate) use live::json_lines::of_file as objects;
 use live::programs::{Folder, Running, nvcap, softgpu};
-use nvcap_process::in_step;
 use serde_json::Value;
 use softgpu::layout::channels_file;
 use softgpu::timed::STAMP_TO_START;
@@ -51,15 +50,16 @@ fn run(way: Way, gpu_options: &[String]) -> Result<(Vec<Value>, Truth)> {
         .map(OsString::from)
         .to_vec();
     args.push(trace.clone().into());
-    let ran = run_with(way, gpu_options, &folder, args)?;
+    let ran = run_with(way, gpu_options, (&folder, &Step::new(&folder)?), args)?;
     Ok((objects(&trace)?, ran))
 }
 
 /// Has nvcap tell how far it has read, and wait for times as long as a program in step takes.
-pub(crate) fn in_step_in(folder: &Folder) -> impl FnOnce(&mut Command) {
-    let file = folder.file("in-step");
+pub(crate) fn in_step(step: &Step) -> impl FnOnce(&mut Command) {
+    let prepare = step.prepare();
     move |command| {
-        first(command.env(in_step::FILE, file));
+        prepare(command);
+        first(command);
     }
 }
 
@@ -79,11 +79,10 @@ fn first(command: &mut Command) {
 pub(crate) fn run_with(
     way: Way,
     gpu_options: &[String],
-    folder: &Folder,
+    (folder, step): (&Folder, &Step),
     mut args: Vec<OsString>,
 ) -> Result<Truth> {
     let truth = folder.file("truth.json");
-    let step = Step::new(folder)?;
     let mut gpu: Vec<OsString> = gpu_options.iter().map(OsString::from).collect();
     // A submission's times are awaited for a limited time: few wait for the GPU at once.
     let of_each = "--timed --files --gpus=1 --threads=1 --timed-queue=4";
@@ -100,7 +99,7 @@ pub(crate) fn run_with(
     let ended = if way == Way::Start {
         args.extend(["--".into(), softgpu()?.into()]);
         args.extend(gpu);
-        Running::start_prepared(&nvcap()?, args, None, in_step_in(folder))?.end(GUARD)?
+        Running::start_prepared(&nvcap()?, args, None, in_step(step))?.end(GUARD)?
     } else {
         gpu.extend([
             "--wait-stdin".into(),
@@ -109,7 +108,7 @@ pub(crate) fn run_with(
         let mut program = Running::start_prepared(&softgpu()?, gpu, None, first)?;
         program.wait_for_line("waiting")?;
         args.extend(["-p".into(), program.pid().to_string().into()]);
-        let mut nvcap = Running::start_prepared(&nvcap()?, args, None, in_step_in(folder))?;
+        let mut nvcap = Running::start_prepared(&nvcap()?, args, None, in_step(step))?;
         nvcap.wait_until("attached", LIMIT, |r| r.stderr().contains("attached"))?;
         program.write(b"g")?;
         // It ends with its standard input: a process that goes away behind its last submission is not seen to its end where it is observed.

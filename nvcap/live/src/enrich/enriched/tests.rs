@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use nvcap_decode::decode::encode::{Pushbuffer, Qmd};
 use nvcap_decode::decode::view::View;
+use nvcap_decode::gpu_time::made_up::submission;
 use nvcap_decode::record::{At, ChannelId, How, Life, Process, Segment, Submission};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::error::Error;
@@ -57,18 +58,14 @@ impl Source for Steady {
         }
         to.push(Record::Submission(Submission {
             at,
-            channel: ChannelId(0),
-            token: None,
-            position: self.given,
-            gp_get: None,
-            prev_put: 0,
-            gp_put: 1,
-            ip: None,
-            doorbell: None,
-            how: How::Trapped,
-            late: false,
-            thread: None,
             segments: self.launches.then(launch).into_iter().collect(),
+            ..submission(
+                ChannelId(0),
+                self.given,
+                0,
+                How::Trapped,
+                &Pushbuffer::new(),
+            )
         }));
         self.given += 1;
         match self.fails {

@@ -505,7 +505,7 @@ impl Sink for Report {
             collector.finish(ledger, model)?;
         }
         self.account.finish();
-        self.profile.finish();
+        self.profile.finish(ledger);
         self.write(ledger);
         self.out.end_object()?;
         self.out.flush()

@@ -8,7 +8,7 @@ use super::verdict::{Word, is_known, name, semaphore, verdict, work};
 use super::{LAST, Part, ReportOptions, Shown};
 use crate::output::describe::describe;
 use crate::output::method::class_name;
-use crate::output::names::{EngineName, known_name};
+use crate::output::names::{EngineName, known_name, token_name};
 use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Formatter, Plain, Role};
 use nvcap_decode::decode::event::{Context, InlineContent, LaunchKind, Operation};
@@ -212,8 +212,7 @@ fn table(
             "{:>7} {:>4} {:<8} {:<6} {:>6} {:>6} {:>11} {:>11} {:>11}  ",
             c.id.0,
             optional(c.gpu.map(u64::from)),
-            c.token
-                .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}")),
+            token_name(c.token),
             EngineName(c.engine),
             c.get,
             c.put,
@@ -305,8 +304,8 @@ fn entries(
     let judged = shown.report.analysis.of(c.id);
     f.line("", 0, Some(Role::Operation));
     f.text(format_args!("channel {}", c.id.0));
-    if let Some(token) = c.token {
-        f.text(format_args!(" {token:#07x}"));
+    if c.token.is_some() {
+        f.text(format_args!(" {}", token_name(c.token)));
     }
     f.text(format_args!(" {}", EngineName(c.engine)));
     for class in &c.classes {

@@ -3,7 +3,7 @@
 use nvcap_decode::wire::GpuVa;
 use std::fmt::Write as _;
 
-use crate::output::names::EngineName;
+use crate::output::names::{EngineName, token_name};
 use crate::output::plural::{plural, plural_of};
 use crate::output::{fault, kernels};
 use nvcap_decode::decode::event::{Copy, Launch};
@@ -355,8 +355,8 @@ pub(super) fn name(look: &Report, id: ChannelId) -> String {
         if let Some(gpu) = c.gpu {
             let _ = write!(text, "gpu{gpu} ");
         }
-        if let Some(token) = c.token {
-            let _ = write!(text, "{token:#07x} ");
+        if c.token.is_some() {
+            let _ = write!(text, "{} ", token_name(c.token));
         }
         let _ = write!(text, "{})", EngineName(c.engine));
     }

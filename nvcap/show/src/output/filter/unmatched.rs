@@ -192,13 +192,10 @@ impl There {
 fn shown(field: Field, n: u64) -> String {
     match field {
         Field::Since => format!("{}.{:06}s", n / 1_000_000_000, n / 1000 % 1_000_000),
-        Field::Token
-        | Field::Class
-        | Field::Src
-        | Field::Dst
-        | Field::Address
-        | Field::Program
-        | Field::Qmd => format!("{n:#x}"),
+        Field::Token => format!("{n:#07x}"),
+        Field::Class | Field::Src | Field::Dst | Field::Address | Field::Program | Field::Qmd => {
+            format!("{n:#x}")
+        }
         _ if field.kind() == Kind::Time => format!("{n}ns"),
         _ => format!("{}{n}", field.prefix()),
     }

@@ -15,6 +15,8 @@ use crate::output::units::Nanoseconds;
 const NARROW: usize = 110;
 /// Part of a line's time from which on it is told that it is not known, per cent.
 const UNKNOWN_TOLD: f64 = 1.0;
+/// A line whose time is a smaller part of the longest one's tells it.
+const SHORT: f64 = 0.9;
 /// Rows of a table in text.
 const SHOWN: usize = 20;
 
@@ -30,6 +32,31 @@ fn shares(work: &Intervals) -> [String; 3] {
         format!("{:.1}", share(work.idle.waited_ns, of)),
         range(share(least, of), share(most, of)),
     ]
+}
+
+/// Explains the table of shares.
+fn shares_legend(
+    line: &mut impl FnMut(Option<Role>, Arguments<'_>),
+    some_are_short: bool,
+    some_unknown: bool,
+) {
+    let told = [
+        "(parts of each line's own time, which begins with its first work; worked:",
+        " something ran; waited: work was there and waited for a semaphore;",
+        " empty: nothing was submitted; the rest: work was on its way; depth: mean",
+        " number of entries that wait or run; queued: median from doorbell to start)",
+    ];
+    for part in told {
+        line(Some(Role::Dim), format_args!("{part}"));
+    }
+    if some_are_short {
+        let told = "(over: a line's own time, where it is much less than another's)";
+        line(Some(Role::Dim), format_args!("{told}"));
+    }
+    if some_unknown {
+        let told = "(unknown: the part of that time of which nothing is known; the others are parts of the rest)";
+        line(Some(Role::Dim), format_args!("{told}"));
+    }
 }
 
 impl std::fmt::Display for Whose {
@@ -141,7 +168,7 @@ impl Account {
                 0 if self.leaves_out => {
                     "no work of the GPU passes the filter".to_owned()
                 }
-                0 => "no work was submitted to the GPU in this time; what was submitted before is not seen (nvcap dump shows what of it is not done)".to_owned(),
+                0 => "no work was submitted to the GPU in this time".to_owned(),
                 n => format!(
                     "no time on the GPU is known of {} with work: none has ended (nvcap dump says what it waits for, where it still does), there are too few to tell the GPU's clock, or time stamps could not be read (those of OpenGL and Vulkan can be where nvcap traces from the program's start)",
                     plural_of(n, "entry", "entries"),
@@ -229,7 +256,9 @@ impl Account {
         ));
         if reads.steps > 0 {
             let steps = plural(reads.steps, "time");
-            f.text(format_args!("; the clocks of GPU and host stepped {steps}"));
+            f.text(format_args!(
+                "; {steps} they contradicted those before: one of the clocks stepped, or they were written late"
+            ));
         }
         f.end();
         f.line("", 0, None);
@@ -393,7 +422,15 @@ impl Account {
                 "queued"
             ),
         );
-        for (work, channel, of) in rows {
+        let longest = rows.iter().map(|(work, ..)| work.span_ns()).max();
+        let is_short =
+            |work: &Intervals| (work.span_ns() as f64) < SHORT * longest.unwrap_or(0) as f64;
+        let some_are_short = rows.iter().any(|(work, ..)| is_short(work));
+        for (work, channel, mut of) in rows {
+            // Parts of another time than those of the other lines.
+            if is_short(work) {
+                of += &format!(", over {}", Nanoseconds(work.span_ns()));
+            }
             let [worked, waited, empty] = shares(work);
             let unknown = match some_unknown {
                 true => format!("{:>9.1}", share(work.unknown_ns, work.span_ns())),
@@ -408,19 +445,7 @@ impl Account {
                 ),
             );
         }
-        let told = [
-            "(parts of each line's own time, which begins with its first work; worked:",
-            " something ran; waited: work was there and waited for a semaphore;",
-            " empty: nothing was submitted; the rest: work was on its way; depth: mean",
-            " number of entries that wait or run; queued: median from doorbell to start)",
-        ];
-        for part in told {
-            line(Some(Role::Dim), format_args!("{part}"));
-        }
-        if some_unknown {
-            let told = "(unknown: the part of that time of which nothing is known; the others are parts of the rest)";
-            line(Some(Role::Dim), format_args!("{told}"));
-        }
+        shares_legend(line, some_are_short, some_unknown);
     }
 
     fn longest(&self, line: &mut impl FnMut(Option<Role>, Arguments<'_>)) {

@@ -42,7 +42,11 @@ pub(super) fn verdict(work: &Intervals, parts: Parts, starts: f64) -> Option<&'s
     } else if work.idle.waited_ns as f64 >= half {
         "bound by waits for semaphores"
     } else if is_vague(work) && (least as f64) < half && most as f64 >= half {
-        "launch-bound, or bound by waits between submissions"
+        // All that lacked behind work submitted ahead is no launch's.
+        match work.idle.dry_ns.1 as f64 >= 0.5 * most as f64 {
+            true => "waiting for the host, or bound by waits between submissions",
+            false => "launch-bound, or bound by waits between submissions",
+        }
     } else if middle < half {
         "bound by waits between submissions"
     } else if dry >= 0.5 * middle {
@@ -122,7 +126,8 @@ pub(super) fn sentence(work: &Intervals, parts: Parts, starts: f64, sample: Opti
         let of = share(parts.replays_ns, work.busy_ns);
         text += &format!("; replays of graphs took {of:.1} % of the work");
     }
-    if work.idle.ns > 0 {
+    // No rest of "100.0 %".
+    if share(work.idle.ns, known) >= 0.05 {
         text += &rest(work);
     }
     text + &not_known

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use nvcap_decode::decode::event::{DurationBy, GpuDuration, Graph};
+use nvcap_decode::decode::event::{
+    Copy, CopyEngine, CopyMode, Direction, DurationBy, GpuDuration, Graph, PartOf,
+};
 use nvcap_decode::record::{At, How};
 
 fn context(serial: u64, ns: u64) -> Context {
@@ -70,4 +72,44 @@ fn works_of_one_entry_have_a_row_of_their_own() {
     assert_eq!(rows, [(three.as_str(), 2, 3, 204), (one, 2, 1, 202)]);
     assert_eq!((account.known.entries, account.known.durations), (4, 4));
     assert!(account.sorted(true).is_empty());
+}
+
+/// Copies by which the driver loads a module are no copies of the program.
+#[test]
+fn the_driver_s_copies_have_a_row_of_their_own() {
+    let mut account = Account::default();
+    let copy = |src| {
+        Operation::Copy(Box::new(Copy {
+            bytes: 8,
+            src,
+            dst: Some(GpuVa(0x1000)),
+            direction: Some(Direction::HostToDevice),
+            physical: (false, false),
+            mode: CopyMode::Linear,
+            engine: CopyEngine::Copy(None),
+            direction_from: None,
+            line_bytes: 8,
+            lines: 1,
+            pitch: None,
+            pattern: None,
+            semaphore: None,
+            launch_dma: 0,
+            src_memory: None,
+            dst_memory: None,
+        }))
+    };
+    for (serial, part) in [
+        (0, None),
+        (1, Some(PartOf::Module)),
+        (2, Some(PartOf::Module)),
+    ] {
+        let mut c = context(serial, 100);
+        c.parts = part.map(|part| Arc::from([Some(part)]));
+        account.operation(&c, 0, &copy((serial < 2).then_some(GpuVa(0x2000))));
+    }
+    account.finish();
+    let rows: Vec<_> = { account.sorted(true).into_iter() }
+        .map(|(_, row)| (row.text.as_str(), row.count))
+        .collect();
+    assert_eq!(rows, [("the driver, for a module", 2), ("copy h2d", 1)]);
 }

@@ -2,8 +2,8 @@
 
 use super::when::absent;
 use crate::output::kernels;
-use crate::output::names::{direction, is_timed};
-use nvcap_decode::decode::event::{Context, GpuDuration, GpuTime, Operation};
+use crate::output::names::{direction, for_driver, is_timed};
+use nvcap_decode::decode::event::{Context, GpuDuration, GpuTime, Operation, PartOf};
 use nvcap_decode::record::ChannelId;
 
 /// A duration whose error is above this, ns, and above a tenth of the duration counts as not known: the end came while stamps were not
@@ -27,6 +27,8 @@ pub enum What {
     Copy(&'static str),
     /// Copies that fill.
     Fill,
+    /// Copies and fills by which the driver makes a context or loads a module.
+    Driver(PartOf),
     /// Works that one entry has the GPU do together: how many there are, and the first of them.
     Together(usize, Vec<What>),
     /// Work of one process, where each has rows of its own.
@@ -113,7 +115,7 @@ impl Entries {
             works: Vec::new(),
             bytes: 0,
         });
-        let (what, bytes) = what(op);
+        let (what, bytes) = what(c, entry, op);
         now.count += 1;
         now.bytes = now.bytes.saturating_add(bytes);
         if now.works.len() < MOST_TOGETHER {
@@ -158,9 +160,12 @@ pub(in crate::output) fn told(time: &GpuTime) -> Option<GpuDuration> {
     time.duration.filter(|d| !is_vague(d))
 }
 
-/// Returns the kind of work that an operation is counted as, and the bytes that it moves.
-pub fn what(op: &Operation) -> (What, u64) {
+/// Returns the kind of work that an operation of an entry is counted as, and the bytes that it moves.
+pub fn what(c: &Context, entry: u32, op: &Operation) -> (What, u64) {
     match op {
+        Operation::Copy(copy) if let Some(part) = c.part_of(entry) => {
+            (What::Driver(part), copy.bytes)
+        }
         Operation::Launch(l) => match (&l.kernel, l.program) {
             (Some(kernel), _) => (What::Kernel(kernel.name.clone()), 0),
             (None, Some(program)) => (What::Program(program.0), 0),
@@ -190,6 +195,7 @@ pub fn text(what: &What, op: &Operation) -> String {
         (What::Copy(""), _) => "copy of a direction that is not known".to_owned(),
         (What::Copy(direction), _) => format!("copy {direction}"),
         (What::Fill, _) => "fill".to_owned(),
+        (What::Driver(part), _) => for_driver(*part).to_owned(),
         // Made of the texts of its parts.
         (What::Together(count, _), _) => format!("{count} in one entry"),
         (What::Of(_, what), _) => text(what, op),
@@ -234,7 +240,7 @@ impl What {
     /// Tells whether the work is in the table of copies.
     pub fn is_copy(&self) -> bool {
         match self {
-            Self::Copy(_) | Self::Fill => true,
+            Self::Copy(_) | Self::Fill | Self::Driver(_) => true,
             Self::Together(_, works) => works.iter().all(Self::is_copy),
             Self::Of(_, what) => what.is_copy(),
             _ => false,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use nvcap_decode::ledger::{ChannelLedger, Ledger, Totals};
 use nvcap_decode::record::ChannelId;
 
-use crate::output::names::{EngineName, known_name};
+use crate::output::names::{EngineName, known_name, token_name};
 use crate::output::plural::plural;
 use crate::output::style::{Formatter, Plain, Role};
 use crate::output::units::Bytes;
@@ -74,7 +74,7 @@ const COLUMNS: [Column; 14] = [
         name: "token",
         figures: false,
         shown: Shown::Room(1),
-        of: |_, c| c.token.map_or_else(|| "?".into(), |t| format!("{t:#07x}")),
+        of: |_, c| token_name(c.token),
         total: nothing,
     },
     Column {

@@ -6,9 +6,13 @@ use serde_json::{Value, json};
 
 use crate::output::gpu_time::{Durations, told};
 use crate::output::kernels;
-use crate::output::names::{EngineName, Who, gpu_name, is_timed};
+use crate::output::names::{EngineName, Who, gpu_name, is_timed, token_name};
 use crate::output::units::Nanoseconds;
-use nvcap_decode::decode::event::{Context, GpuTime, LaunchKind, Operation, SemaphoreAction};
+use nvcap_decode::decode::event::{
+    Context, Engine, GpuTime, LaunchKind, Operation, SemaphoreAction,
+};
+use nvcap_decode::ledger::Ledger;
+use nvcap_decode::record::ChannelId;
 
 use super::sum::Sum;
 
@@ -43,8 +47,26 @@ impl By {
 const MOST_ROWS: usize = 1 << 16;
 const MOST_BYTES: usize = 64 << 20;
 
+/// A row's channel, as far as it is known by the trace's end.
+#[derive(Debug)]
+struct OfChannel {
+    id: ChannelId,
+    token: Option<u32>,
+    engine: Engine,
+}
+
+impl OfChannel {
+    fn learn(&mut self, token: Option<u32>, engine: Engine) {
+        self.token = self.token.or(token);
+        if self.engine == Engine::Unknown {
+            self.engine = engine;
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Row {
+    channel: Option<OfChannel>,
     submissions: Sum,
     launches: u64,
     copies: Sum,
@@ -78,7 +100,7 @@ impl Table {
         }
     }
 
-    fn row(&mut self, name: String) -> &mut Row {
+    fn row(&mut self, c: &Context, name: String) -> &mut Row {
         let is_full = self.rows.len() >= MOST_ROWS || self.name_bytes >= MOST_BYTES;
         let is_new = !self.rows.contains_key(&name);
         let name = match is_full && is_new {
@@ -86,19 +108,32 @@ impl Table {
             false => name,
         };
         self.name_bytes += if is_new { name.len() } else { 0 };
-        self.rows.entry(name).or_default()
+        let row = self.rows.entry(name).or_default();
+        if self.by == By::Channel && (!is_full || !is_new) {
+            let channel = row.channel.get_or_insert(OfChannel {
+                id: c.channel,
+                token: None,
+                engine: Engine::Unknown,
+            });
+            channel.learn(c.token, c.engine);
+        }
+        row
+    }
+
+    /// Takes what was learnt of channels behind their last submissions.
+    pub(super) fn finish(&mut self, ledger: &Ledger) {
+        for channel in self.rows.values_mut().filter_map(|r| r.channel.as_mut()) {
+            if let Some(known) = ledger.channel(channel.id) {
+                channel.learn(known.token, known.engine);
+            }
+        }
     }
 
     /// The name of the row that counts everything that a submission does; `None` if rows are kernels.
     fn name(&self, c: &Context) -> Option<String> {
         Some(match self.by {
             By::Kernel => return None,
-            By::Channel => {
-                let token = c
-                    .token
-                    .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
-                format!("ch{} {} token {token}", c.channel.0, EngineName(c.engine))
-            }
+            By::Channel => format!("ch{}", c.channel.0),
             By::Thread => Who(c).to_string(),
             By::Phase => c
                 .phase
@@ -112,7 +147,7 @@ impl Table {
     pub(super) fn submission(&mut self, c: &Context, bytes: u64) {
         self.bytes = bytes;
         if let Some(name) = self.name(c) {
-            self.row(name).submissions.add(bytes);
+            self.row(c, name).submissions.add(bytes);
         }
     }
 
@@ -129,7 +164,7 @@ impl Table {
                     return;
                 }
                 let Some(name) = kernel(l) else { return };
-                let row = self.row(name);
+                let row = self.row(c, name);
                 if row.serial.replace(c.serial) != Some(c.serial) {
                     row.submissions.add(bytes);
                 }
@@ -138,18 +173,28 @@ impl Table {
             (By::Kernel, _) => return,
             _ => {
                 let Some(name) = self.name(c) else { return };
-                self.row(name)
+                self.row(c, name)
             }
         };
-        row.take(op, time);
+        row.take(op, time, c.part_of(entry).is_none());
     }
 
     /// Rows with the most GPU time first, then those with the most work.
-    fn sorted(&self) -> Vec<(&String, &Row)> {
-        let mut rows: Vec<_> = self.rows.iter().collect();
+    fn sorted(&self) -> Vec<(String, &Row)> {
+        let named = |name: &String, row: &Row| match &row.channel {
+            Some(OfChannel { token, engine, .. }) => format!(
+                "{name} {} token {}",
+                EngineName(*engine),
+                token_name(*token)
+            ),
+            None => name.clone(),
+        };
+        let mut rows: Vec<_> = { self.rows.iter() }
+            .map(|(name, row)| (named(name, row), row))
+            .collect();
         rows.sort_by_key(|(name, r)| {
             let work = (r.durations.sum_ns, r.launches, r.submissions.count);
-            (std::cmp::Reverse(work), (*name).clone())
+            (std::cmp::Reverse(work), name.clone())
         });
         rows
     }
@@ -223,7 +268,8 @@ fn kernel(l: &nvcap_decode::decode::event::Launch) -> Option<String> {
 }
 
 impl Row {
-    fn take(&mut self, op: &Operation, time: Option<&GpuTime>) {
+    /// Takes an operation. `is_own`: it is the program's, and not a part of what the driver does on its own account.
+    fn take(&mut self, op: &Operation, time: Option<&GpuTime>, is_own: bool) {
         if let Some(duration) = time.and_then(told) {
             self.durations.add(duration.ns);
         }
@@ -231,7 +277,7 @@ impl Row {
             Operation::Launch(l) => {
                 self.launches += u64::from(l.kind != LaunchKind::Companion);
             }
-            Operation::Copy(copy) if copy.dst.is_some() => self.copies.add(copy.bytes),
+            Operation::Copy(copy) if copy.dst.is_some() && is_own => self.copies.add(copy.bytes),
             Operation::Semaphore(s) => {
                 self.waits += u64::from(is_wait(s.action));
             }

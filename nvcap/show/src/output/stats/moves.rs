@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::output::names::direction;
+use crate::output::names::{direction, for_driver};
 use nvcap_decode::decode::event::{
     Context, CopyMode, Direction, InlineContent, LaunchKind, Operation, PartOf,
 };
@@ -53,8 +53,7 @@ impl std::fmt::Display for How {
             Self::Staged => f.write_str("copy engine, staged"),
             Self::Mode(mode) => write!(f, "copy engine, {mode}"),
             Self::Kernel => f.write_str("kernel"),
-            Self::For(PartOf::Context) => f.write_str("the driver, for a context"),
-            Self::For(PartOf::Module) => f.write_str("the driver, for a module"),
+            Self::For(part) => f.write_str(for_driver(*part)),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::output::releases::Releases;
 use crate::output::style::{Formatter, Plain, Role};
 use crate::output::units::{Bytes, Nanoseconds};
 use nvcap_decode::decode::event::{Body, Context, Event, LaunchKind, Operation};
+use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::ChannelId;
 use nvcap_decode::wire::GpuVa;
 
@@ -129,7 +130,10 @@ impl Profile {
             Operation::Launch(l) if l.kind == LaunchKind::User && l.replay.is_none() => {
                 self.launches.current += 1;
             }
-            Operation::Copy(copy) if copy.dst.is_some() => self.copied.add(copy.bytes),
+            // Without those of the driver, as in the table of what was moved.
+            Operation::Copy(copy) if copy.dst.is_some() && c.part_of(entry).is_none() => {
+                self.copied.add(copy.bytes);
+            }
             Operation::Semaphore(s) if is_wait(s.action) => {
                 let by = self.releases.channel(c, s.address);
                 let waited = (c.channel, by, c.at.pid, s.address);
@@ -145,7 +149,10 @@ impl Profile {
     }
 
     /// Counts the last submission, and sorts copies into staged and direct ones.
-    pub(crate) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self, ledger: &Ledger) {
+        if let Some(table) = &mut self.table {
+            table.finish(ledger);
+        }
         self.graphs.submission(u64::MAX, 0);
         self.launches.submission(0);
         self.moves.finish();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use nvcap_decode::decode::event::Context;
 use nvcap_decode::record::{At, Life, Record};
 
-use crate::output::names::{EngineName, Latest, Who, gpu_name, known_name, pid_name};
+use crate::output::names::{EngineName, Latest, Who, gpu_name, known_name, pid_name, token_name};
 use crate::output::style::Plain;
 
 /// Clock by which times are shown.
@@ -138,9 +138,7 @@ impl Columns {
     }
 
     fn all_of(&self, text: &mut String, c: &Context) -> std::fmt::Result {
-        let token = c
-            .token
-            .map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
+        let token = token_name(c.token);
         write!(
             text,
             "{:<20} {} {:<5} {token:<7} {:<4} ",

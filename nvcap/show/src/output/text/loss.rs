@@ -2,7 +2,10 @@
 
 use std::io;
 
-use super::{Loss, Lost, Plain, Role, Text, plural, plural_of};
+use super::{Loss, Lost, Plain, Role, Text, plural, plural_of, token_name};
+
+/// The most reasons for untraced things that are told once.
+const REASONS: usize = 64;
 
 impl Text {
     /// Writes the line of a loss.
@@ -28,7 +31,7 @@ impl Text {
                 ),
             ),
             Lost::UnknownChannel { token, count } => {
-                let token = token.map_or_else(|| "?".to_owned(), |t| format!("{t:#07x}"));
+                let token = token_name(*token);
                 self.note(
                     l.at,
                     Role::Alarm,
@@ -40,7 +43,15 @@ impl Text {
             }
             // Not shown here: the ledger says how many stacks were lost.
             Lost::Stacks { .. } => Ok(()),
+            Lost::Untraced { why } if self.untraced.contains(why) => self.note(
+                l.at,
+                Role::Alarm,
+                format_args!("UNTRACED, for a reason told above"),
+            ),
             Lost::Untraced { why } => {
+                if self.untraced.len() < REASONS {
+                    self.untraced.insert(why.clone());
+                }
                 self.note(l.at, Role::Alarm, format_args!("UNTRACED: {}", Plain(why)))
             }
         }

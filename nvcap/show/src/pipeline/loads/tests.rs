@@ -2,8 +2,8 @@
 
 use super::*;
 use nvcap_decode::decode::encode::Pushbuffer;
+use nvcap_decode::gpu_time::made_up::submission;
 use nvcap_decode::record::{At, Channel, How, Origin, Process};
-use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::header::Step;
 
 const TABLE: u64 = 0x7f7e_5ac7_4200;
@@ -35,25 +35,13 @@ impl Bench {
         form(&mut words);
         self.time += 10_000;
         self.position = self.position.wrapping_add(1);
-        self.loads.put(Record::Submission(Submission {
-            at: At {
-                time_ns: self.time,
-                pid: 7,
-                tid: 7,
-            },
-            channel: ChannelId(channel),
-            token: None,
-            position: self.position,
-            gp_get: None,
-            prev_put: 0,
-            gp_put: 1,
-            ip: None,
-            doorbell: None,
-            how: How::Trapped,
-            late: false,
-            thread: None,
-            segments: vec![words.segment(GpuVa(0x2_0080_0000))],
-        }));
+        self.loads.put(Record::Submission(submission(
+            ChannelId(channel),
+            self.position,
+            self.time,
+            How::Trapped,
+            &words,
+        )));
         self.take();
     }
 

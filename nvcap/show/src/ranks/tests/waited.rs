@@ -34,3 +34,25 @@ fn the_more_frequent_of_two_by_turns_holds_up_nobody() {
         "{verdict}"
     );
 }
+
+/// Lateness and its causes are means of the same calls: a rank that is a little late as a rule, and much now and then, is as late as its causes
+/// take.
+#[test]
+fn causes_add_up_to_the_lateness() {
+    let mut of = Simulated::new(2);
+    steps(&mut of, STEPS, |of, step, rank| {
+        let more = match (rank, step % 4) {
+            (0, _) => 0,
+            (_, 0) => 20,
+            _ => 1,
+        };
+        (0..=more).for_each(|_| of.kernel(rank, "gemm", GEMM));
+    });
+    let (analysis, _) = analysed(of);
+    let last = &analysis.seen[0].sums[0].last[1];
+    let causes = last.causes.as_ref().expect("causes");
+    let gemm = causes.works.values().next().expect("gemm");
+    let mean = gemm.ns.unsigned_abs() / causes.calls;
+    assert!(mean > 5 * GEMM, "{mean}");
+    assert!(last.late.abs_diff(mean) <= ERROR, "{} {mean}", last.late);
+}

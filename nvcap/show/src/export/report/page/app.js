@@ -108,7 +108,7 @@ function ledger(data) {
   const why = [];
   for (const u of l.untraced) why.push(`untraced${u.pid ? ` (process ${u.pid})` : ''}: ${u.why}${u.count > 1 ? ` (${format.count(u.count)} times)` : ''}`);
   for (const [kind, n] of Object.entries(l.dropped_records)) if (n) why.push(`${format.plural(n, 'record')} dropped: ${kind}`);
-  for (const u of l.unknown_doorbells) why.push(`${format.plural(u.count, 'doorbell')} of an unknown channel${u.token === null ? '' : `, token 0x${u.token.toString(16)}`}`);
+  for (const u of l.unknown_doorbells) why.push(`${format.plural(u.count, 'doorbell')} of an unknown channel${u.token === null ? '' : `, token 0x${u.token.toString(16).padStart(5, '0')}`}`);
   for (const c of l.channels) if (c.missing.length) why.push(`channel ${c.channel} lacks entries ${c.missing.slice(0, 8).map(([a, b]) => `${a}..${b}`).join(' ')}${c.missing.length > 8 ? ' and more' : ''}`);
   if (why.length) body.append(make('ul', { class: 'lines' }, why.slice(0, 200).map(w => make('li', null, w))));
   if (why.length > 200) body.append(make('p', { class: 'notes' }, `and ${format.count(why.length - 200)} more`));

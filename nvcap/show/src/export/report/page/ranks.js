@@ -17,7 +17,7 @@ function ranksTables(data) {
   if (rows.length) body.append(make('h3', null, 'By communicator'), plainTable(['communicator', 'ranks', 'kind', 'came last', 'calls', 'matched', 'timed', 'skew', '99 %', '±', 'waited'], rows, 4));
   const lines = of.communicators.flatMap(c => [
     ...c.kinds.flatMap(k => k.members.filter(m => m.causes?.text.length && m.last * 10 >= k.timed)
-      .map(m => `${m.name}, ${time(m.late_ns)} late to ${format.plural(m.last, 'call')} of ${k.kind}: ${m.causes.text.join('; ')}`)),
+      .map(m => `${m.name}, ${time(m.late_ns)} late on average to ${format.plural(m.last, 'call')} of ${k.kind}: ${m.causes.text.join('; ')}`)),
     ...c.absent ? [`${c.absent.kind} ${c.absent.call} of communicator ${c.communicator}: ${c.absent.present.join(', ')} there, ${c.absent.absent.join(', ')} not`] : [],
     ...c.doubts.map(d => `not certain: ${d.text}`),
   ]);

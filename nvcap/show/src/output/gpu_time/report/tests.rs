@@ -42,6 +42,16 @@ fn a_sentence_says_what_was_lacking() {
     for (work, expected) in cases {
         assert_eq!(sentence(&work, Parts::default(), 1.0, None), expected);
     }
+    // What is no tenth of a per cent is no rest.
+    assert_eq!(
+        sentence(
+            &work(2_000_000, 100, (100, 100), 0),
+            Parts::default(),
+            1.0,
+            None
+        ),
+        "GPU-bound; work ran in 100.0 % of 2.00 ms"
+    );
     let mut none = work(0, 0, (0, 0), 0);
     none.unknown_ns = 7_000;
     assert_eq!(
@@ -105,6 +115,13 @@ fn a_sentence_says_what_the_work_was() {
     ] {
         assert_eq!(said, expected);
     }
+    // A program that waits for the GPU and then pauses, looked at now and then.
+    let mut paused = work(100_000, 900_000, (0, 800_000), 0);
+    paused.idle.dry_ns = (0, 700_000);
+    assert_eq!(
+        verdict(&paused, Parts::default(), 1.0),
+        Some("waiting for the host, or bound by waits between submissions")
+    );
     let mut dry = work(100_000, 900_000, (800_000, 850_000), 0);
     dry.idle.dry_ns = (700_000, 720_000);
     assert_eq!(
@@ -223,4 +240,27 @@ fn times_of_each_process_are_those_of_several() {
     assert_eq!(of_each(&[long, (2, 0, 0)]), None);
     let both = of_each(&[long, short, (2, 0, 0)]).unwrap();
     assert_eq!(both, "10.0 us..30.0 us");
+}
+
+/// A line whose time is a part of the others' says so: its shares are of that part.
+#[test]
+fn parts_of_another_time_say_of_which() {
+    let mut account = Account::default();
+    for (id, busy_ns, idle_ns) in [(0, 170_000, 830_000), (1, 170_000, 0)] {
+        let channel = ChannelTime {
+            work: work(busy_ns, idle_ns, (idle_ns, idle_ns), 0),
+            ..ChannelTime::default()
+        };
+        let id = nvcap_decode::record::ChannelId(id);
+        account.channels.insert(id, channel);
+    }
+    let mut out = Vec::new();
+    account.text(&mut out, false, None);
+    let text = String::from_utf8(out).expect("text");
+    let of = |of: &str| text.lines().find(|l| l.contains(of)).expect("a line");
+    assert!(of("channel 0").ends_with("process ?"), "{text}");
+    assert!(
+        of("channel 1").ends_with("process ?, over 170 us"),
+        "{text}"
+    );
 }
