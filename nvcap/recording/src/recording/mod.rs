@@ -23,6 +23,7 @@ mod skipped_messages;
 mod snapshot;
 mod snapshot_messages;
 mod stack_messages;
+mod told;
 mod trapped_messages;
 mod writer;
 
