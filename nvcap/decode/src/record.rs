@@ -252,6 +252,14 @@ pub enum Life {
     },
 }
 
+impl Life {
+    /// Tells whether the work of the process ends with this: nothing of its memory is left.
+    #[must_use]
+    pub fn ends_work(&self) -> bool {
+        matches!(self, Self::Exec { .. } | Self::Exit { process: true })
+    }
+}
+
 /// A change in the life of a traced process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {

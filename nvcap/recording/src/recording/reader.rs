@@ -247,7 +247,9 @@ impl<R: Read> Reader<R> {
         };
         match kind {
             Kind::Trace => {
-                let trace = m::Trace::decode(body).map_err(|e| not_understood(e.into()));
+                let trace = parts::check(kind, body)
+                    .and_then(|()| Ok(m::Trace::decode(body)?))
+                    .map_err(not_understood);
                 if let Ok(trace) = &trace {
                     // The packet's own number is a later one where the file's beginning could not be written.
                     let first = if trace.first == 0 {
@@ -277,7 +279,9 @@ impl<R: Read> Reader<R> {
             Kind::End => {
                 self.numbers.note(number);
                 self.ended = true;
-                let end = m::End::decode(body).map_err(|e| not_understood(e.into()));
+                let end = parts::check(kind, body)
+                    .and_then(|()| Ok(m::End::decode(body)?))
+                    .map_err(not_understood);
                 return Some(end.map(|e| Item::End(EndInfo::of(e))));
             }
             _ => {}
