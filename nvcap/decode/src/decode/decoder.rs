@@ -447,7 +447,7 @@ mod tests {
             ring: None,
             entries: None,
             userd: None,
-            origin: Origin::Driver,
+            origin: Origin::Allocated,
         }
     }
 
