@@ -34,6 +34,7 @@
 mod device;
 mod fault;
 mod identity;
+mod life;
 mod loss;
 mod samples;
 mod size;
@@ -46,6 +47,7 @@ mod thread_stack;
 pub use device::Device;
 pub use fault::{Fault, FaultSource, MemoryNear, Near, Notification, Suspect, SuspectKind};
 pub use identity::{Container, Identity, Pod, UsedGpu};
+pub use life::Life;
 pub use loss::{Loss, Lost, RecordKind};
 pub use samples::{SM_WORDS, Samples};
 pub use skipped::{Skipped, SkippedWhy};
@@ -220,38 +222,6 @@ pub struct Unmapping {
     pub start: CpuVa,
     /// Length in bytes.
     pub len: u64,
-}
-
-/// An event in the life of a process or thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Life {
-    /// It existed, or became traced, under this command name.
-    Present {
-        /// Command name of the process.
-        name: String,
-    },
-    /// It made a child process, which is now traced too.
-    Fork {
-        /// The child.
-        child: u32,
-    },
-    /// It made a thread.
-    Thread {
-        /// The thread id.
-        child: u32,
-    },
-    /// It executed a new program: all its mappings are gone.
-    Exec {
-        /// The new command name.
-        name: String,
-    },
-    /// Who it is: its user, container and pod. Told where several processes are traced; a later one replaces it.
-    Identity(Box<Identity>),
-    /// The thread `tid` ended; `process` is true if it was the last.
-    Exit {
-        /// The whole process ended.
-        process: bool,
-    },
 }
 
 /// A change in the life of a traced process.

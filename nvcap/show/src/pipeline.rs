@@ -345,7 +345,7 @@ impl<'a> Pipeline<'a> {
         }
         // Waiting replays of a process come before its end.
         if let Record::Process(p) = &record
-            && matches!(p.life, Life::Exit { process: true } | Life::Exec { .. })
+            && p.life.ends_work()
         {
             self.emit_replays(Some(Some(p.at.pid)))?;
             self.ledger.name_suspects(|f| self.decoder.name_suspects(f));

@@ -336,14 +336,7 @@ fn parse() -> Result<(Cli, Typed), ExitCode> {
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = parsed.and_then(|mut given| {
         let typed = Typed::of(command_line(), &given);
-        let options = way_options::WAY_OPTIONS.iter().filter(|option| {
-            given.value_source(option.id) == Some(clap::parser::ValueSource::CommandLine)
-        });
-        let options = options.collect();
-        let how = given.value_source("how") == Some(clap::parser::ValueSource::CommandLine);
-        let mut cli = Cli::from_arg_matches_mut(&mut given).map_err(|e| e.format(&mut command))?;
-        cli.trace.given = options;
-        cli.trace.is_how_typed = how;
+        let cli = Cli::from_arg_matches_mut(&mut given).map_err(|e| e.format(&mut command))?;
         Ok((cli, typed))
     });
     parsed.map_err(|e| not_parsed(&e))

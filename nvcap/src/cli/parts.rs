@@ -38,12 +38,12 @@ pub(super) fn open(files: &[&Path]) -> anyhow::Result<(Box<dyn Read>, Reading)> 
         let [a, b] = pair else { continue };
         if a.trace != b.trace {
             let (a, b) = (quoted(a.path), quoted(b.path));
-            bail!(
+            bail_usage!(
                 "{a} and {b} are of two traces, and only the files of one (nvcap record --rotate) are read as one: read each alone, or compare them (nvcap diff {a} {b})"
             );
         }
         if a.number == b.number {
-            bail!(
+            bail_usage!(
                 "{} and {} both have file {} of the trace: leave one out",
                 a.path.display(),
                 b.path.display(),

@@ -440,7 +440,6 @@ fn play_pcapng(
             }
             Ok(Item::Idle) => pipeline.flush()?,
             Ok(Item::End(end)) => {
-                names.rest().try_for_each(|name| pipeline.record(name))?;
                 if let Some(observed) = end.observed {
                     pipeline.observed(observed);
                 }

@@ -10,12 +10,16 @@ use super::pids::Pids;
 use super::thinning::ThinningArgs;
 use super::values::{ADVANCED, CAPTURE};
 use super::values::{Discover, parse_part, parse_seconds, parse_share, parse_size};
-use super::way_options::{HowArg, WayOption};
+use super::way_options::{HowArg, WaysTyped};
 
 /// Target and options of a trace.
 #[derive(clap::Args, Debug, Clone)]
 #[command(next_help_heading = "Target")]
 pub(super) struct Args {
+    /// Options of one way to see that were typed. They come first: a value that is taken tells no more where it is from.
+    #[command(flatten)]
+    pub ways: WaysTyped,
+
     #[command(flatten)]
     pub pid: Pids,
 
@@ -29,14 +33,6 @@ pub(super) struct Args {
     /// Filters of the processes.
     #[command(flatten)]
     pub filters: super::process_filter::Filters,
-
-    /// Options of [`super::way_options::WAY_OPTIONS`] that the user has given.
-    #[arg(skip)]
-    pub given: Vec<&'static WayOption>,
-
-    /// The user has given `--how`.
-    #[arg(skip)]
-    pub is_how_typed: bool,
 
     /// The command that traces, as it is typed.
     #[arg(skip = "nvcap")]

@@ -60,12 +60,12 @@ pub(super) fn run_into<'a>(
         return Ok(ExitCode::from(STATUS_USAGE));
     }
     let how = match args.how {
-        HowArg::Auto if !args.is_how_typed && insists(&args) => HowArg::Trap,
+        HowArg::Auto if !args.ways.is_how && insists(&args) => HowArg::Trap,
         how => how,
     };
     let args = Args { how, ..args };
     args.keep_standard_output()?;
-    if let Some(useless) = useless(args.how, &args.given) {
+    if let Some(useless) = useless(args.how, &args.ways.options) {
         tell(useless);
     }
     let given = channels_file(&args)?;
@@ -99,7 +99,7 @@ pub(super) fn run_into<'a>(
         (HowArg::Auto, _) => HowArg::Trap,
         _ => HowArg::Auto,
     };
-    if let Some(useless) = useless(way, &args.given) {
+    if let Some(useless) = useless(way, &args.ways.options) {
         tell(useless);
     }
     let made = match record {
@@ -159,7 +159,7 @@ pub(super) fn run_into<'a>(
 
 /// Tells whether options ask for what the trap alone gives: then another way would not do.
 fn insists(args: &Args) -> bool {
-    args.given.iter().any(|option| option.is_of_trap())
+    args.ways.options.iter().any(|option| option.is_of_trap())
         || args.stacks.is_some()
         || args.precommit
         || !args.doorbell.is_empty()

@@ -1,6 +1,7 @@
 //! `--how`, and the options that have an effect only with one value of it.
 
 use clap::ValueEnum;
+use clap::parser::ValueSource;
 
 /// `--how`.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,43 @@ pub(super) const WAY_OPTIONS: [WayOption; 10] = {
     ]
 };
 
+/// Options of [`WAY_OPTIONS`] that were typed for a command, whichever it is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WaysTyped {
+    pub options: Vec<&'static WayOption>,
+    /// `--how` was typed.
+    pub is_how: bool,
+}
+
+impl clap::FromArgMatches for WaysTyped {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let is_typed = |id: &str| {
+            matches!(matches.try_contains_id(id), Ok(true))
+                && matches.value_source(id) == Some(ValueSource::CommandLine)
+        };
+        Ok(Self {
+            options: WAY_OPTIONS.iter().filter(|o| is_typed(o.id)).collect(),
+            is_how: is_typed("how"),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+// No options of its own: others have them.
+impl clap::Args for WaysTyped {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        command
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        command
+    }
+}
+
 /// The message that options were given which have no effect with this `--how`. With `--how auto` there is none until the way is chosen.
 pub(super) fn useless(how: HowArg, given: &[&WayOption]) -> Option<String> {
     let other = match how {
@@ -88,5 +126,27 @@ mod tests {
             said.starts_with("--discover has no effect here: of use with --how trap"),
             "{said}"
         );
+    }
+
+    /// The trap is insisted on in whichever command an option of it is typed.
+    #[test]
+    fn typed_options_are_known_to_each_command() {
+        let of = |line: &str| {
+            let command = <super::super::trace::Args as clap::Args>::augment_args(
+                clap::Command::new("nvcap"),
+            );
+            let command = clap::Command::new("nvcap").subcommand(command.name("record"));
+            let matches = command.try_get_matches_from(line.split(' ')).unwrap();
+            let (_, below) = matches.subcommand().unwrap();
+            let args = <super::super::trace::Args as clap::FromArgMatches>::from_arg_matches_mut(
+                &mut below.clone(),
+            );
+            args.unwrap().ways
+        };
+        let ways = of("nvcap record --discover kprobe -p 1");
+        let names: Vec<&str> = ways.options.iter().map(|o| o.name).collect();
+        assert_eq!((names, ways.is_how), (vec!["--discover"], false));
+        let ways = of("nvcap record --how auto -p 1");
+        assert!(ways.options.is_empty() && ways.is_how);
     }
 }

@@ -303,8 +303,8 @@ fn files_that_are_not_of_one_trace_are_refused() {
     let (one, two) = (rotated(&folder, "one", 7), rotated(&folder, "two", 8));
     let capture = argument(fixture("h200-cut.orc"));
     for (files, status, words) in [
-        ([&one[0], &two[1]], 1, "are of two traces"),
-        ([&one[0], &one[0]], 1, "both have file 0 of the trace"),
+        ([&one[0], &two[1]], 2, "are of two traces"),
+        ([&one[0], &one[0]], 2, "both have file 0 of the trace"),
         ([&one[0], &capture], 1, "is no recording of nvcap's"),
         (
             [&one[0], &"-".to_owned()],

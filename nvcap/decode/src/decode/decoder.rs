@@ -1,5 +1,7 @@
 //! The decoder: submissions in, events out, with the state of every channel kept between them.
 
+use std::collections::hash_map::Entry;
+
 use super::{
     chips::{Chips, Examined},
     class_dispatch::Plans,
@@ -64,8 +66,8 @@ pub struct Decoder {
     /// QMDs and the words that they release.
     driver_writes: DriverWrites,
     kernels: Kernels,
-    /// Processes of which anything is known: of others nothing is to be forgotten.
-    spaces: NumberSet<Space>,
+    /// Processes of which anything is known, with their channels: of others nothing is to be forgotten.
+    spaces: NumberMap<Space, NumberSet<ChannelId>>,
     counts: Counts,
 }
 
@@ -82,7 +84,7 @@ impl Decoder {
             qmd_copies: NumberSet::default(),
             driver_writes: DriverWrites::default(),
             kernels: Kernels::default(),
-            spaces: NumberSet::default(),
+            spaces: NumberMap::default(),
             counts: Counts::default(),
         }
     }
@@ -90,9 +92,12 @@ impl Decoder {
     /// Announces a channel, or adds to what is known of it. A submission on a channel that was never announced is decoded
     /// too, with the facts in the submission itself.
     pub fn channel(&mut self, c: &record::Channel) {
-        self.spaces.insert(c.at.pid);
         let channel = self.channel_mut(c.id, c.at.pid);
-        channel.space = c.at.pid;
+        if channel.space != c.at.pid {
+            channel.space = c.at.pid;
+            self.spaces.entry(c.at.pid).or_default().insert(c.id);
+        }
+        let channel = self.channel_mut(c.id, c.at.pid);
         channel.gpu = c.gpu.or(channel.gpu);
         channel.token = c.token.or(channel.token);
         channel.class = c.class.or(channel.class);
@@ -139,7 +144,7 @@ impl Decoder {
     /// Adds a QMD at `address` in the GPU memory of process `pid`, known from outside the stream. Writes to that address in
     /// the stream take precedence.
     pub fn qmd_copy(&mut self, pid: u32, address: GpuVa, bytes: &[u8]) {
-        self.spaces.insert(pid);
+        self.spaces.entry(pid).or_default();
         if self.shadow.known(pid, address, 1) == 0 {
             self.shadow.write(pid, address, bytes);
             if matches!(bytes.len(), 256 | qmd::MAX_BYTES) {
@@ -151,7 +156,7 @@ impl Decoder {
 
     /// Adds the name of a program: its launches have it from the record's time on, until other code is written there.
     pub fn kernel(&mut self, kernel: Kernel) {
-        self.spaces.insert(kernel.at.pid);
+        self.spaces.entry(kernel.at.pid).or_default();
         self.kernels.add(kernel);
     }
 
@@ -200,7 +205,11 @@ impl Decoder {
 
     /// Forgets the state of a channel: what comes of it is decoded as its first submissions are.
     pub fn forget_channel(&mut self, id: ChannelId) {
-        self.channels.remove(&id);
+        if let Some(channel) = self.channels.remove(&id)
+            && let Some(channels) = self.spaces.get_mut(&channel.space)
+        {
+            channels.remove(&id);
+        }
     }
 
     /// A process has ended or executed another program: forgets its channels and memory, and replays of graphs that were
@@ -211,10 +220,16 @@ impl Decoder {
 
     /// Does as [`Decoder::forget_process`], but keeps kernels whose records are of that time or later.
     pub fn forget_process_before(&mut self, pid: u32, time_ns: u64) {
-        if !self.spaces.contains(&pid) {
+        let Some(channels) = self.spaces.get_mut(&pid) else {
             return;
+        };
+        for id in channels.drain() {
+            if let Entry::Occupied(channel) = self.channels.entry(id)
+                && channel.get().space == pid
+            {
+                channel.remove();
+            }
         }
-        self.channels.retain(|_, c| c.space != pid);
         self.chips.forget_space(pid);
         self.graphs.forget(pid);
         self.qmd_copies.retain(|i| i.0 != pid);
@@ -282,7 +297,7 @@ impl Decoder {
         let (plan, counter) = self.plans.of(0);
         let subdevice = self.options.subdevice;
         self.channels.entry(id).or_insert_with(|| {
-            self.spaces.insert(space);
+            self.spaces.entry(space).or_default().insert(id);
             ChannelBindings {
                 space,
                 gpu: None,
@@ -411,5 +426,51 @@ fn head_of(s: &Submission) -> SubmissionHead {
         bytes,
         missing,
         ip: s.ip,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{At, Channel, Origin};
+
+    fn channel(pid: u32, id: u32) -> Channel {
+        Channel {
+            at: At::of_process(1, pid),
+            id: ChannelId(id),
+            gpu: None,
+            token: Some(id),
+            class: None,
+            engine: None,
+            handle: None,
+            ring_gpu: None,
+            ring: None,
+            entries: None,
+            userd: None,
+            origin: Origin::Allocated,
+        }
+    }
+
+    /// The end of a process costs what is known of it, not what is known of all.
+    #[test]
+    fn the_end_of_a_process_forgets_its_channels_alone() {
+        let mut decoder = Decoder::new(DecodeOptions::default());
+        let left = |d: &Decoder| {
+            let mut left: Vec<u32> = d.channels.keys().map(|id| id.0).collect();
+            left.sort_unstable();
+            left
+        };
+        for (pid, id) in [(1, 10), (1, 11), (2, 20), (1, 12)] {
+            decoder.channel(&channel(pid, id));
+        }
+        // One is announced again, for another process; one is forgotten before.
+        decoder.channel(&channel(2, 11));
+        decoder.forget_channel(ChannelId(12));
+        assert_eq!(decoder.spaces.get(&1).map(|c| c.len()), Some(2));
+        decoder.forget_process(1);
+        assert_eq!(left(&decoder), [11, 20]);
+        assert!(!decoder.spaces.contains_key(&1));
+        decoder.forget_process(2);
+        assert!(left(&decoder).is_empty() && decoder.spaces.is_empty());
     }
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::decode::defaults::Chip;
 use crate::decode::event::GpuTime;
-use crate::record::{ChannelId, How, Life, Record, Stamps, Submission};
+use crate::record::{ChannelId, How, Record, Stamps, Submission};
 use crate::wire::GpuVa;
 
 mod clock;
@@ -140,11 +140,6 @@ impl Launching {
     }
 }
 
-/// Tells whether the work of a process ends with this event of its life.
-fn ends(life: &Life) -> bool {
-    matches!(life, Life::Exec { .. } | Life::Exit { process: true })
-}
-
 /// Has one entry of a submission stand for all that its pair of stamps encloses: the first that launches or copies, else the last.
 /// The others have no times of their own.
 fn stand_for(units: &mut [Unit], pair: Pair) {
@@ -183,7 +178,7 @@ impl GpuTimes {
                     self.gpus.insert(c.id, gpu);
                 }
             }
-            Record::Process(p) if ends(&p.life) => {
+            Record::Process(p) if p.life.ends_work() => {
                 if let Some(own) = self.processes.get_mut(&p.at.pid) {
                     own.ended_ns = Some(p.at.time_ns);
                 }

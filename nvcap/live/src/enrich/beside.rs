@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-use nvcap_decode::record::{Life, Record};
+use nvcap_decode::record::Record;
 
 /// Records that may wait for the source.
 const MOST_WAITING: usize = 64;
@@ -96,9 +96,7 @@ impl Beside {
                     Record::Channel(c) if c.at.pid != 0 => {
                         processes.insert(c.at.pid);
                     }
-                    Record::Process(p)
-                        if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
-                    {
+                    Record::Process(p) if p.life.ends_work() => {
                         processes.remove(&p.at.pid);
                     }
                     _ => {}
@@ -136,7 +134,7 @@ impl Drop for Beside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvcap_decode::record::{At, Process, Samples};
+    use nvcap_decode::record::{At, Life, Process, Samples};
 
     fn samples(pid: u32) -> Record {
         Record::Samples(Box::new(Samples {

@@ -191,7 +191,7 @@ fn kernel(k: m::Kernel) -> Result<Record> {
 }
 
 /// Calls, and the number by which stacks name them.
-pub(super) fn calls(body: &[u8]) -> Result<(u32, Arc<r::Calls>)> {
+pub(super) fn calls(body: &[u8]) -> Result<(u32, r::Calls)> {
     let calls = m::Calls::decode(body)?;
     let frame = |f: m::Frame| r::Frame {
         module: f.module.into(),
@@ -213,7 +213,7 @@ pub(super) fn calls(body: &[u8]) -> Result<(u32, Arc<r::Calls>)> {
         api: calls.api.map(Arc::from),
         end,
     };
-    Ok((calls.number, Arc::new(known)))
+    Ok((calls.number, known))
 }
 
 fn stamps(s: m::Stamps) -> Result<Record> {

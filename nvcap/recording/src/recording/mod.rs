@@ -24,6 +24,7 @@ mod snapshot;
 mod snapshot_messages;
 mod stack_messages;
 mod switch_messages;
+mod told;
 mod trapped_messages;
 mod writer;
 

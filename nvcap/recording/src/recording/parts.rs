@@ -6,33 +6,90 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use super::decode::NotUnderstood;
 use super::kind::Kind;
 
-/// The most parts of a message: more than the largest ring has entries.
+/// The most parts of a message with bytes of memory: more than the largest ring has entries.
 const MOST: usize = 1 << 21;
-
-/// Field that holds parts, with those fields of a part that hold parts themselves.
-struct Field(u32, &'static [Field]);
-
-/// Segments of a submission, and their holes.
-const SUBMISSION: &[Field] = &[Field(13, &[Field(3, &[])])];
-/// Channels of a snapshot, and their first submissions.
-const SNAPSHOT: &[Field] = &[
-    Field(10, &[Field(17, SUBMISSION)]),
-    Field(11, &[Field(8, &[]), Field(9, &[])]),
-];
-
-/// Frames of calls.
-const CALLS: &[Field] = &[Field(2, &[])];
+/// The most parts of any other message: many times what is written of one.
+const MOST_OF_LIST: usize = 1 << 19;
 /// The most fields of calls: several times what a stack that is taken has.
 const MOST_OF_CALLS: usize = 1 << 14;
 
-/// Checks the number of a message's parts; of kinds that have no bound by their length ([`Kind::most_body`]).
+/// Field that holds parts, with what it counts for: one for some 64 bytes of memory.
+struct Field(u32, usize, Holds);
+
+/// Parts that a field holds.
+enum Holds {
+    /// A message, with those of its fields that hold parts themselves.
+    Fields(&'static [Field]),
+    /// Numbers, each of a byte or more: eight count for one.
+    Numbers,
+}
+use Holds::{Fields, Numbers};
+
+/// Segments of a submission, and their holes.
+const SUBMISSION: &[Field] = &[Field(13, 1, Fields(&[Field(3, 1, Fields(&[]))]))];
+/// Channels of a snapshot and their first submissions, threads and their frames, messages of the kernel.
+const SNAPSHOT: &[Field] = &[
+    Field(10, 8, Fields(&[Field(17, 4, Fields(SUBMISSION))])),
+    Field(11, 4, Fields(&[Field(8, 1, FRAMES), Field(9, 1, FRAMES)])),
+    Field(12, 4, Fields(&[Field(8, 1, Numbers)])),
+];
+const FRAMES: Holds = Fields(&[Field(1, 2, Fields(&[]))]);
+/// Frames of calls.
+const CALLS: &[Field] = &[Field(2, 1, Fields(&[]))];
+/// Processes' GPUs.
+const PROCESS: &[Field] = &[Field(7, 1, Fields(&[Field(8, 2, Fields(&[]))]))];
+/// Parameters of a kernel.
+const KERNEL: &[Field] = &[Field(5, 1, Fields(&[Field(1, 1, Fields(&[]))]))];
+/// Time stamps.
+const STAMPS: &[Field] = &[Field(4, 1, Fields(&[]))];
+/// Suspects of a fault, and the channels of its group; its message's channels.
+const FAULT: &[Field] = &[
+    Field(8, 1, Fields(&[Field(8, 1, Numbers)])),
+    Field(9, 4, Fields(&[Field(5, 1, Numbers), Field(6, 1, Numbers)])),
+    Field(11, 1, Numbers),
+];
+/// Lists of samples.
+const SAMPLES: &[Field] = &[
+    Field(7, 1, Numbers),
+    Field(8, 1, Numbers),
+    Field(9, 1, Numbers),
+    Field(10, 1, Numbers),
+    Field(11, 1, Numbers),
+    Field(12, 1, Numbers),
+    Field(13, 1, Numbers),
+];
+/// GPUs of a machine.
+const TRACE: &[Field] = &[Field(15, 2, Fields(&[]))];
+/// Margins of channels and threads that observed; readings of clocks.
+const END: &[Field] = &[
+    Field(
+        2,
+        1,
+        Fields(&[Field(8, 1, Fields(&[])), Field(21, 1, Fields(&[]))]),
+    ),
+    Field(5, 1, Fields(&[])),
+    Field(7, 1, Fields(&[])),
+];
+
+/// Checks the number of a message's parts.
 pub(super) fn check(kind: Kind, body: &[u8]) -> Result<(), NotUnderstood> {
     let (fields, mut left) = match kind {
         Kind::Submission => (SUBMISSION, MOST),
         Kind::Snapshot => (SNAPSHOT, MOST),
         Kind::Calls => (CALLS, MOST_OF_CALLS),
+        Kind::Process => (PROCESS, MOST_OF_LIST),
+        Kind::Kernel => (KERNEL, MOST_OF_LIST),
+        Kind::Stamps => (STAMPS, MOST_OF_LIST),
+        Kind::Fault => (FAULT, MOST_OF_LIST),
+        Kind::Samples => (SAMPLES, MOST_OF_LIST),
+        Kind::Trace => (TRACE, MOST_OF_LIST),
+        Kind::End => (END, MOST_OF_LIST),
         _ => return Ok(()),
     };
+    // No field of two bytes counts for more.
+    if body.len() <= left / 4 {
+        return Ok(());
+    }
     match count(body, fields, &mut left) {
         Some(()) => Ok(()),
         None => Err(NotUnderstood::Large("number of parts")),
@@ -42,13 +99,13 @@ pub(super) fn check(kind: Kind, body: &[u8]) -> Result<(), NotUnderstood> {
 /// Counts all fields, and those of parts; `None` where there are too many. What is no message ends the count: it is not decoded either.
 fn count(mut body: &[u8], fields: &[Field], left: &mut usize) -> Option<()> {
     while body.has_remaining() {
-        *left = left.checked_sub(1)?;
         let Ok((number, wire)) = decode_key(&mut body) else {
             break;
         };
         let parts = fields.iter().find(|f| f.0 == number);
+        *left = left.checked_sub(parts.map_or(1, |f| f.1))?;
         match (wire, parts) {
-            (WireType::LengthDelimited, Some(Field(_, within))) => {
+            (WireType::LengthDelimited, Some(Field(_, _, holds))) => {
                 let Ok(length) = decode_varint(&mut body) else {
                     break;
                 };
@@ -59,7 +116,13 @@ fn count(mut body: &[u8], fields: &[Field], left: &mut usize) -> Option<()> {
                     break;
                 };
                 body = rest;
-                count(part, within, left)?;
+                match holds {
+                    Fields(within) => count(part, within, left)?,
+                    Numbers => {
+                        let ends = part.iter().filter(|byte| **byte < 0x80).count();
+                        *left = left.checked_sub(ends / 8)?;
+                    }
+                }
             }
             _ => {
                 if skip_field(wire, number, &mut body, DecodeContext::default()).is_err() {
@@ -111,6 +174,42 @@ mod tests {
         assert!(!is_taken(
             Kind::Calls,
             &field(2, b"").repeat(MOST_OF_CALLS + 1)
+        ));
+    }
+
+    /// Each takes many times in memory what it takes in a file.
+    #[test]
+    fn lists_are_counted() {
+        let is_taken = |kind, body: &[u8]| check(kind, body).is_ok();
+        let most = |n: usize| MOST_OF_LIST / n + 1;
+        for (kind, number, costs) in [
+            (Kind::Stamps, 4, 1),
+            (Kind::Fault, 9, 4),
+            (Kind::Trace, 12, 1),
+            (Kind::Trace, 15, 2),
+            (Kind::End, 5, 1),
+            (Kind::End, 7, 1),
+        ] {
+            assert!(is_taken(kind, &field(number, b"").repeat(MOST_OF_LIST / 8)));
+            assert!(!is_taken(kind, &field(number, b"").repeat(most(costs))));
+        }
+        let within = |number, of| field(number, &field(of, b"").repeat(most(1)));
+        assert!(!is_taken(Kind::Kernel, &within(5, 1)));
+        assert!(!is_taken(Kind::Process, &within(7, 8)));
+        assert!(!is_taken(Kind::End, &within(2, 8)));
+        // Numbers of a byte, and of two.
+        for number in 7..=13 {
+            assert!(!is_taken(
+                Kind::Samples,
+                &field(number, &vec![1; 8 * most(1)])
+            ));
+            let two = [0x81, 1].repeat(4 * MOST_OF_LIST);
+            assert!(is_taken(Kind::Samples, &field(number, &two)));
+        }
+        assert!(!is_taken(Kind::Fault, &field(11, &vec![1; 8 * most(1)])));
+        assert!(!is_taken(
+            Kind::Snapshot,
+            &field(12, b"").repeat(MOST / 4 + 1)
         ));
     }
 }

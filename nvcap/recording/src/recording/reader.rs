@@ -1,8 +1,7 @@
 //! Records from the bytes of a file: all that are whole, then what is missing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Read;
-use std::sync::Arc;
 
 use prost::Message as _;
 
@@ -11,14 +10,11 @@ use super::info::{EndInfo, TraceInfo};
 use super::kind::{AGAIN, Head, Kind, MOST_BODY};
 use super::messages as m;
 use super::parts;
+use super::told::Told;
 use super::{fault_messages, sample_messages, snapshot, switch_messages};
 use crate::pcapng::{Block, Blocks, Damage};
-use nvcap_decode::record::{Calls, Record};
+use nvcap_decode::record::Record;
 
-/// The most calls that are kept for the stacks that name them.
-const MOST_CALLS: usize = 1 << 17;
-/// The most frames of those.
-const MOST_FRAMES: usize = 1 << 22;
 /// The most ranges of missing numbers that are kept.
 const MOST_RANGES: usize = 1 << 16;
 
@@ -153,9 +149,7 @@ pub struct Reader<R> {
     trace: Option<u32>,
     others: u64,
     assembly: Option<Assembly>,
-    calls: HashMap<u32, Arc<Calls>>,
-    /// Number of frames of those.
-    frames: usize,
+    pub(super) calls: Told,
     numbers: Numbers,
     /// Number of records of unknown kinds that came, by kind.
     unknown: BTreeMap<u8, u64>,
@@ -175,8 +169,7 @@ impl<R: Read> Reader<R> {
             trace: None,
             others: 0,
             assembly: None,
-            calls: HashMap::new(),
-            frames: 0,
+            calls: Told::default(),
             numbers: Numbers::default(),
             unknown: BTreeMap::new(),
             ended: false,
@@ -254,7 +247,9 @@ impl<R: Read> Reader<R> {
         };
         match kind {
             Kind::Trace => {
-                let trace = m::Trace::decode(body).map_err(|e| not_understood(e.into()));
+                let trace = parts::check(kind, body)
+                    .and_then(|()| Ok(m::Trace::decode(body)?))
+                    .map_err(not_understood);
                 if let Ok(trace) = &trace {
                     // The packet's own number is a later one where the file's beginning could not be written.
                     let first = if trace.first == 0 {
@@ -270,15 +265,7 @@ impl<R: Read> Reader<R> {
             Kind::Calls => {
                 return match parts::check(kind, body).and_then(|()| decode::calls(body)) {
                     Ok((number, calls)) => {
-                        let frames = calls.frames.len();
-                        if self.calls.len() >= MOST_CALLS || self.frames + frames > MOST_FRAMES {
-                            self.calls.clear();
-                            self.frames = 0;
-                        }
-                        // Each file of a trace tells its calls anew, by the same numbers.
-                        let before = self.calls.insert(number, calls);
-                        self.frames += frames;
-                        self.frames -= before.map_or(0, |calls| calls.frames.len());
+                        self.calls.add(number, calls);
                         None
                     }
                     Err(why) => Some(Err(not_understood(why))),
@@ -292,7 +279,9 @@ impl<R: Read> Reader<R> {
             Kind::End => {
                 self.numbers.note(number);
                 self.ended = true;
-                let end = m::End::decode(body).map_err(|e| not_understood(e.into()));
+                let end = parts::check(kind, body)
+                    .and_then(|()| Ok(m::End::decode(body)?))
+                    .map_err(not_understood);
                 return Some(end.map(|e| Item::End(EndInfo::of(e))));
             }
             _ => {}
@@ -309,7 +298,7 @@ impl<R: Read> Reader<R> {
             Kind::Fault => fault_messages::record(body).map(Some),
             Kind::Samples => sample_messages::record(body).map(Some),
             Kind::Switches => switch_messages::record(body).map(Some),
-            _ => decode::record(kind, body, |n| self.calls.get(&n).cloned()),
+            _ => decode::record(kind, body, |n| self.calls.get(n)),
         };
         match record {
             Ok(record) => record.map(|r| Ok(Item::Record(r))),

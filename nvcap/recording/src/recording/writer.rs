@@ -9,12 +9,10 @@ use super::encode;
 use super::info::{EndInfo, GpuClock, TraceInfo};
 use super::kind::{AGAIN, Head, Kind, MOST_BODY, MOST_PART};
 use super::messages as m;
+use super::told::{MOST_BYTES as MOST_CALLS_BYTES, MOST_NAMED, Weight};
 use crate::pcapng::{self, Options, option};
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Calls, Channel, ChannelId, Loss, Lost, Record, StackEnd, Stamps};
-
-/// The most different calls that are remembered, so that stacks can name them; then they are written anew.
-const MOST_CALLS: usize = 1 << 16;
 
 /// The most GPUs' clocks that a section's comment has.
 const MOST_CLOCKS: usize = 16;
@@ -36,6 +34,9 @@ pub struct Writer {
     descriptions: HashMap<ChannelId, String>,
     /// By their address, at which they stay while they are held here.
     calls: HashMap<usize, (Arc<Calls>, u32)>,
+    weight: Weight,
+    /// The most bytes of calls that stacks name; then they are written anew, as behind [`MOST_NAMED`].
+    pub(super) most_calls: usize,
     next_calls: u32,
     /// Nothing was recorded since the last mark of idleness.
     idle: bool,
@@ -67,6 +68,8 @@ impl Writer {
             interfaces: HashMap::new(),
             descriptions: HashMap::new(),
             calls: HashMap::new(),
+            weight: Weight::default(),
+            most_calls: MOST_CALLS_BYTES,
             next_calls: 0,
             idle: true,
             gpu_clocks: BTreeMap::new(),
@@ -79,7 +82,7 @@ impl Writer {
     /// The beginning of a file; also of a new part of it, behind blocks that could not be written: it depends on none before it.
     pub fn begin_section(&mut self, to: &mut Vec<u8>) {
         self.interfaces.clear();
-        self.calls.clear();
+        self.forget_calls();
         let hardware = Options::new().text(option::HARDWARE, &self.info.hardware());
         let system = match &self.info.driver {
             None => format!("Linux {}", self.info.kernel),
@@ -286,13 +289,20 @@ impl Writer {
         );
     }
 
+    fn forget_calls(&mut self) {
+        self.calls.clear();
+        self.weight = Weight::default();
+    }
+
     /// Writes the calls of a stack before the first stack that names them.
     fn note_calls(&mut self, calls: &Arc<Calls>, time: u64, to: &mut Vec<u8>) {
         if self.calls.contains_key(&address(calls)) {
             return;
         }
-        if self.calls.len() >= MOST_CALLS {
-            self.calls.clear();
+        self.weight.add(calls);
+        if self.calls.len() >= MOST_NAMED || self.weight.bytes > self.most_calls {
+            self.forget_calls();
+            self.weight.add(calls);
         }
         let number = self.next_calls;
         self.next_calls = self.next_calls.wrapping_add(1);

@@ -23,7 +23,7 @@ use held::{Decide, Item, Waiting};
 pub(super) use held::{Parts, Taken};
 use members::{Members, count, load};
 use nvcap_decode::decode::event::{Load, PartOf};
-use nvcap_decode::record::{ChannelId, Life, Record, Submission};
+use nvcap_decode::record::{ChannelId, Record, Submission};
 use nvcap_decode::wire::hash::NumberMap;
 
 /// Longest time, of the records, that a load is waited for.
@@ -78,6 +78,8 @@ pub(super) struct Loads {
     /// Number of the first that waits.
     first: u64,
     processes: NumberMap<u32, ProcessLoads>,
+    /// Times of the latest ends of processes that wait.
+    ends: NumberMap<u32, u64>,
     /// Time of the newest record, and the one at which it was looked for what has waited too long.
     newest: u64,
     looked: u64,
@@ -109,11 +111,10 @@ impl Loads {
                     process.announced.push(c.id);
                 }
             }
-            Record::Process(p)
-                if matches!(p.life, Life::Exit { process: true } | Life::Exec { .. }) =>
-            {
+            Record::Process(p) if p.life.ends_work() => {
                 self.give_up(p.at.pid);
                 self.processes.remove(&p.at.pid);
+                self.ends.insert(p.at.pid, p.at.time_ns);
             }
             _ => {}
         }
@@ -132,6 +133,12 @@ impl Loads {
         !self.waiting.is_empty()
     }
 
+    /// Tells whether a record is of the process that has the number of another one, whose end waits.
+    pub(super) fn is_behind_end(&self, record: &Record) -> bool {
+        let at = record.at();
+        { self.ends.get(&at.pid) }.is_some_and(|end| *end < at.time_ns)
+    }
+
     /// The next record whose turn it is.
     pub(super) fn take(&mut self) -> Option<Taken> {
         if self.waiting.front()?.undecided > 0 {
@@ -145,6 +152,12 @@ impl Loads {
         } = self.waiting.pop_front()?;
         self.bytes = self.bytes.saturating_sub(record.size());
         self.first += 1;
+        if let Record::Process(p) = &record
+            && p.life.ends_work()
+            && self.ends.get(&p.at.pid) == Some(&p.at.time_ns)
+        {
+            self.ends.remove(&p.at.pid);
+        }
         let parts = parts.iter().any(Option::is_some).then(|| parts.into());
         Some(Taken {
             record,

@@ -80,7 +80,10 @@ impl Pipeline<'_> {
         if let Some(loads) = &mut self.loads {
             loads.stir();
         }
-        let Some(loads) = self.loads.as_mut().filter(|_| !is_of_before) else {
+        let is_next = |loads: &&mut Loads| {
+            !is_of_before || matches!(record, Record::QmdCopy(_)) && loads.is_behind_end(&record)
+        };
+        let Some(loads) = self.loads.as_mut().filter(is_next) else {
             return self.take(Taken {
                 record,
                 parts: None,

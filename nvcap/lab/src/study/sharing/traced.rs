@@ -6,7 +6,7 @@ use std::io;
 use nvcap_decode::decode::event::{Body, Event, Operation};
 use nvcap_decode::driver::{ChannelView, Model};
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{ChannelId, Life, Record};
+use nvcap_decode::record::{ChannelId, Record};
 use nvcap_show::output::{Detail, Sink};
 
 /// The upper half of the first argument of the program's kernels. The lower half is the kernel's number.
@@ -95,7 +95,7 @@ impl Sink for TracedScenes {
     fn before(&mut self, record: &Record, model: &Model) -> io::Result<()> {
         // The process's channels are freed by this record.
         if let Record::Process(p) = record
-            && matches!(p.life, Life::Exit { process: true } | Life::Exec { .. })
+            && p.life.ends_work()
         {
             self.look_at_all(model, Some(p.at.pid));
         }

@@ -22,7 +22,7 @@ use super::{
     resolver::{Ask, Resolver},
 };
 use crate::enrich;
-use nvcap_decode::record::{At, Kernel, Life, NamedBy, Record};
+use nvcap_decode::record::{At, Kernel, NamedBy, Record};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::clock;
 
@@ -181,9 +181,7 @@ impl Namer {
                     let new = programs.of_image(&i.bytes, self.class);
                     asks.extend(new.map(|n| ask(at, n)));
                 }
-                Record::Process(p)
-                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
-                {
+                Record::Process(p) if p.life.ends_work() => {
                     if let Some(programs) = self.programs.remove(&at.pid) {
                         if self.ended.len() == MOST_ENDED {
                             self.ended.pop_front();

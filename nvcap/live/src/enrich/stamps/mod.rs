@@ -15,7 +15,7 @@ use std::{
 use nvcap_decode::gpu_time::pair::Pair;
 use nvcap_decode::gpu_time::unit::Unit;
 use nvcap_decode::gpu_time::words::Value;
-use nvcap_decode::record::{At, ChannelId, CpuVa, Life, Record, Stamp, Stamps};
+use nvcap_decode::record::{At, ChannelId, CpuVa, Record, Stamp, Stamps};
 use nvcap_decode::wire::{GpuVa, release};
 use nvcap_process::clock;
 use nvcap_process::procfs::mem::{Memory, Ordinary};
@@ -181,9 +181,7 @@ impl Stamper {
                         self.segment(at.pid, &segment.bytes, whole);
                     }
                 }
-                Record::Process(p)
-                    if matches!(p.life, Life::Exec { .. } | Life::Exit { process: true }) =>
-                {
+                Record::Process(p) if p.life.ends_work() => {
                     self.known.remove(&at.pid);
                     let _ = self.to.send(Request::Forget(at.pid));
                 }

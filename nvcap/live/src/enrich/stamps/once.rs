@@ -13,6 +13,10 @@ const STAMPED: usize = 16;
 const MOST: usize = 256;
 /// Longest time for which a stamp is awaited, ns: somewhat longer than any output waits for it. Later the process may have other memory there.
 const AWAITED_NS: u64 = 61_000_000_000;
+/// A stamp that has not come in this time, ns, is awaited with others of its kind: of those, some are read at a time, in turn.
+const SOON_NS: u64 = 2_000_000_000;
+/// The most of those that are read at a time.
+const MOST_LATE: usize = 16;
 /// A stamp older than the newest one by more, ns, was written the last time that the driver used the place.
 const LAST_TIME_NS: u64 = 1_000_000_000;
 
@@ -36,6 +40,8 @@ pub(super) struct Once {
     awaited: VecDeque<Awaited>,
     /// The newest stamp, ns of the GPU's clock.
     newest_ns: u64,
+    /// Number of times that all were read: for the turns of those that are late.
+    times: usize,
 }
 
 impl Once {
@@ -61,7 +67,7 @@ impl Once {
         });
     }
 
-    /// Reads all once; stamps that have come go to `to`. What cannot be read is given up: it is unmapped, or the process is gone.
+    /// Reads all once, and of those that are late some; stamps that have come go to `to`. What cannot be read is given up: it is unmapped, or the process is gone.
     ///
     /// The memory is that of `/proc/PID/mem`: the driver maps these pages so that `process_vm_readv` refuses them.
     pub(super) fn read(
@@ -71,12 +77,26 @@ impl Once {
         to: &mut Vec<Stamp>,
     ) {
         let newest_ns = &mut self.newest_ns;
+        let is_late = |first: u64, now: u64| now > first.saturating_add(SOON_NS);
+        let start = now();
+        let late = { self.awaited.iter() }
+            .filter(|a| a.first_ns.is_some_and(|first| is_late(first, start)))
+            .count();
+        let turns = late.div_ceil(MOST_LATE).max(1);
+        self.times = self.times.wrapping_add(1);
+        let (turn, mut place) = (self.times % turns, 0);
         self.awaited.retain_mut(|awaited| {
             let mut bytes = [0; STAMPED];
             let begun = now();
             let first = *awaited.first_ns.get_or_insert(begun);
-            if begun > first + AWAITED_NS {
+            if begun > first.saturating_add(AWAITED_NS) {
                 return false;
+            }
+            if is_late(first, start) {
+                place += 1;
+                if place % turns != turn {
+                    return true;
+                }
             }
             if memory.read_bytes(awaited.cpu.0, &mut bytes).is_err() {
                 return false;
@@ -152,6 +172,52 @@ mod tests {
             assert_eq!(read(&mut once, &memory, time), []);
             assert_eq!(once.is_empty(), is_empty, "{time}");
         }
+    }
+
+    /// A process that leaves its stamps unwritten costs little while they are awaited.
+    #[test]
+    fn stamps_that_are_late_are_read_in_turn() {
+        struct Counted(Cell<usize>, Cell<Option<u64>>);
+        impl ReadMemory for Counted {
+            fn read_bytes(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+                self.0.set(self.0.get() + 1);
+                if self.1.get() == Some(at) {
+                    to[0] = 1;
+                    to[8..].copy_from_slice(&7_000_u64.to_le_bytes());
+                }
+                Ok(())
+            }
+        }
+        let (mut once, memory) = (Once::default(), Counted(Cell::default(), Cell::default()));
+        for n in 0..MOST as u64 {
+            once.add((GpuVa(n), CpuVa(0x7000 + n * 16)), 1, 0);
+        }
+        let reads = |once: &mut Once, time: u64| {
+            memory.0.set(0);
+            let mut to = Vec::new();
+            once.read(&memory, &|| time, &mut to);
+            (memory.0.get(), to)
+        };
+        assert_eq!(reads(&mut once, 5).0, MOST);
+        assert_eq!(reads(&mut once, 5 + SOON_NS).0, MOST);
+        for n in 0..1000 {
+            let (count, _) = reads(&mut once, 6 + SOON_NS + n);
+            assert!((1..=MOST_LATE).contains(&count), "{count}");
+        }
+        // Each has its turn: the one that comes is seen.
+        memory.1.set(Some(0x7000 + 77 * 16));
+        let seen = (0..MOST / MOST_LATE).find_map(|n| {
+            let (_, stamps) = reads(&mut once, 2000 + SOON_NS + n as u64);
+            stamps.first().map(|s| s.address.0)
+        });
+        assert_eq!((seen, once.awaited.len()), (Some(77), MOST - 1));
+        // One that is new is read each time.
+        once.add((GpuVa(9), CpuVa(0x9000)), 2, 0);
+        assert!(reads(&mut once, 3000 + SOON_NS).0 <= MOST_LATE + 1);
+        assert_eq!(
+            once.awaited.back().and_then(|a| a.first_ns),
+            Some(3000 + SOON_NS)
+        );
     }
 
     #[test]

@@ -52,31 +52,42 @@ fn what_is_too_long_is_cut_or_counted() {
     );
 }
 
-/// Files of one trace tell their calls anew, by the same numbers: none is forgotten for that.
+/// A reader has a bound in bytes on the calls that it holds, and a writer keeps within it: each stack has its frames.
 #[test]
-fn calls_that_are_told_anew_count_once() {
-    use super::super::{kind::Kind, messages as m};
-    use prost::Message;
-
-    let calls = |number, frames| m::Calls {
-        number,
-        frames: vec![m::Frame::default(); frames],
-        end: StackEnd::Cut.name().to_owned(),
-        ..m::Calls::default()
+fn stacks_beyond_the_bound_of_calls_are_whole() {
+    const MOST: usize = 64 << 10;
+    let of = |n: u32| {
+        let frame = |f: u32| Frame {
+            symbol: Some(format!("function {n} {f}").into()),
+            ..Frame::default()
+        };
+        Record::Stack(Stack {
+            at: at(1),
+            calls: Arc::new(Calls {
+                frames: (0..40).map(frame).collect(),
+                ..Calls::default()
+            }),
+        })
     };
-    let packet = |kind: Kind, body: Vec<u8>| recording_with(kind as u8, &body);
-    let mut file = packet(Kind::Calls, calls(2, 1).encode_to_vec());
-    let again = packet(Kind::Calls, calls(1, 16_000).encode_to_vec());
-    // More frames in all than are kept.
-    (0..300).for_each(|_| file.extend_from_slice(&again));
-    let stack = m::Stack {
-        at: Some(m::At::default()),
-        calls: 2,
-    };
-    file.extend(packet(Kind::Stack, stack.encode_to_vec()));
-    let (records, _) = read(&file);
-    assert!(
-        matches!(&records[..], [Record::Stack(s)] if s.calls.frames.len() == 1),
-        "{records:?}"
-    );
+    let stacks: Vec<_> = (0..50).map(of).collect();
+    // Some follow each other, and some are named again when others have come between them.
+    let order = (0..50).chain((0..500).map(|n| n * 7 % 50));
+    let (mut file, mut writer) = (Vec::new(), Writer::new(info(), 7));
+    writer.most_calls = MOST;
+    writer.begin_section(&mut file);
+    let written: Vec<_> = order.map(|n| stacks[n].clone()).collect();
+    for record in &written {
+        writer.record(record, &mut file);
+    }
+    writer.end(end(), &Ledger::new(), b"{}", &mut file);
+    let mut reader = Reader::new(&file[..]);
+    reader.calls.most_bytes = MOST;
+    let read: Vec<_> = { reader }
+        .filter_map(|item| match item {
+            Ok(Item::Record(record)) => Some(record),
+            Ok(_) => None,
+            Err(error) => panic!("{error}"),
+        })
+        .collect();
+    assert!(read == written, "{} of {}", read.len(), written.len());
 }

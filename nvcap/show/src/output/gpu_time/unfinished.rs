@@ -6,7 +6,7 @@ use super::work::Done;
 use crate::output::names::pid_name;
 use crate::output::plural::plural_of;
 use crate::output::units::Nanoseconds;
-use nvcap_decode::record::{ChannelId, Life, Process, Record};
+use nvcap_decode::record::{ChannelId, Process, Record};
 
 /// Work that runs for less is no news at the end of a trace, ns.
 const LONG_NS: u64 = 1_000_000_000;
@@ -57,7 +57,7 @@ impl Unfinished {
     /// Takes the next record.
     pub(super) fn record(&mut self, record: &Record) {
         if let Record::Process(Process { at, life }) = record
-            && matches!(life, Life::Exit { process: true } | Life::Exec { .. })
+            && life.ends_work()
             && self.pids.contains(&at.pid)
         {
             self.ended.insert(at.pid, at.time_ns);
@@ -167,7 +167,7 @@ mod tests {
     use super::super::work::What;
     use super::*;
     use nvcap_decode::decode::event::{DurationBy, GpuDuration, GpuMoment, GpuTime};
-    use nvcap_decode::record::At;
+    use nvcap_decode::record::{At, Life};
 
     const S: u64 = 1_000_000_000;
 

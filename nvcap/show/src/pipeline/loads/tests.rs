@@ -3,7 +3,9 @@
 use super::*;
 use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::gpu_time::made_up::submission;
-use nvcap_decode::record::{At, Channel, How, Origin, Process};
+use nvcap_decode::record::CpuVa;
+use nvcap_decode::record::{At, Channel, How, Life, Origin, Process, QmdCopy};
+use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::header::Step;
 
 const TABLE: u64 = 0x7f7e_5ac7_4200;
@@ -301,4 +303,30 @@ fn the_end_of_a_process_decides() {
     b.take();
     assert_eq!(b.taken.len(), 1);
     assert!(b.loads.processes.is_empty());
+}
+
+#[test]
+fn an_end_that_waits_has_the_next_images_of_its_number_behind_it() {
+    let image = |pid, time_ns| {
+        Record::QmdCopy(Box::new(QmdCopy {
+            at: At::of_process(time_ns, pid),
+            address: GpuVa(0),
+            bytes: Vec::new(),
+            found: CpuVa(0),
+        }))
+    };
+    let mut b = Bench::new();
+    // Its load is not decided, and what comes behind it waits.
+    b.write(OF_PROGRAM, &[3; 64]);
+    let end = b.time + 10;
+    b.loads.put(Record::Process(Process {
+        at: At::of_process(end, 8),
+        life: Life::Exit { process: true },
+    }));
+    let is_behind = |b: &Bench, pid, time| b.loads.is_behind_end(&image(pid, time));
+    assert!(b.loads.is_waiting() && is_behind(&b, 8, end + 1));
+    assert!(!is_behind(&b, 8, end - 1) && !is_behind(&b, 7, end + 1));
+    b.loads.idle(true);
+    while b.loads.take().is_some() {}
+    assert!(!is_behind(&b, 8, end + 1));
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::enrich::names::backlog::MOST_WAITING;
 use crate::enrich::names::programs::tests::{CLASS, qmd, submission};
-use nvcap_decode::record::{Process, Submission};
+use nvcap_decode::record::{Life, Process, Submission};
 
 const PID: u32 = 7;
 const AT: u64 = 0x7f00_0000_0200;

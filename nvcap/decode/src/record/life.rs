@@ -1,0 +1,43 @@
+//! Lives of processes and threads.
+
+use super::Identity;
+
+/// An event in the life of a process or thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It existed, or became traced, under this command name.
+    Present {
+        /// Command name of the process.
+        name: String,
+    },
+    /// It made a child process, which is now traced too.
+    Fork {
+        /// The child.
+        child: u32,
+    },
+    /// It made a thread.
+    Thread {
+        /// The thread id.
+        child: u32,
+    },
+    /// It executed a new program: all its mappings are gone.
+    Exec {
+        /// The new command name.
+        name: String,
+    },
+    /// Who it is: its user, container and pod. Told where several processes are traced; a later one replaces it.
+    Identity(Box<Identity>),
+    /// The thread `tid` ended; `process` is true if it was the last.
+    Exit {
+        /// The whole process ended.
+        process: bool,
+    },
+}
+
+impl Life {
+    /// Tells whether the work of the process ends with this: nothing of its memory is left.
+    #[must_use]
+    pub fn ends_work(&self) -> bool {
+        matches!(self, Self::Exec { .. } | Self::Exit { process: true })
+    }
+}
