@@ -285,9 +285,7 @@ fn attached(
             ));
         }
         if let Some(command) = command {
-            tell(format_args!(
-                "{command}, traced {way}; Ctrl-C ends it, and the trace with it"
-            ));
+            tell(format_args!("{command}, {way}; Ctrl-C ends both"));
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::counts::channel::{Age, Sums};
 use crate::counts::view::{ChannelView, GpuView, ProcessView, View};
 use nvcap_show::output::Sink as _;
 
+mod screens;
 mod traced;
 
 /// A process of one channel, which has submitted so much, of which so much is not done since so long ago.

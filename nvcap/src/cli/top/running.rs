@@ -45,7 +45,11 @@ impl Running {
             .map(|(doing, n)| (*doing, n - before(doing)));
         let most = step
             .filter(|(_, n)| *n > 0.0)
-            .max_by(|a, b| a.1.total_cmp(&b.1));
+            // Work on one channel is told before waits on many.
+            .max_by(|a, b| {
+                let works = |(doing, _): &(Doing, f64)| *doing != Doing::Wait;
+                works(a).cmp(&works(b)).then(a.1.total_cmp(&b.1))
+            });
         of.before.clone_from(&sampled.at);
         match most.map(|(doing, _)| doing) {
             None => String::new(),
