@@ -131,7 +131,7 @@ fn processes_with_rates_and_suspects() {
         color: true,
         ..Around::default()
     };
-    let screen = drawn(&mut state, &table, &around, (140, 24));
+    let screen = drawn(&mut state, &table, &around, (200, 24));
     let lines = lines(&screen);
     assert!(
         lines[0].starts_with(
