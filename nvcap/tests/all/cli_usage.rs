@@ -122,7 +122,7 @@ fn an_option_of_a_live_target_beside_a_file_says_what_to_type() {
         ),
         (
             "export perfetto FILE -p 4711",
-            "type nvcap export perfetto FILE, or nvcap export perfetto --pid <PID>",
+            "type nvcap export perfetto FILE, or nvcap export perfetto --pid <PID|NAME>",
         ),
         (
             "top FILE --interval 2s",
@@ -146,6 +146,7 @@ fn a_number_where_a_file_belongs_may_be_a_process() {
         ("time 4711", "nvcap time -p 4711"),
         ("export csv 4711 -o x", "nvcap export csv -p 4711"),
         ("dump 4711", "nvcap dump -p 4711"),
+        ("maps 4711", "nvcap maps -p 4711"),
         ("top 4711", "nvcap top -p 4711"),
     ] {
         let out = nvcap(&line.split(' ').collect::<Vec<_>>());

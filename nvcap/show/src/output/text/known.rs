@@ -5,7 +5,7 @@ use std::fmt;
 
 use nvcap_decode::record::{ChannelId, Record};
 
-use super::plural_of;
+use crate::output::plural::plural_of;
 
 /// See the module.
 #[derive(Debug, Default)]
