@@ -169,7 +169,7 @@ enum Message<E> {
 
 /// Traces with the source that `make` makes until the target ends, a limit is reached or a signal comes. `each`
 /// takes the records in order; `idle` is called when there is nothing to do for a moment; `attached` when every
-/// running process is followed, or, of all that use a GPU, when there is none yet.
+/// running process is followed, before the command begins, or, of all that use a GPU, when there is none yet.
 ///
 /// # Errors
 /// When the trace cannot be made, or `each` can take no more.
@@ -335,15 +335,6 @@ impl<S: Source> Trace<S> {
         mut command: Option<Command>,
         attached: impl FnOnce(),
     ) -> Result<Self> {
-        if let Some(command) = &mut command {
-            source.expect(command.pid)?;
-            command.go()?;
-        }
-        if let Target::Pids(pids) = &target {
-            for pid in pids {
-                source.attach(*pid)?;
-            }
-        }
         let arrivals = match target {
             Target::All(whom) => {
                 let arrivals = Arrivals::begin(whom)?;
@@ -352,11 +343,21 @@ impl<S: Source> Trace<S> {
                 }
                 Some(arrivals)
             }
-            Target::Pids(_) => {
+            Target::Pids(pids) => {
+                for pid in pids {
+                    source.attach(pid)?;
+                }
                 attached();
                 None
             }
-            Target::Command(_) => None,
+            Target::Command(_) => {
+                if let Some(command) = &mut command {
+                    source.expect(command.pid)?;
+                    attached();
+                    command.go()?;
+                }
+                None
+            }
         };
         Ok(Self {
             source,

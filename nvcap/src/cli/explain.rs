@@ -11,6 +11,7 @@ use nvcap_decode::decode::explain::{self, Field};
 use nvcap_decode::driver::names;
 use nvcap_decode::hang::xid;
 use nvcap_show::output::filter;
+use nvcap_show::output::gpu_time::verdicts::VERDICTS;
 use nvcap_show::output::plural::plural;
 
 use super::usage::bail_usage;
@@ -28,6 +29,8 @@ Examples:
   nvcap explain class 2080            any class that RM can allocate
   nvcap explain xid 31                an error of the kernel log, and its causes
   nvcap explain xid                   all of them
+  nvcap explain GPU-bound             a verdict of nvcap time, and what to look at next
+  nvcap explain verdict               all of them
   nvcap explain filter                the fields of filter expressions (-e)
 
 Numbers are hexadecimal, with or without 0x; that of an Xid is decimal, as the kernel log has it.";
@@ -40,11 +43,11 @@ pub(super) struct Args {
         rustdoc::broken_intra_doc_links,
         reason = "help, in which brackets are no links"
     )]
-    /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `class NUMBER`, `xid [NUMBER]`, `filter`
+    /// CLASS [METHOD [DATA]], or `qmd FILE [CLASS]`, `control NUMBER`, `status NUMBER`, `class NUMBER`, `xid [NUMBER]`, `filter`, `verdict`, or a verdict
     #[arg(required = true, num_args = 1..=3, value_name = "WHAT")]
     pub what: Vec<String>,
 
-    /// Write one JSON object instead of text; `filter` and CLASS alone have none
+    /// Write one JSON object instead of text; `filter`, verdicts and CLASS alone have none
     #[arg(long)]
     pub json: bool,
 }
@@ -72,6 +75,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             bail_usage!("give the number too: nvcap explain {} NUMBER", words[0])
         }
         [what @ ("control" | "status"), number] => rm(what, hex(number)?, args.json)?,
+        ["verdict"] => verdicts(""),
+        [..] if !verdicts(&words.join(" ")).is_empty() && hex(words[0]).is_err() => {
+            verdicts(&words.join(" "))
+        }
         [class] => class_text(hex(class)?)?,
         [class, method] => method_text(hex(class)?, method)?,
         [class, method, data] => write_text(hex(class)?, hex(method)?, hex(data)?, args.json)?,
@@ -294,6 +301,16 @@ fn any_class(number: u32, json: bool) -> anyhow::Result<String> {
         Some(_) => class_text(number),
         None => Ok(format!("class {number:#06x} {name}\n")),
     }
+}
+
+/// The verdicts of `nvcap time` that begin so, whatever letter case, with their meanings.
+fn verdicts(begin: &str) -> String {
+    let begin = begin.to_lowercase();
+    let all = VERDICTS.iter();
+    let chosen = all.filter(|(word, _)| word.to_lowercase().starts_with(&begin));
+    chosen.fold(String::new(), |text, (word, meaning)| {
+        text + &format!("{word}: {meaning}\n")
+    })
 }
 
 /// An Xid: meaning, reach, usual causes and places to look.

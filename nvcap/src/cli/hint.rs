@@ -16,6 +16,9 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
         return None;
     }
     cli.build();
+    if let Some(meant) = beside_a_file(error, args, &cli) {
+        return Some(meant);
+    }
     let is_command = |word: &String| cli.find_subcommand(word).is_some();
     // After the name of a command come that command's own arguments: there is nothing to guess.
     if args.first().is_some_and(is_command) {
@@ -70,6 +73,61 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
             ))
         }
     }
+}
+
+/// What to type where an option of a running process stands beside a file.
+fn beside_a_file(error: &clap::Error, args: &[String], cli: &clap::Command) -> Option<String> {
+    let named = |kind| match error.get(kind)? {
+        ContextValue::String(arg) => Some(vec![arg.as_str()]),
+        ContextValue::Strings(args) => Some(args.iter().map(String::as_str).collect()),
+        _ => None,
+    };
+    let kinds = [ContextKind::InvalidArg, ContextKind::PriorArg];
+    let named: Vec<&str> = kinds.into_iter().filter_map(named).flatten().collect();
+    if !named.iter().any(|arg| arg.contains("FILE")) {
+        return None;
+    }
+    let option = named.iter().find(|arg| arg.starts_with('-'))?;
+    let mut command = cli;
+    let mut typed = "nvcap".to_owned();
+    for word in args {
+        let Some(below) = command.find_subcommand(word) else {
+            break;
+        };
+        command = below;
+        typed = format!("{typed} {word}");
+    }
+    let mut options = command.get_arguments();
+    if !options.any(|arg| arg.get_id() == "pid") {
+        return None;
+    }
+    let name = option.split_whitespace().next().unwrap_or_default();
+    let live = match ["--pid", "--all"].contains(&name) {
+        true => format!("{typed} {option}"),
+        false => format!("{typed} {option} -p PID"),
+    };
+    Some(format!(
+        "{name} is for running processes, FILE is a recording: type {typed} FILE, or {live}"
+    ))
+}
+
+/// The hint for a number in the place of a file that is not there: it may be meant as a process. `given` is of `command`.
+pub(super) fn number_for_a_file(
+    command: &clap::Command,
+    path: &str,
+    given: &clap::ArgMatches,
+) -> Option<String> {
+    let mut options = command.get_arguments();
+    if !options.any(|arg| arg.get_id() == "pid") {
+        return None;
+    }
+    let files = ["file", "files"].into_iter();
+    let mut files = files.filter_map(|id| given.try_get_raw(id).ok().flatten());
+    let file = files.find_map(|mut values| values.next())?.to_str()?;
+    let is_number = file.parse::<u32>().is_ok() && !Path::new(file).exists();
+    is_number.then(|| {
+        format!("there is no file {file} here; for the running process: nvcap {path} -p {file}")
+    })
 }
 
 /// Tells whether a word differs from a command's name by one letter (one more, one less or another one), or by two that changed places.

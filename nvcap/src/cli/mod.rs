@@ -230,16 +230,20 @@ struct Typed {
     command: clap::Command,
     /// Stacks are taken in the trap alone.
     needs_trap: bool,
+    /// Hint for a number that stands where a file belongs.
+    number: Option<String>,
 }
 
 impl Typed {
     fn of(mut command: clap::Command, given: &clap::ArgMatches) -> Self {
         let mut given = given;
+        let mut path = Vec::new();
         while let Some((name, below)) = given.subcommand() {
             let Some(found) = command.find_subcommand(name).cloned() else {
                 break;
             };
             (command, given) = (found, below);
+            path.push(name);
         }
         let asked = |id| {
             matches!(given.try_contains_id(id), Ok(true))
@@ -247,6 +251,7 @@ impl Typed {
         };
         Self {
             needs_trap: command.get_name() == "stacks" || asked("stacks"),
+            number: hint::number_for_a_file(&command, &path.join(" "), given),
             command,
         }
     }
@@ -378,7 +383,7 @@ pub fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(status) => return status,
     };
-    if let Some(why) = cli.refusal() {
+    if let Some(why) = typed.number.clone().or_else(|| cli.refusal()) {
         tell(why);
         return ExitCode::from(STATUS_USAGE);
     }

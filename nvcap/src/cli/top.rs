@@ -12,6 +12,7 @@ mod live;
 mod observed;
 mod readings;
 mod recorded;
+mod running;
 mod screen;
 mod shown;
 
@@ -33,8 +34,8 @@ Examples:
 Keys: ? shows them all. Enter goes into a process, Esc back; / filters, > and < choose the column to
 sort by, r reverses, h shows first what may hang, Space pauses, q ends.
 
-Processes and channels cost next to nothing: numbers that the GPU keeps are read once a second
-(docs/counts.md). Kernels and copies of a running process are observed while they are shown, with
+Processes and channels cost next to nothing: numbers that the GPU keeps are read once a second, and
+what it is at is looked at some dozen times, for 0.5 % of a core (docs/counts.md). Kernels and copies of a running process are observed while they are shown, with
 up to --observe-cpu of a core. docs/top.md says what the columns mean.
 
 Where the output is no terminal nvcap counts writes the same as lines.
@@ -56,7 +57,7 @@ pub(super) struct Args {
     #[arg(short, long, conflicts_with = "pid")]
     all: bool,
 
-    /// How often the counts are read
+    /// How often the counts are read and shown: 200ms, 1s, 5s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_time)]
     interval: Duration,
 

@@ -1,6 +1,7 @@
 //! Runs a live trace: from its command line to the ledger and the exit status.
 
 use std::cell::RefCell;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,8 +19,10 @@ use nvcap_live::observe::session::{ObserveOptions, StopAtExit};
 use nvcap_live::run::{self, Limits, Target};
 use nvcap_live::trap::session::{Mode, TrapOptions};
 use nvcap_process::channels_file::{ChannelsFile, NamedDoorbell};
+use nvcap_process::command::Launch;
 use nvcap_process::host::{self, Host};
 use nvcap_process::stacks::{queue::StackQueue, resolve::Resolver};
+use nvcap_show::output::style::Plain;
 use nvcap_show::{output::message::tell, pipeline::Pipeline};
 
 /// Runs the trace.
@@ -112,7 +115,7 @@ pub(super) fn run_into<'a>(
     let pipeline = RefCell::new(made.in_time_order());
     let takes_stacks = args.stacks.is_some();
     let watched = Arc::new(AtomicBool::new(chosen == How::Observe));
-    let attached = attached(&args, is_quiet, watched.clone());
+    let attached = attached(&args, &target, is_quiet, watched.clone());
     let observing = move |why: &str| {
         watched.store(true, Relaxed);
         observing(why);
@@ -247,9 +250,12 @@ fn searches(args: &Args) -> bool {
     !args.no_images && args.observe_cpu.is_none() && !args.all
 }
 
-/// Notes for the time at which the target is attached.
+/// Header of the trace, for the time at which the target is attached or the command begins: who, how, what it costs, how to end it.
+///
+/// That of a command is for a terminal alone: it shares standard error with the command, whose output stays what it is in files and pipes.
 fn attached(
     args: &Args,
+    target: &Target,
     is_quiet: bool,
     observes: Arc<AtomicBool>,
 ) -> impl FnOnce() + Send + use<> {
@@ -258,6 +264,10 @@ fn attached(
         false => args.pid.iter().map(|pid| (*pid, who(*pid))).collect(),
     };
     let all = args.all;
+    let command = match target {
+        Target::Command(launch) if std::io::stderr().is_terminal() => Some(starts(launch)),
+        _ => None,
+    };
     move || {
         if is_quiet {
             return;
@@ -276,6 +286,24 @@ fn attached(
                 "process {pid} attached: {who}{way}; Ctrl-C ends the trace, not the process"
             ));
         }
+        if let Some(command) = command {
+            tell(format_args!("{command}, {way}; Ctrl-C ends both"));
+        }
+    }
+}
+
+/// Command that is to be started, and its user, for a message.
+fn starts(launch: &Launch) -> String {
+    let program = launch.argv.first().map(PathBuf::from).unwrap_or_default();
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let own = || Host::new(Path::new("/")).identity(std::process::id(), &host::Uses::default());
+    let user = match &launch.user {
+        Some(user) => Some(user.name.clone()),
+        None => own().ok().and_then(|who| who.user),
+    };
+    match user {
+        Some(user) => format!("{} of {user}", Plain(&name)),
+        None => Plain(&name).to_string(),
     }
 }
 

@@ -85,9 +85,10 @@ pub(super) fn parse_seconds(text: &str) -> Result<std::time::Duration, String> {
         .ok_or_else(|| format!("'{text}' is no time: give seconds above 0, such as 10 or 0.5"))
 }
 
-/// A time with its unit: 60s, 5m, 1.5h; seconds where there is none.
+/// A time with its unit: 200ms, 60s, 5m, 1.5h; seconds where there is none.
 pub(super) fn parse_time(text: &str) -> Result<std::time::Duration, String> {
     let (number, unit) = match text.chars().last() {
+        Some('s') if text.ends_with("ms") => (text.strip_suffix("ms"), 0.001),
         Some('s') => (text.strip_suffix('s'), 1.0),
         Some('m') => (text.strip_suffix('m'), 60.0),
         Some('h') => (text.strip_suffix('h'), 3600.0),
@@ -97,7 +98,9 @@ pub(super) fn parse_time(text: &str) -> Result<std::time::Duration, String> {
         .and_then(|n| n.parse::<f64>().ok())
         .filter(|n| *n > 0.0)
         .and_then(|n| std::time::Duration::try_from_secs_f64(n * unit).ok())
-        .ok_or_else(|| format!("'{text}' is no time: give one above 0, such as 60s, 5m or 1.5h"))
+        .ok_or_else(|| {
+            format!("'{text}' is no time: give one above 0, such as 200ms, 60s, 5m or 1.5h")
+        })
 }
 
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {

@@ -275,7 +275,6 @@ fn a_file_of_another_kind_is_named() {
         (&["ioctls", &program], "give it behind --"),
         (&["channels", &pcap], "(pcap)"),
         (&["maps", &capture], "nvcap decode FILE"),
-        (&["maps", "4711"], "-p 4711"),
     ] {
         let out = nvcap(args);
         let said = text(&out.stderr);

@@ -111,6 +111,83 @@ fn a_command_line_that_contradicts_itself_is_a_usage_error() {
     assert!(said.contains("add --stacks"), "{said}");
 }
 
+/// The text of clap says that they are refused beside each other, not what to type.
+#[test]
+fn an_option_of_a_live_target_beside_a_file_says_what_to_type() {
+    let file = argument(fixture("training.pcapng"));
+    for (line, typed) in [
+        (
+            "time FILE --duration 1",
+            "type nvcap time FILE, or nvcap time --duration <SECONDS> -p PID",
+        ),
+        (
+            "export perfetto FILE -p 4711",
+            "type nvcap export perfetto FILE, or nvcap export perfetto --pid <PID|NAME>",
+        ),
+        (
+            "top FILE --interval 2s",
+            "type nvcap top FILE, or nvcap top --interval <TIME> -p PID",
+        ),
+    ] {
+        let args = line.split(' ').map(|word| match word {
+            "FILE" => &*file,
+            word => word,
+        });
+        let out = nvcap(&args.collect::<Vec<_>>());
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains(typed), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_number_where_a_file_belongs_may_be_a_process() {
+    for (line, typed) in [
+        ("time 4711", "nvcap time -p 4711"),
+        ("export csv 4711 -o x", "nvcap export csv -p 4711"),
+        ("dump 4711", "nvcap dump -p 4711"),
+        ("maps 4711", "nvcap maps -p 4711"),
+        ("top 4711", "nvcap top -p 4711"),
+    ] {
+        let out = nvcap(&line.split(' ').collect::<Vec<_>>());
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{line}: {said}");
+        let expected = format!("for the running process: {typed}\n");
+        assert!(said.ends_with(&expected), "{line}: {said}");
+    }
+    // Of a file that is no process's number, and of a command that takes no process.
+    for line in ["time 4711.pcapng", "stats 4711"] {
+        let out = nvcap(&line.split(' ').collect::<Vec<_>>());
+        let said = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{line}: {said}");
+        assert!(!said.contains("-p"), "{line}: {said}");
+    }
+}
+
+#[test]
+fn verdicts_are_explained() {
+    for (words, begins) in [
+        (
+            &["explain", "GPU-bound"][..],
+            &["GPU-bound: ", "GPU-bound by graph replays: "][..],
+        ),
+        (&["explain", "copy-bound"], &["copy-bound: "]),
+        (
+            &["explain", "waiting", "for", "peers"],
+            &["waiting for peers: "],
+        ),
+    ] {
+        let out = nvcap(words);
+        let said = text(&out.stdout);
+        assert!(out.status.success(), "{words:?}: {}", text(&out.stderr));
+        let firsts: Vec<_> = said.lines().zip(begins).collect();
+        assert_eq!(said.lines().count(), begins.len(), "{said}");
+        for (line, begin) in firsts {
+            assert!(line.starts_with(begin), "{line}");
+        }
+    }
+}
+
 #[test]
 fn a_file_with_nothing_in_it_is_the_same_to_all() {
     let folder = Folder::new("usage-empty");

@@ -66,6 +66,7 @@ mod output_words;
 mod pipeline;
 mod progress;
 mod ranks;
+mod screens;
 mod tables;
 mod training;
 mod wireshark;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::channel::From;
 use super::decoding::Shared;
-use super::detail::busy::Busy;
+use super::detail::busy::{Busy, Moments};
 use super::detail::{Detail, Samples};
 use super::exited::Kept;
 use super::followed::Followed;
@@ -80,6 +80,7 @@ pub struct Host<S: System> {
     kept: Kept,
     sampling: Sampling,
     busy: Busy,
+    moments: Moments,
     decoder: Shared,
     /// Program images of ended processes. A process that is found later with the same image may have inherited their channels by fork.
     departed: VecDeque<Vec<u8>>,
@@ -103,6 +104,7 @@ impl<S: System> Host<S> {
             kept: Kept::default(),
             sampling: Sampling::default(),
             busy: Busy::default(),
+            moments: Moments::default(),
             decoder: Shared::default(),
             departed: VecDeque::new(),
             blind: BTreeMap::new(),
@@ -320,6 +322,7 @@ impl<S: System> Host<S> {
         let Some(mut gone) = self.processes.remove(&pid) else {
             return;
         };
+        self.moments.ended(pid);
         if gone.shares.is_some() {
             return;
         }
@@ -433,6 +436,7 @@ impl<S: System> Host<S> {
             refused: self.refused(),
             given_up: self.refused.values().filter(|r| r.is_given_up).count(),
             busy: self.busy.shares(),
+            moments: self.moments.clone(),
             blind_ns: self.blind.clone(),
             ended_unseen: self.ended_unseen.clone(),
             cpu_ns,
@@ -467,9 +471,10 @@ impl<S: System> Host<S> {
     /// Takes a moment, if samples are asked for: looks what each GPU does. Returns how long to wait until the next moment.
     pub fn moment(&mut self) -> Option<Duration> {
         let share = self.options.sample?;
-        let all = self.processes.values_mut().filter(|p| p.shares.is_none());
-        let (mut busy, mut spent) = (BTreeSet::new(), 0);
-        for p in all.filter(|p| p.detail.is_some()) {
+        let all = self.processes.iter_mut();
+        let all = all.filter(|(_, p)| p.shares.is_none() && p.detail.is_some());
+        let (mut each, mut spent) = (Vec::new(), 0);
+        for (pid, p) in all {
             let mut clocks = self.system.lent_clocks();
             let its = p.lend(move |memory, channels, detail| {
                 let mut busy = BTreeSet::new();
@@ -480,10 +485,12 @@ impl<S: System> Host<S> {
                 (busy, clocks().1.saturating_sub(cpu))
             });
             let (its, cpu) = its.unwrap_or_default();
-            busy.extend(its);
+            each.push((*pid, its));
             spent += cpu;
         }
         let (now, _) = self.system.clocks();
+        self.moments.take(&each);
+        let busy = each.into_iter().flat_map(|(_, its)| its).collect();
         self.busy.take(now, &busy);
         Some(self.sampling.next(spent, share))
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::channel::{Age, Doubt, How, State, Sums};
 use super::detail::Sampled;
-use super::detail::busy::Unit;
+use super::detail::busy::{Moments, Unit};
 use super::detail::estimate::Share;
 use super::followed::Followed;
 
@@ -217,6 +217,8 @@ pub struct View {
     pub sampled: BTreeMap<Key, Sampled>,
     /// For each engine of a GPU, the share of the last minute in which it had work.
     pub busy: BTreeMap<Unit, Share>,
+    /// Moments that were looked at, and those with work.
+    pub moments: Moments,
     /// The state of living processes, by key.
     pub live: BTreeMap<Key, Vec<GpuView>>,
     /// The sums of all processes that have ended.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::table::{Cell, Column, Row, RowId, Table, number, text};
+use super::gauges::{Gauge, Gauges};
+use super::table::{Cell, Column, Rank, Row, RowId, Table, number, text};
 use crate::counts::channel::{Age, State, Sums};
 use crate::counts::view::{ChannelView, GpuView, ProcessView, View};
 use nvcap_show::output::plural::plural_of;
@@ -13,12 +14,15 @@ pub(crate) const PROCESSES: &[Column] = &[
     text("USER", 9),
     text("COMM", 15),
     text("GPU", 3),
-    number("CHAN", 4),
+    number("AT WORK", 7),
     number("/s", 9),
+    text("HISTORY", 12),
     number("PENDING", 8),
     number("OLDEST", 8),
-    number("LAST DONE", 9),
     text("STATE", 8),
+    text("RUNNING", 28),
+    number("CHAN", 4),
+    number("LAST DONE", 9),
     number("DONE", 12),
     number("IN ALL", 12),
     text("CONTAINER", 0),
@@ -40,6 +44,9 @@ pub(crate) const CHANNELS: &[Column] = &[
     text("COMM", 0),
 ];
 
+/// Steps in the column of the history.
+const HISTORY: usize = 12;
+
 /// Who a process is, beside what the counts say.
 #[derive(Clone, Debug, Default)]
 pub struct Who {
@@ -47,6 +54,8 @@ pub struct Who {
     pub user: String,
     /// Its container or pod.
     pub container: String,
+    /// Its work at most moments of the last step.
+    pub running: String,
 }
 
 /// One reading.
@@ -75,6 +84,7 @@ struct Before {
 pub struct Live {
     now: Reading,
     before: Before,
+    gauges: Gauges,
     hang_ns: u64,
 }
 
@@ -118,7 +128,26 @@ impl Live {
             cpu_ns: self.now.view.cpu_ns,
             submitted: submitted(&self.now),
         };
+        let on = |p: &'_ ProcessView| (p.pid, p.gpus.keys().copied().collect::<Vec<_>>());
+        let of = reading.view.processes.iter().map(on);
+        let of = of.flat_map(|(pid, gpus)| gpus.into_iter().map(move |gpu| (pid, gpu)));
+        self.gauges.take(&reading.view.moments, of);
         self.now = reading;
+    }
+
+    /// The GPUs with the processes that are shown.
+    pub fn gauges(&self) -> Vec<Gauge> {
+        let processes = &self.now.view.processes;
+        self.gauges.gpus(|pid| {
+            let process = processes.iter().find(|p| p.pid == pid);
+            process.map_or_else(String::new, |p| p.name.clone())
+        })
+    }
+
+    /// A text: how many moments the shares of the last step are of.
+    pub fn looks(&self) -> String {
+        let looks = plural_of(self.gauges.looks, "look", "looks");
+        format!("at work: share of {looks} since the last reading")
     }
 
     /// Tells whether all processes that were named have ended.
@@ -225,20 +254,30 @@ impl Live {
             (None, 0) => Cell::text("no channel yet"),
             (None, _) => Cell::text(of.state().word()),
         };
-        let counted = [
-            Cell::count(of.channels()),
-            Cell::rate(self.rate(id, of.sums.submitted)),
-            Cell::count(of.pending),
-        ];
+        let at = (Some(process.pid), gpu);
+        let share = self.gauges.share(at).map(|share| 100.0 * share);
+        let history = Cell {
+            text: self.gauges.history(at, HISTORY),
+            rank: share.map_or(Rank::None, Rank::Number),
+        };
+        let [oldest, last_done] = self.times(of);
         let mut cells = vec![
             Cell::pid(process.pid),
             Cell::text(&who.user),
             Cell::text(&process.name),
             gpu_cell(gpu),
+            share.map_or_else(Cell::none, |share| {
+                Cell::shown(format!("{share:.0} %"), share)
+            }),
+            Cell::rate(self.rate(id, of.sums.submitted)),
+            history,
+            Cell::count(of.pending),
+            oldest,
+            state,
+            Cell::text(&who.running),
+            Cell::count(of.channels()),
+            last_done,
         ];
-        cells.extend(counted);
-        cells.extend(self.times(of));
-        cells.push(state);
         cells.extend(sums(of));
         cells.push(Cell::text(&who.container));
         Row {

@@ -7,6 +7,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 
+use super::gauges::Gauge;
 use super::live::{Live, Reading, Who};
 use super::state::{Action, SECOND, Screen, State};
 use super::table::Table;
@@ -17,6 +18,7 @@ use crate::counts::channel::{Age, Sums};
 use crate::counts::view::{ChannelView, GpuView, ProcessView, View};
 use nvcap_show::output::Sink as _;
 
+mod screens;
 mod traced;
 
 /// A process of one channel, which has submitted so much, of which so much is not done since so long ago.
@@ -55,6 +57,7 @@ fn reading(second: u64, processes: Vec<ProcessView>) -> Reading {
     let who = |p: &ProcessView| Who {
         user: "ann".to_owned(),
         container: format!("research/pod-{}", p.pid),
+        running: "gemm".to_owned(),
     };
     Reading {
         channels: channels.collect(),
@@ -128,7 +131,7 @@ fn processes_with_rates_and_suspects() {
         color: true,
         ..Around::default()
     };
-    let screen = drawn(&mut state, &table, &around, (140, 24));
+    let screen = drawn(&mut state, &table, &around, (200, 24));
     let lines = lines(&screen);
     assert!(
         lines[0].starts_with(
@@ -155,12 +158,75 @@ fn processes_with_rates_and_suspects() {
     assert!(shown(&mut state, &table)[3].starts_with("!        5"));
 }
 
+/// The looks at the GPU up to a reading: half of the last hundred found the first process at work.
+fn with_looks(mut of: Reading, works: u64, all: u64) -> Reading {
+    of.view.moments.all = all;
+    of.view.moments.gpus.insert(Some(0), works);
+    of.view.moments.processes.insert((4711, Some(0)), works);
+    of
+}
+
+fn at_work() -> Live {
+    let mut live = Live::new(30 * SECOND);
+    let processes = || {
+        vec![
+            process(4711, "python", 5000, 0, 0),
+            process(5, "vadd", 70, 0, 0),
+        ]
+    };
+    live.take(with_looks(reading(100, processes()), 100, 100));
+    live.take(with_looks(reading(101, processes()), 150, 200));
+    live
+}
+
+#[test]
+fn a_gauge_for_each_gpu() {
+    let live = at_work();
+    let table = live.processes();
+    let around = Around {
+        gauges: live.gauges(),
+        color: true,
+        ..Around::default()
+    };
+    for (width, bar) in [(80, 20), (200, 40)] {
+        let mut state = State::new(None, SECOND);
+        let screen = drawn(&mut state, &table, &around, (width, 24));
+        let lines = lines(&screen);
+        let full = "\u{2588}".repeat(bar / 2);
+        let rest = "\u{2591}".repeat(bar / 2);
+        let begin = format!("GPU 0  {full}{rest}  50 % ");
+        assert!(lines[1].starts_with(&begin), "{lines:#?}");
+        assert!(
+            lines[1]
+                .trim_end()
+                .ends_with("\u{2588}\u{2585}  python 4711 50 %")
+        );
+        assert_eq!(screen.buffer()[(8, 1)].fg, Color::Green);
+        let row = lines.iter().find(|l| l.starts_with("      4711")).unwrap();
+        let words: Vec<_> = row.split_whitespace().skip(2).take(7).collect();
+        assert_eq!(
+            words,
+            ["python", "0", "50", "%", "0", "\u{2588}\u{2585}", "0"]
+        );
+        assert_eq!(row.contains(" gemm "), width == 200, "{row}");
+    }
+    assert_eq!(
+        live.looks(),
+        "at work: share of 100 looks since the last reading"
+    );
+}
+
 #[test]
 fn without_colour_there_is_none() {
-    let live = live();
+    let live = at_work();
     let mut state = State::new(None, SECOND);
     let table = live.processes();
-    let screen = drawn(&mut state, &table, &Around::default(), (100, 10));
+    let around = Around {
+        gauges: live.gauges(),
+        ..Around::default()
+    };
+    assert_eq!(around.gauges.len(), 1);
+    let screen = drawn(&mut state, &table, &around, (100, 10));
     let plain = |cell: &ratatui::buffer::Cell| cell.fg == Color::Reset && cell.bg == Color::Reset;
     assert!(screen.buffer().content().iter().all(plain));
 }
@@ -303,6 +369,7 @@ fn terminals_of_any_size() {
         head: live.head(),
         about: "about the table".to_owned(),
         notice: Some("a notice that is longer than the terminal is wide, by far".to_owned()),
+        gauges: vec![Gauge::default(); 8],
         color: true,
     };
     let none = Table::default();

@@ -6,6 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
+use super::gauges::Gauge;
 use super::state::{SECOND, Screen, State};
 use super::table::{Column, Row, Table};
 use nvcap_show::output::names::pid_name;
@@ -20,6 +21,8 @@ pub struct Around {
     pub about: String,
     /// A message for the user, shown in the place of the keys.
     pub notice: Option<String>,
+    /// The GPUs, drawn above the table.
+    pub gauges: Vec<Gauge>,
     /// Colours may be used.
     pub color: bool,
 }
@@ -48,11 +51,25 @@ fn alarm(color: bool) -> Style {
 
 /// Draws all.
 pub fn draw(frame: &mut Frame<'_>, state: &mut State, table: &Table, around: &Around) {
-    let lines = [1, 1, 1, 0, 1].map(|n| match n {
-        0 => Constraint::Min(0),
-        n => Constraint::Length(n),
-    });
-    let [head, about, columns, body, foot] = Layout::vertical(lines).areas(frame.area());
+    // The table has the most room.
+    let gpus = around
+        .gauges
+        .len()
+        .min(usize::from(frame.area().height / 3)) as u16;
+    let lines = [
+        Constraint::Length(1),
+        Constraint::Length(gpus),
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ];
+    let [head, gauges, about, columns, body, foot] = Layout::vertical(lines).areas(frame.area());
+    let drawn = around.gauges.iter().take(usize::from(gpus));
+    let drawn: Vec<Line<'_>> = drawn
+        .map(|g| gauge(g, around.color, gauges.width))
+        .collect();
+    frame.render_widget(Paragraph::new(drawn), gauges);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let title = format!("nvcap top  {}", around.head);
     frame.render_widget(Line::styled(title, bold), head);
@@ -66,6 +83,40 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State, table: &Table, around: &Ar
     if state.helps {
         help(frame);
     }
+}
+
+/// A GPU's line: its share of the time at work as a bar, the shares of the steps before, and whose work it was.
+fn gauge(gauge: &Gauge, color: bool, all: u16) -> Line<'static> {
+    let tint = |of: Color| match color {
+        true => Style::new().fg(of),
+        false => Style::new(),
+    };
+    let bar = usize::from(all / 4).clamp(8, 40);
+    let full = (gauge.share.unwrap_or(0.0) * bar as f64).round() as usize;
+    let percent = match gauge.share {
+        Some(share) => format!("{:3.0} %", 100.0 * share),
+        None => "  ? %".to_owned(),
+    };
+    let history = usize::from(all / 5).clamp(4, 60);
+    let steps = gauge.history.chars().count();
+    let late: String = { gauge.history.chars() }
+        .skip(steps.saturating_sub(history))
+        .collect();
+    let number = gauge.gpu.map_or("?".to_owned(), |gpu| gpu.to_string());
+    Line::from(vec![
+        Span::raw(format!("GPU {number:<3}")),
+        Span::styled("\u{2588}".repeat(full), tint(Color::Green)),
+        Span::styled(
+            "\u{2591}".repeat(bar.saturating_sub(full)),
+            tint(Color::DarkGray),
+        ),
+        Span::styled(
+            format!(" {percent}  "),
+            Style::new().add_modifier(Modifier::BOLD),
+        ),
+        Span::styled(format!("{late:>history$}  "), tint(Color::Cyan)),
+        Span::raw(Plain(&gauge.by).to_string()),
+    ])
 }
 
 /// The line above the table: what it is about, and how it is sorted and filtered.

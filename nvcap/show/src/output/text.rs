@@ -42,6 +42,7 @@ mod earlier;
 mod fast;
 mod gpu_time;
 mod history;
+mod known;
 mod loss;
 mod pace;
 mod repeats;
@@ -61,6 +62,7 @@ use data_run::DataRun;
 use fast::Board;
 pub use fast::Fast;
 use history::History;
+use known::Known;
 use repeats::Repeats;
 use tally::Tally;
 pub(crate) use waits::is_wait;
@@ -117,6 +119,7 @@ pub struct Text {
     tally: Tally,
     board: Board,
     history: History,
+    known: Known,
     /// The columns have their head.
     headed: bool,
     /// Data words of a method that carries data, gathered into one line.
@@ -149,6 +152,7 @@ impl Text {
             tally: Tally::default(),
             board: Board::default(),
             history: History::default(),
+            known: Known::default(),
             headed: false,
             run: DataRun::default(),
             holes: Holes::default(),
@@ -547,6 +551,7 @@ impl Sink for Text {
         self.end_run()?;
         self.columns.record(record);
         self.history.note(record);
+        self.known.note(record);
         if let Record::Submission(s) = record
             && self.options.detail >= Detail::Words
         {

@@ -102,13 +102,14 @@ impl Shown for Machine {
         let observed = self.observed.as_ref();
         let observed = observed.map(|o| o.about(self.observe_cpu));
         let about = match state.screen {
-            Screen::Processes => self.live.missing(),
+            Screen::Processes => self.live.missing().or_else(|| Some(self.live.looks())),
             _ => observed,
         };
         let over = "all processes that were named have ended (q ends)";
         Around {
             head: self.live.head(),
             about: about.unwrap_or_default(),
+            gauges: self.live.gauges(),
             notice: self.live.is_over().then(|| over.to_owned()),
             ..Around::default()
         }

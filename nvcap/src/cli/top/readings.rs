@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 
+use super::running::Running;
 use nvcap_monitor::counts::host::{Host, HostOptions};
+use nvcap_monitor::counts::pace::rest;
 use nvcap_monitor::counts::system::Machine;
 use nvcap_monitor::counts::view::{ProcessView, View};
 use nvcap_monitor::top::live::{Reading, Who};
@@ -60,9 +62,11 @@ impl Readings {
 impl Drop for Readings {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.thread.thread().unpark();
     }
 }
+
+/// Share of a core that looking at what the GPUs do may take.
+const LOOKS: f64 = 0.005;
 
 fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &AtomicBool) {
     let mut known = match &whom {
@@ -71,22 +75,39 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &Atom
     };
     let options = HostOptions {
         interval,
+        sample: Some(LOOKS),
         ..HostOptions::default()
     };
     let mut host = Host::new(Machine::new(whom), options);
+    let mut running = Running::default();
     while !stop.load(Ordering::SeqCst) {
         let wait = host.round();
         let view = host.view();
         let pids: Vec<u32> = view.processes.iter().map(|p| p.pid).collect();
+        running.keep(&pids);
         let channels = pids.into_iter().map(|pid| (pid, host.channels(pid)));
+        let channels = channels.collect();
+        let mut who = known.all(&view);
+        for process in &view.processes {
+            let of = (process.pid, process.began_unix_ns);
+            if let (Some(who), Some(samples)) =
+                (who.get_mut(&process.pid), host.samples(process.pid))
+            {
+                who.running = running.text(of, samples);
+            }
+        }
         let reading = Reading {
-            channels: channels.collect(),
-            who: known.all(&view),
+            channels,
+            who,
             is_over: host.is_over(),
             view,
         };
         *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
-        thread::park_timeout(wait);
+        rest(wait, || {
+            (!stop.load(Ordering::SeqCst))
+                .then(|| host.moment())
+                .flatten()
+        });
     }
 }
 
@@ -119,6 +140,7 @@ impl Known {
                 .get(&p.pid)
                 .map_or_else(String::new, |u| u.1.clone()),
             container: container(p),
+            running: String::new(),
         };
         { view.processes.iter() }.map(|p| (p.pid, who(p))).collect()
     }

@@ -26,7 +26,7 @@ pub(super) trait Shown {
 }
 
 /// Time for which keys are waited for.
-const TICK: Duration = Duration::from_millis(200);
+const TICK: Duration = Duration::from_millis(100);
 
 /// Draws and takes keys until the user ends it, or the terminal or a signal does.
 ///

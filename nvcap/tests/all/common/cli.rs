@@ -1,6 +1,7 @@
 //! The built program, run as a user runs it.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -76,6 +77,30 @@ pub fn terminal(columns: u16) -> (fs::File, OwnedFd) {
     assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: both were opened just now, and nobody else has them.
     unsafe { (fs::File::from_raw_fd(own), OwnedFd::from_raw_fd(its)) }
+}
+
+/// The output of nvcap on a terminal of so many columns, with colour or without, and its status. Its standard error is no terminal.
+pub fn on_a_terminal(columns: u16, color: bool, args: &[&str]) -> (String, Option<i32>) {
+    let (mut own, its) = terminal(columns);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvcap"));
+    command
+        .args(args)
+        .env_remove("COLUMNS")
+        .env("TERM", "xterm");
+    match color {
+        true => command.env_remove("NO_COLOR"),
+        false => command.env("NO_COLOR", "1"),
+    };
+    let mut child = command.stdout(its).spawn().unwrap();
+    // It has the terminal open, too.
+    drop(command);
+    // The end of the last one who has the terminal open is an error here.
+    let (mut shown, mut part) = (Vec::new(), [0; 4096]);
+    while let Ok(n @ 1..) = own.read(&mut part) {
+        shown.extend_from_slice(&part[..n]);
+    }
+    let status = child.wait().unwrap().code();
+    (text(&shown).replace("\r\n", "\n"), status)
 }
 
 /// The first word of a line of its status, which a child that was not waited for has after its end too.

@@ -14,6 +14,7 @@ mod fast_lines;
 mod faults;
 mod full_disk;
 mod gpu_sums;
+mod header;
 mod hosts;
 mod life;
 mod limits;
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         fast_lines: attached of_a_command;
+        header: of_a_command not_in_pipes;
         faults: from_the_start of_two_kernels attached none served;
         life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
         hosts: named_by_option come_and_go came_while_stopped trapped whole_node whole_node_started short_lives short_lives_observed not_looked_into contained;

@@ -13,7 +13,7 @@ use super::dump::{plan, start};
 
 const LIMIT: Duration = live::programs::GUARD;
 /// Columns and lines of the terminal: enough for the processes of the tests beside this one, too.
-const SIZE: (u32, u32) = (140, 90);
+const SIZE: (u32, u32) = (200, 90);
 
 /// A terminal; it ends when dropped.
 pub(super) struct Terminal {

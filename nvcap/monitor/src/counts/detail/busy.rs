@@ -19,6 +19,41 @@ struct Slot {
     busy: BTreeMap<Unit, u64>,
 }
 
+/// Moments since counting began, and those of them at which a kernel, a graph or a copy was at work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moments {
+    /// All moments.
+    pub all: u64,
+    /// By GPU (device file minor number).
+    pub gpus: BTreeMap<Option<u32>, u64>,
+    /// By process and GPU.
+    pub processes: BTreeMap<(u32, Option<u32>), u64>,
+}
+
+impl Moments {
+    /// Takes a moment at which these units of each process had work.
+    pub(crate) fn take(&mut self, each: &[(u32, BTreeSet<Unit>)]) {
+        self.all += 1;
+        let mut gpus = BTreeSet::new();
+        for (pid, busy) in each {
+            let works = |(_, what): &&Unit| ["compute", "copy"].contains(what);
+            let at: BTreeSet<_> = busy.iter().filter(works).map(|(gpu, _)| *gpu).collect();
+            for gpu in &at {
+                *self.processes.entry((*pid, *gpu)).or_default() += 1;
+            }
+            gpus.extend(at);
+        }
+        for gpu in gpus {
+            *self.gpus.entry(gpu).or_default() += 1;
+        }
+    }
+
+    /// A process has ended.
+    pub(crate) fn ended(&mut self, pid: u32) {
+        self.processes.retain(|(of, _), _| *of != pid);
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Busy(VecDeque<Slot>);
@@ -59,6 +94,23 @@ impl Busy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_of_two_processes_is_at_work_once() {
+        let on = |what| BTreeSet::from([(Some(0), "any"), (Some(0), what)]);
+        let mut looks = Moments::default();
+        looks.take(&[(1, on("compute")), (2, on("copy"))]);
+        // It waits for a semaphore: that is no work.
+        looks.take(&[(1, BTreeSet::from([(Some(0), "any")])), (2, on("compute"))]);
+        assert_eq!(
+            (looks.all, &looks.gpus),
+            (2, &BTreeMap::from([(Some(0), 2)]))
+        );
+        let processes = [((1, Some(0)), 1), ((2, Some(0)), 2)];
+        assert_eq!(looks.processes, BTreeMap::from(processes));
+        looks.ended(1);
+        assert_eq!(looks.processes.len(), 1);
+    }
 
     #[test]
     fn the_last_minute_counts() {

@@ -6,7 +6,7 @@
 //! - *Moments*: the number in the tracking semaphore says which submission the GPU is at. Of all moments at which a channel has work, the share at
 //!   which it is at a kernel is the kernel's share of the channel's time.
 
-pub(crate) mod busy;
+pub mod busy;
 pub mod estimate;
 mod moment;
 mod submission;

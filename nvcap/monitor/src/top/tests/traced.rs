@@ -28,7 +28,7 @@ fn capture() -> (Tally, Ledger) {
 }
 
 /// A recording, as it is replayed.
-fn recording() -> (Tally, Ledger) {
+pub(super) fn recording() -> (Tally, Ledger) {
     let mut reader = Reader::new(TRAINING);
     let info = reader.trace().cloned().unwrap();
     let mut tally = Tally::default();

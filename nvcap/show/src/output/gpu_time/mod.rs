@@ -26,6 +26,7 @@ mod sentence;
 mod total;
 mod unfinished;
 mod untimed;
+pub mod verdicts;
 pub(crate) mod when;
 pub mod work;
 

@@ -14,6 +14,11 @@ impl Text {
         }
         let head = self.columns.head(c, c.gpu_time_of(entry).is_some());
         let mut f = Formatter::new(self.out.object(), self.color);
+        if !self.known.is_empty() {
+            f.line("", 0, Some(Role::Dim));
+            f.text(format_args!("{}", self.known));
+            f.end();
+        }
         f.line("", 0, Some(Role::Dim));
         f.text(format_args!("{head}"));
         f.end();

@@ -1,0 +1,73 @@
+//! Whole screens of 80 and of 200 columns, as files of `screens` beside this one. `NVCAP_WRITE_FIXTURES=1 cargo test -p nvcap-monitor screens::`
+//! writes them anew.
+
+use super::*;
+
+fn screen(name: &str, state: &mut State, table: &Table, around: &Around) {
+    for width in [80, 200] {
+        let drawn = lines(&drawn(state, table, around, (width, 12)));
+        let drawn: String = drawn
+            .iter()
+            .map(|l| l.trim_end().to_owned() + "\n")
+            .collect();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/tests/screens");
+        let path = format!("{folder}/{name}-{width}.txt");
+        if std::env::var_os("NVCAP_WRITE_FIXTURES").is_some() {
+            std::fs::write(path, drawn).unwrap();
+            continue;
+        }
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            drawn == expected,
+            "{path} has\n{expected}and there is\n{drawn}"
+        );
+    }
+}
+
+/// Two processes on one GPU, one at work and one that hangs.
+fn machine() -> Live {
+    let mut live = Live::new(30 * SECOND);
+    for (n, works) in [40, 90, 190, 280].into_iter().enumerate() {
+        let n = n as u64;
+        let processes = vec![
+            process(4711, "python3", 5000 + 1000 * n, 0, 0),
+            process(5, "vadd", 70, 2, (57 + n) * SECOND),
+        ];
+        live.take(with_looks(
+            reading(100 + n, processes),
+            works,
+            100 * (n + 1),
+        ));
+    }
+    live
+}
+
+#[test]
+fn of_processes_and_channels() {
+    let live = machine();
+    let around = Around {
+        head: live.head(),
+        about: live.looks(),
+        gauges: live.gauges(),
+        ..Around::default()
+    };
+    let mut state = State::new(None, 10 * SECOND);
+    screen("processes", &mut state, &live.processes(), &around);
+    press(&mut state, &live.processes(), KeyCode::Enter);
+    let channels = live.channels(Some(4711));
+    screen("channels", &mut state, &channels, &around);
+    press(&mut state, &channels, KeyCode::Char('?'));
+    screen("help", &mut state, &channels, &around);
+}
+
+#[test]
+fn of_kernels() {
+    let (tally, _) = traced::recording();
+    let mut state = State::new(Some(tally.length_ns()), 10 * SECOND);
+    let span = state.span(tally.length_ns());
+    let processes = works::table(&tally, Screen::Processes, None, span);
+    screen("recording", &mut state, &processes, &Around::default());
+    press(&mut state, &processes, KeyCode::Char('k'));
+    let kernels = works::table(&tally, Screen::Kernels, None, span);
+    screen("kernels", &mut state, &kernels, &Around::default());
+}

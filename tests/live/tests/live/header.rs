@@ -1,0 +1,51 @@
+//! The header of a traced command: on a terminal, and nowhere else.
+
+use anyhow::{Result, ensure};
+use live::programs::{Folder, GUARD, Running, nvcap, softgpu};
+
+use super::top::Terminal;
+
+const WORK: [&str; 3] = ["--files", "--gpus=1", "--submissions=40"];
+
+/// Who, how and what it costs before anything else; then the GPU and its channels, and the head of the columns.
+pub fn of_a_command() -> Result<()> {
+    let (folder, gpu) = (Folder::new()?, softgpu()?);
+    let channels = folder.channels()?;
+    let trap = format!(
+        "--how=trap --channels '{}' -- '{}' --submissions=40",
+        channels.display(),
+        gpu.display()
+    );
+    let observe = format!("--how=observe -- '{}' {}", gpu.display(), WORK.join(" "));
+    for (line, way) in [
+        (trap, "by the trap, which slows each doorbell"),
+        (observe, "by observing, which does not slow it"),
+    ] {
+        let terminal = Terminal::with("header", &[&line], (100, 90))?;
+        let screen = terminal.until("ended", |s| s.contains("status "))?;
+        let header = format!("nvcap: softgpu of root, {way}; Ctrl-C ends both");
+        let at = |words: &str| screen.lines().position(|line| line.starts_with(words));
+        ensure!(at(&header) == Some(1), "{header}\n{screen}");
+        let (known, head) = (at("GPU 0: "), at("    time, s  ch    eng  what"));
+        ensure!(
+            known.is_some() && known.map(|at| at + 1) == head,
+            "{screen}"
+        );
+    }
+    Ok(())
+}
+
+/// The command's standard error is nvcap's, too: in a pipe it has what the command writes there.
+pub fn not_in_pipes() -> Result<()> {
+    let gpu = softgpu()?;
+    let gpu = gpu.to_string_lossy();
+    let args = [
+        &["--how=observe", "-o", "/dev/null", "--", &*gpu][..],
+        &WORK,
+    ]
+    .concat();
+    let ended = Running::start(&nvcap()?, args)?.end(GUARD)?;
+    ensure!(!ended.stderr.contains("Ctrl-C"), "{}", ended.stderr);
+    ensure!(ended.stdout.contains("submissions=40"), "{}", ended.stdout);
+    Ok(())
+}
