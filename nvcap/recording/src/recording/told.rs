@@ -152,8 +152,10 @@ mod tests {
     /// The author of a file chooses how long the texts of its frames are.
     #[test]
     fn what_is_held_has_a_bound_in_bytes() {
-        let mut told = Told::default();
-        told.most_bytes = 1 << 20;
+        let mut told = Told {
+            most_bytes: 1 << 20,
+            ..Told::default()
+        };
         for number in 0..400 {
             let text = format!("{number}").repeat(8 << 10);
             told.add(number, calls(&text, 1));
@@ -173,8 +175,10 @@ mod tests {
 
     #[test]
     fn equal_texts_are_held_once() {
-        let mut told = Told::default();
-        told.most_bytes = 1 << 20;
+        let mut told = Told {
+            most_bytes: 1 << 20,
+            ..Told::default()
+        };
         let text = "x".repeat(100 << 10);
         (0..100).for_each(|number| told.add(number, calls(&text, 10)));
         let all: Vec<_> = (0..100).filter_map(|n| told.get(n)).collect();
