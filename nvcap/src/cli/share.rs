@@ -107,7 +107,8 @@ pub(super) struct Args {
 
 /// The command as clap knows it: beside a file without the options of a live target.
 pub(super) fn as_is(command: clap::Command) -> clap::Command {
-    file_or_live::refusing(command, "file", ["interval", "duration", "host_root"])
+    let live = ["pid", "all", "gpu", "interval", "duration", "host_root"];
+    file_or_live::refusing(command, "file", live)
 }
 
 impl Args {
@@ -186,17 +187,7 @@ fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.as_deref();
     let mut out = target::open(output, args.force.force, false, &[])?;
     let shares = recorded::read(of, output)?;
-    let mut views = shares.views();
-    let there: Vec<String> = views.iter().map(|view| view.gpu.to_string()).collect();
-    let is_there = |gpu: &&u32| views.iter().any(|view| view.gpu == **gpu);
-    if let Some(gpu) = args.gpu.iter().find(|gpu| !is_there(gpu)) {
-        bail!(
-            "there is no GPU {gpu} in {}: there is {}",
-            of.name(),
-            there.join(", ")
-        );
-    }
-    views.retain(|view| args.gpu.is_empty() || args.gpu.contains(&view.gpu));
+    let views = shares.views();
     show(args, &mut out, &views, |pid| shares.identity(pid), true)?;
     Ok(status(&views))
 }

@@ -35,8 +35,9 @@ Keys: ? shows them all. Enter goes into a process, Esc back; / filters, > and < 
 sort by, r reverses, h shows first what may hang, Space pauses, q ends.
 
 Processes and channels cost next to nothing: numbers that the GPU keeps are read once a second, and
-what it is at is looked at some dozen times, for 0.5 % of a core (docs/counts.md). Kernels and copies of a running process are observed while they are shown, with
-up to --observe-cpu of a core. docs/top.md says what the columns mean.
+what it is at is looked at some dozen times, for 0.5 % of a core (docs/counts.md). Kernels and
+copies of a running process are observed while they are shown, with up to --observe-cpu of a core.
+docs/top.md says what the columns mean.
 
 Where the output is no terminal nvcap counts writes the same as lines.
 

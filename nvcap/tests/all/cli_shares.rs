@@ -109,19 +109,20 @@ fn a_recording_says_who_had_the_gpus() {
     let folder = Folder::new("shares");
     let file = file(&folder, &records(10));
     assert_eq!(shown(&["share", &file], 0), SHARES);
-    let json = shown(&["share", "--json", "--gpu", "0", "-p", "4712", &file], 0);
-    let [line] = json.lines().collect::<Vec<_>>()[..] else {
+    let json = shown(&["share", "--json", &file], 0);
+    let [first, second] = json.lines().collect::<Vec<_>>()[..] else {
         panic!("{json}");
     };
-    let found: Value = serde_json::from_str(line).unwrap();
-    let [notebook] = &found["processes"].as_array().unwrap()[..] else {
-        panic!("{found}");
+    let object = |line| -> Value { serde_json::from_str(line).unwrap() };
+    let (first, second) = (object(first), object(second));
+    let [_, notebook] = &first["processes"].as_array().unwrap()[..] else {
+        panic!("{first}");
     };
     assert_eq!(
-        (&notebook["pid"], &notebook["slices"]),
-        (&NOTEBOOK.into(), &100.into())
+        (&notebook["pid"], &notebook["slices"], &second["mig"]),
+        (&NOTEBOOK.into(), &100.into(), &2.into())
     );
-    assert_eq!(found["others"]["resident_seconds"], 0.06);
+    assert_eq!(notebook["resident_seconds"], 0.03);
     // In the trace's account.
     let ledger = shown(&["decode", "-q", "--json", &file], 0);
     let ledger: Value = serde_json::from_str(ledger.lines().last().unwrap()).unwrap();
@@ -233,7 +234,7 @@ fn what_says_nothing_of_it_is_refused() {
         &["share"],
         &[
             (vec![&*without], 1, "does not say who had the GPUs"),
-            (vec![&*file, "--gpu", "7"], 1, "there is no GPU 7"),
+            (vec![&*file, "-p", "1"], 2, "cannot be used with"),
             (vec![&*file, "--duration", "1"], 2, "cannot be used with"),
             (vec![&*file, "-o", &*file], 2, "would"),
         ],

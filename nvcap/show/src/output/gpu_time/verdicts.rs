@@ -1,7 +1,7 @@
 //! Meanings of the verdicts on a GPU's time, and what to look at next.
 
 /// Each verdict of `nvcap time` and `nvcap report`, with its meaning.
-pub const VERDICTS: [(&str, &str); 9] = [
+pub const VERDICTS: [(&str, &str); 10] = [
     (
         "GPU-bound",
         "work ran in 90 % of the time and more: a faster program has faster kernels, or fewer. The table names those that take the \
@@ -46,6 +46,11 @@ pub const VERDICTS: [(&str, &str); 9] = [
         "launch-bound, or bound by waits between submissions",
         "one of these two: when work was submitted is not known well enough to say which. Attached by the trap (--how trap) it is \
          known better.",
+    ),
+    (
+        "waiting for the host, or bound by waits between submissions",
+        "one of these two: the GPU lacked work behind work that had been submitted ahead, and when the next was submitted is not \
+         known well enough to say which. Attached by the trap (--how trap) it is known better.",
     ),
 ];
 
