@@ -129,6 +129,7 @@ fn tables_of_a_fleet_lie_by_day_hour_and_host() {
         "losses",
         "operations",
         "samples",
+        "slices",
         "submissions",
     ];
     assert_eq!(names, all);

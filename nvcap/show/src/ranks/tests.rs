@@ -1,5 +1,6 @@
 //! The analysis against jobs of which it is known who held up whom.
 
+mod absent;
 mod few_times;
 mod order;
 mod stranger;
@@ -332,19 +333,6 @@ fn a_rank_that_does_not_come() {
     assert!(text(&told).contains("\n    rank 2: python at next_batch (data.py:31)\n"));
     let python = &told.json()["communicators"][0]["absent"]["python"];
     assert_eq!(*python, serde_json::json!([place]));
-}
-
-/// What a rank submits just before the end of a trace may not be in it.
-#[test]
-fn a_rank_that_may_have_come_at_the_end_is_not_absent() {
-    for (ns, is_told) in [(99_000_000, false), (101_000_000, true)] {
-        let mut of = Simulated::new(2);
-        steps(&mut of, STEPS, uneven);
-        of.waits(1, 0, "AllReduce");
-        of.end(ns);
-        let analysis = Analysis::of(of.job);
-        assert_eq!(analysis.seen[0].absent.is_some(), is_told, "{ns} ns");
-    }
 }
 
 /// A rank whose trace ended before is not said to be missing; nor is one whose partners' call has ended.
