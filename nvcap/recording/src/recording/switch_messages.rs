@@ -192,7 +192,7 @@ impl Switches {
         self.instance.push(packed(switch.instance));
     }
 
-    /// Whether all lists are as long as they must be.
+    /// Tells whether all lists are as long as they must be.
     fn is_even(&self) -> bool {
         let n = self.tag.len();
         let all = [

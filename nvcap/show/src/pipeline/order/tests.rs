@@ -171,7 +171,7 @@ fn images_leave_first_and_untimed_records_keep_their_place() {
     assert_eq!(times(&all), [900, 20, 30, 0, 40]);
 }
 
-/// What the memory of the later process has must not be forgotten with the earlier one.
+/// Memory of the later process must not be forgotten with the earlier one.
 #[test]
 fn images_of_a_number_that_is_used_again_leave_behind_the_first_end() {
     let image = |time| {

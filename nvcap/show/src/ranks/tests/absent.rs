@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a rank submits just before the end of a trace may not be in it.
+/// Submissions of a rank just before the end of a trace may not be in it.
 #[test]
 fn a_rank_that_may_have_come_at_the_end_is_not_absent() {
     for (ns, is_told) in [(99_000_000, false), (101_000_000, true)] {
