@@ -422,11 +422,15 @@ impl Server {
             theirs = fields.get(&argument, pointer)?;
             let len = match size {
                 Some(size) => fields.get(&argument, size)? as usize,
-                None => 4096.min(4096 - (theirs % 4096) as usize),
+                None => 4096,
             };
             parameters.resize(len, 0);
             if theirs != 0 {
-                self.read(theirs, &mut parameters)?;
+                let (first, second) =
+                    parameters.split_at_mut(len.min(4096 - (theirs % 4096) as usize));
+                self.read(theirs, first)?;
+                // The next page is there where the structure reaches so far.
+                let _ = self.read(theirs + first.len() as u64, second);
                 fields.set(&mut argument, pointer, parameters.as_mut_ptr() as u64)?;
             }
         }

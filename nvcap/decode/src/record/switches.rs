@@ -50,9 +50,10 @@ impl Switches {
         let gpu = wide(to.gpu_ns) - wide(from.gpu_ns);
         let host = wide(to.host_ns) - wide(from.host_ns);
         let since = wide(gpu_ns) - wide(from.gpu_ns);
-        let passed = match gpu > 0 && host > 0 {
-            true => since * host / gpu,
-            false => since,
+        // Clocks that stand still, or are absurdly far apart, tell nothing of their speed.
+        let passed = match since.checked_mul(host) {
+            Some(scaled) if gpu > 0 && host > 0 => scaled / gpu,
+            _ => since,
         };
         (wide(from.host_ns) + passed).clamp(0, wide(u64::MAX)) as u64
     }
@@ -87,5 +88,7 @@ mod tests {
             (window.host_ns(0), window.host_ns(u64::MAX)),
             (0, u64::MAX - 49_000)
         );
+        (window.from, window.to) = (reading(0, 0), reading(u64::MAX, 1));
+        assert_eq!(window.host_ns(u64::MAX), u64::MAX);
     }
 }

@@ -175,6 +175,8 @@ impl Engine {
 #[derive(Clone, Debug)]
 pub struct Residence {
     began: u64,
+    /// Records are missing since then: nothing is known of an engine that is told of for the first time.
+    lost: bool,
     engines: BTreeMap<Option<Instance>, Engine>,
 }
 
@@ -184,16 +186,20 @@ impl Residence {
     pub fn new(began: u64) -> Self {
         Self {
             began,
+            lost: false,
             engines: BTreeMap::new(),
         }
     }
 
     /// Takes the next record.
     pub fn take(&mut self, switch: &Switch) {
-        let began = self.began;
+        let (began, lost) = (self.began, self.lost);
         let engine = { self.engines.entry(switch.instance) }.or_insert_with(|| {
             let mut engine = Engine::new(began);
             engine.sums.instance = switch.instance;
+            if lost {
+                engine.state = State::Unknown;
+            }
             engine
         });
         engine.take(switch);
@@ -201,6 +207,7 @@ impl Residence {
 
     /// Records are missing from here on, until the next one: it is not known who had which engine.
     pub fn lost(&mut self) {
+        self.lost = true;
         for engine in self.engines.values_mut() {
             engine.state = State::Unknown;
         }
@@ -232,7 +239,7 @@ impl Residence {
 
     /// Begins new sums at a GPU time.
     pub fn restart(&mut self, now: u64) {
-        self.began = self.began.max(now);
+        (self.began, self.lost) = (self.began.max(now), false);
         for engine in self.engines.values_mut() {
             engine.restart(now);
         }
@@ -336,6 +343,18 @@ mod tests {
         );
         residence.lost();
         assert_eq!(residence.sums(7_000)[0].unknown_ns, 3_900 + 1_915);
+    }
+
+    #[test]
+    fn an_engine_that_is_first_told_of_behind_a_loss_was_unknown_before() {
+        for (tag, known) in [(Tag::END, 0), (Tag::BEGIN, 1_000)] {
+            let mut residence = Residence::new(1_000);
+            residence.lost();
+            residence.take(&switch(tag, 1, 5_000));
+            let sums = &residence.sums(6_000)[0];
+            adds_up(sums);
+            assert_eq!((sums.unknown_ns, held(sums, 1).resident_ns), (4_000, known));
+        }
     }
 
     #[test]

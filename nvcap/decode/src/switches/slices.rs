@@ -50,11 +50,18 @@ enum State {
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
     engines: BTreeMap<(u32, Option<Instance>), State>,
+    /// End of each GPU's last window, ns of the GPU's time.
+    until: BTreeMap<u32, u64>,
 }
 
 impl Slices {
     /// Takes the next window of a GPU, and gives the slices that end in it, in the order of their ends.
     pub fn window(&mut self, window: &Switches, mut each: impl FnMut(Slice)) {
+        let before = self.until.insert(window.gpu, window.to.gpu_ns);
+        // A window between them is not there.
+        if before.is_some_and(|until| until != window.from.gpu_ns) {
+            self.lost(window.gpu, &mut each);
+        }
         for told in &window.told {
             match told {
                 Told::Switch(switch) => self.switch(window, switch, &mut each),
@@ -235,7 +242,18 @@ mod tests {
             (1, Some(2_100), Some(9_500)),
             (2, Some(9_600), None),
         ];
-        assert_eq!(slices(&[window(first), window(second)]), expected);
+        let next = |told| Switches {
+            from: window(Vec::new()).to,
+            ..window(told)
+        };
+        assert_eq!(slices(&[window(first), next(second)]), expected);
+        // Of a window that is not there nothing is known.
+        let apart = [
+            window(vec![switch(Tag::BEGIN, 1, 1_100)]),
+            window(vec![switch(Tag::END, 1, 1_900)]),
+        ];
+        let expected = [(1, Some(1_100), None), (1, None, Some(1_900))];
+        assert_eq!(slices(&apart), expected);
     }
 
     #[test]

@@ -12,16 +12,30 @@ pub fn of_a_command() -> Result<()> {
     let (folder, gpu) = (Folder::new()?, softgpu()?);
     let channels = folder.channels()?;
     let trap = format!(
-        "--how=trap --channels '{}' -- '{}' --submissions=40",
+        "--how=trap --channels '{}' -- '{}' --submissions=40 --stay-while={}",
         channels.display(),
-        gpu.display()
+        gpu.display(),
+        folder.file("stay0").display()
     );
-    let observe = format!("--how=observe -- '{}' {}", gpu.display(), WORK.join(" "));
-    for (line, way) in [
+    let observe = format!(
+        "--how=observe -- '{}' {} --stay-while={}",
+        gpu.display(),
+        WORK.join(" "),
+        folder.file("stay1").display()
+    );
+    for (number, (line, way)) in [
         (trap, "by the trap, which slows each doorbell"),
         (observe, "by observing, which does not slow it"),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // The command stays until nvcap has found its channels.
+        let stays = folder.file(&format!("stay{number}"));
+        std::fs::write(&stays, "")?;
         let terminal = Terminal::with("header", &[&line], (100, 90))?;
+        terminal.until("its channels", |s| s.contains("GPU 0: "))?;
+        std::fs::remove_file(&stays)?;
         let screen = terminal.until("ended", |s| s.contains("status "))?;
         let header = format!("nvcap: softgpu of root, {way}; Ctrl-C ends both");
         let at = |words: &str| screen.lines().position(|line| line.starts_with(words));
