@@ -130,7 +130,10 @@ impl Seized {
             if pid == 0 {
                 if turn % 100 == 0 {
                     match self.state(tid) {
-                        None | Some('Z' | 'X') => return Ok(Stop::Ended),
+                        None | Some('Z' | 'X') => {
+                            self.let_go(tid);
+                            return Ok(Stop::Ended);
+                        }
                         Some(state) => asleep = [asleep[1], state == 'S'],
                     }
                 }
@@ -278,7 +281,39 @@ impl Drop for Seized {
         }
         for tid in self.threads.clone() {
             let signal = self.signal_of(tid);
-            let _ = request(libc::PTRACE_DETACH, tid, signal);
+            if request(libc::PTRACE_DETACH, tid, signal).is_err() {
+                self.let_go(tid);
+            }
+        }
+    }
+}
+
+impl Seized {
+    /// Detaches a thread that does not stand, or takes note of its end: else its process would wait for this one for ever.
+    fn let_go(&self, tid: u32) {
+        let ends = if tid == self.pid { 0 } else { libc::WEXITED };
+        let begun = Instant::now();
+        while begun.elapsed() < GUARD {
+            let _ = request(libc::PTRACE_INTERRUPT, tid, 0);
+            // SAFETY: plain integers; zero is "nothing yet".
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            let options = libc::WSTOPPED | libc::__WALL | libc::WNOHANG | ends;
+            // SAFETY: writes `info` only.
+            let got = unsafe { libc::waitid(libc::P_PID, tid, &raw mut info, options) };
+            let is_over = got != 0 || matches!(self.state(tid), None | Some('Z' | 'X'));
+            if request(libc::PTRACE_DETACH, tid, 0).is_ok() || is_over {
+                // SAFETY: as above; a thread that has ended is taken note of.
+                let _ = unsafe {
+                    libc::waitid(
+                        libc::P_PID,
+                        tid,
+                        &raw mut info,
+                        ends | libc::__WALL | libc::WNOHANG,
+                    )
+                };
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_micros(100));
         }
     }
 }
