@@ -494,20 +494,11 @@ mod tests {
     }
 
     fn channel(pid: u32, id: u32) -> Record {
-        Record::Channel(Box::new(Channel {
-            at: at(pid),
-            id: ChannelId(id),
-            gpu: None,
-            token: None,
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
-            ring: None,
-            entries: None,
-            userd: None,
-            origin: Origin::Found,
-        }))
+        Record::Channel(Box::new(Channel::bare(
+            at(pid),
+            ChannelId(id),
+            Origin::Found,
+        )))
     }
 
     fn present(pid: u32) -> Record {

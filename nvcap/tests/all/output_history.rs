@@ -17,18 +17,9 @@ const AT: At = At {
 
 fn channel(origin: Origin) -> Record {
     Record::Channel(Box::new(Channel {
-        at: AT,
-        id: ChannelId(3),
-        gpu: None,
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
         ring: Some(CpuVa(0x1000)),
         entries: Some(1024),
-        userd: None,
-        origin,
+        ..Channel::bare(AT, ChannelId(3), origin)
     }))
 }
 

@@ -642,18 +642,8 @@ fn statistics_have_the_tokens_that_the_ledger_knows() {
     });
     let mut ledger = Ledger::new();
     ledger.record(&Record::Channel(Box::new(Channel {
-        at: context.at,
-        id: context.channel,
-        gpu: None,
         token: Some(0xa),
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
-        entries: None,
-        userd: None,
-        origin: Origin::Found,
+        ..Channel::bare(context.at, context.channel, Origin::Found)
     })));
     sink.finish(&ledger, &Model::default()).unwrap();
     // Of the statistics, not of the ledger behind them.

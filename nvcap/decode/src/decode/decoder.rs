@@ -436,18 +436,8 @@ mod tests {
 
     fn channel(pid: u32, id: u32) -> Channel {
         Channel {
-            at: At::of_process(1, pid),
-            id: ChannelId(id),
-            gpu: None,
             token: Some(id),
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
-            ring: None,
-            entries: None,
-            userd: None,
-            origin: Origin::Allocated,
+            ..Channel::bare(At::of_process(1, pid), ChannelId(id), Origin::Allocated)
         }
     }
 

@@ -116,18 +116,8 @@ pub fn pushbuffer(bytes: &[u8], class: u32) -> Vec<Decoded> {
 /// A channel of which only the class is known.
 fn channel(id: ChannelId, class: u32) -> Channel {
     Channel {
-        at: At::default(),
-        id,
-        gpu: None,
-        token: None,
         class: Some(class),
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
-        entries: None,
-        userd: None,
-        origin: Origin::Given,
+        ..Channel::bare(At::default(), id, Origin::Given)
     }
 }
 

@@ -24,18 +24,8 @@ fn gpu(minor: u32, pci_device: u16) -> Record {
 
 fn channel(id: ChannelId, gpu: u32) -> Record {
     Record::Channel(Box::new(Channel {
-        at: At::default(),
-        id,
         gpu: Some(gpu),
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
-        entries: None,
-        userd: None,
-        origin: Origin::Given,
+        ..Channel::bare(At::default(), id, Origin::Given)
     }))
 }
 

@@ -151,18 +151,10 @@ fn beginning() -> Vec<Record> {
     let time_ns = OFFSET + 900_000;
     let channel = |id, engine, entries| {
         Record::Channel(Box::new(Channel {
-            at: at(time_ns, PID),
-            id,
             gpu: Some(0),
-            token: None,
-            class: None,
             engine: Some(engine),
-            handle: None,
-            ring_gpu: None,
-            ring: None,
             entries: Some(entries),
-            userd: None,
-            origin: Origin::Given,
+            ..Channel::bare(at(time_ns, PID), id, Origin::Given)
         }))
     };
     vec![

@@ -187,18 +187,8 @@ fn what_was_not_read_has_no_time() {
 fn a_copy_lasts_from_its_doorbell_or_the_copy_before_to_its_own_stamp() {
     let mut times = GpuTimes::default();
     let channel = Channel {
-        at: At::default(),
-        id: COPIES,
         gpu: Some(0),
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
-        entries: None,
-        userd: None,
-        origin: Origin::Given,
+        ..Channel::bare(At::default(), COPIES, Origin::Given)
     };
     times.note(&Record::Channel(Box::new(channel)));
     // The first on an idle engine, the second behind it.

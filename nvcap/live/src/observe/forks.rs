@@ -448,18 +448,10 @@ mod tests {
 
     fn channel() -> Channel {
         Channel {
-            at: At::default(),
-            id: ChannelId(0),
-            gpu: None,
-            token: None,
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
             ring: Some(CpuVa(RING)),
             entries: Some(16),
             userd: Some(CpuVa(USERD)),
-            origin: Origin::Found,
+            ..Channel::bare(At::default(), ChannelId(0), Origin::Found)
         }
     }
 

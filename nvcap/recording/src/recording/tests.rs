@@ -166,20 +166,11 @@ fn all_records() -> Vec<Record> {
             origin,
         })));
     }
-    all.push(Record::Channel(Box::new(Channel {
-        at: At::default(),
-        id: ChannelId(0),
-        gpu: None,
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
-        entries: None,
-        userd: None,
-        origin: Origin::Found,
-    })));
+    all.push(Record::Channel(Box::new(Channel::bare(
+        At::default(),
+        ChannelId(0),
+        Origin::Found,
+    ))));
     all.push(submission(7, 1, 100));
     for how in [How::Observed, How::Recorded] {
         all.push(Record::Submission(Submission {

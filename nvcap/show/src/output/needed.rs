@@ -188,18 +188,8 @@ mod tests {
 
     fn channel(id: u32, pid: u32, token: Option<u32>) -> Record {
         Record::Channel(Box::new(Channel {
-            at: At::of_process(1, pid),
-            id: ChannelId(id),
-            gpu: None,
             token,
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
-            ring: None,
-            entries: None,
-            userd: None,
-            origin: Origin::Found,
+            ..Channel::bare(At::of_process(1, pid), ChannelId(id), Origin::Found)
         }))
     }
 

@@ -426,18 +426,10 @@ fn handed_on(kind: Kind, stamps: Vec<Stamp>, windows: &[(u64, u64)], end: u64) -
 fn beginning() -> Vec<Record> {
     let channel = |id, engine| {
         Record::Channel(Box::new(Channel {
-            at: at(OFFSET, PID),
-            id: ChannelId(id),
             gpu: Some(0),
-            token: None,
-            class: None,
             engine: Some(engine),
-            handle: None,
-            ring_gpu: None,
-            ring: None,
             entries: Some(1024),
-            userd: None,
-            origin: Origin::Given,
+            ..Channel::bare(at(OFFSET, PID), ChannelId(id), Origin::Given)
         }))
     };
     vec![

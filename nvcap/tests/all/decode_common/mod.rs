@@ -59,18 +59,10 @@ impl Bench {
             tid: 0,
         };
         self.decoder.channel(&Channel {
-            at,
-            id: self.channel,
             gpu: Some(0),
-            token: None,
             class: Some(class),
             engine: Some(engine),
-            handle: None,
-            ring_gpu: None,
-            ring: None,
-            entries: None,
-            userd: None,
-            origin: Origin::Allocated,
+            ..Channel::bare(at, self.channel, Origin::Allocated)
         });
         self
     }

@@ -247,17 +247,9 @@ pub(super) fn simulated(seed: u64, entries: u32, program: Program) -> Simulated 
 /// Channel of the simulated program, as it is announced.
 pub(super) fn channel(entries: u32) -> Channel {
     Channel {
-        at: At::default(),
-        id: ChannelId(3),
-        gpu: None,
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
         ring: Some(CpuVa(RING)),
         entries: Some(entries),
         userd: Some(CpuVa(USERD)),
-        origin: Origin::Given,
+        ..Channel::bare(At::default(), ChannelId(3), Origin::Given)
     }
 }

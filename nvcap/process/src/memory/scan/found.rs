@@ -31,18 +31,11 @@ impl FoundRing {
     #[must_use]
     pub fn channel(&self, at: At, id: ChannelId) -> Channel {
         Channel {
-            at,
-            id,
             gpu: self.gpu,
-            token: None,
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
             ring: Some(CpuVa(self.ring)),
             entries: Some(self.entries),
             userd: Some(CpuVa(self.userd)),
-            origin: Origin::Found,
+            ..Channel::bare(at, id, Origin::Found)
         }
     }
 }

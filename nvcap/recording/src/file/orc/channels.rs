@@ -61,18 +61,5 @@ impl Channels {
 }
 
 fn unknown(at: At) -> Channel {
-    Channel {
-        at,
-        id: ChannelId(0),
-        gpu: None,
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
-        entries: None,
-        userd: None,
-        origin: Origin::Recorded,
-    }
+    Channel::bare(at, ChannelId(0), Origin::Recorded)
 }

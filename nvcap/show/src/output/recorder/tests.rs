@@ -77,18 +77,9 @@ fn bytes(n: u64, len: usize) -> Record {
 
 fn channel() -> Record {
     Record::Channel(Box::new(Channel {
-        at: at(1),
-        id: ChannelId(0),
-        gpu: None,
-        token: None,
         class: Some(0xc86f),
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
         entries: Some(1024),
-        userd: None,
-        origin: Origin::Allocated,
+        ..Channel::bare(at(1), ChannelId(0), Origin::Allocated)
     }))
 }
 

@@ -255,20 +255,11 @@ fn a_context_ends_with_a_table_in_one_entry() {
             pid: 7,
             tid: 7,
         };
-        b.loads.put(Record::Channel(Box::new(Channel {
+        b.loads.put(Record::Channel(Box::new(Channel::bare(
             at,
-            id: ChannelId(channel),
-            gpu: None,
-            token: None,
-            class: None,
-            engine: None,
-            handle: None,
-            ring_gpu: None,
-            ring: None,
-            entries: None,
-            userd: None,
-            origin: Origin::Allocated,
-        })));
+            ChannelId(channel),
+            Origin::Allocated,
+        ))));
     }
     b.position = u64::MAX;
     b.put(0, |p| {

@@ -30,20 +30,11 @@ fn life(time_ns: u64, life: Life) -> Record {
 }
 
 fn announced(time_ns: u64, channel: u32) -> Record {
-    Record::Channel(Box::new(Channel {
-        at: At::of_process(time_ns, 1),
-        id: ChannelId(channel),
-        gpu: None,
-        token: None,
-        class: None,
-        engine: None,
-        handle: None,
-        ring_gpu: None,
-        ring: None,
-        entries: None,
-        userd: None,
-        origin: Origin::Found,
-    }))
+    Record::Channel(Box::new(Channel::bare(
+        At::of_process(time_ns, 1),
+        ChannelId(channel),
+        Origin::Found,
+    )))
 }
 
 /// All records in the order of leaving: first while they come, then the rest.
