@@ -108,8 +108,6 @@ impl Seized {
 
     /// Waits for a thread's next stop.
     fn stop_of(&mut self, tid: u32) -> Result<Stop> {
-        // The end of a process that this one started is left to whoever waits for it.
-        let ends = if tid == self.pid { 0 } else { libc::WEXITED };
         let begun = Instant::now();
         // At the last two looks at its state, which are longer apart than any sleep of the software GPU's is.
         let mut asleep = [false; 2];
@@ -117,14 +115,9 @@ impl Seized {
             if begun.elapsed() > GUARD {
                 break;
             }
-            // SAFETY: plain integers; zero is "nothing yet".
-            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-            let options = libc::WSTOPPED | libc::__WALL | libc::WNOHANG | ends;
-            // SAFETY: writes `info` only.
-            let got = unsafe { libc::waitid(libc::P_PID, tid, &raw mut info, options) };
-            if got != 0 {
+            let Some(info) = self.news(tid) else {
                 return Ok(Stop::Ended);
-            }
+            };
             // SAFETY: of a child's change; 0 where there was none.
             let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
             if pid == 0 {
@@ -166,8 +159,14 @@ impl Seized {
 
     /// Returns the letter of a thread's state; none where it is gone.
     fn state(&self, tid: u32) -> Option<char> {
+        self.status(tid, "State:\t")?.chars().next()
+    }
+
+    /// A line of a thread's status, behind these words.
+    fn status(&self, tid: u32, words: &str) -> Option<String> {
         let status = std::fs::read_to_string(format!("/proc/{}/task/{tid}/status", self.pid));
-        status.ok()?.split_once("State:\t")?.1.chars().next()
+        let status = status.ok()?;
+        Some(status.split_once(words)?.1.lines().next()?.to_owned())
     }
 
     /// Stops all threads (PTRACE_INTERRUPT).
@@ -209,6 +208,18 @@ impl Seized {
 
     /// Executes so many instructions of a stopped thread, one at a time, or until it waits in the kernel. Returns how many it was.
     pub fn step(&mut self, tid: u32, times: u32) -> Result<u32> {
+        let done = self.steps(tid, times)?;
+        // A request to stand that comes with a step's trap is told first: the trap waits, and would kill a program that is let go.
+        while self.threads.contains(&tid) && self.has_trap(tid) {
+            if request(libc::PTRACE_CONT, tid, 0).is_err() || self.stop_of(tid)? == Stop::Ended {
+                break;
+            }
+            self.forget_trap(tid);
+        }
+        Ok(done)
+    }
+
+    fn steps(&mut self, tid: u32, times: u32) -> Result<u32> {
         for done in 0..times {
             let signal = self.signal_of(tid);
             match request(libc::PTRACE_SINGLESTEP, tid, signal) {
@@ -225,11 +236,22 @@ impl Seized {
                     return Ok(done);
                 }
             }
-            // Its own trap is no signal of the program's.
-            self.signals
-                .retain(|(t, s)| (*t, *s) != (tid, libc::SIGTRAP));
+            self.forget_trap(tid);
         }
         Ok(times)
+    }
+
+    /// A step's own trap is no signal of the program's.
+    fn forget_trap(&mut self, tid: u32) {
+        self.signals
+            .retain(|(t, s)| (*t, *s) != (tid, libc::SIGTRAP));
+    }
+
+    /// Tells whether a trap waits for a thread.
+    fn has_trap(&self, tid: u32) -> bool {
+        let pending = self.status(tid, "SigPnd:\t");
+        let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        pending.is_some_and(|mask| mask >> (libc::SIGTRAP - 1) & 1 == 1)
     }
 
     /// The stopped threads.
@@ -289,28 +311,27 @@ impl Drop for Seized {
 }
 
 impl Seized {
+    /// Takes a thread's next change, if it has come; `None` where there is no such thread any more. The end of a process that this one
+    /// started is left to whoever waits for it.
+    fn news(&self, tid: u32) -> Option<libc::siginfo_t> {
+        let ends = if tid == self.pid { 0 } else { libc::WEXITED };
+        let options = libc::WSTOPPED | libc::__WALL | libc::WNOHANG | ends;
+        // SAFETY: plain integers; zero is "nothing yet".
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: writes `info` only.
+        let got = unsafe { libc::waitid(libc::P_PID, tid, &raw mut info, options) };
+        (got == 0).then_some(info)
+    }
+
     /// Detaches a thread that does not stand, or takes note of its end: else its process would wait for this one for ever.
     fn let_go(&self, tid: u32) {
-        let ends = if tid == self.pid { 0 } else { libc::WEXITED };
         let begun = Instant::now();
         while begun.elapsed() < GUARD {
             let _ = request(libc::PTRACE_INTERRUPT, tid, 0);
-            // SAFETY: plain integers; zero is "nothing yet".
-            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-            let options = libc::WSTOPPED | libc::__WALL | libc::WNOHANG | ends;
-            // SAFETY: writes `info` only.
-            let got = unsafe { libc::waitid(libc::P_PID, tid, &raw mut info, options) };
-            let is_over = got != 0 || matches!(self.state(tid), None | Some('Z' | 'X'));
+            let is_over =
+                self.news(tid).is_none() || matches!(self.state(tid), None | Some('Z' | 'X'));
             if request(libc::PTRACE_DETACH, tid, 0).is_ok() || is_over {
-                // SAFETY: as above; a thread that has ended is taken note of.
-                let _ = unsafe {
-                    libc::waitid(
-                        libc::P_PID,
-                        tid,
-                        &raw mut info,
-                        ends | libc::__WALL | libc::WNOHANG,
-                    )
-                };
+                let _ = self.news(tid);
                 return;
             }
             std::thread::sleep(std::time::Duration::from_micros(100));
