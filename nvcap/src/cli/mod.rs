@@ -2,6 +2,7 @@
 //! say what is shown and where it goes (`output_args`), words of options (`values`), and, here, the way a command ends.
 
 mod bench;
+mod beside;
 mod channels;
 mod code;
 mod completions;

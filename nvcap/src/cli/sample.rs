@@ -11,13 +11,12 @@ use anyhow::{Context as _, bail};
 
 use nvcap_decode::driver::Version;
 use nvcap_decode::ledger::{STATUS_LOST, STATUS_NOT_UNDERSTOOD};
-use nvcap_decode::record::{At, Loss, Lost, Record};
 use nvcap_decode::samples::Programme;
 use nvcap_lab::trigger::Trigger;
-use nvcap_live::enrich::beside::{self, Beside, BesideTrace};
+use nvcap_live::enrich::beside::Beside;
 use nvcap_process::memory::chip;
 use nvcap_process::rm::{Kernel as System, Os};
-use nvcap_process::{clock, signals};
+use nvcap_process::signals;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::writer::Output;
 
@@ -31,6 +30,7 @@ mod table;
 mod turns;
 mod who;
 
+use super::beside;
 use super::file_or_live;
 use super::overwrite::Files;
 use super::pids::Pids;
@@ -365,49 +365,21 @@ pub(super) fn beside(args: &super::trace::Args) -> anyhow::Result<Option<Beside>
         return Ok(None);
     };
     let prepared = Prepared::new(args.sample_gpu, "--sample-gpu", period)?;
-    let (source, trace) = beside::beside(true);
-    let (ready, is_ready) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name("nvcap-samples".into());
-    thread
-        .spawn(move || sample_beside(prepared, &trace, &ready))
-        .context("cannot start a thread")?;
-    is_ready
-        .recv()
-        .context("the thread that samples has ended")??;
-    Ok(Some(source))
-}
-
-/// The thread that samples beside a trace.
-fn sample_beside(
-    prepared: Prepared,
-    trace: &BesideTrace,
-    ready: &std::sync::mpsc::Sender<anyhow::Result<()>>,
-) {
-    let to: Deliver<'_> = Box::new(|record| {
-        anyhow::ensure!(trace.give(record), "nobody takes the samples any more");
-        Ok(())
-    });
-    let mut sampler = match prepared.sampler(None, to) {
-        Ok(sampler) => sampler,
-        Err(error) => {
-            let _ = ready.send(Err(error));
-            return;
-        }
+    let thread = beside::Thread {
+        name: "nvcap-samples",
+        asks: true,
+        failed: "program counters were not sampled to the end",
     };
-    let _ = ready.send(Ok(()));
-    let mut who = Who::Traced(trace.clone());
-    if let Err(error) = turns::sample(&mut sampler, &mut who, None) {
-        let why = format!("program counters were not sampled to the end: {error:#}");
-        tell(&why);
-        let _ = trace.give(Record::Loss(Loss {
-            at: At {
-                time_ns: clock::now(),
-                ..At::default()
-            },
-            channel: None,
-            what: Lost::Untraced { why },
-        }));
-    }
+    let begun = beside::begin(thread, move |trace, ready| {
+        let to: Deliver<'_> = Box::new(|record| {
+            anyhow::ensure!(trace.give(record), "nobody takes the samples any more");
+            Ok(())
+        });
+        let mut sampler = prepared.sampler(None, to)?;
+        ready();
+        turns::sample(&mut sampler, &mut Who::Traced(trace.clone()), None).map(drop)
+    });
+    begun.map(Some)
 }
 
 /// The GPU that is meant; `option` names one.

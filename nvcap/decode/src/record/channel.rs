@@ -12,7 +12,7 @@ pub struct Channel {
     pub id: ChannelId,
     /// Device file minor number of its GPU, where known.
     pub gpu: Option<u32>,
-    /// Work-submit token, where known. A later [`Record::Channel`] with the same id may add it.
+    /// Work-submit token, where known. A later [`Record::Channel`](super::Record::Channel) with the same id may add it.
     pub token: Option<u32>,
     /// Channel class (0xc86f, ...), where known.
     pub class: Option<u32>,

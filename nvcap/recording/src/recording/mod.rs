@@ -15,6 +15,7 @@ mod identity;
 mod info;
 mod kernels;
 mod kind;
+mod known_calls;
 mod messages;
 mod parts;
 mod reader;
@@ -24,7 +25,7 @@ mod snapshot;
 mod snapshot_messages;
 mod stack_messages;
 mod switch_messages;
-mod told;
+
 mod trapped_messages;
 mod writer;
 

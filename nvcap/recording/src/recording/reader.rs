@@ -8,9 +8,9 @@ use prost::Message as _;
 use super::decode::{self, NotUnderstood};
 use super::info::{EndInfo, TraceInfo};
 use super::kind::{AGAIN, Head, Kind, MOST_BODY};
+use super::known_calls::KnownCalls;
 use super::messages as m;
 use super::parts;
-use super::told::Told;
 use super::{fault_messages, sample_messages, snapshot, switch_messages};
 use crate::pcapng::{Block, Blocks, Damage};
 use nvcap_decode::record::Record;
@@ -149,7 +149,7 @@ pub struct Reader<R> {
     trace: Option<u32>,
     others: u64,
     assembly: Option<Assembly>,
-    pub(super) calls: Told,
+    pub(super) calls: KnownCalls,
     numbers: Numbers,
     /// Number of records of unknown kinds that came, by kind.
     unknown: BTreeMap<u8, u64>,
@@ -169,7 +169,7 @@ impl<R: Read> Reader<R> {
             trace: None,
             others: 0,
             assembly: None,
-            calls: Told::default(),
+            calls: KnownCalls::default(),
             numbers: Numbers::default(),
             unknown: BTreeMap::new(),
             ended: false,

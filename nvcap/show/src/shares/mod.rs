@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use nvcap_decode::record::{Identity, Life, Record, Switches};
 use nvcap_decode::switches::{GpuView, Period, Scope, Told};
 
-pub use words::{lacks, per_second, title, verdicts};
+pub use words::{instance_name, lacks, per_second, title, unnamed, verdicts};
 
 /// Processes whose names are kept at most.
 const MOST_NAMES: usize = 1 << 16;
@@ -21,21 +21,28 @@ struct Gpu {
     to: u64,
 }
 
-/// Shares of a recording.
+/// Who the processes are that had a GPU.
 #[derive(Clone, Debug, Default)]
-pub struct Shares {
-    gpus: BTreeMap<u32, Gpu>,
-    /// Who processes are, as the windows tell.
+pub struct Holders {
+    /// As the windows tell.
     known: HashMap<u32, Identity>,
     /// Names of other processes of the trace.
     names: HashMap<u32, Identity>,
 }
 
-impl Shares {
+impl Holders {
     /// Takes the next record.
     pub fn record(&mut self, record: &Record) {
         match record {
-            Record::Switches(window) => self.window(window),
+            Record::Switches(window) => {
+                for (pid, identity) in &window.processes {
+                    if let Some(identity) = identity
+                        && self.known.len() < MOST_NAMES
+                    {
+                        self.known.insert(*pid, identity.clone());
+                    }
+                }
+            }
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name }
                     if (p.at.tid == 0 || p.at.tid == p.at.pid) && self.names.len() < MOST_NAMES =>
@@ -52,14 +59,30 @@ impl Shares {
         }
     }
 
-    fn window(&mut self, window: &Switches) {
-        for (pid, identity) in &window.processes {
-            if let Some(identity) = identity
-                && self.known.len() < MOST_NAMES
-            {
-                self.known.insert(*pid, identity.clone());
-            }
+    /// Returns who a process is, where that is known.
+    #[must_use]
+    pub fn identity(&self, pid: u32) -> Option<&Identity> {
+        self.known.get(&pid).or_else(|| self.names.get(&pid))
+    }
+}
+
+/// Shares of a recording.
+#[derive(Clone, Debug, Default)]
+pub struct Shares {
+    gpus: BTreeMap<u32, Gpu>,
+    holders: Holders,
+}
+
+impl Shares {
+    /// Takes the next record.
+    pub fn record(&mut self, record: &Record) {
+        self.holders.record(record);
+        if let Record::Switches(window) = record {
+            self.window(window);
         }
+    }
+
+    fn window(&mut self, window: &Switches) {
         let gpu = self.gpus.entry(window.gpu).or_insert_with(|| Gpu {
             scope: window.scope,
             period: Period::new(window.from.gpu_ns),
@@ -89,7 +112,7 @@ impl Shares {
     /// Returns who a process is, where that is known.
     #[must_use]
     pub fn identity(&self, pid: u32) -> Option<&Identity> {
-        self.known.get(&pid).or_else(|| self.names.get(&pid))
+        self.holders.identity(pid)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sentences on shares of a GPU.
 
-use nvcap_decode::switches::{EngineView, GpuView, Who};
+use nvcap_decode::switches::{EngineView, GpuView, Instance, Who};
 
 use crate::output::plural::{plural, plural_of};
 use crate::output::units::Nanoseconds;
@@ -10,10 +10,24 @@ use crate::output::units::Nanoseconds;
 pub fn title(view: &GpuView, engine: &EngineView) -> String {
     match engine.instance {
         None => format!("GPU {}", view.gpu),
-        Some(instance) => {
-            let compute = instance.compute.map_or("-".to_owned(), |c| c.to_string());
-            format!("GPU {}, MIG {}/{compute}", view.gpu, instance.gpu)
-        }
+        Some(instance) => format!("GPU {}, {}", view.gpu, instance_name(instance)),
+    }
+}
+
+/// Returns the name of a MIG instance: `MIG 1/0`, `MIG 1/-` without a compute instance.
+#[must_use]
+pub fn instance_name(instance: Instance) -> String {
+    let compute = instance.compute.map_or("-".to_owned(), |c| c.to_string());
+    format!("MIG {}/{compute}", instance.gpu)
+}
+
+/// Returns the words for a holder that is no process which the driver names.
+#[must_use]
+pub const fn unnamed(who: Who) -> Option<&'static str> {
+    match who {
+        Who::Process(_) => None,
+        Who::Hidden => Some("(not named)"),
+        Who::Driver => Some("(the driver)"),
     }
 }
 

@@ -1,19 +1,16 @@
 //! `--shares`: context switches beside a trace.
 
 use std::rc::Rc;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use nvcap_decode::record::{At, Loss, Lost, Record};
-use nvcap_live::enrich::beside::{self, Beside, BesideTrace};
+use nvcap_live::enrich::beside::{Beside, BesideTrace};
 use nvcap_monitor::share::{Share, Windows};
-use nvcap_process::clock;
 use nvcap_process::rm::Kernel;
 use nvcap_show::output::message::tell;
 
 use super::driver::{CANNOT_READ, POLL, refused, tell_of_limits};
-use crate::cli::target;
+use crate::cli::{beside, target};
 
 /// Longest window of a record.
 const WINDOW: Duration = Duration::from_millis(500);
@@ -26,40 +23,17 @@ pub(in crate::cli) fn beside(args: &crate::cli::trace::Args) -> anyhow::Result<O
     if !args.shares {
         return Ok(None);
     }
-    let (source, trace) = beside::beside(false);
-    let (ready, is_ready) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("nvcap-shares".into());
-    thread
-        .spawn(move || run(&trace, &ready))
-        .context("cannot start a thread")?;
-    is_ready
-        .recv()
-        .context("the thread that records who has the GPUs has ended")??;
-    Ok(Some(source))
-}
-
-/// The thread beside a trace.
-fn run(trace: &BesideTrace, ready: &mpsc::Sender<anyhow::Result<()>>) {
-    let mut windows = match open() {
-        Ok(windows) => windows,
-        Err(error) => {
-            let _ = ready.send(Err(error));
-            return;
-        }
+    let thread = beside::Thread {
+        name: "nvcap-shares",
+        asks: false,
+        failed: "who had the GPUs was not recorded to the end",
     };
-    let _ = ready.send(Ok(()));
-    if let Err(error) = record(&mut windows, trace) {
-        let why = format!("who had the GPUs was not recorded to the end: {error:#}");
-        tell(&why);
-        let _ = trace.give(Record::Loss(Loss {
-            at: At {
-                time_ns: clock::now(),
-                ..At::default()
-            },
-            channel: None,
-            what: Lost::Untraced { why },
-        }));
-    }
+    let begun = beside::begin(thread, |trace, ready| {
+        let mut windows = open()?;
+        ready();
+        record(&mut windows, trace)
+    });
+    begun.map(Some)
 }
 
 fn open() -> anyhow::Result<Windows> {

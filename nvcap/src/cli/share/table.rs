@@ -9,7 +9,7 @@ use nvcap_decode::switches::{EngineView, GpuView, Held, Scope, Who};
 use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::Nanoseconds;
-use nvcap_show::shares::{lacks, per_second, title, verdicts};
+use nvcap_show::shares::{lacks, per_second, title, unnamed, verdicts};
 
 /// Processes that are shown by name; the others are one line.
 const MOST: usize = 30;
@@ -33,8 +33,7 @@ impl Row {
             held,
         };
         match who {
-            Who::Driver => row.name = "(the driver)".to_owned(),
-            Who::Hidden => row.name = "(not named)".to_owned(),
+            Who::Driver | Who::Hidden => row.name = unnamed(who).unwrap_or_default().to_owned(),
             Who::Process(pid) => {
                 row.pid = pid.to_string();
                 let Some(identity) = identity(pid) else {

@@ -3,6 +3,7 @@
 use super::Perfetto;
 use super::packets::{Said, Value};
 use super::tracks::Track;
+use crate::shares::unnamed;
 use nvcap_decode::record::Switches;
 use nvcap_decode::switches::{Slice, Who};
 
@@ -29,8 +30,7 @@ impl Perfetto {
     fn slice(&mut self, slice: &Slice) {
         let name = match slice.who {
             Who::Process(pid) => self.tracks.process_title(pid),
-            Who::Hidden => "(not named)".to_owned(),
-            Who::Driver => "(the driver)".to_owned(),
+            who => unnamed(who).unwrap_or_default().to_owned(),
         };
         let mut notes = vec![("context", Value::Text(format!("{:#x}", slice.context)))];
         if let Who::Process(pid) = slice.who {

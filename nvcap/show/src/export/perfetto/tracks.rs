@@ -9,6 +9,7 @@ use super::proto::{
 };
 use crate::output::ended::Ended;
 use crate::output::names::{EngineName, gpu_name, known_name, pid_name};
+use crate::shares::instance_name;
 use nvcap_decode::decode::event::Engine;
 use nvcap_decode::record::ChannelId;
 use nvcap_decode::switches::Instance;
@@ -159,8 +160,7 @@ impl Tracks {
             },
             Track::Contexts(gpu, instance) => {
                 let name = instance.map_or("contexts".to_owned(), |i| {
-                    let compute = i.compute.map_or("-".to_owned(), |c| c.to_string());
-                    format!("contexts of MIG {}/{compute}", i.gpu)
+                    format!("contexts of {}", instance_name(i))
                 });
                 below(Track::Gpu(Some(gpu)), name)
             }

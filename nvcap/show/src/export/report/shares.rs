@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::shares::{Shares, lacks, title, verdicts};
+use crate::shares::{Shares, lacks, title, unnamed, verdicts};
 use nvcap_decode::switches::{EngineView, GpuView, Who};
 
 /// Processes that the page shows of each engine.
@@ -12,8 +12,7 @@ fn engine(view: &GpuView, engine: &EngineView, all: &Shares) -> Value {
     let rows = engine.holders.iter().take(MOST).map(|(who, held, contexts)| {
         let (pid, name) = match who {
             Who::Process(pid) => (Some(*pid), all.identity(*pid).map(|who| who.comm.as_str())),
-            Who::Hidden => (None, Some("(not named)")),
-            Who::Driver => (None, Some("(the driver)")),
+            who => (None, unnamed(*who)),
         };
         json!({
             "pid": pid, "name": name, "share": engine.share(held.resident_ns), "slices": held.slices, "contexts": contexts,

@@ -29,7 +29,7 @@ use crate::output::redact::Redactor;
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink};
 use crate::samples::{Kernels, kernel_at};
-use crate::shares::Shares;
+use crate::shares::Holders;
 use nvcap_decode::decode::event::{Body, Event, Operation};
 use nvcap_decode::driver::{Call, Model};
 use nvcap_decode::ledger::Ledger;
@@ -66,7 +66,7 @@ pub struct Tables {
     kernels: Kernels,
     /// Contexts that have engines, and names of their processes, where slices are written.
     slices: Slices,
-    holders: Shares,
+    holders: Holders,
 }
 
 /// The places of tables in [`TABLES`].
@@ -125,7 +125,7 @@ impl Tables {
             waiting: 0,
             kernels: Kernels::default(),
             slices: Slices::default(),
-            holders: Shares::default(),
+            holders: Holders::default(),
         }
     }
 

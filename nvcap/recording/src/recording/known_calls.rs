@@ -84,7 +84,7 @@ impl Weight {
 }
 
 /// Calls that were told to a reader, by their numbers.
-pub(super) struct Told {
+pub(super) struct KnownCalls {
     /// With the time at which each was told, counted in calls.
     calls: HashMap<u32, (u64, Arc<Calls>)>,
     by_time: BTreeMap<u64, u32>,
@@ -93,7 +93,7 @@ pub(super) struct Told {
     pub(super) most_bytes: usize,
 }
 
-impl Default for Told {
+impl Default for KnownCalls {
     fn default() -> Self {
         Self {
             calls: HashMap::new(),
@@ -105,7 +105,7 @@ impl Default for Told {
     }
 }
 
-impl Told {
+impl KnownCalls {
     /// Takes calls, in place of earlier ones with their number: each file of a trace tells its own anew.
     pub(super) fn add(&mut self, number: u32, mut calls: Calls) {
         self.remove(number);
@@ -152,9 +152,9 @@ mod tests {
     /// The author of a file chooses how long the texts of its frames are.
     #[test]
     fn what_is_held_has_a_bound_in_bytes() {
-        let mut told = Told {
+        let mut told = KnownCalls {
             most_bytes: 1 << 20,
-            ..Told::default()
+            ..KnownCalls::default()
         };
         for number in 0..400 {
             let text = format!("{number}").repeat(8 << 10);
@@ -175,9 +175,9 @@ mod tests {
 
     #[test]
     fn equal_texts_are_held_once() {
-        let mut told = Told {
+        let mut told = KnownCalls {
             most_bytes: 1 << 20,
-            ..Told::default()
+            ..KnownCalls::default()
         };
         let text = "x".repeat(100 << 10);
         (0..100).for_each(|number| told.add(number, calls(&text, 10)));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_number_that_is_told_again_has_its_later_calls() {
-        let mut told = Told::default();
+        let mut told = KnownCalls::default();
         told.add(7, calls("a", 1));
         told.add(8, calls("a", 1));
         told.add(7, calls("b", 2));
