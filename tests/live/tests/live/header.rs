@@ -33,7 +33,7 @@ pub fn of_a_command() -> Result<()> {
         // The command stays until nvcap has found its channels.
         let stays = folder.file(&format!("stay{number}"));
         std::fs::write(&stays, "")?;
-        let terminal = Terminal::with("header", &[&line], (100, 90))?;
+        let terminal = Terminal::with("header", &[&line], (100, 400))?;
         terminal.until("its channels", |s| s.contains("GPU 0: "))?;
         std::fs::remove_file(&stays)?;
         let screen = terminal.until("ended", |s| s.contains("status "))?;
