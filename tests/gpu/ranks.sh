@@ -1,39 +1,51 @@
 #!/bin/bash
-# Whether `nvcap ranks` tells who holds up whom in a job of two ranks over NCCL (ranks/job.py), and whether such a job is traced whole.
+# Whether `nvcap ranks` tells who holds up whom in a job of several ranks over NCCL (ranks/job.py), and whether such a job is traced whole.
 #
-#   ranks.sh [SECTION...]     sections, default all in this order:
+#   [RANKS=N] ranks.sh [SECTION...]     N ranks on N GPUs, by default two; sections, default all in this order:
 #     late       nobody late, and rank 1 late in three ways: the verdict, of a recording of the two ranks
-#     live       the two ranks, live
+#     live       the ranks, live
+#     absent     rank 1 does not come to a collective for some seconds: who is awaited, live and by dumps of the ranks
 #     attached   attached by the trap and observed (TIMES=2): complete
 #     start      from its start, by the trap: complete
+#     recorded   every process of the host recorded with the GPU's times: complete
+#     host       beside the job: share, counts, serve and top; each rank's GPU and load are in what they say
 #     truth      arrivals and waiting sums against stamps of the GPUs' own clocks (ranks/stamps.cu, ranks/truth.py), recorded observed and by the trap
-#     shapes     fully sharded, tensor parallel and a pipeline of two stages: complete, attached by the trap, observed, and recorded with times; no call unmatched
+#     shapes     fully sharded, tensor parallel and a pipeline of two stages (of two ranks): complete, attached by the trap, observed, and recorded with times; no call unmatched
 #     counts     each rank's kernels from its start against CUPTI's records of the same run
 #     speed      steps a second untraced, observed, by the trap, in turns
 #
-# Needs: root, two GPUs, nvcc, python3 with PyTorch and NCCL, and bin/nvcap beside this script or one folder up. Takes six minutes.
+# Needs: root, as many GPUs as ranks, nvcc, python3 with PyTorch and NCCL, and bin/nvcap beside this script or one folder up. Takes seven minutes.
 # Writes to $OUT, else to ./gpu-results: summary.txt, ranks.txt; with KEEP=1 also what was judged, kept.tar.xz.
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- late live attached start truth shapes counts speed
+[ $# -gt 0 ] || set -- late live absent attached start recorded host truth shapes counts speed
+RANKS=${RANKS:-2}
 # The launch of NCCL's multicast over NVLink is refused on some virtual machines.
 export NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=1
 LOG=$OUT/ranks.txt
 WIDTH=500
-if ! python3 -c 'import sys, torch; sys.exit(torch.cuda.device_count() < 2)' 2>/dev/null; then
-    row "NOT RUN" ranks "there are not two GPUs, or no PyTorch"
+if ! python3 -c 'import sys, torch; sys.exit(torch.cuda.device_count() < int(sys.argv[1]))' "$RANKS" 2>/dev/null; then
+    row "NOT RUN" ranks "there are fewer than $RANKS GPUs, or no PyTorch"
     exit 2
 fi
 
-# job SECONDS HOW: begins a job; its ranks' processes are in PIDS once both are ready.
+# launch ARGUMENT...: the job, as torch's launcher starts it.
+launch() { python3 -m torch.distributed.run --nproc-per-node "$RANKS" --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" "$@"; }
+# job SECONDS HOW: begins a job; once all ranks are ready, their processes are in PIDS (separated by commas) and in NAMED (--rank PID=RANK).
 job() {
     rm -f "$WORK/job.txt"
-    timeout -k 5 120 python3 -m torch.distributed.run --nproc-per-node 2 --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" "$@" >"$WORK/job.txt" 2>&1 &
+    launch "$@" >"$WORK/job.txt" 2>&1 &
     JOB=$!
+    local i ready
     for _ in $(seq 1 300); do
-        mapfile -t PIDS < <(grep -o 'rank [01] is process [0-9]*' "$WORK/job.txt" | sort | grep -o '[0-9]*$')
-        [ ${#PIDS[@]} = 2 ] && return
+        mapfile -t ready < <(grep -o 'rank [0-9]* is process [0-9]*' "$WORK/job.txt" | sort -t ' ' -k 2n | grep -o '[0-9]*$')
+        if [ ${#ready[@]} = "$RANKS" ]; then
+            PIDS=$(IFS=,; echo "${ready[*]}")
+            NAMED=()
+            for i in "${!ready[@]}"; do NAMED+=(--rank "${ready[i]}=$i"); done
+            return
+        fi
         sleep 0.2
     done
     row FAIL job "the job did not begin: $(tail -n 3 "$WORK/job.txt" | cut -c1-300)"
@@ -82,26 +94,72 @@ section_late() {
         job 4 "$how" || continue
         rm -f "$WORK/job.pcapng"
         sleep 0.5
-        "$NVCAP" record -p "${PIDS[0]},${PIDS[1]}" --how observe --gpu-time --duration 1 -o "$WORK/job.pcapng" >/dev/null 2>"$WORK/record.err"
+        "$NVCAP" record -p "$PIDS" --how observe --gpu-time --duration 1 -o "$WORK/job.pcapng" >/dev/null 2>"$WORK/record.err"
         row note "late: $how: the recording" "$(tail -n 1 "$WORK/record.err" | cut -c1-160)"
         wanted='^rank 1 '
         [ "$how" = none ] && wanted='^(no rank holds up|rank )'
-        verdict "late: $how" "$wanted" "$NVCAP" ranks "$WORK/job.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"
+        verdict "late: $how" "$wanted" "$NVCAP" ranks "$WORK/job.pcapng" "${NAMED[@]}"
         made "late: $how"
     done
 }
 section_live() {
     job 6 host || return
     sleep 0.5
-    verdict "live: host" '^rank 1 comes last' "$NVCAP" ranks -p "${PIDS[0]},${PIDS[1]}" --duration 2
+    verdict "live: host" '^rank 1 comes last' "$NVCAP" ranks -p "$PIDS" --duration 2
     made live
+}
+section_absent() {
+    job 4 absent || return
+    # It stays away from the first second on.
+    sleep 2
+    verdict "absent: live" '^rank 1 has not come' "$NVCAP" ranks -p "$PIDS" --duration 2
+    local pid dumps=()
+    for pid in ${PIDS//,/ }; do
+        "$NVCAP" dump -p "$pid" --json -o "$WORK/dump.$pid" --force 2>>"$LOG"
+        dumps+=("$WORK/dump.$pid")
+    done
+    verdict "absent: dumps" . "$NVCAP" dump --merge "${dumps[@]}"
+    check "absent: dumps name it" grep 'has not come' "$WORK/said.txt"
+    made absent
+}
+section_recorded() {
+    local how
+    job 12 none || return
+    for how in observe trap; do
+        whole "recorded: $how" timeout 60 "$NVCAP" record -a --gpu-time --how $how --duration 1.5 -o "$WORK/recorded.pcapng" --force
+        "$NVCAP" ranks "$WORK/recorded.pcapng" "${NAMED[@]}" --json >"$WORK/ranks.json" 2>>"$LOG"
+        check "recorded: $how, matched" python3 "$HERE/ranks/matched.py" "$WORK/ranks.json"
+    done
+    made recorded
+}
+section_host() {
+    local port=$((20000 + RANDOM % 9000)) pid
+    job 20 none || return
+    "$NVCAP" serve --by-process --listen 127.0.0.1:$port >"$WORK/serve.txt" 2>&1 &
+    local serve=$!
+    "$NVCAP" share -a --duration 2 --json >"$WORK/share.json" 2>>"$LOG"
+    status_row $? "host: share" "$(python3 -c 'import json, sys; print([(g["gpu"], len(g["processes"])) for g in json.load(open(sys.argv[1]))["gpus"]])' "$WORK/share.json" 2>&1 | tail -n 1)"
+    "$NVCAP" counts -a --times 3 >"$WORK/counts.txt" 2>>"$LOG"
+    status_row $? "host: counts" "$(tail -n 1 "$WORK/counts.txt" | cut -c1-160)"
+    timeout -s INT 4 script -qec "stty cols 200 rows 60; '$NVCAP' top" "$WORK/top.txt" >/dev/null 2>&1
+    curl -s http://127.0.0.1:$port/metrics >"$WORK/metrics.txt"
+    for pid in ${PIDS//,/ }; do
+        check "host: process $pid in counts" grep -c "$pid" "$WORK/counts.txt"
+        check "host: process $pid in serve" grep -m 1 "^nvcap_submissions_total.*pid=.$pid." "$WORK/metrics.txt"
+        check "host: process $pid in top" grep -ac "$pid" "$WORK/top.txt"
+    done
+    row note "host: serve's processor time" "$(ps -o cputimes=,etimes= -p $serve) (s, of s)"
+    kill -INT $serve
+    wait $serve
+    { echo '== host'; cat "$WORK/share.json" "$WORK/counts.txt"; } >>"$LOG"
+    made host
 }
 section_attached() {
     local how
     job $((6 + 5 * ${TIMES:-2})) none || return
     for how in trap observe; do
         for _ in $(seq 1 "${TIMES:-2}"); do
-            whole "attached: $how" timeout 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q --duration 1.5
+            whole "attached: $how" timeout 30 "$NVCAP" -p "$PIDS" --how $how -q --duration 1.5
         done
     done
     made attached
@@ -109,7 +167,7 @@ section_attached() {
 section_start() {
     rm -f "$WORK/start.pcapng"
     whole "start: trap" timeout 100 "$NVCAP" record --how trap -o "$WORK/start.pcapng" -- \
-        python3 -m torch.distributed.run --nproc-per-node 2 --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" 3 none
+        python3 -m torch.distributed.run --nproc-per-node "$RANKS" --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" 3 none
 }
 section_truth() {
     nvcc -O2 -arch=sm_"${ARCH:-90}" -shared -Xcompiler -fPIC -o "$WORK/stamps.so" "$HERE/ranks/stamps.cu" || { row FAIL truth "stamps.cu was not built"; return; }
@@ -120,13 +178,13 @@ section_truth() {
             rm -f "$WORK"/truth.*
             job 5 $late || continue
             sleep 0.5
-            timeout -k 5 -s INT 30 "$NVCAP" record -p "${PIDS[0]},${PIDS[1]}" --how $how --gpu-time --duration 1.5 -o "$WORK/recorded.pcapng" --force >/dev/null 2>"$WORK/record.err"
+            timeout -k 5 -s INT 30 "$NVCAP" record -p "$PIDS" --how $how --gpu-time --duration 1.5 -o "$WORK/recorded.pcapng" --force >/dev/null 2>"$WORK/record.err"
             row note "truth: $late, $how: the recording" "$(tail -n 1 "$WORK/record.err" | cut -c1-160)"
             made "truth: $late, $how"
-            "$NVCAP" ranks "$WORK/recorded.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --arrivals --json >"$WORK/ranks.json" 2>>"$LOG"
+            "$NVCAP" ranks "$WORK/recorded.pcapng" "${NAMED[@]}" --arrivals --json >"$WORK/ranks.json" 2>>"$LOG"
             keep "$late-$how" "$WORK/ranks.json" "$WORK"/truth.* "$WORK/record.err"
             check "truth: $late, $how" python3 "$HERE/ranks/truth.py" "$WORK/ranks.json" "$WORK/truth"
-            { echo "== truth: $late, $how"; "$NVCAP" ranks "$WORK/recorded.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
+            { echo "== truth: $late, $how"; "$NVCAP" ranks "$WORK/recorded.pcapng" "${NAMED[@]}"; } >>"$LOG" 2>&1
         done
     done
     unset STAMPS TRUTH
@@ -135,13 +193,13 @@ section_shapes() {
     local shape how
     for shape in ${SHAPES:-fsdp tensor pipeline}; do
         job 14 kernels $shape || continue
-        for how in trap observe; do whole "shapes: $shape, $how" timeout 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q --duration 1; done
+        for how in trap observe; do whole "shapes: $shape, $how" timeout 30 "$NVCAP" -p "$PIDS" --how $how -q --duration 1; done
         for how in observe trap; do
             whole "shapes: $shape, recorded, $how" timeout 30 "$NVCAP" record -a --gpu-time --how $how --duration 1 -o "$WORK/$shape.pcapng" --force
-            "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1" --json >"$WORK/ranks.json" 2>>"$LOG"
+            "$NVCAP" ranks "$WORK/$shape.pcapng" "${NAMED[@]}" --json >"$WORK/ranks.json" 2>>"$LOG"
             keep "$shape-$how" "$WORK/ranks.json"
             check "shapes: $shape, $how, matched" python3 "$HERE/ranks/matched.py" "$WORK/ranks.json"
-            { echo "== shapes: $shape, $how"; "$NVCAP" ranks "$WORK/$shape.pcapng" --rank "${PIDS[0]}=0" --rank "${PIDS[1]}=1"; } >>"$LOG" 2>&1
+            { echo "== shapes: $shape, $how"; "$NVCAP" ranks "$WORK/$shape.pcapng" "${NAMED[@]}"; } >>"$LOG" 2>&1
         done
         made "shapes: $shape"
     done
@@ -151,7 +209,7 @@ section_counts() {
     rm -f "$WORK"/cupti.*
     whole "counts: from the start" timeout 100 "$NVCAP" record --how trap -o "$WORK/counts.pcapng" --force -- \
         env CUDA_INJECTION64_PATH="$WORK/cupti_log.so" CUPTI_LOG="$WORK/cupti" \
-        python3 -m torch.distributed.run --nproc-per-node 2 --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" 100x none
+        python3 -m torch.distributed.run --nproc-per-node "$RANKS" --master-port $((20000 + RANDOM % 9000)) "$HERE/ranks/job.py" 100x none
     local log pid
     for log in "$WORK"/cupti.*; do
         pid=${log##*.}
@@ -167,7 +225,7 @@ section_speed() {
         for how in untraced observe trap; do
             job 5 none || continue
             # It ends with the processes.
-            [ $how = untraced ] || timeout -k 5 -s INT 30 "$NVCAP" -p "${PIDS[0]},${PIDS[1]}" --how $how -q >"$WORK/said.txt" 2>&1 &
+            [ $how = untraced ] || timeout -k 5 -s INT 30 "$NVCAP" -p "$PIDS" --how $how -q >"$WORK/said.txt" 2>&1 &
             wait
             row note "speed: turn $turn, $how" "$(grep -o 'rank 0 made .*' "$WORK/job.txt" | tr '\n' ' ')$([ $how = untraced ] || grep -iE '^(in)?complete:' "$WORK/said.txt" | tail -n 1 | cut -c1-120)"
         done

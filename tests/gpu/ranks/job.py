@@ -1,8 +1,9 @@
 """A job of several ranks over NCCL, as torch.distributed.run starts it: steps of a small model.
 
-    job.py SECONDS none|kernels|host|slow [ddp|fsdp|tensor|pipeline]
+    job.py SECONDS none|kernels|host|slow|absent [ddp|fsdp|tensor|pipeline]
 
-SECONDS, or so many steps as in 100x. How rank 1 is late: not at all; 30 kernels more a step; its host sleeps for 2 ms a step; a kernel of 1.5 ms a step.
+SECONDS, or so many steps as in 100x. How rank 1 is late: not at all; 30 kernels more a step; its host sleeps for 2 ms a step; a kernel of 1.5 ms a step;
+once, after a second, it stays away for 8 s.
 ddp: an all-reduce for each gradient. fsdp: all-gathers and reduce-scatters. tensor: layers that are split over the ranks. pipeline: two stages, sends and
 receives. With STAMPS (the library of stamps.cu) and TRUTH, of ddp: just before each all-reduce the GPU's clock is stamped, to the file TRUTH.RANK.
 """
@@ -148,6 +149,7 @@ def main():
     dist.all_reduce(go)
     stamps = Stamps()
     job = SHAPES[shape](stamps)
+    begin, steps, made, away = 0.0, 0, [], []
     samples, more = torch.randn(64, WIDTH, device="cuda"), torch.randn(4096, 4096, device="cuda")
 
     def late():
@@ -156,6 +158,9 @@ def main():
                 more.mul_(1.0)
         if rank == 1 and how == "host":
             time.sleep(0.002)
+        if rank == 1 and how == "absent" and len(made) == 1 and not away:
+            away.append(steps)
+            time.sleep(8)
         if rank == 1 and how == "slow":
             torch.cuda._sleep(3_000_000)
 
@@ -165,7 +170,7 @@ def main():
     torch.cuda.synchronize()
     stamps.ping()
     print(f"rank {rank} is process {os.getpid()}", flush=True)
-    begin, steps, made = time.monotonic(), 0, []
+    begin = time.monotonic()
     while True:
         job.step(samples, late)
         steps += 1

@@ -194,6 +194,11 @@ impl Session {
                 gpus.moving.insert(found.gpu);
             }
             let start = if was_there { put } else { 0 };
+            log::debug!(
+                "the ring at {:#x} of process {} is followed from entry {start} on",
+                found.ring,
+                at.pid
+            );
             let index = capture.install_found(space, at.pid, found, start)?;
             if let Some(index) = index.filter(|_| found.used) {
                 capture.table.announce(index, at.time_ns, &mut capture.out);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use live::programs::Running;
 use live::verify::{Expected, Extent, Report, verify};
 
@@ -57,9 +57,21 @@ fn attach(job: &Job, trace: &Path, pid: u32) -> Result<Running> {
         .get_args()
         .map(OsString::from)
         .chain(["-p".into(), pid.to_string().into()]);
-    let mut nvcap = Running::start(Path::new(command.get_program()), args)?;
-    nvcap.wait_until("watching", GUARD, |r| r.stderr().contains("attached"))?;
+    let program = Path::new(command.get_program());
+    let logged = |c: &mut Command| {
+        c.env("NVCAP_LOG", "debug");
+    };
+    let mut nvcap = Running::start_prepared(program, args, None, logged)?;
+    nvcap.wait_until("watching", GUARD, |r| r.stderr().contains(" attached: "))?;
     Ok(nvcap)
+}
+
+/// Begin of the trace and all of the log: where from each channel was followed.
+fn first_lines(trace: &Path, log: &str) -> String {
+    let text = fs::read_to_string(trace).unwrap_or_default();
+    let cut = |line: &str| line.chars().take(200).collect::<String>();
+    let first = Vec::from_iter(text.lines().take(24).map(cut));
+    format!("the trace begins\n{}\n{log}", first.join("\n"))
 }
 
 fn end(nvcap: Running) -> Result<()> {
@@ -292,9 +304,10 @@ pub fn revoked(job: &Job) -> Result<Outcome> {
     let nvcap = attach(job, &trace, target.pid())?;
     revocations(&want, "/tmp/revoked-go")?;
     target.until("done")?;
-    end(nvcap)?;
+    let ended = nvcap.end(GUARD)?;
     target.end()?;
-    later_report(&trace, &want)?;
+    later_report(&trace, &want).with_context(|| first_lines(&trace, &ended.stderr))?;
+    ended.expect_code(0)?;
     Ok(Outcome::Passed)
 }
 

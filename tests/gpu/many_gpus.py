@@ -1,9 +1,10 @@
-"""Two GPUs of one process watched with one debug register: an execution breakpoint at the store that rings them.
+"""One process on every GPU of the machine: attached by the trap, with all debug registers and with one, and observed.
 
-    python3 one_register.py NVCAP BP     # as root, on a machine with two GPUs and PyTorch; BP is bp.c, compiled
+    python3 many_gpus.py NVCAP BP     # as root, on a machine with two GPUs or more and PyTorch; BP is bp.c, compiled
 
-A process launches kernels on both GPUs by turns. Three of the four debug registers of each of its threads are taken, and it is attached to. Each
-launch must be there, byte-exact submissions of both GPUs, and nothing missing. Exit status 1 where something does not hold.
+A process launches kernels on all GPUs by turns. With one register (three of the four of each of its threads are taken) it is a watchpoint of one GPU's
+doorbell, and then an execution breakpoint at the store that rings all of them. Each launch must be there on its GPU, and nothing missing. A line for each
+way, `ok` or `FAILED`; exit status 1 where something does not hold.
 """
 
 import collections
@@ -15,7 +16,7 @@ import tempfile
 LAUNCHES = 5000
 PROGRAM = f"""
 import sys, time, torch
-x = [torch.ones(64, device=f"cuda:{{i}}") for i in range(2)]
+x = [torch.ones(64, device=f"cuda:{{i}}") for i in range(torch.cuda.device_count())]
 for t in x:
     t.add_(1)
     torch.cuda.synchronize(t.device)
@@ -35,7 +36,7 @@ time.sleep(1)
 def main():
     nvcap, bp = sys.argv[1:]
     failed = False
-    for taken, options in [(3, []), (3, ["--precommit"]), (0, [])]:
+    for taken, options in [(0, ["--how", "trap"]), (3, ["--how", "trap"]), (3, ["--how", "trap", "--precommit"]), (0, ["--how", "observe"])]:
         program = subprocess.Popen(
             [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -43,10 +44,10 @@ def main():
         held = subprocess.Popen([bp, str(program.pid), "fill", str(taken)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         armed = held.stdout.readline().strip()
         with tempfile.NamedTemporaryFile() as out:
-            command = [nvcap, *options, "--json", "-e", "type=submission || op=launch", "-o", out.name, "-p", str(program.pid)]
+            command = [nvcap, *options, "--json", "--force", "-e", "type=submission || op=launch", "-o", out.name, "-p", str(program.pid)]
             trace = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
             said = [trace.stderr.readline()]
-            while "attached" not in said[-1] and said[-1]:
+            while " attached: " not in said[-1] and said[-1]:
                 said.append(trace.stderr.readline())
             program.stdin.write("go\n")
             program.stdin.flush()
@@ -66,10 +67,12 @@ def main():
                     kernels[gpu.get(event["channel"])] += 1
                 elif event["type"] == "ledger":
                     verdict = event["verdict"]
-        launched = f"[{LAUNCHES + 2}.0, {LAUNCHES + 2}.0]"
-        holds = status == 0 and result == launched and all(kernels[g] == LAUNCHES for g in (0, 1))
+        results = json.loads(result)
+        right = all(value == LAUNCHES + 2.0 for value in results)
+        every = len(kernels) == len(results) and all(count == LAUNCHES for count in kernels.values())
+        holds = status == 0 and right and every
         failed |= not holds
-        print(f"{'ok' if holds else 'FAILED'}: {taken} registers taken ({armed}) {options}: status {status}, {verdict}")
+        print(f"{'ok' if holds else 'FAILED'}: {len(results)} GPUs, {taken} registers taken ({armed}) {options}: status {status}, {verdict}")
         print(f"  kernels of {LAUNCHES} by GPU: {dict(kernels)}; submissions by GPU, how and late: {dict(how)}")
         for line in said:
             print("  " + line.strip().replace("\n", "\n  "))
