@@ -99,9 +99,9 @@ enum Command {
     Record(Box<record::Args>),
     /// Decode a recording or capture instead of a live process
     Decode(decode::Args),
-    /// Compare two captures of one program: operation by operation
+    /// Compare two recordings of one program: operation by operation
     Diff(Box<diff::Args>),
-    /// Sum up a capture: kernels, how bytes were moved (and at which sizes the way changes), graphs, waits, histograms
+    /// Sum up a recording: kernels, how bytes were moved (and at which sizes the way changes), graphs, waits, histograms
     Stats(stats::Args),
     /// Write a page for a browser, of a recording: timeline, kernels, how bytes were moved, graphs, what is missing
     Report(Box<report::Args>),

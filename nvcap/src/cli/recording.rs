@@ -29,7 +29,7 @@ pub(super) struct RecordingArgs {
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub from: Option<Format>,
 
-    /// The capture, plain or compressed by gzip, xz or zstd; - is standard input
+    /// The recording, plain or compressed by gzip, xz or zstd; - is standard input
     pub file: PathBuf,
 
     /// More files of the same trace (nvcap record --rotate), in any order: they are read as one
