@@ -1,5 +1,6 @@
 //! `nvcap export`: a trace as a file for other programs, one format a file.
 
+mod copied;
 mod exported;
 mod kineto;
 #[cfg(feature = "sqlite")]
@@ -49,8 +50,8 @@ impl Args {
     /// Returns the reason why the export must not begin: it would replace files.
     pub(super) fn refusal(&self) -> Option<String> {
         match &self.format {
-            Format::Pcapng(args) => args.refusal(),
-            Format::Wireshark(args) => args.refusal(),
+            Format::Pcapng(args) => args.copy.refusal(),
+            Format::Wireshark(args) => args.copy.refusal(),
             Format::Perfetto(args) => args.refusal(),
             Format::Kineto(args) => args.refusal(),
             #[cfg(feature = "sqlite")]
