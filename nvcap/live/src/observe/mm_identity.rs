@@ -42,7 +42,7 @@ impl MmIdentity {
     }
 
     /// True if both have the same auxiliary vector. Two runs of one program may have the same vector where addresses are not
-    /// random; the random bytes prove nothing either, because a program may overwrite its own.
+    /// random. The random bytes are not compared, because a program may overwrite its own.
     pub(crate) fn looks_like(&self, other: &Self) -> bool {
         self.auxv == other.auxv
     }

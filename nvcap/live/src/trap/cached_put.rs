@@ -1,4 +1,4 @@
-//! Place of the process's own copy of GP_PUT: found as the word that always equals it.
+//! Place of the process's own copy of GP_PUT: the word that always equals GP_PUT.
 //!
 //! The submitting library writes GP_PUT into video memory and keeps its own count in system memory, near an address that a
 //! register holds when the doorbell is rung. For the first doorbells the BPF programs send the memory around all registers
