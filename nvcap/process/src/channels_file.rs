@@ -77,7 +77,7 @@ impl ChannelsFile {
     /// Reads a channels file.
     ///
     /// # Errors
-    /// With the line that is wrong and what it should be.
+    /// The wrong line, and its correct form.
     pub fn read(path: &Path) -> Result<Self> {
         let what = || format!("reading {}", path.display());
         let text = nvcap_recording::file::text(path).map_err(|e| {
@@ -119,7 +119,7 @@ impl ChannelsFile {
     /// Parses the text of a channels file; the error names the line.
     ///
     /// # Errors
-    /// The number of the first wrong line, and what is wrong.
+    /// The number of the first wrong line, and the mistake in it.
     pub fn parse(text: &str) -> std::result::Result<Self, (usize, String)> {
         let mut given = Self::default();
         for (i, line) in text.lines().enumerate() {

@@ -80,7 +80,7 @@ impl BesideTrace {
         self.shared.answered.store(asked, Ordering::SeqCst);
     }
 
-    /// Gives a record to the trace; false where nobody takes it any more.
+    /// Gives a record to the trace; false if the trace takes no more records.
     #[must_use]
     pub fn give(&self, record: Record) -> bool {
         self.to.send(record).is_ok()

@@ -25,7 +25,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Creates the pace of a channel with so many ring entries.
+    /// Creates the pace of a channel with a ring of this many entries.
     pub(crate) fn new(ring: u32) -> Self {
         Self {
             ring: u64::from(ring),

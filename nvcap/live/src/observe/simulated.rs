@@ -20,7 +20,7 @@ struct Sum {
     ring_reads: u32,
 }
 
-/// Follows a program for `looks` looks, and compares all that is delivered with what was submitted.
+/// Follows a program for `looks` looks, and compares everything that is delivered with the submissions.
 fn follow(
     seed: u64,
     entries: u32,

@@ -297,7 +297,7 @@ impl Loaded {
         let _ = self.tables.forget_token(key);
     }
 
-    /// Sets what is known of a store to a doorbell.
+    /// Sets the facts that are known of a store to a doorbell.
     pub(crate) fn set_site(&mut self, key: SiteKey, value: SiteValue) -> Result<()> {
         self.tables
             .set_site(key, value)

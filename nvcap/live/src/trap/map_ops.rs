@@ -121,7 +121,7 @@ impl Tables {
         self.run(request::FORGET_TOKEN)
     }
 
-    /// Sets what is known of a store to a doorbell.
+    /// Sets the facts that are known of a store to a doorbell.
     ///
     /// # Errors
     /// When there is no room.

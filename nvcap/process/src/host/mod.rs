@@ -316,7 +316,7 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
     }
 
-    /// Other lines, other orders, no lines: what is not known is not there.
+    /// Other lines, other orders, no lines: unknown facts are left out.
     #[test]
     fn files_that_say_nothing() {
         let root = made("nothing");

@@ -41,10 +41,10 @@ pub struct KnownRing {
     pub token: Option<u32>,
 }
 
-/// A channel and what was read of it.
+/// A channel and the data that was read of it.
 #[derive(Clone, Debug)]
 pub struct ChannelSnapshot {
-    /// Channel as a record, with what is known.
+    /// Channel as a record, with the facts that are known.
     pub channel: Channel,
     /// Ring of the channel as it was found, with the evidence.
     pub found: FoundRing,

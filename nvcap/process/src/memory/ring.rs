@@ -29,7 +29,7 @@ pub struct Ring {
     pub entries: u32,
 }
 
-/// Turns GP_PUT, or another index of a ring with so many entries, into a position: the first position from `seen` on with this index.
+/// Turns GP_PUT, or another index of a ring with `entries` entries, into a position: the first position from `seen` on with this index.
 pub fn position(put: u32, seen: u64, entries: u32) -> u64 {
     seen + (u64::from(put).wrapping_sub(seen) & (u64::from(entries) - 1))
 }

@@ -308,7 +308,7 @@ impl Resolver {
         found
     }
 
-    /// Forgets what was found of a program.
+    /// Forgets the findings about a program.
     fn forget(&mut self, program: u64) {
         self.places.remove(&program);
         self.ambiguous.remove(&program);

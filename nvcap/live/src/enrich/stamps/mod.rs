@@ -42,7 +42,7 @@ const EAGER: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_micros(20);
 /// The length of a burst of reads, where reading may take only a share of a processor.
 const BURST: Duration = Duration::from_millis(2);
-/// Number of a channel's first submissions in which kernels' releases are looked for; afterwards one in so many is.
+/// Number of a channel's first submissions in which kernels' releases are looked for, and number of later ones of which one is searched.
 const FIRST: u64 = 256;
 const EACH: u64 = 16;
 /// Size of an entry below which it is always looked through, bytes: a replay of a graph is short.

@@ -17,7 +17,7 @@ const SEMAPHORE: u64 = 0x2_0460_fff0;
 pub(super) struct Program {
     /// The most entries.
     pub most: u64,
-    /// Mean number of turns between reads of which the program uses one; it does nothing in the others.
+    /// Average number of reads to one at which the program acts.
     pub one_in: u64,
     /// Bytes of pushbuffer memory, which is used cyclically.
     pub memory: u64,

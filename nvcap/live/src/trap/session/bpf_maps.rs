@@ -1,4 +1,4 @@
-//! Trait for writing maps of the BPF programs. Unit tests have an implementation that remembers what was written.
+//! Trait for writing maps of the BPF programs. Unit tests have an implementation that remembers all writes.
 
 use nvcap_common::{Ranges, TokenKey, TokenValue};
 

@@ -78,7 +78,7 @@ const SHORTEST_ROUND_NS: u64 = 50_000_000;
 /// The windows of `--duty`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Duty {
-    /// The open window: its beginning, and what was captured before it.
+    /// The open window: its beginning, and the counts of captures before it.
     pub(super) open: Option<(u64, ledger::Captured)>,
     /// Time at which the next change is due, ns.
     pub(super) next: u64,

@@ -120,7 +120,7 @@ impl TokenLearner {
         all.into_iter().collect()
     }
 
-    /// Forgets what was found in an address space that is gone.
+    /// Forgets the observations in an address space that is gone.
     pub(super) fn forget_space(&mut self, space: u32) {
         self.found.retain(|key| key.space != space);
         self.unowned.retain(|key| key.space != space);
