@@ -1,4 +1,4 @@
-//! Processes of a host that begin to use a GPU while it is traced (`-a`). A thread of its own looks for them
+//! Processes of a host that begin to use a GPU while it is traced (`-a`). A separate thread looks for them
 //! ([`nvcap_process::host::census`]), so that the search does not delay the looks at rings. Where the kernel reports processes that map
 //! memory of a GPU ([`nvcap_process::host::mmap_events`]), they are known within some milliseconds; else they are looked for in `/proc`.
 

@@ -1,5 +1,5 @@
-//! Processes that are born anywhere on this machine. When a parent ends, its children become another process's, so that no list
-//! of an observed process's children finds them.
+//! Processes that are born anywhere on this machine. When its parent ends, a process becomes a child of another process, so
+//! that the lists of observed processes' children do not show it.
 
 use std::collections::{BTreeMap, VecDeque};
 

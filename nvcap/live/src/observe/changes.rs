@@ -1,4 +1,4 @@
-//! Changes that a look after a process found, as plain data.
+//! Changes that a look at a process found, as plain data.
 
 use super::channel::Begin;
 use nvcap_decode::record::{Channel, Record};

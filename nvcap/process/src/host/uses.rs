@@ -1,4 +1,4 @@
-//! GPUs that a process uses: those whose device file the process has open or mapped. All commands decide it
+//! GPUs that a process uses: those whose device file the process has open or mapped. All commands find them
 //! here.
 
 use std::{collections::BTreeSet, io};

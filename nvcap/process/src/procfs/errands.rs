@@ -1,10 +1,10 @@
-//! Reads of other processes' memory that may never end. A process of nvcap's own makes them, which can be left alone.
+//! Reads of other processes' memory that may never end. They are made by a separate process of nvcap's own, which can be left alone.
 //!
 //! A page of a FUSE file is brought by a program that any user may start and that need not answer. A thread that reads the page then waits in the
-//! kernel; no signal ends the wait, and a program with such a thread does not end either. It is known only as of the last look at the mappings which
-//! memory is mapped from FUSE ([`super::served`]). So where a user without rights has mounted such a file system, an nvcap with CAP_SYS_PTRACE does
-//! not itself read the processes of other users than root. An *errand* reads them: a process that shares nvcap's memory and nothing else. Each thread
-//! that reads has its own errand.
+//! kernel. No signal ends the wait, and a program with such a thread does not end either. Only the last look at the mappings tells which memory is
+//! mapped from FUSE ([`super::served`]). So where a user without rights has mounted such a file system, an nvcap with CAP_SYS_PTRACE does not itself
+//! read the processes of users other than root. An *errand* reads them: a process that shares nvcap's memory and nothing else. Each thread that reads
+//! has its own errand.
 //!
 //! An errand that does not come back is left alone with its buffer. The process that it was to read is not read until the errand has come back, and
 //! another errand makes the thread's next read. The number of errands that are left alone is bounded, for a user's processes and in all; beyond the

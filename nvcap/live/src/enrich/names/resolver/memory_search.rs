@@ -1,6 +1,6 @@
 //! Search of a process's memory for new programs, from the likeliest place outward, until their names are found.
 //!
-//! Two places are looked at before: the known records, and the places where a search has already seen the program's address ([`super::noted`]).
+//! Two kinds of places are looked at first: the known records, and the places where a search has already seen the program's address ([`super::noted`]).
 //!
 //! 1. Memory near the records and images that were found last: an allocator puts the next ones beside them.
 //! 2. Areas that are new or have grown, then other pages that are new.
