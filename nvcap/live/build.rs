@@ -1,7 +1,7 @@
 //! Hands the compiled BPF object to the crate, which embeds it.
 //!
-//! The object lies built in `prebuilt/` (that of `nvcap-ebpf/`), one for each processor: no BPF toolchain is needed. `cargo xtask bpf` makes
-//! them; where the sources have changed since, a warning says so. `NVCAP_BPF_OBJECT` names another one.
+//! The object is committed in `prebuilt/` (that of `nvcap-ebpf/`), one for each processor, so that no BPF toolchain is needed. `cargo xtask
+//! bpf` makes the objects; a warning says so where the sources have changed since. `NVCAP_BPF_OBJECT` names another object.
 
 use std::{
     env, fs,
@@ -37,7 +37,7 @@ fn main() {
 
 include!("bpf_sources.rs");
 
-/// Warns where the prebuilt BPF programs are of other sources than those beside them.
+/// Warns where the prebuilt BPF programs were built from other sources than those beside them.
 fn warn_of_changes(manifest: &Path) {
     let versions = manifest.join("prebuilt/VERSIONS");
     println!("cargo::rerun-if-changed={}", versions.display());

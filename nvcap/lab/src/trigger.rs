@@ -1,5 +1,5 @@
-//! The trigger of the performance monitors, in submissions of nvcap's own: what has been prepared (`nvcap sample`) begins with one, and ends with the
-//! next. The GPU takes it from any context of the graphics engine.
+//! The trigger of the performance monitors, fired by submissions of nvcap's own. Measurements that were prepared (`nvcap sample`) begin with one
+//! trigger, and end with the next. The GPU takes the trigger from any context of the graphics engine.
 
 use std::rc::Rc;
 
@@ -9,22 +9,22 @@ use crate::bench::push::{Segment, Waits};
 use nvcap_decode::driver::Version;
 use nvcap_process::rm::Os;
 
-/// The semaphore that tells that a submission is over.
+/// Index of the semaphore that shows that a submission is over.
 const END: usize = 0;
 
-/// A channel of nvcap's own, for triggers alone.
+/// A channel of nvcap's own that submits triggers alone.
 pub struct Trigger {
-    /// Dropped before the GPU's client.
+    /// Channel that is dropped before the GPU's client.
     channel: Channel,
     class: u32,
     _gpu: Gpu,
 }
 
 impl Trigger {
-    /// A channel on the GPU with this minor number, with the class of compute bound.
+    /// Makes a channel on the GPU with this minor number, and binds the compute class.
     ///
     /// # Errors
-    /// Those of the driver, and where the GPU does not finish the first submission.
+    /// Those of the driver; also when the GPU does not finish the first submission.
     pub fn new(os: Rc<dyn Os>, version: Option<Version>, minor: u32) -> Result<Self, Error> {
         let gpu = Gpu::open(os, version, minor)?;
         let class = gpu.classes().compute;
@@ -38,10 +38,10 @@ impl Trigger {
         Ok(trigger)
     }
 
-    /// Fires, and returns when the GPU has taken it.
+    /// Fires the trigger, and returns when the GPU has taken it.
     ///
     /// # Errors
-    /// Where the GPU does not finish the submission.
+    /// When the GPU does not finish the submission.
     pub fn fire(&mut self) -> Result<(), Error> {
         self.submit(|segment| {
             segment.trigger_monitors();

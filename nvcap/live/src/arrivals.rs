@@ -1,6 +1,6 @@
-//! Processes of a host that come to use a GPU while it is traced (`-a`): a thread looks for them ([`nvcap_process::host::census`]), so that
-//! looking for processes keeps nobody from looking at rings. Where the kernel tells of those that map memory of a GPU
-//! ([`nvcap_process::host::mmap_events`]), they are known within some milliseconds; else they are looked for in `/proc`.
+//! Processes of a host that begin to use a GPU while it is traced (`-a`). A separate thread looks for them
+//! ([`nvcap_process::host::census`]), so that the search does not delay the looks at rings. Where the kernel reports processes that map
+//! memory of a GPU ([`nvcap_process::host::mmap_events`]), they are known within some milliseconds; else they are looked for in `/proc`.
 
 use std::{
     io,
@@ -30,27 +30,27 @@ use nvcap_process::{
 /// Traced processes of a host.
 #[derive(Clone, Debug, Default)]
 pub struct Everyone {
-    /// The filters.
+    /// Filters that choose the processes.
     pub choice: Choice,
     /// Root of the host's files.
     pub host_root: PathBuf,
-    /// Shows the user how processes that come are learnt of.
+    /// Shows the user in which way new processes are found.
     pub notice: Option<fn(&str)>,
 }
 
-/// So many processes that may not be looked into are named; the others are counted.
+/// The most processes that are named because they may not be looked into; further ones are counted.
 const NAMED: usize = 8;
-/// Time for which the first round is waited for.
+/// Longest wait for the first round.
 const FIRST: Duration = Duration::from_secs(10);
-/// Time for which the last look is waited for.
+/// Longest wait for the last look.
 const LAST: Duration = Duration::from_secs(2);
-/// Reason why a process may be missing that nothing else is known of.
+/// Reason why an unknown process may be missing.
 const NOT_ALL_TOLD: &str = "more memory was mapped on this machine at once than nvcap could be told of: a process that came to use a GPU \
                             meanwhile, and ended within milliseconds, may be missing";
-/// Time between two looks at what the kernel tells, or at the numbers that it has given.
+/// Time between two looks at the kernel's reports, or at the process numbers that it has given.
 const LISTENS: Duration = Duration::from_millis(5);
 
-/// The processes that come.
+/// Processes that begin to use a GPU.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     rounds: mpsc::Receiver<Vec<Change>>,
@@ -60,7 +60,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Begins to look, and waits until all processes were looked at once.
+    /// Begins to look, and waits until all processes have been looked at once.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -129,12 +129,12 @@ impl Arrivals {
         })
     }
 
-    /// Tells whether a chosen process uses a GPU already.
+    /// Tells whether a chosen process used a GPU at the first round.
     pub(crate) fn any_at_first(&self) -> bool {
         self.first.iter().any(|c| matches!(c, Change::Came(_)))
     }
 
-    /// Looks a last time when the trace ends: nvcap may have been stopped for long before. `to` gets what is missing.
+    /// Looks a last time when the trace ends, because nvcap may have been stopped for long before. Missing processes are reported to `to`.
     pub(crate) fn end(mut self, to: &mut Vec<Record>) -> Vec<Came> {
         self.is_over.store(true, Ordering::SeqCst);
         let begun = Instant::now();
@@ -147,7 +147,8 @@ impl Arrivals {
         self.take(to)
     }
 
-    /// Takes the processes that have come since the last call. `to` gets who they are, and which may not be looked into.
+    /// Takes the processes that have come since the last call. Their identities, and the processes that may not be looked into, are
+    /// reported to `to`.
     pub(crate) fn take(&mut self, to: &mut Vec<Record>) -> Vec<Came> {
         let (mut came, mut hidden) = (Vec::new(), Vec::new());
         let mut changes = std::mem::take(&mut self.first);
@@ -179,19 +180,19 @@ impl Arrivals {
     }
 }
 
-/// A process that has come.
+/// A process that has begun to use a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Came {
     /// Its id.
     pub pid: u32,
-    /// It used a GPU before the trace began.
+    /// True if it used a GPU before the trace began.
     pub was_there: bool,
     can_submit: bool,
     comm: String,
 }
 
 impl Came {
-    /// It could not be followed. That is the loss of one of many; of one that has ended meanwhile it is none, unless it may have
+    /// Returns the loss for a process that could not be followed. A process that has ended meanwhile is no loss, unless it may have
     /// submitted since it came.
     pub(crate) fn refused(&self, why: &Error) -> Option<Record> {
         let why = match procfs::has_ended(self.pid) {
@@ -203,13 +204,13 @@ impl Came {
     }
 }
 
-/// Returns the reason why a process is not traced that ended too soon.
+/// Returns the reason why a process that ended too soon is not traced.
 fn ended(comm: &str) -> String {
     let name = if comm.is_empty() { "a process" } else { comm };
     format!("{name}: it mapped memory of a GPU and ended before it could be followed")
 }
 
-/// Returns the way in which processes that come are learnt of. `refused`: the reason why the kernel does not tell of them.
+/// Describes the way in which new processes are found. `refused`: the reason why the kernel does not report them.
 fn way(refused: Option<&io::Error>) -> String {
     match refused {
         None => "the kernel tells of processes that come to use a GPU (perf events)".to_owned(),
@@ -243,7 +244,7 @@ fn untraced(pid: u32, why: String) -> Record {
     })
 }
 
-/// Returns one line which says that these may not be looked into.
+/// Returns one line which says that these processes may not be looked into.
 fn not_looked_into(hidden: &[GpuProcess]) -> String {
     let named = hidden.iter().take(NAMED).map(|f| {
         let who = &f.identity;

@@ -1,4 +1,4 @@
-//! Choice of the live source: the trap where it may be, observing where not.
+//! Choice of the live source: the trap where it is possible, else observing.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use nvcap_decode::record::{ChannelId, CpuVa, Record};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::error::Result;
 
-/// `--how`.
+/// Value of `--how`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum How {
     /// The trap where it may be used, else observing.
     #[default]
     Auto,
-    /// The trap or nothing.
+    /// The trap alone.
     Trap,
-    /// No trap.
+    /// Observing alone.
     Observe,
 }
 
@@ -37,23 +37,23 @@ pub struct LiveOptions {
 
 /// A live source of either kind.
 pub enum LiveSource {
-    /// Breakpoints and BPF programs.
+    /// The trap: breakpoints and BPF programs.
     Trap(Box<live::Trap>),
-    /// Polling.
+    /// Observing: polling.
     Observe(Box<observe::Session>),
 }
 
-/// End of a source: its last report.
+/// Report of a source at its end.
 #[derive(Debug)]
 pub enum End {
-    /// The trap.
+    /// Report of the trap.
     Trap(live::End),
-    /// Observing.
+    /// Report of observing.
     Observe(Observed),
 }
 
-/// Returns the reason why the trap cannot be used here, as far as that can be told without trying; `None` where nothing
-/// speaks against it.
+/// Returns the reason why the trap cannot be used here, as far as it is known without trying; `None` where no reason is
+/// known.
 pub fn trap_refused() -> Option<String> {
     if load::OBJECT.is_empty() {
         return Some("this nvcap was built without its BPF programs".into());
@@ -66,7 +66,8 @@ pub fn auto_observes() -> Option<String> {
     trap_refused().or_else(|| (!precheck::has_driver()).then(|| precheck::NO_DRIVER.to_owned()))
 }
 
-/// Looks for what would make a trace fail, and says which source to begin with. `Some`: why it is not the trap.
+/// Looks for mistakes that would make a trace fail, and chooses the source to begin with. `Some`: the reason why it is
+/// not the trap.
 ///
 /// # Errors
 /// The first mistake found, with its remedy.
@@ -85,11 +86,11 @@ pub fn choose(options: &LiveOptions, target: &Target) -> Result<(How, Option<Str
     Ok((options.how, None))
 }
 
-/// Makes the source that was chosen. With [`How::Auto`] the trap is tried; where that fails it is observing, and
-/// `instead` is told why.
+/// Makes the chosen source. With [`How::Auto`] the trap is tried; where it fails, observing is used, and `instead` gets
+/// the reason.
 ///
 /// # Errors
-/// When the trap was asked for and cannot be had.
+/// When the trap was asked for and cannot be used.
 pub fn make(chosen: How, options: LiveOptions, instead: impl FnOnce(&str)) -> Result<LiveSource> {
     let observe =
         |o: observe::ObserveOptions| LiveSource::Observe(Box::new(observe::Session::new(o)));
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
     use crate::run::QUEUE;
 
-    /// A chosen source answers as the source itself does, also where that is not the usual answer.
+    /// The choice answers as the chosen source itself does, also where that answer is unusual.
     #[test]
     fn what_may_wait_is_the_chosen_source_s_to_say() {
         for (cpu, most) in [(None, QUEUE), (Some(0.1), observe::WAITING_IN_BUDGET)] {

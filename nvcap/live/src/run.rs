@@ -1,8 +1,8 @@
-//! Running a live source to its end: one thread reads and follows the processes, the caller's decodes and shows.
+//! Runs a live source to its end: one thread reads and follows the processes, the caller's thread decodes and shows.
 //!
-//! Between them lies a queue bounded in bytes. When it is full the reader waits: what a source cannot hold back
-//! meanwhile it counts as lost. The traced program never waits. This module knows no source, only what all live
-//! ones can do ([`Source`]).
+//! A queue between the two threads is bounded in bytes. When it is full the reader waits, and the source counts what it cannot hold
+//! back meanwhile as lost. The traced program never waits. This module knows only the common interface of all live sources
+//! ([`Source`]).
 
 mod quiet;
 mod unanswered;
@@ -37,85 +37,86 @@ pub enum Target {
     Command(Launch),
     /// Running processes.
     Pids(Vec<u32>),
-    /// Processes of this host that use a GPU, and those to come.
+    /// Processes of this host that use a GPU now, or begin to.
     All(Everyone),
 }
 
 /// Limits at which a trace stops by itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// After this time.
+    /// Longest time of the trace.
     pub duration: Option<Duration>,
-    /// After this many submissions.
+    /// Most submissions of the trace.
     pub max_submissions: Option<u64>,
 }
 
-/// Longest [`Source::longest_wait`] of a source that must be polled, because nothing tells of what it waits for.
+/// Longest [`Source::longest_wait`] of a source that must be polled, because nothing announces its news.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
 /// A live source, which one thread makes, drives and ends.
 ///
-/// Methods have no defaults: else a source that stands for another (`how::LiveSource`) could forget to pass one on unnoticed.
+/// Methods have no defaults, so that a source that wraps another one (`how::LiveSource`) cannot forget to pass a call on.
 pub trait Source: Sized {
     /// Report of the source at its end, beside the records.
     type End: Send + 'static;
 
-    /// Called before anything else, with the id of the thread that decodes and shows, so that the two need not compete for
+    /// Called before anything else, with the id of the thread that decodes and shows, so that the two threads need not compete for
     /// one processor.
     fn shown_by(&mut self, thread: i32);
 
-    /// A command will be executed by `pid`, which waits to be let go.
+    /// Announces a command that `pid` will execute; the process waits to be let go.
     ///
     /// # Errors
-    /// When it cannot be traced.
+    /// When the command cannot be traced.
     fn expect(&mut self, pid: u32) -> Result<()>;
 
     /// Takes on a running process.
     ///
     /// # Errors
-    /// When it is gone or cannot be traced.
+    /// When the process is gone or cannot be traced.
     fn attach(&mut self, pid: u32) -> Result<()>;
 
-    /// Takes on one process of all that use a GPU, if it has not got it yet. `was_there`: it may have submitted before; else it has
-    /// come to use a GPU just now.
+    /// Takes on one of all processes that use a GPU, if it is not traced yet. `was_there`: the process may have submitted before;
+    /// else it has begun to use a GPU just now.
     ///
     /// # Errors
-    /// When it is gone or cannot be traced: the others are, nevertheless.
+    /// When the process is gone or cannot be traced. The trace of the others goes on.
     fn take_on(&mut self, pid: u32, was_there: bool) -> Result<()>;
 
-    /// Gives the records that have come; waits for some for `wait` at most.
+    /// Gives the records that have come. Waits for records for `wait` at most.
     ///
     /// # Errors
     /// When the trace cannot go on.
     fn step(&mut self, wait: Duration, to: &mut Vec<Record>) -> Result<()>;
 
-    /// The process's address of what the GPU has at an address of a channel, where the driver's calls told it.
+    /// Returns the process's address of the memory at a GPU address of a channel, where the driver's calls told it.
     fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa>;
 
-    /// Returns the time for which records may gather after a step that gave some: fewer, larger batches.
+    /// Returns the time for which records may gather after a step that gave some, so that batches are fewer and larger.
     fn batch_time(&self) -> Duration;
 
-    /// Bytes of records that may wait to be decoded while more are asked for; `QUEUE` where there is no reason to let
-    /// it be less.
+    /// Returns the most bytes of records that may wait to be decoded while the source is asked for more: `QUEUE`, unless the source
+    /// has a reason for less.
     fn most_waiting(&self) -> usize;
 
-    /// Returns the longest wait for records when none have come for a while: what no record tells is looked after once in that time.
+    /// Returns the longest wait for records when none have come for a while. Work that no record announces is done once in that
+    /// time.
     fn longest_wait(&self) -> Duration;
 
     /// True while a traced process lives.
     fn is_alive(&self) -> bool;
 
-    /// Tells whether facts are awaited that concern records given before: then those are not shown yet, though nothing else comes.
+    /// Tells whether facts are awaited that concern earlier records: those are then held back, though nothing else comes.
     fn is_pending(&self) -> bool;
 
-    /// Tells whether a process stands at its end until [`Source::let_end`] is called, for a limited time; all that it submitted
-    /// was given.
+    /// Tells whether a process stands at its end until [`Source::let_end`] is called, for a limited time. All its submissions were
+    /// given before.
     fn is_ending(&self) -> bool;
 
-    /// Lets the processes go on that stand at their end.
+    /// Lets the processes that stand at their end go on.
     fn let_end(&mut self);
 
-    /// The last records, and the end.
+    /// Gives the last records, and ends the source.
     fn finish(self, to: &mut Vec<Record>) -> Self::End;
 }
 
@@ -124,17 +125,17 @@ pub trait Source: Sized {
 pub struct Outcome<E> {
     /// Status of the command, if it has ended.
     pub child: Option<ExitStatus>,
-    /// The command, if it goes on.
+    /// The command, if it still runs.
     pub left: Option<Left>,
     /// Report of the source.
     pub end: E,
 }
 
-/// A command that goes on without being traced: the trace ended before it did.
+/// A command that runs on untraced, because the trace ended before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     pid: u32,
-    /// SIGTERM was passed on to it, and it went on.
+    /// True if SIGTERM was passed on to the command, and the command went on.
     outlived_sigterm: bool,
 }
 
@@ -152,13 +153,13 @@ impl fmt::Display for Left {
     }
 }
 
-/// Bytes of records that may wait to be decoded, where a source has no reason to let it be less.
+/// The most bytes of records that may wait to be decoded, unless a source has a reason for less.
 pub(crate) const QUEUE: usize = 256 << 20;
 /// Longest wait for records while processes may come.
 const LOOKS_FOR_ARRIVALS: Duration = Duration::from_millis(50);
 /// Time for which a command may go on after Ctrl-C before nvcap leaves it.
 const GRACE: Duration = Duration::from_secs(2);
-/// Time between two looks at a full queue.
+/// Time between two checks of a full queue.
 const FULL_QUEUE: Duration = Duration::from_millis(2);
 
 enum Message<E> {
@@ -167,9 +168,9 @@ enum Message<E> {
     End(Box<Result<Outcome<E>>>),
 }
 
-/// Traces with the source that `make` makes until the target ends, a limit is reached or a signal comes. `each`
-/// takes the records in order; `idle` is called when there is nothing to do for a moment; `attached` when every
-/// running process is followed, before the command begins, or, of all that use a GPU, when there is none yet.
+/// Traces with the source that `make` makes until the target ends, a limit is reached or a signal comes. `each` takes the records in
+/// order. `idle` is called when there is nothing to do for a moment. `attached` is called when every running process is followed and
+/// before the command begins; for all processes that use a GPU, also when there is none yet.
 ///
 /// # Errors
 /// When the trace cannot be made, or `each` can take no more.
@@ -212,14 +213,14 @@ pub fn run<S: Source>(
 
 /// Output of the records, which can fail.
 struct Output {
-    /// First failure: after it nothing is written any more.
+    /// First failure. Nothing is written after it.
     failed: Option<io::Error>,
-    /// Tells the reader to end.
+    /// Signal to the reader to end.
     stop: Arc<AtomicI32>,
 }
 
 impl Output {
-    /// Takes the messages of the reader until it ends, and returns its outcome. `queued` counts the bytes that wait here.
+    /// Takes the messages of the reader until it ends, and returns its outcome. `queued` counts the waiting bytes.
     fn take_all<E>(
         &mut self,
         from: mpsc::Receiver<Message<E>>,
@@ -246,7 +247,7 @@ impl Output {
         ))
     }
 
-    /// Writes, unless that failed before.
+    /// Writes, unless a write has failed before.
     fn write(&mut self, write: impl FnOnce() -> io::Result<()>) {
         if self.failed.is_none()
             && let Err(e) = write()
@@ -256,7 +257,7 @@ impl Output {
         }
     }
 
-    /// Returns the result of the trace; a failure of the output comes before that of the reader.
+    /// Returns the result of the trace. A failure of the output takes precedence over that of the reader.
     fn conclude<E>(self, outcome: Result<Outcome<E>>) -> Result<Outcome<E>> {
         match self.failed {
             Some(e) if e.kind() == io::ErrorKind::BrokenPipe => outcome,
@@ -274,7 +275,7 @@ impl Output {
     }
 }
 
-/// The loss of all that came after an error which ended the trace.
+/// Returns the loss of everything that came after the error which ended the trace.
 pub fn ended_early(e: &Error) -> Record {
     Record::Loss(Loss {
         at: At::default(),
@@ -285,7 +286,7 @@ pub fn ended_early(e: &Error) -> Record {
     })
 }
 
-/// Takes on processes that have come; `to` gets which of them could not be followed.
+/// Takes on processes that have come. Those that could not be followed are reported to `to`.
 fn take_on(source: &mut impl Source, came: &[Came], to: &mut Vec<Record>) {
     to.extend(came.iter().filter_map(|came| {
         let taken = source.take_on(came.pid, came.was_there);
@@ -299,15 +300,15 @@ enum Cause {
     Failed(Error),
     /// No traced process lives, and none can come.
     NoProcess,
-    /// The other thread can write no more.
+    /// The other thread can write nothing more.
     OutputFailed,
-    /// The user's limit of the time is reached.
+    /// The user's limit of time is reached.
     Duration,
     /// The user's limit of submissions is reached.
     Submissions,
     /// A signal came, and there is no command to wait for.
     Signal,
-    /// A command goes on that had its time to end after a signal.
+    /// The command went on after the time that it had to end after a signal.
     OutlivedGrace,
 }
 
@@ -316,18 +317,18 @@ struct Trace<S> {
     source: S,
     limits: Limits,
     command: Option<Command>,
-    /// Processes to come, of all that use a GPU.
+    /// Processes to come, where all that use a GPU are traced.
     arrivals: Option<Arrivals>,
     started: Instant,
     quiet: Quiet,
-    /// Time since which the command is given time to end.
+    /// Time at which the command was first told to end.
     stopping: Option<Instant>,
     /// Signal that was passed on to the command; 0 for none.
     passed_on: i32,
 }
 
 impl<S: Source> Trace<S> {
-    /// Begins with the target.
+    /// Begins to trace the target.
     fn begin(
         mut source: S,
         target: Target,
@@ -418,7 +419,7 @@ struct Reader<E> {
     queued: Arc<AtomicUsize>,
     stop: Arc<AtomicI32>,
     submissions: u64,
-    /// Most submissions that are passed on.
+    /// The most submissions that are passed on.
     most: Option<u64>,
     unanswered: Unanswered,
 }
@@ -440,7 +441,7 @@ impl<E: Send + 'static> Reader<E> {
         }
     }
 
-    /// Starts the thread that reads, in which `trace` gives the outcome.
+    /// Starts the reading thread, in which `trace` gives the outcome.
     fn spawn(
         mut self,
         trace: impl FnOnce(&mut Self) -> Result<Outcome<E>> + Send + 'static,
@@ -470,7 +471,7 @@ impl<E: Send + 'static> Reader<E> {
         self.end(trace, cause)
     }
 
-    /// One step of the source, and what is to be done after each; returns the cause where the trace ends.
+    /// Makes one step of the source and the work after it. Returns the cause where the trace ends.
     fn round<S: Source<End = E>>(&mut self, trace: &mut Trace<S>) -> Option<Cause> {
         let mut batch = Vec::new();
         if let Err(e) = trace.step(&mut batch) {
@@ -486,7 +487,7 @@ impl<E: Send + 'static> Reader<E> {
         self.cause_to_end(trace)
     }
 
-    /// Passes a step's records on, or says that there are none for the moment.
+    /// Passes a step's records on, or reports that there are none for the moment.
     fn pass_on<S: Source>(&mut self, batch: Vec<Record>, trace: &mut Trace<S>) {
         let quiet = &mut trace.quiet;
         if !batch.is_empty() {
@@ -539,7 +540,7 @@ impl<E: Send + 'static> Reader<E> {
         }
     }
 
-    /// Takes the last records, ends the source, and says how the command stands.
+    /// Takes the last records, ends the source, and reports the state of the command.
     fn end<S: Source<End = E>>(&mut self, trace: Trace<S>, cause: Cause) -> Outcome<E> {
         let Trace {
             mut source,

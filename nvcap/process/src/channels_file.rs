@@ -10,14 +10,14 @@ use nvcap_decode::record::{At, Channel, ChannelId, CpuVa, Origin};
 pub struct NamedDoorbell {
     /// Address of the 32-bit word in the process.
     pub address: u64,
-    /// GPU it belongs to, where the user says.
+    /// GPU that the doorbell belongs to, where the user names one.
     pub gpu: Option<u32>,
 }
 
 /// A channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamedChannel {
-    /// GPU it belongs to, where the user says.
+    /// GPU that the channel belongs to, where the user names one.
     pub gpu: Option<u32>,
     /// Work-submit token.
     pub token: Option<u32>,
@@ -34,7 +34,7 @@ pub struct NamedChannel {
 }
 
 impl NamedChannel {
-    /// Returns it as a channel of the trace.
+    /// Returns the named channel as a channel of the trace.
     #[must_use]
     pub fn channel(&self, at: At, id: ChannelId) -> Channel {
         Channel {
@@ -56,7 +56,7 @@ impl NamedChannel {
 
 /// Size of a ring entry, bytes.
 const ENTRY: u64 = 8;
-/// Size of a USERD and what its address is a multiple of, bytes.
+/// Size and alignment of a USERD, bytes.
 const USERD: u64 = 512;
 
 /// Doorbells and channels that the user gave.
@@ -77,7 +77,7 @@ impl ChannelsFile {
     /// Reads a channels file.
     ///
     /// # Errors
-    /// With the line that is wrong and what it should be.
+    /// The wrong line, and its correct form.
     pub fn read(path: &Path) -> Result<Self> {
         let what = || format!("reading {}", path.display());
         let text = nvcap_recording::file::text(path).map_err(|e| {
@@ -100,10 +100,11 @@ impl ChannelsFile {
         Ok(given)
     }
 
-    /// Checks that what was given can be observed without a trap: a doorbell is not seen then, and does not tell where any channel is.
+    /// Checks that the named doorbells and channels can be observed without a trap. Observing does not see doorbells, so that a
+    /// doorbell alone does not lead to any channel.
     ///
     /// # Errors
-    /// Where doorbells alone were given.
+    /// When the user named doorbells and no channels.
     pub fn check_observed(&self) -> Result<()> {
         if self.doorbells.is_empty() || !self.channels.is_empty() {
             return Ok(());
@@ -118,7 +119,7 @@ impl ChannelsFile {
     /// Parses the text of a channels file; the error names the line.
     ///
     /// # Errors
-    /// The number of the first wrong line, and what is wrong.
+    /// The number of the first wrong line, and the mistake in it.
     pub fn parse(text: &str) -> std::result::Result<Self, (usize, String)> {
         let mut given = Self::default();
         for (i, line) in text.lines().enumerate() {

@@ -1,8 +1,8 @@
-//! The one clock that all times of records and looks are of, so that they can be compared with each other and with the
-//! times of other programs.
+//! The one clock from which all times of records and looks are read. Times of one clock can be compared with each
+//! other, and with the times of other programs.
 
-/// `CLOCK_MONOTONIC`, ns, as the BPF programs read it. (Not the time since the machine's start: that goes on while the
-/// machine sleeps, and a container may have its own.)
+/// Time of `CLOCK_MONOTONIC`, ns; the BPF programs read the same clock. (The time since the machine's start does not
+/// serve: it goes on while the machine sleeps, and a container may have its own.)
 pub fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
@@ -17,7 +17,7 @@ pub fn thread_cpu() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
-/// Any clock, ns; none where it is not there: the process whose time it counts has ended.
+/// Time of any clock, ns; none where the clock is not there, because the process whose time it counts has ended.
 pub fn read(id: libc::clockid_t) -> Option<u64> {
     let mut t = libc::timespec {
         tv_sec: 0,

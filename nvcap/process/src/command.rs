@@ -22,12 +22,12 @@ pub struct Launch {
     pub user: Option<User>,
 }
 
-/// A child that waits to be let go, or runs.
+/// A child process that waits for [`go`](Self::go), or runs its command.
 #[derive(Debug)]
 pub struct Command {
     /// Its process id.
     pub pid: u32,
-    /// Command that is started and, where it is not nvcap's own user, the user that it runs as.
+    /// Name of the command, and of the user that it runs as where that is not nvcap's own.
     name: String,
     go: Option<OwnedFd>,
     failure: std::fs::File,
@@ -48,7 +48,7 @@ impl Command {
     /// Forks the process that will execute the command. Call it before other threads are started.
     ///
     /// # Errors
-    /// When there can be no further process, or an argument holds a NUL.
+    /// When no further process can be started, or an argument holds a NUL.
     pub fn prepare(launch: &Launch) -> Result<Self> {
         let name = launch.name();
         let wrong = |why: &dyn std::fmt::Display| {
@@ -93,7 +93,7 @@ impl Command {
         })
     }
 
-    /// Lets it execute its command.
+    /// Lets the child execute its command.
     ///
     /// # Errors
     /// When the command cannot be executed.
@@ -113,7 +113,7 @@ impl Command {
         Ok(())
     }
 
-    /// Returns the error of a child that could not do a step, by the bytes that the child wrote.
+    /// Returns the error of a child that could not do a step. `failure`: the bytes that the child wrote.
     fn failed(&self, failure: [u8; 8]) -> Error {
         let [step, errno] =
             [&failure[..4], &failure[4..]].map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
@@ -132,12 +132,12 @@ impl Command {
         )
     }
 
-    /// Its status, if it has ended.
+    /// The child's status, if the child has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.reap(libc::WNOHANG)
     }
 
-    /// Waits for its end.
+    /// Waits for the child's end.
     pub fn wait(&mut self) -> Option<ExitStatus> {
         self.reap(0)
     }
@@ -153,7 +153,7 @@ impl Command {
         self.status
     }
 
-    /// Sends it a signal, if it still runs.
+    /// Sends the child a signal, if the child still runs.
     pub fn signal(&mut self, signal: i32) {
         if self.try_wait().is_none() {
             // SAFETY: it is our child and not reaped, so the id is its own.
@@ -162,7 +162,8 @@ impl Command {
     }
 }
 
-/// Tells whether a child has ended. A child that is merely stopped, for whoever traces it, has not. Its status stays to be taken.
+/// Tells whether a child has ended. A child that is stopped by its tracer has not ended. The child's status is left for a later
+/// wait.
 fn has_ended(pid: u32, flags: i32) -> bool {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -198,7 +199,7 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|s| s.as_ptr()).chain(end).collect()
 }
 
-/// nvcap's own environment, but for what says who one is.
+/// nvcap's own environment, with the variables that name the user replaced by those of `user`.
 fn environment(user: &User) -> std::result::Result<Vec<CString>, std::ffi::NulError> {
     let is_changed = |name: &OsString| user.environment.iter().any(|(n, _)| name == n);
     let kept = std::env::vars_os().filter(|(name, _)| !is_changed(name));
@@ -258,8 +259,8 @@ unsafe fn child(
     }
 }
 
-/// Changes who the process is, for good: the groups first, for a user who is not root may not. Else the step that failed.
-/// The system calls themselves: the library's functions would first look for other threads.
+/// Changes the process's user for good; `Err` has the step that failed. The groups are set first, because a user who is not root
+/// may not set them. Makes the system calls itself, because the C library's functions would first look for other threads.
 ///
 /// # Safety
 /// To be called in a forked child only.
@@ -280,10 +281,10 @@ unsafe fn become_user(user: &User) -> std::result::Result<(), Step> {
     Ok(())
 }
 
-/// Tells the parent what failed, and why.
+/// Tells the parent which step failed, and why.
 ///
 /// # Safety
-/// To be called in a forked child only, right after what failed.
+/// To be called in a forked child only, right after the step that failed.
 unsafe fn fail(to: i32, step: Step) -> ! {
     // SAFETY: async-signal-safe functions; eight bytes of this frame.
     unsafe {

@@ -1,7 +1,9 @@
-//! Surrender of rights before nvcap takes bytes of others: capabilities that nothing needs any more, and system calls that decoding never makes.
+//! Surrender of rights before nvcap takes bytes of others: of capabilities that nothing needs any more, and of system calls that decoding never
+//! makes.
 //!
-//! All of it holds for the calling thread and those that it makes from then on. It is a second line of defence: the parsers must hold by
-//! themselves, and threads of one process share their memory. Where the kernel refuses, nvcap goes on without, and says so in its log.
+//! Each surrender holds for the calling thread and for the threads that it starts later. It is a second line of defence: the parsers must be
+//! safe by themselves, and threads of one process share their memory. Where the kernel refuses a surrender, nvcap goes on without it, and says
+//! so in its log.
 
 use std::{cell::Cell, io};
 
@@ -20,7 +22,7 @@ const REACHING: [libc::c_long; 8] = [
     libc::SYS_bind,
 ];
 
-/// Calls that change the kernel, its modules, mounts, namespaces and keys, or are new ways into it.
+/// Calls that change the kernel, its modules, mounts, namespaces and keys, and calls that are new ways into the kernel.
 const KERNEL: [libc::c_long; 25] = [
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -50,7 +52,8 @@ const KERNEL: [libc::c_long; 25] = [
 ];
 
 thread_local! {
-    /// This thread has given up what decoding does not need. Each filter makes every call slower, so there is one.
+    /// True once this thread has given up the calls that decoding never makes. Each filter makes every call slower, so a thread takes this
+    /// filter once.
     static DECODES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -63,7 +66,7 @@ pub fn decoding() {
     said("the system calls that decoding never makes", refuse(calls));
 }
 
-/// From now on this thread opens no file.
+/// Forbids this thread to open any file from now on.
 pub fn no_files() {
     said(
         "opening files",
@@ -71,7 +74,7 @@ pub fn no_files() {
     );
 }
 
-/// Keeps these capabilities, as far as the thread has them, and no other.
+/// Keeps those of these capabilities that the thread has, and gives up all others.
 pub fn keep(kept: &[Capability]) {
     crate::procfs::served::prepare();
     let result = keep_bits(kept.iter().fold(0, |bits, c| bits | 1 << c.bit));
@@ -120,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `test` on a thread of its own, for what is given up is not had again.
+    /// Runs `test` on a thread of its own, because a right that was given up cannot be had again.
     fn alone(test: impl FnOnce() + Send + 'static) {
         thread::spawn(test).join().unwrap();
     }

@@ -2,11 +2,11 @@
 
 use std::{fs::File, os::fd::AsRawFd};
 
-/// The most descriptors that room is made for at once.
+/// The most descriptors for which room is made at once.
 const MOST: u64 = 4096;
 
-/// Has the kernel make its table of this program's descriptors large, before there are threads. It would grow as it fills, and where there
-/// are threads the kernel waits each time until every processor has been elsewhere: 6 to 20 ms with 16 processors.
+/// Has the kernel enlarge its table of this program's descriptors, to be called before threads are started. Otherwise the table grows as
+/// it fills; in a program with threads, the kernel then waits each time until every processor has been elsewhere: 6 to 20 ms with 16 processors.
 pub fn make_room() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

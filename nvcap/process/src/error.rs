@@ -11,7 +11,7 @@ pub struct Error {
     what: String,
     why: String,
     next: String,
-    /// Ways out that an option of the command line is, each with the option's name; a command may lack it.
+    /// Ways out that are options of the command line, each with the option's name. A command may lack the option.
     options: Vec<(&'static str, &'static str)>,
 }
 
@@ -37,7 +37,7 @@ impl Error {
         self.or("how", OBSERVE)
     }
 
-    /// The text for a command that has these options alone.
+    /// The text for a command that has only these options.
     pub fn for_command(&self, has: impl Fn(&str) -> bool) -> String {
         let Self {
             what, why, next, ..
@@ -51,7 +51,7 @@ impl Error {
     }
 }
 
-/// The way out of whatever a breakpoint or BPF is refused by.
+/// The way out where breakpoints or BPF are refused, whatever refuses them.
 pub const OBSERVE: &str = "use --how observe";
 
 impl Error {
@@ -77,10 +77,10 @@ impl std::error::Error for Error {}
 /// Result of a live source.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Advice where nothing better is known.
+/// Advice where no better advice is known.
 pub const ASK_DOCTOR: &str = "`nvcap doctor` says what this machine allows";
 
-/// Text behind the remedy for lacking rights, to be put together with others at compile time.
+/// Text that follows the remedy for lacking rights, joined with other texts at compile time.
 macro_rules! doctor_says_more {
     () => {
         "`nvcap doctor` says more"
@@ -109,7 +109,7 @@ pub fn no_thread(e: &io::Error) -> Error {
     Error::new("starting a thread", e, filtered::remedy_for_thread())
 }
 
-/// Returns an error's text without the advice to ask doctor, for doctor to say it.
+/// Returns an error's text without the advice to run `nvcap doctor`: the text for doctor itself.
 pub fn without_doctor(text: &str) -> &str {
     let advice = [ASK_DOCTOR, doctor_says_more!()];
     let rest = advice.iter().find_map(|advice| text.strip_suffix(advice));

@@ -1,8 +1,8 @@
-//! Holds the end of a process for a moment, so that what is searched for in its memory is still there: a vector addition ends a
-//! millisecond after its only launch, and many a program ends as soon as it learns of an error.
+//! Holds the end of a process for a moment, so that its memory can still be searched. Many programs end quickly: a vector addition ends
+//! a millisecond after its only launch, other programs end as soon as they learn of an error.
 //!
-//! A thread of its own is the process's tracer (ptrace), so that the process's signals wait for nothing else. Its children
-//! are not traced. When the thread ends, or nvcap, the kernel lets the process go on.
+//! A separate thread of nvcap is the process's tracer (ptrace), so that the process's signals never wait for other work of nvcap. The
+//! process's children are not traced. When the thread or nvcap ends, the kernel lets the process go on.
 
 use std::{
     io,
@@ -19,16 +19,16 @@ use super::exit_stop::{self, ExitStops, Stop};
 
 /// Longest time for which the end of nvcap's own command is held.
 pub const LONGEST: Duration = Duration::from_millis(250);
-/// Time between two looks of the thread whether it is still needed, ms.
+/// Time after which the thread checks again whether it is still needed, ms.
 const LOOK_MS: i32 = 500;
-/// The same for a process that is not nvcap's own: others may want to trace it.
+/// The same time for a process that is not nvcap's own, ms: it is shorter because others may want to trace that process.
 const LOOK_RUNNING_MS: i32 = 20;
 
 /// State that both threads see.
 #[derive(Debug, Default)]
 struct State {
     ending: AtomicBool,
-    /// Nobody is interested any more.
+    /// True when nobody needs the hold any more.
     over: AtomicBool,
     released: Mutex<bool>,
     changed: Condvar,
@@ -41,7 +41,7 @@ pub struct ExitHold {
 }
 
 impl ExitHold {
-    /// For the command that waits to be let go; `None` where it cannot be traced.
+    /// Holds the end of the command that waits to be let go; `None` where the command cannot be traced.
     pub fn of(pid: u32) -> Option<Self> {
         match Self::begin(pid, LONGEST, LOOK_MS, ExitStops::seize_child) {
             Ok(hold) => Some(hold),
@@ -52,11 +52,11 @@ impl ExitHold {
         }
     }
 
-    /// For a process that runs, and is not nvcap's own: its end is held for `longest`, or until this is dropped. SIGCHLD must be blocked
-    /// ([`exit_stop::block_sigchld`]).
+    /// Holds the end of a running process that is not nvcap's own, for `longest`, or until this value is dropped. SIGCHLD must be
+    /// blocked ([`exit_stop::block_sigchld`]).
     ///
     /// # Errors
-    /// EPERM where it is traced already (by a debugger, strace), may not be traced, or is ending.
+    /// EPERM where the process is traced already (by a debugger, strace), may not be traced, or is ending.
     pub fn of_running(pid: u32, longest: Duration) -> io::Result<Self> {
         Self::begin(pid, longest, LOOK_RUNNING_MS, |stops, pid| {
             let first = stops.seize(pid);
@@ -112,7 +112,7 @@ impl Drop for ExitHold {
     }
 }
 
-/// Lets the process go on at every stop; at its end when it is released.
+/// Lets the process go on at every stop; at its end only once the process is released.
 fn watch(stops: &mut ExitStops, pid: u32, (longest, look_ms): (Duration, i32), state: &State) {
     while !stops.is_empty() && !state.over.load(Ordering::SeqCst) {
         if let Some(fd) = stops.wake() {
@@ -150,7 +150,7 @@ mod tests {
 
     const GUARD: Duration = Duration::from_secs(60);
 
-    /// Its memory is there until it is released, and its status is its own.
+    /// A held process keeps its memory until it is released, and ends with its own status.
     #[test]
     fn the_end_of_a_running_process_is_held() {
         // Two lines of input: it says the first one, and ends with the second one.
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(child.wait().unwrap().code(), Some(7));
     }
 
-    /// One that is traced already, or has ended, is not held.
+    /// A process that is traced already, or has ended, is not held.
     #[test]
     fn others_are_not_held() {
         let mut child = nvcap_waiting::Sleeper::start();

@@ -1,10 +1,10 @@
-//! Stops of processes, mostly of those that nvcap started, by ptrace: at a process's end, so that its memory can be read once more
-//! while nothing moves in it; at its birth and at an exec, so that none is missed.
+//! Stops of processes by ptrace, mostly of processes that nvcap started. A process is stopped at its end, so that its memory can be read
+//! once more while nothing changes it; and at its birth and at an exec, so that no process is missed.
 //!
-//! PTRACE_SEIZE of one's own child, with PTRACE_O_TRACEEXIT, needs no right. A stopped process waits until
-//! [`ExitStops::resume`]; all else that ptrace makes of a seized process (signals that pass through its tracer, job
-//! control's stops) is dealt with in here. Everything must be called by the one thread that seizes: the kernel takes it
-//! for the tracer. When that thread ends, for whatever reason, the kernel lets all of them go on.
+//! PTRACE_SEIZE of one's own child, with PTRACE_O_TRACEEXIT, needs no right. A stopped process waits until [`ExitStops::resume`]. This
+//! module deals with all other effects of ptrace on a seized process: signals that pass through its tracer, and stops of job control. One
+//! thread must make all calls: the kernel takes the thread that seizes for the tracer. When that thread ends, for whatever reason, the
+//! kernel lets all seized processes go on.
 //!
 //! Knows ptrace and `/proc/PID/task`, nothing of GPUs.
 
@@ -27,14 +27,14 @@ const EVENT: i32 = 16;
 /// Event that has stopped a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// A process was born, of another one.
+    /// A process was born.
     Born {
-        /// The process that made it.
+        /// The parent process.
         by: u32,
     },
-    /// It has executed another program.
+    /// The process has executed another program.
     Executed,
-    /// A thread of it is about to end.
+    /// A thread of the process is about to end.
     Ending,
 }
 
@@ -52,17 +52,17 @@ pub struct Stopped {
 /// The threads that are seized.
 #[derive(Debug)]
 pub struct ExitStops {
-    /// The process of each.
+    /// Process id of each seized thread, by thread id.
     seized: BTreeMap<u32, u32>,
-    /// A child of nvcap's own, whose end is its starter's to take.
+    /// The child that nvcap started. Its end is left for its starter to take.
     child: Option<u32>,
     stopped: VecDeque<Stopped>,
     options: usize,
     wake: Option<OwnedFd>,
 }
 
-/// Lets a descriptor tell that a child or a seized process has changed. To be called before threads are started: they
-/// inherit that SIGCHLD is blocked, without which the kernel would drop it.
+/// Blocks SIGCHLD, so that a descriptor can tell that a child or a seized process has changed: the kernel would drop the signal if it were
+/// not blocked. To be called before threads are started, because threads inherit the blocked signal.
 pub fn block_sigchld() {
     // SAFETY: a signal set, for which zero is a value; changes this thread's mask alone.
     unsafe {
@@ -95,7 +95,7 @@ fn ptrace(request: libc::c_uint, tid: u32, address: usize, data: usize) -> io::R
 }
 
 impl ExitStops {
-    /// Seizes nothing yet. `follow`: children are seized too, at their birth.
+    /// Makes a tracer that has seized nothing yet. With `follow`, children of seized processes are seized too, at their birth.
     pub fn new(follow: bool) -> Self {
         let children = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
         let options =
@@ -109,7 +109,7 @@ impl ExitStops {
         }
     }
 
-    /// Seizes the command that nvcap itself has started: its end is left for its starter to take.
+    /// Seizes the command that nvcap itself has started. The command's end is left for its starter to take.
     ///
     /// # Errors
     /// As [`seize`](Self::seize).
@@ -122,7 +122,7 @@ impl ExitStops {
     /// Seizes a process by its first thread.
     ///
     /// # Errors
-    /// EPERM where it is traced already (by a debugger, strace), not ours, or ending.
+    /// EPERM where the process is traced already (by a debugger, strace), is not ours, or is ending.
     pub fn seize(&mut self, pid: u32) -> io::Result<()> {
         self.seize_thread(pid, pid)
     }
@@ -136,8 +136,8 @@ impl ExitStops {
         Ok(())
     }
 
-    /// Seizes a process that executes another program: where a thread that was not its first did so, and was not seized, the
-    /// one that was is gone.
+    /// Seizes a process again that has executed another program. Where a thread that was not the first one executed it, and was not seized,
+    /// the seized first thread is gone.
     pub fn seize_again(&mut self, pid: u32) {
         if self.seized.remove(&pid).is_some() {
             // Refused where it is seized still.
@@ -156,13 +156,13 @@ impl ExitStops {
         self.seized.is_empty()
     }
 
-    /// Becomes readable when something may have stopped.
+    /// Returns the descriptor that becomes readable when something may have stopped.
     pub fn wake(&self) -> Option<RawFd> {
         self.wake.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Takes note of all that has stopped, and lets go on at once what need not wait: what a signal has stopped gets it. A stop that
-    /// [`next`](Self::next) gives waits.
+    /// Takes note of all stops, and ends at once those that need not wait: a thread that was stopped by a signal gets the signal. A stop
+    /// that [`next`](Self::next) returns waits until [`resume`](Self::resume).
     pub fn poll(&mut self) {
         if self.seized.is_empty() {
             return;
@@ -254,7 +254,7 @@ impl ExitStops {
         self.stopped.pop_front()
     }
 
-    /// Lets it go on.
+    /// Lets a stopped thread go on.
     pub fn resume(&mut self, stopped: Stopped) {
         // At its birth it was not kept.
         if !matches!(stopped.stop, Stop::Born { .. }) {
@@ -262,9 +262,10 @@ impl ExitStops {
         }
     }
 
-    /// Seizes those threads of a process that are not yet: its first one has ended, and they go on.
+    /// Seizes the threads of a process that are not seized yet: its first thread has ended, and the others go on.
     ///
-    /// No thread of it may be stopped here: where one executes a program it waits for that, and this would wait for it.
+    /// Does nothing while a thread of the process is stopped: a thread that executes a program waits for the stopped one, and this call
+    /// would wait for the executing one.
     pub fn seize_rest(&mut self, pid: u32) {
         if self.stopped.iter().any(|s| s.pid == pid) {
             return;
@@ -276,7 +277,7 @@ impl ExitStops {
         }
     }
 
-    /// Lets all go on and be traced no more.
+    /// Lets all seized threads go on, and ends their tracing.
     pub fn release(&mut self) {
         self.poll();
         while let Some(stopped) = self.next() {
@@ -289,8 +290,8 @@ impl ExitStops {
 }
 
 impl ExitStops {
-    /// Leaves those that are seized to the kernel, which lets them go when this thread ends: no end is taken that its
-    /// starter waits for.
+    /// Leaves the seized threads to the kernel, which lets them go when this thread ends. So no end of a process is taken that its starter
+    /// waits for.
     pub(super) fn abandon(mut self) {
         self.stopped.clear();
         self.seized.clear();
@@ -303,7 +304,7 @@ impl Drop for ExitStops {
     }
 }
 
-/// A child or tracee of this thread that has stopped or ended, and whether it has ended; its status is still to be taken.
+/// The id of a child or tracee of this thread that has stopped or ended, and whether it has ended. Its status is left to be taken.
 fn changed() -> Option<(u32, bool)> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -321,7 +322,7 @@ fn changed() -> Option<(u32, bool)> {
     (result == 0 && tid > 0).then_some((tid as u32, !stopped))
 }
 
-/// The number that a ptrace event comes with: the child of a fork.
+/// The number that a ptrace event carries: for a fork, the child's id.
 fn event_message(tid: u32) -> Option<u32> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: room for one number.
@@ -336,10 +337,10 @@ fn event_message(tid: u32) -> Option<u32> {
     (result >= 0).then_some(message as u32)
 }
 
-/// Longest time that a thread may take to stop where it is to be let go, ms; the end of the thread that traces lets it go anyway.
+/// Longest time that a thread that is to be let go may take to stop, ms. After that time the end of the tracing thread lets it go.
 const DETACH_MS: u32 = 100;
 
-/// Ends the tracing of a thread that runs: it is stopped for that.
+/// Ends the tracing of a running thread, by stopping it first.
 fn detach(tid: u32) {
     if ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0).is_err() {
         // It has ended.
@@ -365,7 +366,7 @@ fn detach(tid: u32) {
     }
 }
 
-/// A thread runs no more instructions of its program: it has ended, is ending, or was killed where it sleeps.
+/// True when a thread runs no more instructions of its program: it has ended, is ending, or was killed while it sleeps.
 fn is_ending(pid: u32, tid: u32) -> bool {
     let Ok(stat) = Stat::of_thread(pid, tid) else {
         return true;
@@ -377,12 +378,12 @@ fn is_killed(pid: u32, tid: u32) -> bool {
     procfs::status_bits(format_args!("{pid}/task/{tid}"), "SigPnd").is_some_and(|s| s & KILL != 0)
 }
 
-/// Longest time that the other threads of a process that ends may take to be gone.
+/// Longest time that the other threads of an ending process may take to be gone.
 const OTHERS: Duration = Duration::from_millis(5);
 
-/// Tells whether the process's memory stands still: of all its threads only `tid`, which is stopped at its end, could still have run. Where
-/// the process ends, its other threads were told to an instant ago; they are waited for. A thread that has got no processor by then, and
-/// has SIGKILL before it, executes nothing of the program any more.
+/// Tells whether the process's memory stands still: whether no thread but `tid`, which is stopped at its end, can still run. In a process
+/// that ends, the other threads were told to end an instant ago; this call waits for them. A thread that is still there after the wait, has
+/// got no processor and has SIGKILL pending, executes nothing of the program any more.
 pub fn stands_still(pid: u32, tid: u32) -> bool {
     let begun = Instant::now();
     loop {

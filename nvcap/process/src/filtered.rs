@@ -1,5 +1,6 @@
-//! System calls that a seccomp filter refuses: a container's, a service's. It gives the error that lacking rights give. A call is tried
-//! with arguments with which it does nothing, and fails otherwise where no filter refuses it.
+//! System calls that a seccomp filter (of a container, of a service) refuses. A filter's refusal gives the same error as a lack of
+//! rights. To tell the two apart, a call is tried with arguments with which it does nothing; without a filter such a call fails with
+//! another error.
 
 use super::rights;
 use crate::procfs;
@@ -11,7 +12,7 @@ pub(crate) enum Call {
     Bpf,
     /// Breakpoints.
     PerfEventOpen,
-    /// Threads, as the C library starts them. It takes the older clone(2) where this one is said not to exist (ENOSYS).
+    /// Threads, as the C library starts them. Where clone3 does not exist (ENOSYS), the library takes the older clone(2).
     Clone3,
 }
 
@@ -37,7 +38,7 @@ macro_rules! remedy {
 
 /// The remedy for a trap whose calls are refused.
 pub const REMEDY: &str = remedy!();
-/// The same behind an error that does not tell the reason.
+/// The remedy that follows an error which does not tell the reason.
 pub(super) const FOR_REFUSED: &str = concat!(filter!(), "bpf or perf_event_open: ", remedy!());
 
 /// The remedy where threads cannot be started by clone3.
@@ -48,7 +49,7 @@ const FOR_THREADS: &str = concat!(
 );
 
 impl Call {
-    /// The error of the call with arguments with which it does nothing.
+    /// The error of the call, made with arguments with which it does nothing.
     fn tried(self) -> Option<i32> {
         let null = std::ptr::null::<u8>();
         // SAFETY: sizes, flags and descriptors that the kernel refuses before it looks at memory, of which there is none.
@@ -65,7 +66,7 @@ impl Call {
         error.filter(|_| result < 0)
     }
 
-    /// True where lacking rights do not explain that the kernel refuses it.
+    /// True where the caller has the rights for the call, so that a lack of rights does not explain a refusal.
     fn is_allowed(self) -> bool {
         use std::os::unix::fs::MetadataExt as _;
 
@@ -79,7 +80,7 @@ impl Call {
         may_load && namespace.is_ok_and(|inode| inode == INITIAL_USER_NAMESPACE)
     }
 
-    /// True where a filter of the calling thread refuses it, and nothing else does.
+    /// True where a filter of the calling thread refuses the call, and nothing else does.
     pub(crate) fn is_refused(self) -> bool {
         let error = match self {
             // The C library knows what to do.

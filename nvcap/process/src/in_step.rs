@@ -1,12 +1,12 @@
-//! Tests in step: nvcap tells how far it has read, and the software GPU goes on only that far, so that whoever is slow is waited for.
+//! Tests in step: nvcap tells how far it has read, and the software GPU goes on only that far. The software GPU so waits for an nvcap that is slow.
 //!
-//! nvcap and the program share a file, named by the environment variable [`FILE`]: a table of what was read last of each ring,
-//! time stamp and word. It is a part of nvcap only with the feature `in-step`, in a build with debug assertions: a release ignores the variable. The program looks with
-//! [`Table::told`] and waits with [`Table::wait`]; nvcap tells with [`tell`]. The table is full of atomic words and nothing waits for a lock:
-//! either side may be killed at any moment.
+//! nvcap and the program share a file, named by the environment variable [`FILE`]. The file is a table of the last value that was read of each ring,
+//! time stamp and word. The module is a part of nvcap only with the feature `in-step`, in a build with debug assertions: a release ignores the
+//! variable. The program looks with [`Table::told`] and waits with [`Table::wait`]; nvcap tells with [`tell`]. The table holds atomic words and has
+//! no locks, because either side may be killed at any moment.
 //!
-//! The other way round the program tells when it writes a time stamp ([`Table::at_once`]), and nvcap repeats a read that this came into
-//! ([`apart`]): a program may lose its processor between its look at the clock and its write, which no GPU does.
+//! In the other direction, the program tells when it writes a time stamp ([`Table::at_once`]), and nvcap repeats a read into which such a write came
+//! ([`apart`]). The reason: a program may lose its processor between its look at the clock and its write, and a GPU cannot.
 
 mod table;
 mod tell;

@@ -1,4 +1,4 @@
-//! The capabilities that a user who is not root needs: one table, which doctor, errors and documents are of.
+//! The capabilities that a user who is not root needs: one table for doctor, errors and documents.
 
 /// A capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub const BPF: Capability = Capability {
     name: "cap_bpf",
     bit: 39,
 };
-/// Attaches them and sets breakpoints; lets them read memory.
+/// Attaches BPF programs, lets them read memory, and sets breakpoints.
 pub const PERFMON: Capability = Capability {
     name: "cap_perfmon",
     bit: 38,
@@ -24,12 +24,12 @@ pub const SYS_PTRACE: Capability = Capability {
     name: "cap_sys_ptrace",
     bit: 19,
 };
-/// Reads the tracing file system, which says the numbers of probes and tracepoints.
+/// Reads the tracing file system, which has the numbers of probes and tracepoints.
 pub(crate) const DAC_READ_SEARCH: Capability = Capability {
     name: "cap_dac_read_search",
     bit: 2,
 };
-/// Stands for the first two, and is what the fentry way of discovery needs.
+/// Includes cap_bpf and cap_perfmon, and is needed by the fentry way of discovery.
 pub const SYS_ADMIN: Capability = Capability {
     name: "cap_sys_admin",
     bit: 21,
@@ -55,7 +55,7 @@ const SYS_NICE: Capability = Capability {
     name: "cap_sys_nice",
     bit: 23,
 };
-/// Reads the kernel's log, and addresses of its symbols.
+/// Reads the kernel's log, and the addresses of the kernel's symbols.
 const SYSLOG: Capability = Capability {
     name: "cap_syslog",
     bit: 34,
@@ -67,7 +67,7 @@ const CHECKPOINT_RESTORE: Capability = Capability {
     bit: 40,
 };
 
-/// All that a live trace may need; the rest of what root has is given up before it begins.
+/// All capabilities that a live trace may need. Root's other capabilities are given up before the trace begins.
 pub const TRACING: [Capability; 11] = [
     BPF,
     PERFMON,
@@ -90,10 +90,10 @@ pub const SHOWING: [Capability; 5] = [
     CHECKPOINT_RESTORE,
 ];
 
-/// All that the trap needs, for any process.
+/// All capabilities that the trap needs, for any process.
 pub const NEEDED: [Capability; 4] = [BPF, PERFMON, SYS_PTRACE, DAC_READ_SEARCH];
 
-/// Advice for a process that lacks [`NEEDED`], with the command to type, as text to be put together with others at compile time.
+/// Advice for a process that lacks [`NEEDED`], with the command to type: text that is joined with others at compile time.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! rights_remedy {

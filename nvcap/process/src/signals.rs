@@ -1,5 +1,6 @@
-//! The user's signals while a trace is made or a file is read: the first ends that. What is captured is then still shown, as long as
-//! somebody takes it; a write that nobody takes is given up after a while, or at a further signal.
+//! The user's signals during a trace, or while a file is read. The first signal ends the trace or the reading. What was captured is
+//! still shown after it, as long as somebody takes the output; a write that nobody takes is given up after a while, or at a further
+//! signal.
 
 use std::{
     io,
@@ -17,19 +18,19 @@ use nvcap_recording::blocked_write;
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Longest time that one write may take once the end was asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Interrupts a write. By default it is ignored, so one that comes too late does no harm.
+/// Signal that interrupts a write. Its default action is to be ignored, so that a signal which comes too late does no harm.
 const INTERRUPTION: i32 = libc::SIGURG;
 
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// Nothing is traced any more: a signal from now on is about the output.
+/// True when nothing is traced any more: a signal from now on is about the output.
 static TRACED: AtomicBool = AtomicBool::new(false);
-/// Descriptor that the handler writes to, so that whoever minds the output need not look again and again.
+/// Descriptor that the handler writes to, so that the thread that minds the output need not poll.
 static EVENT: AtomicI32 = AtomicI32::new(-1);
-/// Descriptor that the handler writes to, so that whoever traces need not look again and again. Nobody reads from it: it stays readable.
+/// Descriptor that the handler writes to, so that the tracing thread need not poll. Nobody reads from it, so that it stays readable.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
-/// They are taken.
+/// True once the handlers are installed.
 static CAUGHT: AtomicBool = AtomicBool::new(false);
-/// A signal has come, ever.
+/// True once any signal has come.
 static CAME: AtomicBool = AtomicBool::new(false);
 /// Number of signals that have come.
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -45,9 +46,9 @@ extern "C" fn on_signal(signal: i32) {
     }
 }
 
-/// Asks for recordings to be sealed.
+/// Signal that asks for recordings to be sealed.
 const SEALING: i32 = libc::SIGUSR2;
-/// It was asked for.
+/// True while sealing was asked for and has not been done.
 static SEAL: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_sealing(_signal: i32) {
@@ -56,13 +57,13 @@ extern "C" fn on_sealing(_signal: i32) {
 
 extern "C" fn on_no_sealing(_signal: i32) {}
 
-/// The signal that asks for recordings to be sealed ends no nvcap that has none: whoever sends it to all of them means those that do.
-/// Programs that are started are not affected: a handler is not inherited.
+/// Makes nvcap survive the sealing signal where it has no recording to seal: a user may send the signal to every nvcap of the machine.
+/// Started programs are not affected, because handlers are not inherited.
 pub fn survive_sealing() {
     handle(SEALING, on_no_sealing, libc::SA_RESTART);
 }
 
-/// From now on the signal that asks for recordings to be sealed sets this, until whoever seals them takes it back.
+/// Makes the sealing signal set the returned flag from now on. The code that seals the recordings clears the flag.
 pub fn sealing() -> &'static AtomicBool {
     handle(SEALING, on_sealing, libc::SA_RESTART);
     &SEAL
@@ -84,7 +85,7 @@ fn handle(signal: i32, handler: extern "C" fn(i32), flags: i32) {
     unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
 }
 
-/// Takes the signals from now on, if that was not done before. `shows`: the thread, by its id, that writes the output.
+/// Installs the handlers, if they are not installed yet. `shows`: the id of the thread that writes the output.
 ///
 /// # Errors
 /// When there are no more file descriptors or threads.
@@ -119,7 +120,7 @@ pub fn catch(shows: i32) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of signals that have come since they are taken: whoever is not the one who traces can see a new one by it.
+/// Returns the number of signals since the handlers were installed. A thread that does not trace can recognize a new signal by it.
 pub fn count() -> u32 {
     COUNT.load(Ordering::SeqCst)
 }
@@ -129,7 +130,8 @@ pub fn take() -> i32 {
     SIGNAL.swap(0, Ordering::SeqCst)
 }
 
-/// Returns the descriptor that becomes readable with the first signal; none where no signals are taken, or one has come.
+/// Returns the descriptor that becomes readable with the first signal; none where no handlers are installed, or a signal has come
+/// already.
 pub fn wake() -> Option<RawFd> {
     let wake = WAKE.load(Ordering::SeqCst);
     (wake >= 0 && !CAME.load(Ordering::SeqCst)).then_some(wake)
@@ -140,12 +142,13 @@ pub fn is_one() -> bool {
     SIGNAL.load(Ordering::SeqCst) != 0
 }
 
-/// Tells that a file is read: a signal from now on ends that.
+/// Tells this module that a file is read: a signal from now on ends the reading.
 pub fn reads() {
     TRACED.store(false, Ordering::SeqCst);
 }
 
-/// Tells that nothing is traced any more. What has come until now has ended the tracing, or the command and with it that.
+/// Tells this module that tracing has ended. Forgets the signal that has come until now: it has ended the tracing, or the command and
+/// thereby the tracing.
 pub fn traced() {
     take();
     TRACED.store(true, Ordering::SeqCst);

@@ -1,6 +1,6 @@
-//! The user that a command is started as. Who the users of this machine are, the machine's own `getent` and `id` say,
-//! which know directories beside the files in /etc (this program is linked to no such thing); without them the files are
-//! read. All of it happens before there is a process to change.
+//! The user that a command is started as. The machine's own `getent` and `id` say who the users are: they know
+//! directories beside the files in /etc, and this program is not linked to any directory service. Without these programs
+//! the files are read. All lookups happen before there is a process to change.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,18 +8,18 @@ use std::process::{Command, Stdio};
 
 use super::error::{Error, Result};
 
-/// Who to be: what a process that is to run a command changes.
+/// Identity of a user: all that a process changes before it runs a command as that user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Its name, as people know it.
+    /// The user's name.
     pub name: String,
     /// User id.
     pub uid: u32,
     /// Group id.
     pub gid: u32,
-    /// All its groups.
+    /// All groups of the user.
     pub groups: Vec<u32>,
-    /// Variables of the environment that say who one is, with their values.
+    /// Variables of the environment that name the user, with their values.
     pub environment: Vec<(&'static str, OsString)>,
 }
 
@@ -37,7 +37,7 @@ impl User {
     /// A user by name or by id, with all groups.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such user.
     pub fn find(who: &str) -> Result<Self> {
         let account = account(who).ok_or_else(|| {
             Error::new(
@@ -49,10 +49,11 @@ impl User {
         Ok(Self::of(account, None))
     }
 
-    /// The user who called sudo, by the variables that sudo sets; none where it is not set, or empty, or root's.
+    /// The user who called sudo, by the variables that sudo sets; none where the variable is not set, is empty, or names
+    /// root.
     ///
     /// # Errors
-    /// When it is no user's, or has neither an account nor a group.
+    /// When the variable names no user, or a user with neither an account nor a group.
     pub fn of_sudo(variable: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
         let id = |name: &str| {
             let text = variable(name).filter(|text| !text.is_empty());
@@ -91,7 +92,7 @@ impl User {
         }))
     }
 
-    /// `gid`: the group to be in, where it is not the account's.
+    /// Makes the user of an account. `gid`: the user's group, where it is not the account's.
     fn of(account: Account, gid: Option<u32>) -> Self {
         let gid = gid.unwrap_or(account.gid);
         let mut groups = groups(&account);

@@ -1,4 +1,4 @@
-//! Xid messages of the kernel log: which GPU each is about.
+//! Xid messages of the kernel log, each with its GPU.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,16 +9,16 @@ use nvcap_decode::record::Xid;
 use crate::memory::chip;
 use crate::procfs::{self, kernel_log::KernelLog};
 
-/// Lines of a form that is not known which are kept.
+/// The most lines of unknown form that are kept.
 const MOST_UNREAD: usize = 4;
 
 /// Number of the messages about exceptions of an SM.
 const EXCEPTION: u32 = 13;
 /// Number of the messages about a process that the driver has stopped for its own error.
 const RESET: u32 = 43;
-/// Time between an exception's first message and that which names the process; 5 ms were seen.
+/// Longest time between an exception's first message and the message that names the process, ns; 5 ms were seen.
 const EXCEPTION_NS: u64 = 100_000_000;
-/// The most messages that are kept until then: each SM may write some.
+/// The most messages that are kept until the process is named: each SM may write some.
 const EXCEPTIONS: usize = 16;
 
 /// The kernel log's Xid messages.
@@ -35,7 +35,7 @@ impl Xids {
     /// Opens the log, at its oldest message.
     ///
     /// # Errors
-    /// What is to be told the user: why it cannot be read, and what to type.
+    /// Text for the user: why the log cannot be read, and what to type.
     pub fn open() -> Result<Self, String> {
         Ok(Self {
             log: KernelLog::open().map_err(|e| refusal(&e))?,
@@ -58,7 +58,7 @@ impl Xids {
         }
     }
 
-    /// Becomes readable when the kernel has logged something.
+    /// Returns the descriptor that becomes readable when the kernel has logged something.
     pub fn wake(&self) -> RawFd {
         self.log.wake()
     }
@@ -81,7 +81,7 @@ impl Xids {
         all
     }
 
-    /// A note about each line of a form that is not known, the first of them, since the last call.
+    /// Notes about the lines of unknown form since the last call, one for each of the first such lines.
     pub fn unread(&mut self) -> impl Iterator<Item = String> + use<> {
         let all = std::mem::take(&mut self.unread).into_iter();
         all.map(|line| {
@@ -90,15 +90,16 @@ impl Xids {
     }
 }
 
-/// Messages about exceptions of an SM, which name no process: the driver writes them before the one that does, about the same GPU or instance of it.
+/// Messages about exceptions of an SM that name no process. The driver writes them before the message that names the process, about the same GPU or
+/// the same instance of it.
 #[derive(Debug, Default)]
 pub struct Exceptions {
     waiting: Vec<Xid>,
 }
 
 impl Exceptions {
-    /// Keeps a message that names nobody, and returns any other; with one about a process's exception the text of those that the driver wrote
-    /// before it about the same GPU.
+    /// Keeps a message that names no process, and returns any other message. A message about a process's exception is returned with the texts of the
+    /// messages that the driver wrote before it about the same GPU.
     pub fn joined(&mut self, mut xid: Xid) -> Option<Xid> {
         let oldest = xid.time_ns.saturating_sub(EXCEPTION_NS);
         self.waiting.retain(|w| w.time_ns >= oldest);

@@ -1,8 +1,9 @@
-//! Waiting for output: for ever, until the user asks for the end. Then a write that nobody takes is given up.
+//! Waiting for output. A write may last for ever, until the user asks for the end; from then on a write that nobody takes is
+//! given up.
 //!
-//! A write to a pipe or a terminal lasts as long as its reader likes. Whoever watches for the user's signals asks here how
-//! long the write under way has lasted, and says when there is no more waiting; `nvcap_show::output::writer` then counts what it
-//! has as not written, and `nvcap_show::pipeline` shows no more. Knows no signal and no file.
+//! A write to a pipe or a terminal lasts as long as its reader likes. The thread that watches for the user's signals asks here
+//! how long the write under way has lasted, and ends the waiting. `nvcap_show::output::writer` then counts its unwritten bytes,
+//! and `nvcap_show::pipeline` shows nothing more. Knows no signal and no file.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +36,7 @@ pub fn waited() -> Duration {
     }
 }
 
-/// There is no more waiting. A write under way ends only when something interrupts it.
+/// Ends the waiting for output. A write under way ends only when something interrupts it.
 pub fn end() {
     OVER.store(true, Ordering::SeqCst);
 }

@@ -1,5 +1,4 @@
-//! File that is read from its beginning to its end. In memory are the bytes from the place that is looked at on, as many as are
-//! asked for.
+//! File that is read from its beginning to its end. Memory holds its bytes from the current place on, as many as are asked for.
 
 use std::io::{self, Read};
 
@@ -10,14 +9,14 @@ pub(crate) const CHUNK: usize = 1 << 20;
 pub(crate) struct ReadAhead<R> {
     reader: R,
     buffer: Vec<u8>,
-    /// The place that is looked at, in `buffer`.
+    /// The current place, as an index into `buffer`.
     at: usize,
     /// Offset of `buffer[0]` in the file.
     offset: u64,
     ended: bool,
 }
 
-/// Reading failed: where, and why.
+/// Failure of a read: its offset and its reason.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) offset: u64,
@@ -35,25 +34,25 @@ impl<R: Read> ReadAhead<R> {
         }
     }
 
-    /// Returns the offset in the file of the place that is looked at.
+    /// Returns the current place, as an offset in the file.
     pub(crate) fn position(&self) -> u64 {
         self.offset + self.at as u64
     }
 
-    /// The bytes from there on that are in memory.
+    /// Returns the bytes from the current place on that are in memory.
     pub(crate) fn rest(&self) -> &[u8] {
         self.buffer.get(self.at..).unwrap_or(&[])
     }
 
-    /// Goes on by so many of them, and gives those.
+    /// Moves the current place on by this many bytes, and returns them.
     pub(crate) fn pass(&mut self, bytes: usize) -> &[u8] {
         let from = self.at;
         self.at = (from + bytes).min(self.buffer.len());
         self.buffer.get(from..self.at).unwrap_or(&[])
     }
 
-    /// Reads until so many of them are there; false if the file ends before. What was passed is let go of, so that memory does not
-    /// grow with the file. After a failure the file is at its end.
+    /// Reads until this many bytes from the current place on are in memory; false if the file ends before. Bytes before the
+    /// current place are dropped, so that memory does not grow with the file. After a failure the file is at its end.
     pub(crate) fn fill(&mut self, wanted: usize) -> Result<bool, Failed> {
         while self.buffer.len() - self.at < wanted && !self.ended {
             if self.at > 0 {
@@ -81,7 +80,7 @@ impl<R: Read> ReadAhead<R> {
 mod tests {
     use super::*;
 
-    /// Gives what it has, then fails.
+    /// Reader that gives these bytes, then fails.
     struct Broken<'a>(&'a [u8]);
 
     impl Read for Broken<'_> {

@@ -8,7 +8,7 @@ pub enum Error {
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] rm::Error),
-    /// The GPU has no class of an engine that is needed.
+    /// The GPU lacks a class of a needed engine.
     #[error(
         "this GPU lacks channels with doorbells, compute or copy engines: Volta or newer is needed"
     )]
@@ -38,9 +38,9 @@ pub enum Error {
     Hang {
         /// NV2080_ENGINE_TYPE.
         engine: u32,
-        /// The next entry that it takes.
+        /// Index of the next entry that the GPU takes.
         get: u32,
-        /// The next entry that is written.
+        /// Index of the next entry that is written.
         put: u32,
     },
 }

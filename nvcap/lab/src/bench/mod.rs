@@ -1,10 +1,9 @@
-//! `nvcap bench`: what the GPU does without CUDA. Opens the driver itself, forms its own pushbuffers and measures with the
-//! GPU's own time stamps.
+//! `nvcap bench`: measures the GPU without CUDA. Opens the driver itself, forms its own pushbuffers and measures with the GPU's own time stamps.
 //!
-//! [`nvcap_process::rm`] calls the driver; a `gpu` has memory and channels; `push` forms submissions; [`measure`](mod@measure) has what is measured; [`report`]
-//! makes tables of it, [`plot`] drawings.
+//! [`nvcap_process::rm`] calls the driver; `gpu` has memory and channels; `push` forms submissions; [`measure`](mod@measure) has the measurements;
+//! [`report`] makes tables of the results, [`plot`] drawings.
 //!
-//! Whatever ends the program, the driver frees all that it had: it frees what a client has when the client's file is closed.
+//! The driver frees all objects of a client when the client's file is closed. So nothing is left behind, however the program ends.
 
 mod error;
 pub(crate) mod gpu;
@@ -35,15 +34,15 @@ pub struct Options {
     pub driver: Option<Version>,
     /// Sizes of transfers in bytes, growing.
     pub sizes: Vec<u64>,
-    /// Number of times that everything is measured, each with memory and channels of its own; the fastest pass but one counts.
+    /// Number of passes. Each measures everything with memory and channels of its own; the fastest pass but one counts.
     pub passes: usize,
-    /// Time for which each copy engine copies before anything is measured; a tenth of it before each further pass.
+    /// Time for which each copy engine copies before the first measurement. Before each further pass it copies for a tenth of this time.
     pub warm_up: Duration,
     /// True if submissions are kept.
     pub keep: bool,
 }
 
-/// The sizes that are measured unless others are asked for: the powers of two from 4 B to 1 GiB.
+/// Returns the sizes that are measured by default: the powers of two from 4 B to 1 GiB.
 pub fn usual_sizes() -> Vec<u64> {
     (2..=30).map(|power| 1 << power).collect()
 }
@@ -51,24 +50,24 @@ pub fn usual_sizes() -> Vec<u64> {
 /// Results of a measurement.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Measured {
-    /// The GPU's minor number.
+    /// Minor number of the GPU that was measured.
     pub gpu: u32,
     /// The driver's release.
     pub driver: Option<String>,
-    /// The classes that it was driven by: channels, compute, copies.
+    /// The classes that were used: channels, compute, copies.
     pub classes: [String; 3],
-    /// Times that are no transfers.
+    /// Times that belong to no transfer.
     pub latencies: Vec<Latency>,
     /// Transfers.
     pub transfers: Vec<Series>,
     /// Notes on what could not be measured, and why.
     pub notes: Vec<String>,
-    /// Submissions, if they were to be kept.
+    /// Submissions, if they were kept.
     #[serde(skip)]
     pub submissions: Vec<Submission>,
 }
 
-/// Measures; `say` is told what is being done.
+/// Measures everything. `say` is told each step.
 pub fn measure(os: Rc<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result<Measured, Error> {
     let _processor = OneProcessor::stay();
     let kept = options.keep.then(Kept::default);
@@ -93,8 +92,8 @@ pub fn measure(os: Rc<dyn Os>, options: &Options, say: &dyn Fn(&str)) -> Result<
     Ok(measured)
 }
 
-/// All that is measured with in a pass. Each has its own: how fast the GPU reads and writes the system's memory depends on which pages it
-/// was given.
+/// Memory and channels of one pass. Each pass has its own, because the speed at which the GPU accesses the system's memory depends on the pages that
+/// it was given.
 struct Set {
     /// Channel of compute.
     graphics: Channel,
@@ -103,7 +102,7 @@ struct Set {
     buffers: Buffers,
     accessed: Memory,
     notes: Vec<String>,
-    /// Dropped last: it frees all of them.
+    /// The GPU. It is dropped last, and frees all of the above.
     gpu: Gpu,
 }
 
@@ -133,7 +132,7 @@ impl Set {
         })
     }
 
-    /// Describes the GPU and the driver, before anything is measured.
+    /// Describes the GPU and the driver, before the first measurement.
     fn described(&mut self, options: &Options) -> Measured {
         let classes = self.gpu.classes();
         Measured {
@@ -175,8 +174,8 @@ impl Set {
     }
 }
 
-/// This thread on the last processor that it may run on: how far a processor is from the GPU differs. Dropped, it may run where
-/// it might before. Where that is refused, times vary more.
+/// Binds this thread to the last processor that it may run on, because processors differ in their distance from the GPU. When the value is dropped,
+/// the thread may run where it might before. Where the kernel refuses the binding, times vary more.
 struct OneProcessor {
     before: libc::cpu_set_t,
 }
@@ -209,12 +208,12 @@ impl Drop for OneProcessor {
     }
 }
 
-/// A copy engine, and which physical ones serve it. Several copy engines may have one in common.
+/// A copy engine, and the physical engines that serve it. Several copy engines may share a physical engine.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct CopyEngine {
     /// `COPY2`.
     pub engine: String,
-    /// Their numbers.
+    /// Numbers of the physical engines.
     pub physical: Vec<u32>,
 }
 
@@ -237,7 +236,7 @@ pub fn copy_engines(
         .collect()
 }
 
-/// A channel of each copy engine, its class bound. Those that the driver gives none of are noted.
+/// Makes a channel for each copy engine, and binds its class. Engines for which the driver gives no channel are noted.
 fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Result<Vec<Channel>, Error> {
     let class = gpu.classes().copy;
     let mut channels = Vec::new();
@@ -256,7 +255,7 @@ fn copiers(gpu: &Gpu, notes: &mut Vec<String>) -> Result<Vec<Channel>, Error> {
 }
 
 impl Measured {
-    /// Takes in a pass over transfers.
+    /// Adds the transfers of a pass.
     fn take_in(&mut self, series: Series) {
         for point in &series.points {
             let (engine, way) = (&series.engine, series.way.name());
@@ -269,7 +268,7 @@ impl Measured {
         }
     }
 
-    /// Takes in a pass over times that are no transfers.
+    /// Adds the latencies of a pass.
     fn take_in_latencies(&mut self, latencies: Vec<Latency>) {
         for latency in latencies {
             log::debug!("{}: {:.1} ns", latency.name, latency.times.ns);
@@ -280,7 +279,7 @@ impl Measured {
         }
     }
 
-    /// Notes what could not be measured, once.
+    /// Notes once that something could not be measured.
     fn note(&mut self, what: String) {
         if !self.notes.contains(&what) {
             self.notes.push(what);

@@ -1,4 +1,4 @@
-//! Time and bandwidth over size as a drawing, or other lines: SVG, both axes logarithmic.
+//! Drawings of time and bandwidth over size, or of other lines: SVG, both axes logarithmic.
 
 use std::fmt::Write as _;
 
@@ -16,17 +16,17 @@ const RIGHT: f64 = 150.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 
-/// Colours that are told apart with the common kinds of colour blindness too (after Okabe and Ito).
+/// Colours that remain distinct with the common kinds of colour blindness (after Okabe and Ito).
 const COLOURS: [&str; 8] = [
     "#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#8a8a00",
 ];
 
-/// The drawing of all transfers.
+/// Draws all transfers.
 pub fn svg(measured: &Measured) -> String {
     drawing(&measured.transfers)
 }
 
-/// The drawing of these.
+/// Draws these series.
 pub(crate) fn drawing(series: &[Series]) -> String {
     let lines = |value: fn(&Point) -> f64| {
         let line = |one: &Series| Line {
@@ -54,7 +54,7 @@ pub(crate) fn drawing(series: &[Series]) -> String {
     ])
 }
 
-/// A line and its name. Only positive values have a place.
+/// A line and its name. Only positive values are drawn.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub name: String,
@@ -64,14 +64,14 @@ pub(crate) struct Line {
 /// Lines with the same axes.
 #[derive(Debug)]
 pub(crate) struct Panel<'a> {
-    /// Quantity of the upward axis, with its unit.
+    /// Quantity of the vertical axis, with its unit.
     pub title: &'a str,
-    /// Values to the right that are marked, with their names.
+    /// Marked values of the horizontal axis, with their names.
     pub marks: Vec<(f64, String)>,
     pub lines: Vec<Line>,
 }
 
-/// The drawing of panels, one below the other.
+/// Draws panels, one below the other.
 pub(crate) fn panels(all: &[Panel<'_>]) -> String {
     let mut out = String::new();
     let height = all.len() as f64 * PANEL;
@@ -87,7 +87,7 @@ pub(crate) fn panels(all: &[Panel<'_>]) -> String {
     out
 }
 
-/// A logarithmic axis from the first to the last of some values.
+/// A logarithmic axis that covers some values.
 #[derive(Clone, Copy)]
 struct Axis {
     first: f64,
@@ -114,7 +114,7 @@ impl Axis {
         self.from + part * (self.to - self.from)
     }
 
-    /// The powers of ten on it.
+    /// Returns the powers of ten on the axis.
     fn tens(self) -> impl Iterator<Item = f64> {
         let powers = self.first.ceil() as i32..=self.last.floor() as i32;
         powers.map(|power| 10f64.powi(power))

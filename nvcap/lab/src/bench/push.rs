@@ -1,4 +1,4 @@
-//! One submission: what it asks of its channel, as method writes by the names of the class's header.
+//! One submission: the method writes for a channel, by the names of the class's header.
 
 use super::{error::Error, gpu::Channel};
 use nvcap_decode::decode::encode::Pushbuffer;
@@ -6,11 +6,11 @@ use nvcap_decode::decode::encode::Pushbuffer;
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::header::Step;
 
-/// The subchannels on which CUDA binds its engines; a channel of a copy engine takes any.
+/// The subchannels on which CUDA binds its engines. A channel of a copy engine takes any subchannel.
 const COMPUTE: u8 = 1;
 const COPY: u8 = 4;
 
-/// Windows on shared and local memory: apart from each other, and far above what the driver's address space hands out.
+/// Windows on shared and local memory. They do not overlap, and lie far above the addresses that the driver gives out.
 const SHARED_WINDOW: GpuVa = GpuVa(0x7f00_0000_0000);
 const LOCAL_WINDOW: GpuVa = GpuVa(0x7e00_0000_0000);
 
@@ -28,16 +28,16 @@ mod launch_dma {
     pub(super) const RELEASE_WITH_TIMESTAMP: u32 = 2 << 3;
 }
 
-/// Wait of a release for the channel's earlier work.
+/// Tells whether a release waits for the channel's earlier work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// The release waits, and what was written can be seen then.
+    /// The release waits until the earlier work is done and its writes are visible.
     ForWork,
     /// The release does not wait.
     Not,
 }
 
-/// A submission under construction. Its semaphores get one payload, which none of the channel's had before.
+/// A submission under construction. Its semaphores get one payload, which no semaphore of the channel had before.
 pub(crate) struct Segment<'a> {
     channel: &'a Channel,
     engine_class: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// An empty submission to a channel whose engine object is of this class.
+    /// Makes an empty submission to a channel whose engine object has this class.
     pub(crate) fn new(channel: &'a Channel, engine_class: u32, payload: u32) -> Self {
         Self {
             channel,
@@ -61,7 +61,7 @@ impl<'a> Segment<'a> {
         self.push
     }
 
-    /// Binds the compute class, before its first method, and tells it where its windows on shared and local memory lie.
+    /// Binds the compute class, before its first method, and sets the places of its windows on shared and local memory.
     pub(crate) fn bind_compute(&mut self) -> Result<(), Error> {
         let class = self.engine_class;
         self.push.bind(COMPUTE, class);
@@ -79,7 +79,7 @@ impl<'a> Segment<'a> {
         self.push.bind(COPY, self.engine_class);
     }
 
-    /// The host, which reads the pushbuffer, releases semaphore `i` with the time.
+    /// Has the host, which reads the pushbuffer, release semaphore `i` with the time.
     pub(crate) fn host_release(&mut self, i: usize, waits: Waits) -> Result<(), Error> {
         let wfi = match waits {
             Waits::ForWork => execute::RELEASE_WFI,
@@ -88,7 +88,7 @@ impl<'a> Segment<'a> {
         self.execute(i, execute::RELEASE | execute::RELEASE_TIMESTAMP | wfi)
     }
 
-    /// The host waits until semaphore `i` has the payload.
+    /// Has the host wait until semaphore `i` has the payload.
     pub(crate) fn host_acquire(&mut self, i: usize) -> Result<(), Error> {
         self.execute(i, execute::ACQUIRE)
     }
@@ -101,7 +101,7 @@ impl<'a> Segment<'a> {
         Ok(())
     }
 
-    /// The copy engine releases semaphore `i` with the time.
+    /// Has the copy engine release semaphore `i` with the time.
     pub(crate) fn copy_release(&mut self, i: usize, waits: Waits) -> Result<(), Error> {
         let [upper, lower] = halves(self.channel.semaphore(i));
         let class = self.engine_class;
@@ -116,13 +116,13 @@ impl<'a> Segment<'a> {
         Ok(())
     }
 
-    /// The copy engine copies.
+    /// Has the copy engine copy.
     pub(crate) fn copy(&mut self, src: GpuVa, dst: GpuVa, bytes: u32) -> Result<(), Error> {
         self.push.copy(COPY, self.engine_class, src, dst, bytes)?;
         Ok(())
     }
 
-    /// The compute engine releases semaphore `i` with the time, behind what it was asked before.
+    /// Has the compute engine release semaphore `i` with the time, behind its earlier work.
     pub(crate) fn compute_release(&mut self, i: usize) -> Result<(), Error> {
         let semaphore = self.channel.semaphore(i);
         self.push
@@ -130,20 +130,20 @@ impl<'a> Segment<'a> {
         Ok(())
     }
 
-    /// The compute engine writes data that lie in the pushbuffer.
+    /// Has the compute engine write data that lie in the pushbuffer.
     pub(crate) fn inline(&mut self, dst: GpuVa, data: &[u8]) -> Result<(), Error> {
         self.push.inline(COMPUTE, self.engine_class, dst, data)?;
         Ok(())
     }
 
-    /// The performance monitors are triggered (PM_TRIGGER, which all classes of the graphics engine have).
+    /// Triggers the performance monitors (PM_TRIGGER, a method of all classes of the graphics engine).
     pub(crate) fn trigger_monitors(&mut self) {
         /// PM_TRIGGER.
         const PM_TRIGGER: u16 = 0x140;
         self.push.method(Step::Increment, COMPUTE, PM_TRIGGER, &[0]);
     }
 
-    /// The compute engine runs the kernel whose QMD lies at `qmd`.
+    /// Has the compute engine run the kernel whose QMD lies at `qmd`.
     pub(crate) fn kernel(&mut self, qmd: GpuVa) -> Result<(), Error> {
         self.push.pcas(COMPUTE, self.engine_class, qmd)?;
         Ok(())

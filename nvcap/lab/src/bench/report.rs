@@ -7,7 +7,7 @@ use super::{
     measure::{Series, Way},
 };
 
-/// The tables.
+/// Formats the tables.
 pub fn text(measured: &Measured) -> String {
     let mut out = String::new();
     let driver = measured.driver.as_deref().unwrap_or("of unknown release");
@@ -44,7 +44,8 @@ pub fn text(measured: &Measured) -> String {
     out
 }
 
-/// Formats the submissions, a line each: token, ring entry and pushbuffer, as it lay in memory; hexadecimal.
+/// Formats the submissions, a line each: token, ring entry and pushbuffer as it lay in memory, in
+/// hexadecimal.
 pub fn submissions(measured: &Measured) -> String {
     let mut out = String::new();
     for one in &measured.submissions {

@@ -1,4 +1,4 @@
-//! Copies: for each kind and size what CUDA needs, by what means it copies, and what that means needs alone.
+//! Copies: for each kind and size the time that CUDA needs, the means by which it copies, and the time that the means need alone.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,45 +23,46 @@ pub struct Timed {
     pub bytes: u64,
     /// Number of copies that were timed.
     pub runs: u64,
-    /// Until the call returned.
+    /// Time until the call returned, ns.
     pub call_ns: f64,
-    /// Until the copy was done.
+    /// Time until the copy was done, ns.
     pub done_ns: f64,
 }
 
-/// One kind and size.
+/// Result for one kind and size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// `h2d_pinned`.
+    /// Kind of copy, such as `h2d_pinned`.
     pub kind: String,
     /// Size of a copy, B.
     pub bytes: u64,
-    /// By what means, each once; none where the trace does not show it.
+    /// Means of the copies, each once; empty where the trace does not show them.
     pub means: Vec<Means>,
-    /// Doorbells a copy.
+    /// Number of doorbells a copy.
     pub submissions: f64,
     /// Bytes of pushbuffer a copy.
     pub pushbuffer_bytes: f64,
-    /// Until CUDA's call returned, ns.
+    /// Time until CUDA's call returned, ns.
     pub call_ns: f64,
-    /// Until the copy was done, ns, by the processor's clock.
+    /// Time until the copy was done, ns, by the processor's clock.
     pub done_ns: f64,
-    /// Time that this means needs for it without CUDA, ns: the time between the engine's releases less that of the releases alone.
+    /// Time that the means need for the copy without CUDA, ns: the time between the engine's releases less that of the releases
+    /// alone.
     pub engine_ns: Option<f64>,
-    /// The share of `done_ns` that is not the engine's, percent.
+    /// The share of `done_ns` in which the engine does not work, percent.
     pub rest_percent: Option<f64>,
 }
 
-/// From which size on CUDA uses another means.
+/// Size at which CUDA changes to other means.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
     /// Kind of copy, such as `h2d_pinned`.
     pub kind: String,
-    /// The largest size with the one.
+    /// The largest size before the change.
     pub from: u64,
     /// Means of copies of size `from`.
     pub from_means: Vec<Means>,
-    /// The next larger that was measured, with the other.
+    /// The next larger size that was measured, after the change.
     pub to: u64,
     /// Means of copies of size `to`.
     pub to_means: Vec<Means>,
@@ -72,17 +73,17 @@ pub struct Change {
 pub struct Study {
     /// CUDA's version, 13000 for 13.0.
     pub cuda: u32,
-    /// Cost of a call of the program that does nothing, ns: a part of every `call_ns`, and twice of every `done_ns`.
+    /// Cost of a call of the program that does nothing, ns. It is a part of every `call_ns`, and twice a part of every `done_ns`.
     pub empty_call_ns: f64,
     /// Rows of all kinds and sizes, those of a kind together, in the order of the measurement.
     pub rows: Vec<Row>,
     /// Changes of CUDA's means between neighbouring sizes of a kind.
     pub changes: Vec<Change>,
-    /// Account of what the trace lacks, in words.
+    /// Account of what is missing in the trace, in words.
     pub ledger: String,
 }
 
-/// Puts together what CUDA said, what was seen of it, and what was measured without it.
+/// Joins the times that the program reports, the trace of it, and the measurement without CUDA.
 pub fn study(said: &Said<Timed>, seen: &PhaseTotals, raw: &Measured, ledger: String) -> Study {
     let none = Phase::default();
     let rows: Vec<Row> = said
@@ -119,7 +120,7 @@ pub fn study(said: &Said<Timed>, seen: &PhaseTotals, raw: &Measured, ledger: Str
     }
 }
 
-/// Returns the time that this means needs for so many bytes without CUDA, ns.
+/// Returns the time that these means need for this many bytes without CUDA, ns.
 fn alone(raw: &Measured, means: &Means, kind: &str, bytes: u64) -> Option<f64> {
     let way = match means {
         Means::Inline => Way::Inline,
@@ -150,7 +151,7 @@ fn changes(rows: &[Row]) -> Vec<Change> {
     pairs.filter(differ).map(change).collect()
 }
 
-/// Means in words.
+/// Names the means in words.
 pub(crate) fn by(means: &[Means]) -> String {
     let all: Vec<String> = means.iter().map(ToString::to_string).collect();
     match all.is_empty() {
@@ -159,7 +160,7 @@ pub(crate) fn by(means: &[Means]) -> String {
     }
 }
 
-/// Heads of the table.
+/// Headings of the table.
 pub(crate) const HEAD: [&str; 8] = [
     "bytes",
     "by",
@@ -202,14 +203,14 @@ impl Change {
 }
 
 impl Study {
-    /// The kinds of copies, in their order.
+    /// Returns the kinds of copies, in their order.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = (&str, &[Row])> {
         self.rows
             .chunk_by(|a, b| a.kind == b.kind)
             .filter_map(|rows| Some((rows.first()?.kind.as_str(), rows)))
     }
 
-    /// The tables.
+    /// Formats the tables.
     pub fn text(&self) -> String {
         let tables = self.kinds().map(|(kind, rows)| {
             let rows: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();

@@ -1,4 +1,5 @@
-//! Graphs: for each shape and number of nodes what CUDA submits to make it ready and to launch it, and how long that takes.
+//! Graphs: for each shape and number of nodes the submissions by which CUDA makes the graph ready and launches it, and
+//! their times.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,9 +13,9 @@ use super::{
 /// Times of a call.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Times {
-    /// Until it returned, ns.
+    /// Time until the call returned, ns.
     pub call_ns: f64,
-    /// Until the GPU had done it, ns.
+    /// Time until the GPU had done the work, ns.
     pub done_ns: f64,
 }
 
@@ -23,46 +24,46 @@ pub struct Times {
 pub struct Timed {
     /// Shape of the graph: `chain`, `branch` or `copy`.
     pub shape: String,
-    /// Number of its nodes.
+    /// Number of the graph's nodes.
     pub nodes: u64,
     /// Number of later launches that were timed.
     pub runs: u64,
-    /// Times of making it executable.
+    /// Times of instantiating the graph, which makes it executable.
     pub instantiate: Times,
-    /// Times of its upload to the GPU.
+    /// Times of uploading the graph to the GPU.
     pub upload: Times,
-    /// Times of its first launch.
+    /// Times of the first launch.
     pub first: Times,
-    /// Times of a later launch, the mean of the middle half.
+    /// Times of a later launch: the mean of the middle half.
     pub later: Times,
 }
 
 /// One step of a graph's life.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Step {
-    /// Doorbells; of later launches those of one.
+    /// Number of doorbells; for later launches, of one launch.
     pub submissions: f64,
     /// Bytes of pushbuffer.
     pub pushbuffer_bytes: f64,
-    /// Kernels that ran.
+    /// Number of kernels that ran.
     pub kernels: f64,
     /// Times of the call, ns.
     #[serde(flatten)]
     pub times: Times,
 }
 
-/// One graph.
+/// Result for one graph.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// `chain`, `branch` or `copy`.
+    /// Shape of the graph: `chain`, `branch` or `copy`.
     pub shape: String,
-    /// Number of its nodes.
+    /// Number of the graph's nodes.
     pub nodes: u64,
-    /// Step that makes it executable.
+    /// Step that makes the graph executable.
     pub instantiate: Step,
-    /// Step that uploads it to the GPU.
+    /// Step that uploads the graph to the GPU.
     pub upload: Step,
-    /// Step of its first launch.
+    /// Step of the first launch.
     pub first: Step,
     /// Step of a later launch.
     pub later: Step,
@@ -73,15 +74,15 @@ pub struct Row {
 pub struct Study {
     /// CUDA's version, 13000 for 13.0.
     pub cuda: u32,
-    /// Cost of a call of the program that does nothing, ns: a part of every time.
+    /// Cost of a call of the program that does nothing, ns. It is a part of every time.
     pub empty_call_ns: f64,
     /// Rows of all graphs, those of a shape together.
     pub rows: Vec<Row>,
-    /// Account of what the trace lacks, in words.
+    /// Account of what is missing in the trace, in words.
     pub ledger: String,
 }
 
-/// Puts together what CUDA said and what was seen of it.
+/// Joins the times that the program reports with the trace of it.
 pub fn study(said: &Said<Timed>, seen: &PhaseTotals, ledger: String) -> Study {
     let none = Phase::default();
     let step = |timed: &Timed, what: &str, times: Times, runs: u64| {
@@ -111,7 +112,7 @@ pub fn study(said: &Said<Timed>, seen: &PhaseTotals, ledger: String) -> Study {
     }
 }
 
-/// Heads of the table. `first` and `later` are launches.
+/// Headings of the table. `first` and `later` are launches.
 pub(crate) const HEAD: [&str; 13] = [
     "nodes",
     "instantiate ns",
@@ -153,14 +154,14 @@ impl Row {
 }
 
 impl Study {
-    /// The shapes, in their order.
+    /// Returns the shapes, in their order.
     pub(crate) fn shapes(&self) -> impl Iterator<Item = (&str, &[Row])> {
         self.rows
             .chunk_by(|a, b| a.shape == b.shape)
             .filter_map(|rows| Some((rows.first()?.shape.as_str(), rows)))
     }
 
-    /// The tables.
+    /// Formats the tables.
     pub fn text(&self) -> String {
         let tables = self.shapes().map(|(shape, rows)| {
             let rows: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();

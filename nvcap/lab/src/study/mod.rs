@@ -1,8 +1,8 @@
-//! `nvcap study`: what of the time of CUDA's copies and graphs is the GPU's, what it submits for them, and how streams and processes share
-//! a GPU. CUDA runs twice: once undisturbed, for its times, and once in a trace, for what it submits; beside the copies stands what
-//! `nvcap bench` measures without CUDA.
+//! `nvcap study`: the GPU's part of the time of CUDA's copies and graphs, the submissions that CUDA makes for them, and the sharing of a GPU
+//! by streams and processes. CUDA runs twice: once undisturbed, for its times, and once in a trace, for its submissions. The study of copies
+//! also has the measurements of `nvcap bench`, which need no CUDA.
 //!
-//! [`work`] is the program that calls CUDA, [`phases`] what a recording of it shows, [`dma`], [`graph`] and [`sharing`] put the two together
+//! [`work`] is the program that calls CUDA; [`phases`] is the content of a recording of it; [`dma`], [`graph`] and [`sharing`] join the two
 //! and have the tables; [`page`] makes a page of them.
 
 pub mod dma;
@@ -12,12 +12,12 @@ pub mod phases;
 pub mod sharing;
 pub mod work;
 
-/// The share of a whole that a part is not, in percent.
+/// The rest of a whole without a part, as a share in percent.
 fn rest_of(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| 100.0 * (1.0 - part / whole))
 }
 
-/// The line over all tables.
+/// The line above all tables.
 fn versions(cuda: u32, empty_call_ns: f64) -> String {
     format!(
         "CUDA {}.{}, libcuda called from Python: a call that does nothing takes {} ns there\n",
@@ -27,7 +27,7 @@ fn versions(cuda: u32, empty_call_ns: f64) -> String {
     )
 }
 
-/// A number with a comma between thousands.
+/// Formats a number with a comma between thousands.
 fn grouped(number: f64) -> String {
     let digits = format!("{:.0}", number.abs());
     let mut out = String::new();
@@ -43,12 +43,12 @@ fn grouped(number: f64) -> String {
     out
 }
 
-/// Nanoseconds as milliseconds.
+/// Formats nanoseconds as milliseconds.
 fn ms(ns: u64) -> String {
     format!("{:.3}", ns as f64 / 1e6)
 }
 
-/// A study in text: a first line, sections with their heads, and what the trace lacks.
+/// Formats a study as text: a first line, sections with their headings, and the account of what is missing in the trace.
 fn report(first: String, sections: &[(String, String)], ledger: &str) -> String {
     let mut out = first;
     for (head, body) in sections {
@@ -57,7 +57,7 @@ fn report(first: String, sections: &[(String, String)], ledger: &str) -> String 
     out + &format!("\nthe trace: {ledger}\n")
 }
 
-/// A table of text: the first column to the left, the others to the right.
+/// Formats a table of text: the first column is left-aligned, the others are right-aligned.
 fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

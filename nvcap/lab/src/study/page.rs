@@ -1,4 +1,4 @@
-//! A study as one HTML file, which needs no other.
+//! A study as one HTML file that needs no other file.
 
 use std::fmt::Write as _;
 
@@ -60,19 +60,19 @@ impl Page {
     }
 }
 
-/// Figures of the paper that these studies repeat: an A40.
+/// Figures of the paper that these studies repeat; they were measured on an A40.
 const PAPER_DMA: &str = "The paper's A40: inline below 24 KiB (start-up about 24 ns, 17.5 GiB/s at 8 KiB), a copy engine from 24 KiB on (start-up about \
 500 ns, 22 GiB/s at 1 MiB); of 8 B 94.87 % of the time is not the engine's, of 32 MiB 0.36 %.";
 const PAPER_GRAPH: &str = "The paper's A40, chains of 1 to 2,000 nodes: with CUDA 11.8 a launch has 328 to 45,476 B of pushbuffer, many doorbells, and takes \
 1.8 to 209 us; with CUDA 13.0 340 to 2,216 B, one doorbell, and 1.9 to 5.9 us.";
-/// The same of chains of these nodes: CUDA's version, bytes of pushbuffer and ns of a launch.
+/// The paper's figures for chains of these two sizes: CUDA's version, bytes of pushbuffer and ns of a launch.
 const PAPER_NODES: [f64; 2] = [1.0, 2000.0];
 const PAPER_CHAINS: [(&str, [f64; 2], [f64; 2]); 2] = [
     ("A40, CUDA 11.8", [328.0, 45_476.0], [1_800.0, 209_000.0]),
     ("A40, CUDA 13.0", [340.0, 2_216.0], [1_900.0, 5_900.0]),
 ];
 
-/// The page of [`dma`].
+/// Makes the page of [`dma`].
 pub fn of_dma(study: &dma::Study, raw: &Measured) -> String {
     let mut page = Page::new("nvcap study dma: CUDA's copies");
     page.text(&versions(study.cuda, study.empty_call_ns));
@@ -97,7 +97,7 @@ pub fn of_dma(study: &dma::Study, raw: &Measured) -> String {
     page.end()
 }
 
-/// The page of [`graph`].
+/// Makes the page of [`graph`].
 pub fn of_graph(study: &graph::Study) -> String {
     let mut page = Page::new("nvcap study graph: CUDA's graphs");
     page.text(&versions(study.cuda, study.empty_call_ns));
@@ -119,7 +119,7 @@ pub fn of_graph(study: &graph::Study) -> String {
     page.end()
 }
 
-/// The page of [`sharing`].
+/// Makes the page of [`sharing`].
 pub fn of_sharing(study: &sharing::Study) -> String {
     let mut page = Page::new("nvcap study sharing: who shares what of a GPU");
     page.text(&study.head());
@@ -160,7 +160,7 @@ pub fn of_sharing(study: &sharing::Study) -> String {
     page.end()
 }
 
-/// Draws the costs of graphs over their nodes, the paper's chains beside them.
+/// Draws the costs of graphs over their nodes, with the paper's chains for comparison.
 fn graphs_drawn(study: &graph::Study) -> [plot::Panel<'static>; 4] {
     let lines = |value: fn(&graph::Row) -> f64| -> Vec<plot::Line> {
         let line = |(shape, rows): (&str, &[graph::Row])| plot::Line {
@@ -207,7 +207,7 @@ fn graphs_drawn(study: &graph::Study) -> [plot::Panel<'static>; 4] {
     ]
 }
 
-/// CUDA's times as series beside those of the engines that it uses.
+/// Makes series of CUDA's times, with the series of the engines that it uses.
 fn drawn(study: &dma::Study, raw: &Measured) -> Vec<Series> {
     let mut all = Vec::new();
     for (kind, rows) in study.kinds() {

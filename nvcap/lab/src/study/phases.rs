@@ -13,11 +13,11 @@ use nvcap_show::output::{Detail, Sink, names::EngineName};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(into = "String")]
 pub enum Means {
-    /// Carried in the pushbuffer.
+    /// Data of the pushbuffer.
     Inline,
-    /// By a copy engine: its name as `nvcap bench` has it (`CE2`).
+    /// A copy engine, by the name that `nvcap bench` gives it (`CE2`).
     Engine(String),
-    /// By a kernel of the driver's.
+    /// A kernel of the driver.
     Kernel,
 }
 
@@ -37,16 +37,16 @@ impl From<Means> for String {
     }
 }
 
-/// A phase.
+/// Sums of a phase.
 #[derive(Clone, Debug, Default)]
 pub struct Phase {
-    /// Doorbells.
+    /// Number of doorbells.
     pub submissions: u64,
     /// Bytes of pushbuffer.
     pub bytes: u64,
-    /// Bytes moved, by means. Those of kernels are not always known.
+    /// Bytes moved, by means. The bytes that kernels moved are not always known.
     pub moved: BTreeMap<Means, u64>,
-    /// Kernels of the program; those of graphs are launches, too.
+    /// Number of kernels of the program, including launches by graphs.
     pub kernels: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The program that calls CUDA: what runs it, and what it says.
+//! The program that calls CUDA: its command, and its report.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use nvcap_decode::ledger::{STATUS_LOST, STATUS_NOT_UNDERSTOOD};
 
-/// The programs, as they are written beside their results.
+/// The program files, written beside their results.
 pub const PROGRAMS: [(&str, &str); 2] = [
     ("work.py", include_str!("work.py")),
     ("sharing.py", include_str!("sharing.py")),
@@ -26,7 +26,7 @@ pub enum What {
 }
 
 impl What {
-    /// Returns its name: the argument of the program, and a part of the names of its files.
+    /// Returns the name of the kind: the argument of the program, and a part of its files' names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dma => "dma",
@@ -54,24 +54,24 @@ pub struct Work {
     pub runs: u32,
     /// Sizes in bytes, or numbers of nodes or streams.
     pub numbers: Vec<u64>,
-    /// The Python that runs it.
+    /// The Python that runs the program.
     pub python: String,
-    /// Folder of the program and of all that it writes.
+    /// Folder of the program and of all files that it writes.
     pub folder: PathBuf,
 }
 
 /// Times that the program reports.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Said<Row> {
-    /// CUDA's version as `cuDriverGetVersion` has it: 13000 is 13.0.
+    /// CUDA's version in the form of `cuDriverGetVersion`: 13000 for 13.0.
     pub cuda: u32,
     /// Cost of a call that does nothing, ns.
     pub empty_call_ns: f64,
-    /// By kind and size, or by shape and number of nodes.
+    /// Rows by kind and size, or by shape and number of nodes.
     pub rows: Vec<Row>,
 }
 
-/// Reason why it has not run.
+/// Reason why the program has not run.
 #[derive(Debug)]
 pub struct Failed(pub String);
 
@@ -84,12 +84,12 @@ impl std::fmt::Display for Failed {
 impl std::error::Error for Failed {}
 
 impl Work {
-    /// A file of its folder: `dma.phases`.
+    /// Path of a file in the folder, such as `dma.phases`.
     pub fn file(&self, ending: &str) -> PathBuf {
         self.folder.join(format!("{}.{ending}", self.what.name()))
     }
 
-    /// The command; `name` is in the names of what it writes.
+    /// Makes the command. `name` becomes a part of the names of its files.
     fn command(&self, name: &str) -> Vec<std::ffi::OsString> {
         let numbers: Vec<String> = self.numbers.iter().map(u64::to_string).collect();
         vec![
@@ -104,19 +104,19 @@ impl Work {
         ]
     }
 
-    /// Runs it undisturbed; what it says of its times.
+    /// Runs the program undisturbed, and returns the times that it reports.
     ///
     /// # Errors
-    /// Where it cannot run, or fails.
+    /// When the program cannot run, or fails.
     pub fn alone<Said: DeserializeOwned>(&self) -> Result<Said, Failed> {
         run(&self.command("alone"), &self.python)?;
         self.said("alone")
     }
 
-    /// Reads the program's report on the run of this name.
+    /// Reads the program's report of the run of this name.
     ///
     /// # Errors
-    /// Where that cannot be read.
+    /// When the report cannot be read.
     pub fn said<Said: DeserializeOwned>(&self, name: &str) -> Result<Said, Failed> {
         let file = self.file(&format!("{name}.json"));
         let text = std::fs::read_to_string(&file);
@@ -124,10 +124,10 @@ impl Work {
         serde_json::from_str(&text).map_err(|e| Failed(format!("{}: {e}", file.display())))
     }
 
-    /// Runs it in a trace of this program's; the recording and the phases.
+    /// Runs the program in a trace by this nvcap. Returns the paths of the recording and of the phases.
     ///
     /// # Errors
-    /// Where it cannot run, or fails. An incomplete trace is none: its recording says so.
+    /// When the program cannot run, or fails. An incomplete trace is no error: its recording shows it.
     pub fn traced(&self, nvcap: &Path) -> Result<(PathBuf, PathBuf), Failed> {
         let recording = self.file("pcapng");
         let mut command = vec![
@@ -144,7 +144,8 @@ impl Work {
     }
 }
 
-/// Tells whether a trace that ends with this status has a recording: something is missing, or was not understood.
+/// Tells whether a trace that ends with this status has a recording. With this status something is missing, or
+/// was not understood.
 fn is_of_ledger(status: i32) -> bool {
     [STATUS_LOST, STATUS_NOT_UNDERSTOOD]
         .map(i32::from)

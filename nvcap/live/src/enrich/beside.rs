@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use nvcap_decode::record::Record;
 
-/// Records that may wait for the source.
+/// The most records that may wait for the source.
 const MOST_WAITING: usize = 64;
 
 /// State that both sides share.
@@ -14,31 +14,32 @@ const MOST_WAITING: usize = 64;
 struct Shared {
     /// Processes with a channel.
     processes: Mutex<BTreeSet<u32>>,
-    /// The trace ends.
+    /// True when the trace ends.
     ends: AtomicBool,
-    /// Number of times that a process stood at its end, and that the other thread had done then what needs the process.
+    /// Number of times that a process stood at its end; and the count up to which the other thread has done the work that needs such a
+    /// process.
     asked: AtomicUsize,
     answered: AtomicUsize,
 }
 
-/// The source's side. Dropped, it tells the other thread to end.
+/// The source's side. When it is dropped, the other thread is told to end.
 #[derive(Debug)]
 pub struct Beside {
     shared: Arc<Shared>,
     from: mpsc::Receiver<Record>,
-    /// Processes that end are needed.
+    /// True if processes that end are needed by the other thread.
     asks: bool,
     at_end: bool,
 }
 
-/// The side of the thread that makes the records. Dropped, it is taken as ended.
+/// The side of the thread that makes the records. When it is dropped, the thread counts as ended.
 #[derive(Clone, Debug)]
 pub struct BesideTrace {
     shared: Arc<Shared>,
     to: mpsc::SyncSender<Record>,
 }
 
-/// Makes both sides. `asks`: a process stands at its end until the other thread has done what needs the process.
+/// Makes both sides. `asks`: a process stands at its end until the other thread has done the work that needs it.
 #[must_use]
 pub fn beside(asks: bool) -> (Beside, BesideTrace) {
     let shared = Arc::new(Shared::default());
@@ -53,7 +54,7 @@ pub fn beside(asks: bool) -> (Beside, BesideTrace) {
 }
 
 impl BesideTrace {
-    /// The traced processes that have a channel, without those that were seen to end.
+    /// Returns the traced processes that have a channel, without those that were seen to end.
     #[must_use]
     pub fn processes(&self) -> BTreeSet<u32> {
         let processes = self.shared.processes.lock();
@@ -66,19 +67,20 @@ impl BesideTrace {
         self.shared.ends.load(Ordering::SeqCst)
     }
 
-    /// Tells whether a process stands at its end until [`BesideTrace::answer`] is called with what this returns, for a moment at most.
+    /// Returns a number while a process stands at its end: the process waits for a moment, until [`BesideTrace::answer`] is called
+    /// with the number.
     #[must_use]
     pub fn is_asked(&self) -> Option<usize> {
         let asked = self.shared.asked.load(Ordering::SeqCst);
         (asked > self.shared.answered.load(Ordering::SeqCst)).then_some(asked)
     }
 
-    /// States that all is done that needs a process that stands at its end.
+    /// Reports that the work is done that needs the process at its end.
     pub fn answer(&self, asked: usize) {
         self.shared.answered.store(asked, Ordering::SeqCst);
     }
 
-    /// Gives a record to the trace; false where nobody takes it any more.
+    /// Gives a record to the trace; false if the trace takes no more records.
     #[must_use]
     pub fn give(&self, record: Record) -> bool {
         self.to.send(record).is_ok()
@@ -86,7 +88,7 @@ impl BesideTrace {
 }
 
 impl Beside {
-    /// Takes note of the source's records, and adds those that have come. `at_end`: a process stands at its end.
+    /// Takes note of the source's records, and adds the other thread's. `at_end`: a process stands at its end.
     pub(super) fn look(&mut self, records: &mut Vec<Record>, at_end: bool) {
         {
             let processes = self.shared.processes.lock();

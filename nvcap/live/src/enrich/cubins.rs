@@ -1,4 +1,4 @@
-//! Images of CUDA code in a running process: libcuda keeps those of the modules that it has loaded in private memory.
+//! Images of CUDA code in a running process. libcuda keeps the images of loaded modules in private memory.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::names::scan;
 use nvcap_decode::cubin::Cubin;
 use nvcap_process::procfs::mem::Ordinary;
 
-/// The images of a process, in the order of their addresses, and the memory that they were found in.
+/// Returns the images of a process, in the order of their addresses, and the memory in which they were found.
 ///
 /// # Errors
 /// Those of opening `/proc/PID/mem` and `/proc/PID/maps`. Memory that cannot be read is skipped.

@@ -1,12 +1,12 @@
 //! Adds records to a live source: the GPUs of the machine, and the QMDs that a process wrote before nvcap attached.
 //!
-//! Searching a process's memory takes as long as reading it: up to seconds. The search runs beside the source. Meanwhile
-//! the source's records are held back in memory, so that the first submission shown is decoded with the results. They are
-//! held for a limited time and up to a limited size; later results apply from then on.
+//! A search of a process's memory takes as long as reading it: up to seconds. The search runs beside the source. Meanwhile the
+//! source's records are held back in memory, so that the first submission shown is decoded with the results. Records are held for
+//! a limited time and up to a limited size; later results apply from then on.
 //!
-//! Names of kernels are looked for all the time, beside the source too ([`super::names`]). Records are held for them after a
-//! search, whose graphs have programs that no submission names, and where the output has no line for a name that is found
-//! later; else the pipeline's own window suffices.
+//! Names of kernels are looked for during the whole trace, beside the source ([`super::names`]). Records are held for names in two
+//! cases: after a search, because graphs have programs that no submission names; and for output that has no line for a name that
+//! is found later. Else the pipeline's own window suffices.
 
 use std::{
     sync::mpsc,
@@ -25,18 +25,18 @@ use nvcap_decode::record::{ChannelId, CpuVa, Gpu, QmdCopy, Record};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::{error::Result, exit_hold::ExitHold, memory::chip};
 
-/// Time for which records wait for a search.
+/// Longest time for which records wait for a search.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of records that wait for a search.
+/// The most bytes of records that wait for a search.
 const MOST_HELD: usize = 256 << 20;
 
-/// Begins to search the memory of a process, beside the source; none where that cannot be begun.
+/// Begins to search the memory of a process, beside the source; none where the search cannot begin.
 type Search = Box<dyn Fn(u32) -> Option<Results> + Send + Sync>;
 
-/// Result of a search, once the search has ended; nothing if the memory may not be read, or the GPU's chip is unknown.
+/// Result of a search, once it has ended; nothing if the memory may not be read, or the GPU's chip is unknown.
 type Results = mpsc::Receiver<Option<QmdSearchResult>>;
 
-/// The time, and how it is let pass: tests have their own.
+/// Source of the time, and the way to wait: tests have their own.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
     pub(super) now: fn() -> Instant,
@@ -44,7 +44,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The machine's.
+    /// Clock of the machine.
     pub(super) const MACHINE: Self = Self {
         now: Instant::now,
         pause: thread::sleep,
@@ -62,10 +62,10 @@ pub struct Enriched<S> {
     beside: Vec<Beside>,
     holds_end: bool,
     hold: Option<ExitHold>,
-    /// The records of the GPUs were given.
+    /// True once the records of the GPUs were given.
     told: bool,
     held: HeldRecords,
-    /// In step: the rings that are told of.
+    /// Rings whose progress is told, for tests in step.
     #[cfg(feature = "in-step")]
     rings: nvcap_process::in_step::Rings,
 }
@@ -76,18 +76,18 @@ struct HeldRecords {
     namer: Option<Namer>,
     searches: Vec<Results>,
     records: Vec<Record>,
-    /// Results of searches that wait with them.
+    /// Results of searches, which wait with the records.
     pub qmd_copies: Vec<Record>,
     bytes: usize,
-    /// Until when they wait for names, however many programs are asked for meanwhile.
+    /// Time up to which the records wait for names, however many programs are asked for meanwhile.
     named_by: Instant,
-    /// Until when they wait for searches that run.
+    /// Time up to which the records wait for running searches.
     until: Option<Instant>,
 }
 
 impl<S: Source> Enriched<S> {
-    /// Wraps a source. `search`: search the memory of attached processes. `names`: look for the names of kernels. `hold`: hold the
-    /// command's end until they are found, and its channels' errors read.
+    /// Wraps a source. `search`: searches the memory of attached processes. `names`: looks for the names of kernels. `hold`: holds
+    /// the command's end until the names are found and its channels' errors are read.
     pub fn new(inner: S, search: bool, names: bool, hold: bool) -> Self {
         let search: Option<Search> = search.then(|| Box::new(begin_search) as Search);
         let class = chip::only().map(|c| c.compute);
@@ -102,7 +102,7 @@ impl<S: Source> Enriched<S> {
         }
     }
 
-    /// Waits longer for names: for output that has no line for a name that is found later.
+    /// Makes records wait longer for names, for output that has no line for a name that is found later.
     pub fn patient(mut self) -> Self {
         self.held.namer = self.held.namer.map(Namer::patient);
         self
@@ -152,7 +152,7 @@ impl<S: Source> Enriched<S> {
         }
     }
 
-    /// Returns the time for which the source may wait for the next record.
+    /// Returns the longest time for which the source may wait for the next record.
     fn until_next(&self, wait: Duration) -> Duration {
         let wait = self.faults.as_ref().map_or(wait, |f| f.wait(wait));
         let holds = self.inner.is_ending() || self.hold.as_ref().is_some_and(ExitHold::is_ending);
@@ -181,13 +181,13 @@ impl HeldRecords {
         }
     }
 
-    /// Tells whether names are asked for and not told yet.
+    /// Tells whether names were asked for that are not told yet.
     fn asks(&self) -> bool {
         let asks = |n: &Namer| n.is_asking(Duration::MAX);
         self.namer.as_ref().is_some_and(asks)
     }
 
-    /// The results since the last call.
+    /// Takes the results since the last call.
     fn found(&mut self) -> Vec<QmdCopy> {
         let mut all = Vec::new();
         self.searches.retain(|search| match search.try_recv() {
@@ -201,7 +201,7 @@ impl HeldRecords {
         all
     }
 
-    /// Takes the results of a search.
+    /// Adds the results of a search.
     fn add_qmd_copies(&mut self, found: Vec<QmdCopy>) {
         let from = self.qmd_copies.len();
         self.qmd_copies
@@ -230,7 +230,7 @@ impl HeldRecords {
         self.bytes = 0;
     }
 
-    /// Gives new records, or holds them.
+    /// Gives new records, or holds them back.
     fn take(&mut self, mut now: Vec<Record>, to: &mut Vec<Record>) {
         let holds = self.namer.as_ref().is_some_and(Namer::is_holding);
         let waits = !self.records.is_empty() || !self.qmd_copies.is_empty();
@@ -257,7 +257,7 @@ impl HeldRecords {
         }
     }
 
-    /// Waits for the searches and names, each as long as patience lasts: they are needed to decode the records.
+    /// Waits for the searches and names that are needed to decode the records, up to the time limit of each.
     fn wait(&mut self) {
         while !self.searches.is_empty() && self.until.is_some_and(|t| (self.clock.now)() < t) {
             let found = self.found();

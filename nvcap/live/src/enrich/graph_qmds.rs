@@ -1,10 +1,10 @@
 //! QMDs of a running process that were written before the trace began: the graphs that it replays.
 //!
-//! GPU memory cannot be read, but libcuda keeps two things in the process's own memory: a copy of every graph node's QMD
-//! (up to date, but without an address), and the commands that once uploaded it (with the address, but perhaps outdated).
-//! An upload is trusted if its data equals a copy, or if nothing contradicts it. A copy without a matching upload gets
-//! its address from its neighbours: copies of a graph lie one after another, and each names the next one as its dependent.
-//! Contradictory QMDs are left out, so that they show as not seen.
+//! GPU memory cannot be read, but libcuda keeps two things in the process's own memory. One is a copy of every graph node's QMD: it is
+//! up to date, but has no address. The other is the commands that once uploaded the QMD: they have the address, but may be outdated. An
+//! upload is trusted if its data equals a copy, or if nothing contradicts it. A copy without a matching upload gets its address from its
+//! neighbours: copies of a graph lie one after another, and each names the next one as its dependent. Contradictory QMDs are left out,
+//! so that they show as not seen.
 
 use nvcap_decode::wire::graph_table::{GraphEntry, GraphTable};
 use nvcap_process::procfs;
@@ -32,9 +32,9 @@ use nvcap_process::{
     },
 };
 
-/// Bytes read at once: they stay in a core's cache while they are searched.
+/// Bytes that are read at once: they stay in a core's cache while they are searched.
 const CHUNK: usize = 512 << 10;
-/// Bytes that are read again with the next chunk: an upload or a QMD may lie across the border.
+/// Bytes that are read again with the next chunk, because an upload or a QMD may lie across the border.
 const OVERLAP: usize = 8192;
 /// The most words of an upload that is examined. QMDs have 64 or 96; the tables of graphs are longer.
 const MOST_WORDS: u16 = 1024;
@@ -46,11 +46,11 @@ const MOST_QMDS: usize = 1 << 18;
 const MOST_CONTENTS: usize = 16;
 /// The most threads of one search.
 const MOST_THREADS: usize = 8;
-/// The most bytes of memory that are read; the smallest areas first, which include libcuda's own.
+/// The most bytes of memory that are read. The smallest areas are read first; libcuda's own are among them.
 const MOST_READ: u64 = 32 << 30;
 /// The greatest distance between copies of one graph; the least is the size of a QMD.
 const MOST_STRIDE: u64 = 4096;
-/// An area larger than this holds no graph (reserved address space, model weights in host memory).
+/// Largest area that may hold a graph. Larger ones are reserved address space, or model weights in host memory.
 const MOST_AREA: u64 = 16 << 30;
 
 /// Result of a search, and its cost.
@@ -60,11 +60,11 @@ pub struct QmdSearchResult {
     pub copies: Vec<QmdCopy>,
     /// Bytes of memory that were read.
     pub read: u64,
-    /// Bytes that were left out because the limit was reached.
+    /// Bytes that were left out because of the limit.
     pub cut: u64,
-    /// QMDs whose copies contradict each other: left out.
+    /// QMDs that were left out because their copies contradict each other.
     pub contradicted: usize,
-    /// Copies without an address: left out.
+    /// Copies that were left out because they have no address.
     pub unnamed: usize,
 }
 
@@ -83,7 +83,7 @@ type Data = (Box<[u8]>, u64);
 struct Pass {
     /// Different contents that were uploaded to an address, with their places.
     uploads: BTreeMap<u64, Vec<Data>>,
-    /// Other uploads, by address; none where several differ.
+    /// Other uploads, by address; `None` where different ones went to the address.
     others: BTreeMap<u64, Option<Data>>,
     nodes: Vec<Node>,
     read: u64,
@@ -98,12 +98,13 @@ struct Room {
     kept: AtomicUsize,
 }
 
-/// Takes one of what there is room for; whether there was any.
+/// Counts one more. True if there was room for it.
 fn take(taken: &AtomicUsize, most: usize) -> bool {
     taken.fetch_add(1, Ordering::Relaxed) < most
 }
 
-/// The memory of a process, read by `process_vm_readv` where that is possible, which is faster: not where the driver has mapped it.
+/// The memory of a process. It is read by `process_vm_readv` where possible, which is faster; memory that the driver has mapped is read
+/// by the memory file.
 struct Either {
     ordinary: Ordinary,
     any: Memory,
@@ -123,7 +124,7 @@ pub struct Part {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// It can hold copies; otherwise it only holds commands (a mapping of the driver's).
+    /// True if it can hold copies; otherwise it holds commands only (a mapping of the driver's).
     pub heap: bool,
 }
 
@@ -162,7 +163,7 @@ pub(crate) fn search(pid: u32, class: u32) -> io::Result<QmdSearchResult> {
     Ok(search_in(&memory, &parts, class, at))
 }
 
-/// Searches as `search` does, in parts of any memory. `at` is the time and process given to the copies. What is large is read by several
+/// Searches as `search` does, in parts of any memory. `at`: the time and process for the copies. Large memory is read by several
 /// threads.
 #[must_use]
 pub fn search_in(
@@ -203,7 +204,7 @@ pub fn search_in(
     }
 }
 
-/// Returns the pieces of memory that are read one at a time, up to the limit; and the number of bytes beyond the limit.
+/// Returns the pieces of memory that are read one at a time, up to the limit, and the number of bytes beyond it.
 fn pieces(parts: &[Part]) -> (Vec<Part>, u64) {
     let (mut pieces, mut read, mut cut) = (Vec::new(), 0, 0);
     for part in parts {
@@ -229,8 +230,7 @@ fn pieces(parts: &[Part]) -> (Vec<Part>, u64) {
     (pieces, cut)
 }
 
-/// Returns the copies that `search` finds, without the reasons of a failure: nothing if the chip of the GPUs is unknown, or the
-/// memory may not be read.
+/// Returns the copies that `search` finds. Nothing if the chip of the GPUs is unknown, or the memory may not be read.
 #[must_use]
 pub fn of(pid: u32) -> Vec<QmdCopy> {
     let only = chip::only();
@@ -261,7 +261,7 @@ impl Pass {
         self.bytes(class, piece.start, bytes, piece.heap, room);
     }
 
-    /// Adds what another thread has found.
+    /// Adds the findings of another thread.
     fn merge(&mut self, other: Pass) {
         self.read += other.read;
         self.nodes.extend(other.nodes);
@@ -423,8 +423,8 @@ impl Pass {
         found
     }
 
-    /// The arguments of the kernels that were found, where all uploads of them agree; and the tables of the driver's
-    /// kernels that lead a graph on, where the table's entry names that QMD (the decoder checks that too).
+    /// The arguments of the kernels that were found, where all uploads of the arguments agree; and the tables of the driver's kernels
+    /// that continue a graph, where the table's entry names the QMD (the decoder checks this too).
     fn arguments(&self, class: u32, at: At, qmds: &BTreeMap<u64, (&[u8], u64)>) -> Vec<QmdCopy> {
         let copy = |address: u64, bytes: &[u8], found: u64| QmdCopy {
             at,
@@ -471,16 +471,15 @@ impl Pass {
     }
 }
 
-/// The kernel's own program that the driver's part of constant bank 0 has.
+/// The address of a kernel's own program, in the driver's part of constant bank 0.
 pub(super) fn own_program(class: u32, part: &[u8]) -> Option<u64> {
     let at = usize::try_from(own_program_at(class)?).ok()?;
     let is_part = part.len() as u64 == arguments_at(class);
     u64_at(is_part.then_some(part)?, at)
 }
 
-/// Addresses of copies by their neighbours. Copies of one graph lie at equal distances; each names the next one as its
-/// dependent, so its pointer is the next one's address. No copy names the first one: its address lies before the second's
-/// by the same step as between all others.
+/// Computes addresses of copies from their neighbours. Copies of one graph lie at equal distances, and each names the next one as its
+/// dependent, so that its pointer is the next one's address. No copy names the first one; its address lies one step before the second's.
 fn by_neighbours(copies: &[&Node]) -> HashMap<u64, u64> {
     let mut distances: HashMap<u64, usize> = HashMap::new();
     for pair in copies.windows(2) {

@@ -7,11 +7,11 @@ use nvcap_process::procfs;
 
 /// Bit of an entry of the page map: the page is in memory.
 const PRESENT: u64 = 1 << 63;
-/// A smaller hole is read as well, bytes.
+/// Largest hole that is read as well, bytes.
 const SMALL: u64 = 65536;
 
-/// The parts of a range that are in memory, by `/proc/PID/pagemap`; all of it where that cannot be read. Reading an untouched
-/// page would allocate it.
+/// The parts of a range that are in memory, by `/proc/PID/pagemap`; the whole range where the page map cannot be read. (A
+/// read of an untouched page would allocate it.)
 pub(super) fn pages(pagemap: Option<&File>, start: u64, end: u64) -> Vec<(u64, u64)> {
     let Some(pagemap) = pagemap else {
         return vec![(start, end)];

@@ -1,4 +1,4 @@
-//! The watch for faults on a thread of its own: it searches memory for milliseconds, and the thread that reads rings must not wait for that.
+//! The watch for faults, on a thread of its own: it searches memory for milliseconds, which the thread that reads rings must not wait for.
 
 use std::{
     collections::HashSet,
@@ -15,7 +15,7 @@ use nvcap_decode::record::{ChannelId, Fault, Life, Record};
 const STILL: Duration = Duration::from_secs(10);
 /// Longest time for which the end of a trace waits for the last look.
 const LAST: Duration = Duration::from_millis(250);
-/// Time for which the thread sleeps where no process is watched: it is woken by the first.
+/// Time for which the thread sleeps while no process is watched. The first process wakes it.
 const NOTHING: Duration = Duration::from_secs(3600);
 
 enum Request {
@@ -26,7 +26,7 @@ enum Request {
 
 struct Answer {
     faults: Vec<Fault>,
-    /// Count of requests at an end that this answers.
+    /// Number of requests at an end that this answers.
     asked: usize,
 }
 
@@ -35,19 +35,19 @@ struct Answer {
 pub(crate) struct FaultWatch {
     to: mpsc::Sender<Request>,
     from: mpsc::Receiver<Answer>,
-    /// Channels of which it was told that they submit.
+    /// Channels that are known to have submitted.
     submitting: HashSet<ChannelId>,
-    /// A channel was announced.
+    /// True once a channel was announced.
     any: bool,
-    /// Time at which something was last submitted.
+    /// Time of the last submission.
     newest: Instant,
     pace: Pace,
-    /// Requests at an end without an answer.
+    /// Number of requests at an end without an answer.
     asked: usize,
 }
 
 impl FaultWatch {
-    /// Starts the thread; none where the system has none for it.
+    /// Starts the thread; none where the system cannot start one.
     pub(crate) fn start() -> Option<Self> {
         let (to, requests) = mpsc::channel();
         let (answers, from) = mpsc::channel();
@@ -67,7 +67,7 @@ impl FaultWatch {
         })
     }
 
-    /// Returns the time for which a source may wait, so that faults are told soon.
+    /// Returns the time for which a source may wait, so that faults are reported soon.
     pub(crate) fn wait(&self, wait: Duration) -> Duration {
         match self.any {
             true => wait.min(self.pace.shortest()),
@@ -75,7 +75,7 @@ impl FaultWatch {
         }
     }
 
-    /// Tells whether a process that stands at its end is still to be looked at.
+    /// Tells whether a process that stands at its end must still be looked at.
     pub(crate) fn is_asking(&self) -> bool {
         self.asked > 0
     }
@@ -96,7 +96,7 @@ impl FaultWatch {
         }
     }
 
-    /// Adds the faults that a last look finds, for which it waits a moment.
+    /// Adds the faults that a last look finds. Waits a moment for them.
     pub(crate) fn finish(&mut self, records: &mut Vec<Record>) {
         self.ask(Pace::AtEnd);
         let until = Instant::now() + LAST;
@@ -154,7 +154,7 @@ impl FaultWatch {
     }
 }
 
-/// Watches until nobody asks any more.
+/// Watches until nobody sends requests any more.
 fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
     let mut watch = Watch::new();
     let mut pace = Pace::Works;

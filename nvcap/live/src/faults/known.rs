@@ -7,8 +7,8 @@ use nvcap_decode::record::{ChannelId, CpuVa};
 use nvcap_process::memory::notifier::Notifier;
 use nvcap_process::procfs::mem::Memory;
 
-/// The most errors in notifiers that are told of one look, and of a process: it can write as many as it likes. One error of a channel is told
-/// by those of its group, which has eight.
+/// The most errors in notifiers that are reported of one look, and of a process, because a process can write any number of them. One error of
+/// a channel shows in all notifiers of its group, which has eight channels.
 const MOST_OF_LOOK: usize = 256;
 const MOST_OF_PROCESS: usize = 1 << 10;
 
@@ -17,7 +17,7 @@ const MOST_OF_PROCESS: usize = 1 << 10;
 pub(super) struct Known {
     pub(super) gpu: Option<u32>,
     pub(super) token: Option<u32>,
-    /// Its token is known by the driver's calls, or given.
+    /// True if the driver's calls or the user told the channel's token.
     pub(super) is_certain: bool,
     pub(super) ring: Option<CpuVa>,
     pub(super) userd: Option<CpuVa>,
@@ -29,20 +29,20 @@ pub(super) struct Known {
 pub(super) struct Watched {
     pub(super) channels: BTreeMap<ChannelId, Known>,
     pub(super) memory: Option<Memory>,
-    /// Addresses of its notifiers.
+    /// Addresses of the process's notifiers.
     pub(super) notifiers: Vec<u64>,
-    /// Notifiers whose errors were told.
+    /// Notifiers whose errors were reported.
     pub(super) told: BTreeSet<u64>,
-    /// Number of errors that were told.
+    /// Number of errors that were reported.
     pub(super) errors: usize,
-    /// The newest channel came then.
+    /// Time at which the newest channel came.
     pub(super) changed: Option<Instant>,
-    /// Searches for notifiers since.
+    /// Number of searches for notifiers since then.
     pub(super) searched: usize,
 }
 
 impl Watched {
-    /// Returns the notifiers whose errors are to be told now, of those with one; they count as told.
+    /// Returns the notifiers whose errors must be reported now, of those with an error. They count as reported.
     pub(super) fn untold(&mut self, pid: u32, with_error: &[Notifier]) -> Vec<Notifier> {
         let room = MOST_OF_PROCESS
             .saturating_sub(self.errors)
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use nvcap_decode::record::Notification;
 
-    /// A process that writes errors into its notifiers again and again is told of a bounded number of times.
+    /// The errors of a process that writes them into its notifiers again and again are reported a bounded number of times.
     #[test]
     fn errors_of_a_process_are_bounded() {
         let mut process = Watched::default();

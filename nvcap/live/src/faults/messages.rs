@@ -1,4 +1,4 @@
-//! Xid messages of the kernel log about traced processes, joined with what error notifiers tell.
+//! Xid messages of the kernel log about traced processes, joined with the errors in notifiers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use super::{
     suspects,
 };
 
-/// Time for which a message waits for the same fault's notifier.
+/// Time for which a message waits for the notifier of the same fault.
 const WAIT: Duration = Duration::from_millis(300);
-/// Time within which a message and a notifier are of the same fault.
+/// Time within which a message and a notifier count as the same fault.
 const SAME: Duration = Duration::from_secs(5);
-/// A token of which nothing is known: it may be of any channel.
+/// An unknown token, which may be any channel's.
 const ANY: u32 = u32::MAX;
 
 /// A message about a traced process.
@@ -32,17 +32,17 @@ struct Pending {
     came: Instant,
 }
 
-/// A fault that was told.
+/// A fault that was reported.
 #[derive(Debug)]
 struct Told {
     pid: u32,
     code: u32,
     channel: Option<ChannelId>,
-    /// The GPU, where known.
+    /// The GPU, where it is known.
     gpu: Option<u32>,
-    /// Channels that were stopped with it.
+    /// Channels that were stopped with the fault's channel.
     group: Vec<ChannelId>,
-    /// By the kernel log alone.
+    /// True if only the kernel log told of the fault.
     by_log: bool,
     at: Instant,
 }
@@ -59,7 +59,7 @@ pub(super) struct Messages {
 }
 
 impl Told {
-    /// Tells whether it is on this channel of this GPU, as far as is known.
+    /// Tells whether the fault is on this channel of this GPU, as far as both are known.
     fn is_of(&self, channel: Option<ChannelId>, gpu: Option<u32>) -> bool {
         let may_be_on = self.gpu.is_none() || gpu.is_none() || self.gpu == gpu;
         let may_be_of = self.channel.is_none()
@@ -69,7 +69,7 @@ impl Told {
 }
 
 impl Messages {
-    /// Those that come from now on; none where the log may not be read.
+    /// Takes the messages from now on; none where the log may not be read.
     pub(super) fn open() -> Self {
         let log = match Xids::open() {
             Ok(mut log) => {
@@ -101,8 +101,8 @@ impl Messages {
         !self.noticed.is_empty() || !self.pending.is_empty()
     }
 
-    /// Takes the messages that have come and are about one of the processes. One that has executed another program is there twice, as it is
-    /// and then as it was.
+    /// Takes the messages that have come and are about one of the processes. A process that has executed another program is listed twice: as
+    /// it is now, and as it was.
     pub(super) fn take(&mut self, processes: &[(&u32, &Watched)], now: Instant) {
         let Some(log) = &mut self.log else { return };
         for xid in log.take() {
@@ -127,8 +127,8 @@ impl Messages {
         }
     }
 
-    /// Joins messages with faults that notifiers tell, and returns those that are whole: a fault waits a moment for its message, which has the
-    /// address and the exception. Gives up messages and notifiers of faults that were told before. `is_due`: a process ends.
+    /// Joins messages with faults in notifiers, and returns the complete ones. A fault waits a moment for its message, which has the address
+    /// and the exception. Drops messages and notifiers of faults that were reported before. `is_due`: a process ends.
     pub(super) fn join(
         &mut self,
         mut new: Vec<Noticed>,
@@ -180,7 +180,7 @@ impl Messages {
         }));
     }
 
-    /// The faults of messages that no notifier has told in time. `is_due`: a process ends, and no notifier will.
+    /// Returns the faults of messages whose notifier did not come in time. `is_due`: a process ends, so that no notifier will come.
     pub(super) fn alone(
         &mut self,
         processes: &BTreeMap<u32, Watched>,
@@ -231,7 +231,7 @@ impl Messages {
     }
 }
 
-/// For a message about the process that has these channels: the channel, where it can only be one. `None` for other messages.
+/// Finds the channel of a message about the process that has these channels, if only one is possible. `None` for other messages.
 fn about(xid: &Xid, pid: u32, channels: &BTreeMap<ChannelId, Known>) -> Option<Option<ChannelId>> {
     let is_named = xid.process() == Some(pid);
     if xid.process().is_some() && !is_named {

@@ -1,14 +1,14 @@
-//! A fault that notifiers tell, until its message has come.
+//! A fault that notifiers show, until its message has come.
 
 use std::time::Instant;
 
 use nvcap_decode::record::{ChannelId, Fault, FaultSource, Near, Notification, Suspect, Xid};
 
-/// The most bytes that messages of one fault have together.
+/// The most bytes of all messages of one fault together.
 const LONGEST: usize = 1024;
-/// Farthest that a pointer is from the address that could not be accessed, bytes.
+/// Farthest distance of a pointer from the address that could not be accessed, bytes.
 const FAR: u64 = 1 << 31;
-/// Least address that a pointer to memory of the GPU has.
+/// Least address of a pointer to memory of the GPU.
 const LEAST: u64 = 1 << 12;
 
 /// Work that had not ended, with the bytes of a kernel's arguments.
@@ -38,22 +38,22 @@ pub(super) struct Notice {
     pub(super) has_work: bool,
 }
 
-/// See the module. The driver stops all channels of a group for an error of one of them: they are one fault.
+/// See the module. For an error of one channel the driver stops all channels of its group: all of these are one fault.
 #[derive(Debug)]
 pub(super) struct Noticed {
-    /// The fault, as far as suspects and messages go.
+    /// The fault, with the suspects and messages so far.
     fault: Fault,
-    /// The GPU of its channels, where known.
+    /// The GPU of the fault's channels, where it is known.
     gpu: Option<u32>,
     notices: Vec<Notice>,
     /// Arguments of each suspect.
     args: Vec<Vec<u8>>,
-    /// Time at which it came.
+    /// Time at which the fault came.
     pub(super) came: Instant,
 }
 
 impl Noticed {
-    /// `fault` is of no channel yet.
+    /// Makes a fault without a channel.
     pub(super) fn new(fault: Fault, gpu: Option<u32>, came: Instant) -> Self {
         Self {
             fault,
@@ -88,12 +88,12 @@ impl Noticed {
         self.gpu
     }
 
-    /// Tells whether a message about this GPU, where it is known, can be about it.
+    /// Tells whether a message about this GPU, where the message names one, can be about the fault.
     pub(super) fn may_be_on(&self, gpu: Option<u32>) -> bool {
         self.gpu.is_none() || gpu.is_none() || self.gpu == gpu
     }
 
-    /// Tells whether a message about this channel, where it names one, can be about it.
+    /// Tells whether a message about this channel, where the message names one, can be about the fault.
     pub(super) fn may_be_of(&self, channel: Option<ChannelId>) -> bool {
         let is = |n: &Notice| n.channel.is_none() || n.channel == channel;
         channel.is_none() || self.notices.iter().any(is)
@@ -103,7 +103,7 @@ impl Noticed {
         self.fault.message.is_some()
     }
 
-    /// Takes a message about it. The driver writes several about an exception of an SM.
+    /// Takes a message about the fault. The driver writes several about an exception of an SM.
     pub(super) fn told_by(&mut self, channel: Option<ChannelId>, xid: Xid) {
         self.fault.source = FaultSource::Both;
         match &mut self.fault.message {
@@ -128,7 +128,7 @@ impl Noticed {
         }
     }
 
-    /// The fault: of the channel that a message named, else of one with work that had not ended.
+    /// Returns the fault. Its channel is the one that a message named, else one with work that had not ended.
     pub(super) fn fault(mut self) -> Fault {
         if !self.has_message() {
             let by = |n: &&Notice| n.has_work && n.channel.is_some();
@@ -155,7 +155,8 @@ impl Noticed {
     }
 }
 
-/// The word of a kernel's arguments that is nearest to an address, at a place where a pointer can be: where no other is about as near.
+/// The word of a kernel's arguments that is nearest to an address, at a place where a pointer can be; none where another word is about
+/// as near.
 fn nearest(args: &[u8], address: u64) -> Option<Near> {
     let words = args.chunks_exact(8).enumerate().filter_map(|(n, word)| {
         Some(Near {

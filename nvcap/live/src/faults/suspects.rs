@@ -1,4 +1,4 @@
-//! One look at the rings of a process in which a channel was stopped: work that had not ended.
+//! One look at the rings of a process in which a channel was stopped. It finds the work that had not ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use nvcap_process::memory::{
 use super::known::Known;
 use super::noticed::Open;
 
-/// Entries of each channel that are read: all that a ring of libcuda has.
+/// Number of entries of each channel that are read: all that a ring of libcuda has.
 const ENTRIES: u32 = 1023;
-/// The most suspects of a fault that are told.
+/// The most suspects of a fault that are reported.
 const MOST: usize = 64;
-/// Bits of a token that are the runlist: 0 is that of the graphics engine.
+/// Bits of the runlist in a token. Runlist 0 is the graphics engine's.
 const RUNLIST: u32 = 0x007f_0000;
 
 /// Findings of a look.
@@ -68,7 +68,7 @@ pub(super) fn rings(pid: u32) -> Option<Rings> {
 }
 
 impl Rings {
-    /// The channel of the trace that has the error notifier at an address, by the order of channels.
+    /// The channel of the trace whose error notifier lies at an address, by the order of channels.
     pub(super) fn channel_with(
         &self,
         notifier: u64,
@@ -79,8 +79,8 @@ impl Rings {
         traced(seen.found.ring, seen.found.userd, channels)
     }
 
-    /// Work that had not ended of the channel `of`, or of all that the fault of an unknown channel with this token may be of; and
-    /// whether no other work can have caused it.
+    /// The work that had not ended of the channel `of`; without a channel, of all channels to which a fault with this token may
+    /// belong. Also tells whether no other work can have caused the fault.
     pub(super) fn suspects(
         &self,
         channels: &BTreeMap<ChannelId, Known>,
@@ -138,7 +138,7 @@ fn traced(ring: u64, userd: u64, channels: &BTreeMap<ChannelId, Known>) -> Optio
     Some(*id)
 }
 
-/// A suspect with a kernel's arguments; names are searched for later.
+/// Makes a suspect with a kernel's arguments. Names are searched for later.
 fn open(channel: ChannelId, index: u32, op: &Operation) -> Option<Open> {
     let args = match op {
         Operation::Launch(l) => l.args.clone().unwrap_or_default(),

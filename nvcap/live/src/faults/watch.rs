@@ -1,4 +1,4 @@
-//! The looks at notifiers and at the kernel log, and the faults that they tell.
+//! Looks at notifiers and at the kernel log, and reports the faults that they show.
 
 use std::{
     collections::BTreeMap,
@@ -23,11 +23,12 @@ use super::{
     suspects::{self, Rings},
 };
 
-/// Looks take one part in so many of the time, where the pause is not the longest.
+/// Share of the time that looks take: one part in this number, unless the pause is the longest.
 const SHARE: u32 = 100;
 /// The longest time between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Times after a new channel at which notifiers are searched for: the driver writes its token a little later.
+/// Times after a new channel at which its notifier is searched for: the driver writes its token a little later than the channel is
+/// made.
 const SEARCHES: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
@@ -70,7 +71,7 @@ pub(super) struct Watch {
     processes: BTreeMap<u32, Watched>,
     /// Processes that have ended since the last look.
     ended: Vec<u32>,
-    /// Processes that have executed another program since then, as they were: messages about them may be unread.
+    /// Processes that have executed another program since the last look, as they were before: messages about them may be unread.
     executed: BTreeMap<u32, Watched>,
     next: Instant,
     messages: Messages,
@@ -113,18 +114,19 @@ impl Watch {
         }
     }
 
-    /// Returns the time until the next look; none where no process is watched, and no fault waits.
+    /// Returns the time until the next look; none where no process is watched and no fault waits.
     pub(super) fn until_next(&self) -> Option<Duration> {
         let until = self.next.saturating_duration_since(Instant::now());
         (!self.processes.is_empty() || self.messages.has_waiting()).then_some(until)
     }
 
-    /// The next look is due now.
+    /// Makes the next look due now.
     pub(super) fn hurry(&mut self) {
         self.next = Instant::now();
     }
 
-    /// Looks if it is time, or a process has ended; returns the faults that have come. `begins`: a process stands at its end since now.
+    /// Looks if a look is due, or a process has ended. Returns the faults that have come. `begins`: a process has just reached its end,
+    /// and stands there.
     pub(super) fn look(&mut self, pace: Pace, begins: bool) -> Vec<Fault> {
         let now = Instant::now();
         let ended = std::mem::take(&mut self.ended);
@@ -251,12 +253,12 @@ impl Watched {
     }
 }
 
-/// Tells whether a notifier has an error of its channel's own.
+/// Tells whether a notifier has an error that its own channel caused.
 fn is_fault(n: &Notifier) -> bool {
     n.error.is_some_and(|code| code != REMOVAL)
 }
 
-/// The faults that new errors in notifiers tell, one of each number and GPU; `all` are the notifiers of the process.
+/// The faults that new errors in notifiers show, one for each number and GPU. `all`: the notifiers of the process.
 fn noticed(
     pid: u32,
     channels: &BTreeMap<ChannelId, Known>,
@@ -297,7 +299,7 @@ fn noticed(
     told
 }
 
-/// A fault that notifiers tell, without what they and the rings have of it.
+/// Makes a fault with none of the facts that notifiers and rings have.
 fn of_notifiers(pid: u32, code: u32) -> Fault {
     let at = At {
         time_ns: clock::now(),
@@ -307,8 +309,8 @@ fn of_notifiers(pid: u32, code: u32) -> Fault {
     Fault::of_notifier(at, code)
 }
 
-/// Tells whether each channel's notifier is known by its token: the token of each is known, no two have the same, and each has a
-/// notifier.
+/// Tells whether each channel's notifier is certain by its token. For this each channel's token must be known, no two channels may have
+/// the same token, and each channel must have a notifier.
 fn are_certain(channels: &BTreeMap<ChannelId, Known>, all: &[Notifier]) -> bool {
     channels.values().all(|c| {
         let with = |n: &&Notifier| Some(n.token) == c.token;

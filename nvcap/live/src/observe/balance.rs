@@ -1,8 +1,9 @@
-//! Shares of a core that looking at each channel takes, and the thread that each is therefore looked at by. Pure: it is told
-//! times, and says which channels move.
+//! Decides which thread looks at each channel, by the share of a core that the looks take. Pure: gets times, and returns the
+//! channels to move.
 //!
-//! Channels stay with the session's own thread while that has time for them. Else the busiest go to readers; a reader with too
-//! much gives the least that helps to another. A channel on which nothing comes any more returns to the session's thread.
+//! Channels stay with the session's own thread while it has time for them. Else the busiest go to readers. A reader with too much
+//! gives another one the smallest channel that relieves it. A channel on which nothing comes any more returns to the session's
+//! thread.
 
 use std::{collections::BTreeMap, env, thread};
 
@@ -10,28 +11,28 @@ use nvcap_decode::record::ChannelId;
 
 /// Time between two judgements, ns.
 pub(super) const JUDGE_NS: u64 = 10_000_000;
-/// Share of a core up to which the session's own thread looks at channels: it also searches processes and asks for names.
+/// Share of a core up to which the session's own thread keeps channels: it also searches processes and asks for names.
 const OWN_MOST: f64 = 0.35;
-/// Share of a core that is left to it once channels are given away.
+/// Share of a core that stays with the session's own thread once it gives channels away.
 const OWN_THEN: f64 = 0.15;
 /// Share of a core up to which a reader is given channels.
 const READER_FULL: f64 = 0.6;
 /// Share of a core above which a reader gives channels to others.
 const READER_MOST: f64 = 0.75;
-/// Share of a core below which it is not worth moving a channel.
+/// Share of a core below which a channel is not worth moving.
 const SMALL: f64 = 0.01;
-/// Time without anything new after which a channel returns, ns.
+/// Time without news after which a channel returns, ns.
 const QUIET_NS: u64 = 1_000_000_000;
 /// Weight of the newest measurement.
 const NEWEST: f64 = 0.4;
 
-/// The most readers that are started unasked.
+/// The most readers that are started unless the user asks for more.
 const MOST_UNASKED: usize = 16;
-/// Set by tests: every channel goes from thread to thread all the time. A release ignores it.
+/// Environment variable of tests that makes every channel go from thread to thread all the time. A release ignores it.
 const ROTATE: &str = "NVCAP_OBSERVE_ROTATE";
 
-/// Returns the most readers that a session may have: as asked for, else less than half the processors, which is none where there are
-/// fewer than four.
+/// Returns the most readers that a session may have: as many as the user asks for, else less than half the processors. With fewer
+/// than four processors there is none.
 pub(super) fn most_readers(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| {
         let processors = thread::available_parallelism().map_or(1, usize::from);
@@ -44,11 +45,11 @@ pub(super) fn most_readers(asked: Option<usize>) -> usize {
 pub(super) struct Measured {
     /// Number of the channel.
     pub channel: ChannelId,
-    /// Reader that has it; none: the session's own thread.
+    /// Reader that has the channel; none for the session's own thread.
     pub reader: Option<usize>,
-    /// Time that looks at it have taken in all, ns.
+    /// Total time of the looks at the channel, ns.
     pub looking_ns: u64,
-    /// Time at which something last came, ns.
+    /// Time of the last news on the channel, ns.
     pub came_at: u64,
 }
 
@@ -57,7 +58,7 @@ pub(super) struct Measured {
 pub(super) struct Move {
     /// Number of the channel.
     pub channel: ChannelId,
-    /// Reader that has it from now on, which may be one more than there are; none: the session's own thread.
+    /// Reader that gets the channel, which may be a new one; none for the session's own thread.
     pub to: Option<usize>,
 }
 
@@ -73,11 +74,11 @@ struct Load {
 pub(super) struct Balance {
     loads: BTreeMap<ChannelId, Load>,
     judged: u64,
-    /// Count of turns, where each judgement moves every channel.
+    /// Count of turns, if each judgement moves every channel.
     turns: Option<usize>,
 }
 
-/// A channel where it is now, with its share of a core.
+/// A channel with its present reader and its share of a core.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     channel: ChannelId,
@@ -86,7 +87,7 @@ struct Placed {
 }
 
 impl Balance {
-    /// Judges from now on; where a test asks for it, every channel moves to another thread at each judgement.
+    /// Begins to judge. Where a test asks for it, every channel moves to another thread at each judgement.
     pub(super) fn begin() -> Self {
         let rotates = cfg!(debug_assertions) && env::var_os(ROTATE).is_some();
         Self {
@@ -100,7 +101,7 @@ impl Balance {
         now.saturating_sub(self.judged) >= JUDGE_NS
     }
 
-    /// Judges all channels: `readers` there are, and there may be `most`.
+    /// Judges all channels. `readers`: number of readers. `most`: the most that there may be.
     pub(super) fn judge(
         &mut self,
         now: u64,
@@ -182,7 +183,7 @@ impl Places {
         moves
     }
 
-    /// Gives away what is too much for the session's own thread.
+    /// Gives away the channels that are too much for the session's own thread.
     fn relieve_own_thread(&mut self) -> Vec<Move> {
         let own: Vec<Placed> = self
             .all
@@ -213,7 +214,7 @@ impl Places {
         moves
     }
 
-    /// Moves the smallest channel that relieves a reader with too much.
+    /// Moves the smallest channel whose move relieves an overloaded reader.
     fn relieve_reader(&mut self, reader: usize) -> Option<Move> {
         let share = self.readers[reader];
         let its = |p: &&Placed| p.reader == Some(reader) && p.share >= SMALL;
@@ -239,7 +240,7 @@ impl Places {
         })
     }
 
-    /// Returns the reader with the least to do that has room for so much, a new one where none has, and there may be one more.
+    /// Returns the least loaded reader that has room for this share. Where none has, returns a new one, if one more is allowed.
     fn room_for(&mut self, share: f64) -> Option<usize> {
         let least = self.least();
         let has_room =
@@ -254,12 +255,12 @@ impl Places {
         Some(self.readers.len() - 1)
     }
 
-    /// Returns the reader with the least to do.
+    /// Returns the least loaded reader.
     fn least(&self) -> Option<usize> {
         (0..self.readers.len()).min_by(|a, b| self.readers[*a].total_cmp(&self.readers[*b]))
     }
 
-    /// Returns the reader with the least to do if that is less than so much.
+    /// Returns the least loaded reader, if its load is below this share.
     fn least_below(&self, share: f64) -> Option<usize> {
         self.least().filter(|n| self.readers[*n] < share)
     }
@@ -271,7 +272,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Channels on which looking takes a share of a core each, and the threads that look at them.
+    /// Channels, each with the share of a core that looking at it takes, and the threads that look at them.
     struct Machine {
         balance: Balance,
         now: u64,
@@ -300,7 +301,7 @@ mod tests {
             }
         }
 
-        /// Lets time pass, and does what is judged; returns the moves.
+        /// Lets time pass and carries out the judgements. Returns the number of moves.
         fn run(&mut self, ms: u64) -> usize {
             let mut count = 0;
             for _ in 0..ms * MS / JUDGE_NS {

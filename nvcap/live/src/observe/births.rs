@@ -1,44 +1,44 @@
-//! Processes that are born anywhere on this machine. A child whose parent has ended is nobody's child any more, so that it is
-//! found by no list of children.
+//! Processes that are born anywhere on this machine. When its parent ends, a process becomes a child of another process, so
+//! that the lists of observed processes' children do not show it.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::process::{is_there, now};
 use nvcap_process::procfs::births::Numbers;
 
-/// Time for which a number is looked at again that was given to a process which was not there yet, ns: the kernel gives it some
-/// time before the process can be seen.
+/// Time for which a number is looked at again whose process could not be seen yet, ns. (The kernel gives the number some time
+/// before the process can be seen.)
 const EARLY_NS: u64 = 1_000_000_000;
-/// So many of those numbers are kept.
+/// The most of these numbers that are kept.
 const EARLY: usize = 256;
 
-/// A process that has a number and cannot be seen yet, or is gone.
+/// Number of a process that cannot be seen yet, or is gone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Early {
-    /// Its number.
+    /// Number of the process.
     pub pid: u32,
-    /// Until when it is looked at again, ns.
+    /// Time up to which it is looked at again, ns.
     until: u64,
 }
 
 /// A process that may descend from an observed one and is kept in view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Suspect {
-    /// It was not seen to use a GPU.
+    /// The process was not seen to use a GPU.
     Idle,
-    /// It was first seen to use one then, ns.
+    /// The process was first seen to use a GPU at this time, ns.
     Uses(u64),
-    /// Use of one was said.
+    /// The process's use of a GPU was reported.
     Told,
 }
 
-/// Processes that are born, as far as they are known.
+/// Known births of processes.
 #[derive(Debug)]
 pub(super) struct Births {
     numbers: Numbers,
-    /// Processes that were not there yet, or are gone.
+    /// Processes that could not be seen yet, or are gone.
     early: VecDeque<Early>,
-    /// Time at which one that is observed was last found to have ended, ns.
+    /// Time at which an observed process was last found to have ended, ns.
     ended: u64,
     /// Time at which newborn processes are looked at next, ns.
     pub next: u64,
@@ -47,7 +47,7 @@ pub(super) struct Births {
 }
 
 impl Births {
-    /// Knows of those that are born from now on.
+    /// Takes note of the processes that are born from now on.
     pub(super) fn new() -> Self {
         Self {
             numbers: Numbers::new(),
@@ -58,12 +58,12 @@ impl Births {
         }
     }
 
-    /// Numbers that were given since the last call.
+    /// Returns the numbers that were given since the last call.
     pub(super) fn fresh(&mut self) -> Vec<u32> {
         self.numbers.fresh()
     }
 
-    /// A process that has a number cannot be seen yet, or is executing a program.
+    /// Keeps the number of a process that cannot be seen yet, or is executing a program.
     pub(super) fn keep(&mut self, pid: u32) {
         if self.early.len() == EARLY {
             self.early.pop_front();
@@ -72,33 +72,33 @@ impl Births {
         self.early.push_back(Early { pid, until });
     }
 
-    /// Processes are kept that could not be seen yet, or had gone before they were looked at.
+    /// True if numbers are kept whose processes could not be seen yet, or were gone when they were looked at.
     fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// This one could not be seen yet, or had gone.
+    /// True if this process could not be seen yet, or was gone.
     pub(super) fn is_early(&self, pid: u32) -> bool {
         self.early.iter().any(|e| e.pid == pid)
     }
 
-    /// One that is observed has ended: what it made last may not have been seen.
+    /// Takes note that an observed process has ended: the processes that it made last may not have been seen.
     pub(super) fn ended(&mut self) {
         self.ended = now();
     }
 
-    /// Processes that come and go between two looks are not told; see [`Numbers::tells_all`].
+    /// True if processes that come and go between two looks stay unknown; see [`Numbers::tells_all`].
     pub(super) fn are_listed(&self) -> bool {
         !self.numbers.tells_all()
     }
 
-    /// A process that may have made others has come and gone unseen of late, or an observed one has ended.
+    /// True if a process that may have made others has come and gone unseen of late, or an observed process has ended of late.
     pub(super) fn may_have_missed(&self) -> bool {
         self.are_listed() || self.has_early() || now().saturating_sub(self.ended) < EARLY_NS
     }
 
-    /// Takes out those that were kept and can be seen now. The caller looks at them again, and gives those back
-    /// ([`still`](Self::still)) of which nothing can be told yet.
+    /// Takes the kept processes that can be seen now. The caller looks at them again, and gives those back
+    /// ([`still`](Self::still)) of which nothing is known yet.
     pub(super) fn early(&mut self) -> Vec<Early> {
         let now = now();
         self.early.retain(|e| e.until > now);
@@ -107,7 +107,7 @@ impl Births {
         there
     }
 
-    /// Keeps one of [`early`](Self::early) until its time is over.
+    /// Keeps a process of [`early`](Self::early) until its time is over.
     pub(super) fn still(&mut self, early: Early) {
         self.early.push_back(early);
     }

@@ -1,5 +1,4 @@
-//! One channel followed from outside: looks at its ring, fetches what is new, and lets nothing through that `proof`
-//! does not let through.
+//! One channel followed from outside: looks at its ring, fetches new entries, and passes on only those that `proof` accepts.
 
 mod begin;
 
@@ -17,20 +16,20 @@ use nvcap_decode::record::{Channel, Record};
 use nvcap_process::memory::{ring, scan};
 pub(crate) use nvcap_process::procfs::mem::ReadMemory;
 
-/// Faults that observing met, each counted where it is found.
+/// Faults that were met while observing. Each is counted where it is found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
-    /// Times that a ring went round between two looks.
+    /// Number of times that a ring went round between two looks.
     pub laps: u64,
-    /// Entries that were overwritten while they were read.
+    /// Number of entries that were overwritten while they were read.
     pub overwritten: u64,
-    /// Entries whose pushbuffer memory was used again before it was read.
+    /// Number of entries whose pushbuffer memory was used again before it was read.
     pub reused: u64,
-    /// Entries whose words no client writes.
+    /// Number of entries with words that no client writes.
     pub unparsable: u64,
-    /// Times that a channel's payloads went on from another number, though no ring position is missing.
+    /// Number of times that a channel's payloads jumped to another number, though no ring position is missing.
     pub jumps: u64,
-    /// Times that a ring may have gone round more often than was counted.
+    /// Number of times that a ring may have gone round more often than was counted.
     pub rounds_unseen: u64,
 }
 
@@ -48,20 +47,20 @@ impl AddAssign for Faults {
 /// Result of a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Looked {
-    /// Entries that passed since the look before.
+    /// Number of entries since the look before.
     pub fresh: u64,
     /// Time since the last look or peek before this one, ns.
     pub elapsed: u64,
-    /// The ring was not read: its semaphore told that this can wait.
+    /// True if the ring was not read, because its semaphore showed that it can wait.
     pub peeked: bool,
 }
 
 /// Permission for a look to leave the ring alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadRing {
-    /// It may, where a peek tells that nothing is urgent.
+    /// The ring may be left alone if a peek shows that nothing is urgent.
     IfNeeded,
-    /// It may not.
+    /// The ring must be read.
     Always,
 }
 
@@ -81,16 +80,16 @@ pub(crate) struct Context<'a, M, C> {
 /// Position at which following begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
-    /// At the ring's first entry: the process was born under observation.
+    /// The ring's first entry: the process was born under observation.
     First,
-    /// At GP_PUT as it is now.
+    /// The present GP_PUT.
     Here,
 }
 
-/// Count of a channel's entries that bear the next payload, as far as payloads were followed.
+/// Count of a channel's entries that carry the expected next payload, among those whose payloads were followed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Links {
-    /// Entries whose payload followed the one before.
+    /// Number of entries whose payload followed the one before.
     pub follow: u64,
     /// Number of entries whose payloads were followed.
     pub of: u64,
@@ -101,16 +100,16 @@ pub(super) struct Links {
 pub(crate) struct Follower {
     /// Channel as it was announced.
     pub announced: Channel,
-    /// Its pace.
+    /// Pace of the channel.
     pub pace: Pace,
     phase: Phase,
     /// Time of the last look, ns.
     pub looked: u64,
     /// Time of the last look or peek, ns.
     pub peeked: u64,
-    /// Position behind the newest entry that is known to have come, read or not.
+    /// Position behind the newest entry that is known, read or not.
     pub(super) seen: u64,
-    /// A look found that the ring had gone round, and was interrupted before it could count by how much.
+    /// True if a look found that the ring had gone round, and was interrupted before it could count the rounds.
     lapped_unread: bool,
     pub(super) ring: u64,
     pub(super) size: u32,
@@ -118,7 +117,7 @@ pub(crate) struct Follower {
     /// Position of the next entry to read, counted without wrapping.
     pub(super) done: u64,
     pub(super) lap_sentinel: Option<LapSentinel>,
-    /// Time at which the ring was last known not to have gone round, ns: a look found the lap sentinel as it had been left, or new
+    /// Time at which the ring was last known not to have gone round, ns. At that time a look found the lap sentinel unchanged, or new
     /// entries were read.
     pub(super) kept: u64,
     pub(super) payloads: PayloadSequence,
@@ -127,16 +126,16 @@ pub(crate) struct Follower {
     pub(super) allocator: Allocator,
     semaphore_peek: SemaphorePeek,
     pub(super) extended: u64,
-    /// Room for bytes that are being read.
+    /// Buffer for the bytes that are being read.
     pub(super) buffer: Vec<u8>,
 }
 
-/// A ring that can be read and is none.
+/// Makes the error for memory that can be read and is no ring.
 fn no_ring(put: u32, size: u32) -> io::Error {
     io::Error::other(format!("GP_PUT is {put} in a ring of {size} entries"))
 }
 
-/// Tells whether the error means that there is no ring: GP_PUT says nothing then.
+/// Tells whether the error means that there is no ring, so that GP_PUT means nothing.
 pub(super) fn is_cleared(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::Other && e.raw_os_error().is_none()
 }
@@ -159,7 +158,7 @@ impl Follower {
         }
     }
 
-    /// Most looks at it need not read its ring.
+    /// True if most looks at the channel need not read its ring.
     pub(crate) fn peeks(&self) -> bool {
         self.semaphore_peek.trusted()
     }
@@ -175,7 +174,7 @@ impl Follower {
         self.phase.interval(self.tempo())
     }
 
-    /// Returns the time at which it is looked at again.
+    /// Returns the time of the next look at the channel.
     pub(crate) fn again(&self) -> Again {
         self.phase.again(self.tempo())
     }
@@ -190,12 +189,12 @@ impl Follower {
         }
     }
 
-    /// The release of a channel that nothing but its making has used.
+    /// Returns the release that the making of a channel leaves, if nothing else has used the channel.
     fn unused_release(&self) -> Option<Release> {
         self.payloads.last().filter(|_| !self.phase.is_used())
     }
 
-    /// Returns the number that the GPU has reached, by the semaphore that each entry of this channel releases.
+    /// Returns the number that the GPU has reached, read from the semaphore that each entry of this channel releases.
     pub(super) fn done_by_gpu(&self, memory: &impl ReadMemory) -> Option<u32> {
         let own = self.payloads.own().filter(|_| self.has_payloads());
         let at = own.or(self.unused_release().map(|r| r.address))?.0;
@@ -204,7 +203,7 @@ impl Follower {
         Some(u32::from_le_bytes(number))
     }
 
-    /// The ring need not be read now.
+    /// True if the ring need not be read now.
     fn can_wait(&mut self, number: Option<u32>, now: u64) -> bool {
         let newest = self.unused_release().or(self.payloads.newest());
         let Some((number, newest)) = number.zip(newest) else {
@@ -216,7 +215,7 @@ impl Follower {
         self.phase.can_wait(ahead, since, self.tempo())
     }
 
-    /// Looks at the channel as its turn comes.
+    /// Looks at the channel when its turn comes.
     #[cfg(test)]
     pub(crate) fn look(
         &mut self,
@@ -234,10 +233,10 @@ impl Follower {
         self.look_with(&mut context, ReadRing::IfNeeded)
     }
 
-    /// Looks at the channel: what is new goes to the records, what is wrong is counted.
+    /// Looks at the channel. New entries go to the records; faults are counted.
     ///
     /// # Errors
-    /// When the ring cannot be read any more: the process is gone, or has unmapped it.
+    /// When the ring cannot be read any more, because the process is gone or has unmapped it.
     pub(crate) fn look_with(
         &mut self,
         with: &mut Context<'_, impl ReadMemory, impl Fn() -> u64>,
@@ -290,7 +289,7 @@ impl Follower {
     }
 
     /// Tells whether GP_PUT is where the last look left it. This proves that nothing came, unless the process can have filled the
-    /// whole ring since: ask only where it cannot.
+    /// whole ring since: call it only where that is impossible.
     ///
     /// # Errors
     /// As for [`look_with`](Self::look_with).
@@ -303,7 +302,7 @@ impl Follower {
         Ok(stands)
     }
 
-    /// No process has the ring any more: entries that are known to have come and were not read are counted as missing.
+    /// Ends the channel, because no process has the ring any more. Entries that are known and were not read are counted as missing.
     pub(crate) fn end(&mut self, now: u64, to: &mut Vec<Record>) {
         if std::mem::take(&mut self.lapped_unread) {
             self.report_rounds(now, to);
@@ -313,7 +312,7 @@ impl Follower {
         self.done += unread;
     }
 
-    /// Reads what is new up to a position of the ring.
+    /// Reads the new entries up to a position of the ring.
     fn look_at(
         &mut self,
         with: &mut Context<'_, impl ReadMemory, impl Fn() -> u64>,
@@ -387,7 +386,7 @@ impl Follower {
         Ok(looked)
     }
 
-    /// GP_PUT is where it was: nothing came, or exactly as many as the ring holds.
+    /// Handles an unchanged GP_PUT: either nothing came, or exactly as many entries as the ring holds.
     fn look_at_still(
         &mut self,
         memory: &impl ReadMemory,
@@ -433,7 +432,7 @@ impl Follower {
         keeper.compare(entry, again.as_deref())
     }
 
-    /// Reads the entries that are new, and the one before them, by which a lap is known.
+    /// Reads the new entries and the one before them, which shows whether the ring has gone round.
     fn read_fresh(&mut self, memory: &impl ReadMemory, fresh: u64) -> io::Result<Reading> {
         let end = self.done + fresh;
         let Some(keeper) = &self.lap_sentinel else {
@@ -467,7 +466,7 @@ struct Position {
     /// The semaphore's payload.
     number: Option<u32>,
     get: u32,
-    /// Entries since the look before.
+    /// Number of entries since the look before.
     passed: u64,
     /// Time since the look or peek before, ns.
     since: u64,
@@ -478,14 +477,14 @@ struct Position {
 pub(super) struct Begun {
     pub now: u64,
     pub get: Option<u32>,
-    /// The upper address bits that hold behind its last entry.
+    /// Upper address bits behind the last entry of the reading.
     pub extended: u64,
 }
 
 /// Result of reading a ring.
 #[derive(Debug, PartialEq, Eq)]
 enum Reading {
-    /// Nothing new.
+    /// No new entries.
     Still,
     /// New entries.
     Fresh(Vec<u64>, Doubt),
@@ -493,25 +492,25 @@ enum Reading {
     Lapped,
 }
 
-/// Entries that a channel has at most when nobody but the driver has used it yet.
+/// The most entries of a channel that only the driver has used yet.
 const MAKING: u64 = 8;
-/// Longest time of a look until it has read GP_PUT, ns (`gpu_time/rules.rs` counts on it); one that takes longer begins again, so many
-/// times.
+/// Longest time from the begin of a look until it has read GP_PUT, ns (`gpu_time/rules.rs` relies on it). A look that takes longer
+/// begins again, up to this many times.
 const LOOK_NS: u64 = 10_000;
 const AGAIN: usize = 4;
-/// Entries that are read in one piece.
+/// Number of entries that are read in one piece.
 const PIECE: u64 = 256;
 
-/// Reason why reading begins anew.
+/// Reason why reading starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lap {
     /// The ring went round.
     Certain,
-    /// It cannot be shown that it did not.
+    /// The ring may have gone round: the opposite cannot be shown.
     Possible,
 }
 
-/// Possibility that the ring has gone round by entries that look alike.
+/// Possibility that the ring has gone round unnoticed, because entries look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
     No,

@@ -1,4 +1,4 @@
-//! Delivery of readings: entries become submissions if they are proven to be what was submitted; the rest is counted as lost.
+//! Delivery of readings. Entries become submissions if they are proven to be the submitted ones; the rest is counted as lost.
 
 use nvcap_decode::wire::release::{self, Release};
 use std::io;
@@ -12,36 +12,36 @@ use nvcap_decode::record::{Record, Segment};
 use nvcap_process::memory::ring;
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
-/// A submission that is being written gets at least some words further in this time, ns: bytes that are the same before and
-/// after it are not being written.
+/// Time in which a submission that is being written grows by at least some words, ns. Bytes that are the same before and after it are
+/// not being written.
 const WRITTEN_NS: u64 = 5_000;
 
-/// Bytes a ns that a program can write at most.
+/// The most bytes a ns that a program can write.
 const WRITES: u64 = 16;
 
-/// Damage to a reading while it was read.
+/// Damage to entries that happened while they were read.
 #[derive(Debug, Default)]
 struct Damage {
-    /// So many of its first entries were overwritten in the ring.
+    /// Number of the reading's first entries that were overwritten in the ring.
     gone: usize,
-    /// Indices of those whose memory was used again.
+    /// Indices of entries whose memory was used again.
     reused: Vec<usize>,
-    /// Entries that came meanwhile.
+    /// Number of entries that came meanwhile.
     more: u64,
 }
 
-/// A reading: entries that follow each other in the ring, with their bytes, and what they say of themselves.
+/// A reading: consecutive entries of the ring, their bytes, and the payloads in them.
 struct Reading<'a> {
     segments: &'a [Segment],
     entries: &'a [u64],
-    /// All bear the payload that follows.
+    /// True if every entry carries the expected next payload.
     proven: bool,
     /// The newest payload, where it is known.
     newest: Option<Release>,
 }
 
 impl Reading<'_> {
-    /// Indices of those that lie in one of these ranges, wholly or in part.
+    /// Returns the indices of entries that lie wholly or partly in one of these ranges.
     fn within(&self, ranges: &[(u64, u64)]) -> Vec<usize> {
         let there = |i: &usize| ranges.iter().any(|r| reuse::overlaps(self.entries[*i], *r));
         (0..self.entries.len()).filter(there).collect()
@@ -63,8 +63,8 @@ impl Judged {
 }
 
 impl Follower {
-    /// Takes new entries whose bytes were read just now: delivers those that are proven, and counts the others as lost. False:
-    /// their payloads tell that the ring has gone round, and nothing was delivered or counted.
+    /// Takes new entries whose bytes were read just now. Delivers the proven ones, and counts the others as lost. False if their
+    /// payloads show that the ring has gone round: then nothing was delivered or counted.
     pub(super) fn deliver(
         &mut self,
         with: &mut Context<'_, impl ReadMemory, impl Fn() -> u64>,
@@ -113,7 +113,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Tells whether payloads went on so far away that the ring must have gone round meanwhile.
+    /// Tells whether payloads jumped so far that the ring must have gone round meanwhile.
     fn tells_of_a_lap(&self, verdict: RingVerdict) -> bool {
         match verdict {
             RingVerdict::Jumped { from, to } => to.wrapping_sub(from) >= self.size,
@@ -128,7 +128,7 @@ impl Follower {
         self.links.of += verdicts.len() as u64;
     }
 
-    /// Gives out the entries that stand as submissions, and each row of others between them as a loss.
+    /// Gives out the accepted entries as submissions, and each run of rejected entries between them as a loss.
     fn give_out(
         &mut self,
         to: &mut Vec<Record>,
@@ -161,8 +161,8 @@ impl Follower {
         self.lose(now, lost.take(), to);
     }
 
-    /// Decides whether an entry of a reading, by its index, is what was submitted; counts why not. One that was overwritten in the ring
-    /// is counted already.
+    /// Decides whether the entry with this index is the submitted one, and counts the reason where it is not. An entry that was
+    /// overwritten in the ring is counted already.
     fn takes(&mut self, i: usize, segment: &Segment, judged: &Judged, faults: &mut Faults) -> bool {
         if i < judged.damage.gone {
             false
@@ -177,8 +177,7 @@ impl Follower {
         }
     }
 
-    /// The GPU is not done with the first of these entries yet. So libcuda cannot have used the slot or the memory of any of them
-    /// again.
+    /// True if the GPU is not done with the first of these entries: libcuda then cannot have reused a slot or memory of any of them.
     fn untouched(&self, memory: &impl ReadMemory, first: Option<&Option<Release>>) -> bool {
         let Some(Some(first)) = first.filter(|_| self.peeks()) else {
             return false;
@@ -267,7 +266,8 @@ impl Follower {
         })
     }
 
-    /// The bytes of some entries are as they were read, and stay so for long enough to tell that nobody is writing there.
+    /// True if the bytes of some entries equal those that were read, and stay the same for long enough to show that nobody writes
+    /// there.
     fn stand(
         &self,
         memory: &impl ReadMemory,
@@ -304,7 +304,8 @@ impl Follower {
         }
     }
 
-    /// The end of the first segment is as it was read. Memory is used again in order, so the others are too.
+    /// True if the end of the first segment equals what was read. Memory is used again in order, so that the other segments are
+    /// unchanged, too.
     fn bytes_stand(&self, memory: &impl ReadMemory, segments: &[Segment], extended: u64) -> bool {
         let first = segments.iter().find(|s| !s.bytes.is_empty());
         first.is_none_or(|s| {
@@ -313,7 +314,7 @@ impl Follower {
         })
     }
 
-    /// Each entry of this channel ends with a payload that follows the one before.
+    /// True if each entry of this channel ends with a payload that follows the one before.
     pub(super) fn has_payloads(&self) -> bool {
         self.links.follow > 16 && self.links.follow + 4 >= self.links.of
     }

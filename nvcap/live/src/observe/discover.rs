@@ -1,4 +1,4 @@
-//! A process that is observed: finds, at little cost, what of it has changed since the last look: mappings, channels, tokens.
+//! An observed process. Finds its changes since the last look at little cost: mappings, channels, tokens.
 
 mod missed;
 mod parts;
@@ -27,44 +27,44 @@ use parts::{
     TokenSearch,
 };
 
-/// Shortest time between two looks after a process, ns.
+/// Shortest time between two looks at a process, ns.
 const SHORTEST_NS: u64 = 3_000_000;
-/// A context is not made, used and given up in less time than this, ns (on an H200 making one takes over 100 ms).
+/// Least time in which a context can be made, used and given up, ns. (On an H200 making one takes over 100 ms.)
 const CONTEXT_NS: u64 = 20_000_000;
-/// Longest time between two looks after a process, ns.
+/// Longest time between two looks at a process, ns.
 const LONGEST_NS: u64 = 1_000_000_000;
-/// Most processor time that looking after a process may take: one part in so many of a core.
+/// Share of a core that looking at a process may take: one part in this number.
 const PART: u64 = 100;
-/// The same of a process that sleeps, whenever it has run.
+/// The same share for a process that sleeps, each time that it has run.
 const SLEEPER_PART: u64 = 20 * PART;
 const SLEEPER_LONGEST_NS: u64 = 4_000_000_000;
-/// Time between two searches for rings in mappings that have not changed, while channels are expected to appear, ns.
+/// Time between two searches for rings in unchanged mappings, while channels are expected to appear, ns.
 const SEARCH_NS: u64 = 3_000_000;
-/// The same when none is expected any more, ns; only if the process has run at all.
+/// The same time when no channel is expected any more, ns. There is no search unless the process has run.
 const SEARCH_LATE_NS: u64 = 20_000_000;
-/// Shortest time between two searches by structure, ns: they cost more.
+/// Shortest time between two searches by structure, which cost more, ns.
 const THOROUGH_NS: u64 = 50_000_000;
-/// CPU time in which nothing can be submitted, ns: a submission takes over a microsecond.
+/// CPU time in which a process can submit nothing, ns: a submission takes over a microsecond.
 const NOTHING_NS: u64 = 1_000;
-/// Time for which channels are expected to appear, from the first on, ns.
+/// Time after the first channel for which further ones are expected, ns.
 const APPEAR_NS: u64 = 5_000_000_000;
 
-/// Time for which no channel must have appeared before tokens are looked for, ns.
+/// Time without a new channel after which tokens are looked for, ns.
 const TOKENS_NS: u64 = 250_000_000;
 
 /// Number of times that tokens are looked for after a channel has appeared.
 const TOKEN_TRIES: u32 = 5;
 
-/// A process that is observed.
+/// An observed process.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pid: u32,
     descent: Descent,
-    /// Something of it could not be read: look after it at once.
+    /// True if something of the process could not be read, so that a look is due at once.
     pub suspect: bool,
-    /// Time from which it may be looked after again, ns: the more the last time cost, the later.
+    /// Earliest time of the next look, ns: the later, the more the last look cost.
     not_before: u64,
-    /// Program that it executes.
+    /// Program that the process executes.
     pub program: Program,
     mappings: Mappings,
     files: GpuFiles,
@@ -78,7 +78,7 @@ impl Watched {
     /// Opens a process.
     ///
     /// # Errors
-    /// Those of opening its memory.
+    /// Those of opening the process's memory.
     pub(crate) fn open(pid: u32, begin: Begin) -> io::Result<Self> {
         let (process, mm) = opened(pid)?;
         let forked = process::state(pid).forked;
@@ -108,24 +108,24 @@ impl Watched {
         })
     }
 
-    /// Takes down that this process made it, which is observed too.
+    /// Sets the process's parent, which is observed too.
     pub(crate) fn set_parent(&mut self, parent: u32) {
         self.descent = Descent::ChildOf(parent);
     }
 
-    /// Returns the process that made it, where that is observed too.
+    /// Returns the process's parent, if it is observed too.
     pub(crate) fn parent(&self) -> Option<u32> {
         self.descent.parent()
     }
 
-    /// Returns the time at which its mappings were last looked at, ns.
+    /// Returns the time of the last look at the process's mappings, ns.
     pub(crate) fn mapped_at(&self) -> u64 {
         let began_at = self.program.began_at;
         let looked_at = self.mappings.looked_at;
         looked_at.map_or(began_at, |at| at.max(began_at))
     }
 
-    /// The next look looks at everything, however short a time ago that was done.
+    /// Makes the next look go through everything, however recent the last look was.
     pub(crate) fn look_at_all(&mut self) {
         self.suspect = true;
         self.look_now();
@@ -133,12 +133,12 @@ impl Watched {
         self.search.cpu_then = None;
     }
 
-    /// The next look looks at its mappings, where they have changed, and for rings, however short a time ago that was done.
+    /// Makes the next look check the mappings for changes and search for rings, however recent the last look was.
     pub(crate) fn look_now(&mut self) {
         (self.mappings.next, self.search.next, self.files.next) = (0, 0, 0);
     }
 
-    /// Its rings are not those that were found: all are looked for anew, and followed from their first entry.
+    /// Forgets the rings that were found, which are not the process's: all are searched for anew, and followed from their first entry.
     pub(crate) fn forget_rings(&mut self) {
         self.channels.rings.clear();
         self.mappings.areas.clear();
@@ -146,7 +146,7 @@ impl Watched {
         self.look_at_all();
     }
 
-    /// A ring was found and is not followed yet: it is looked for again. `own`: the process has it from no forebear.
+    /// Makes a ring that was found and is not followed yet be searched for again. `own`: the process does not have it from a forebear.
     pub(crate) fn unsee(&mut self, ring: Option<CpuVa>, own: bool) {
         if let Some(ring) = ring {
             self.channels.rings.remove(&ring.0);
@@ -161,12 +161,13 @@ impl Watched {
         self.channels.found
     }
 
-    /// A ring was found, and could be read, or not.
+    /// Takes note that a ring was found, and whether it could be read.
     pub(crate) fn found_ring(&mut self, ring: Option<CpuVa>, readable: bool) {
         self.not_followed.found(ring, readable);
     }
 
-    /// It executes another program than the one that was looked at: its image. `forked`: it runs its parent's program still.
+    /// Returns the identity of the process's memory, if it executes another program than at the last look. `forked`: it still runs its parent's
+    /// program.
     pub(crate) fn executes(&mut self, forked: bool) -> Option<MmIdentity> {
         let turned = self.program.forked && !forked;
         let same = !turned && procfs::pages(self.pid) == self.mappings.pages;
@@ -204,24 +205,24 @@ impl Watched {
         (self.program.process, self.program.mm) = (process, Arc::new(mm));
     }
 
-    /// It ran its parent's program still when it was last looked at.
+    /// True if it still ran its parent's program at the last look.
     pub(crate) fn is_forked(&self) -> bool {
         self.program.forked
     }
 
-    /// Device memory is mapped here.
+    /// True if device memory is mapped at this address.
     pub(crate) fn is_device(&self, address: u64) -> bool {
         maps::at(&self.mappings.areas, address).is_some_and(|a| a.device().is_some())
     }
 
-    /// One of its rings is followed.
+    /// Takes note that one of the process's rings is followed.
     pub(crate) fn has_ring(&mut self, ring: CpuVa) {
         self.not_followed.put_off.remove(&ring.0);
         self.channels.rings.insert(ring.0);
         self.channels.were_found();
     }
 
-    /// Begins with the program that it executes now.
+    /// Begins anew with the program that the process executes now.
     pub(crate) fn begin_anew(&mut self, mm: MmIdentity) {
         self.open_again(mm);
         self.given_up = GivenUp::default();
@@ -236,7 +237,7 @@ impl Watched {
         self.forget_rings();
     }
 
-    /// A ring could not be read: it was unmapped, and another may be mapped in its place.
+    /// Takes note that a ring could not be read: it was unmapped, and another may be mapped in its place.
     pub(crate) fn forget(&mut self, ring: Option<CpuVa>, why: io::ErrorKind) {
         self.suspect = true;
         // The kernel's way of saying that there is no memory of that program any more.
@@ -250,8 +251,8 @@ impl Watched {
         }
     }
 
-    /// Returns the share of a core that looking may take now, as one part in so many: more while channels are about to appear, of which nothing
-    /// may be missed.
+    /// Returns the share of a core that looking may take now, as one part in this number. The share is larger while channels are about to
+    /// appear, because nothing of them may be missed.
     fn part(&self) -> u64 {
         if self.channels.begin == Begin::First && now() < self.search.appear_until {
             PART / 10
@@ -260,8 +261,7 @@ impl Watched {
         }
     }
 
-    /// Returns the number of places that moved as a channel's GP_PUT does and have no ring that was found: what was submitted there was
-    /// not seen.
+    /// Returns the number of places that move as a channel's GP_PUT does and belong to no ring that was found: submissions there are not seen.
     pub(crate) fn unresolved(&self) -> usize {
         let places = self.not_followed.unresolved.values();
         let moved = places.filter(|u| u.moved);
@@ -270,7 +270,7 @@ impl Watched {
             .count()
     }
 
-    /// Looks whether it has a GPU's file open, where it has not mapped a doorbell yet.
+    /// Looks for open files of a GPU, if the process has not mapped a doorbell yet.
     fn look_at_files(&mut self, now: u64) {
         let unseen = self.files.seen == GpuUse::Unseen;
         if self.descent.is_launched() && unseen && now >= self.files.next {
@@ -283,8 +283,8 @@ impl Watched {
         }
     }
 
-    /// Looks for other mappings and new rings, and calls `between` after each small piece of that: rings that are known
-    /// must be looked at meanwhile.
+    /// Looks for changed mappings and new rings. Calls `between` after each small piece of work, because known rings must be looked at
+    /// meanwhile.
     pub(crate) fn look(&mut self, given: &ChannelsFile, between: &mut dyn FnMut()) -> Changes {
         let mut changes = Changes::default();
         let now = now();
@@ -313,8 +313,8 @@ impl Watched {
         changes
     }
 
-    /// Finds tokens once no more channels have appeared for a while: which token is whose follows from the order in which
-    /// all of them were made.
+    /// Finds tokens once no new channel has appeared for a while. The order in which all channels were made tells which token belongs to which
+    /// channel.
     fn find_tokens(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
         let Some(due) = self.search.tokens.filter(|search| now >= search.at) else {
             return;
@@ -336,12 +336,12 @@ impl Watched {
         });
     }
 
-    /// The first time from `now` on at which it may be looked after again, by what that cost the last time.
+    /// Returns the earliest time from `now` on of the next look, by the cost of the last one.
     pub(crate) fn not_before(&self, now: u64) -> u64 {
         self.not_before.max(now)
     }
 
-    /// It was looked after, which cost so much CPU time: gives when to do that again. `sleeps`: it runs too little to make a
+    /// Takes note of the CPU time that a look has cost, and returns the time of the next look. `sleeps`: the process runs too little to make a
     /// channel.
     pub(crate) fn pause(&mut self, cost_ns: u64, sleeps: bool) -> u64 {
         let (part, longest) = if sleeps {
@@ -400,7 +400,7 @@ impl Watched {
         self.mappings.looked_at = Some(now);
     }
 
-    /// Finds rings by their structure: where the mappings have changed, and now and then.
+    /// Finds rings by their structure: where the mappings have changed, and from time to time.
     fn search(&mut self, now: u64, changes: &mut Changes, between: &mut dyn FnMut()) {
         let Some(process) = self.program.process.clone() else {
             return;
@@ -458,7 +458,7 @@ impl Watched {
         }
     }
 
-    /// Finds rings that are not known yet, for a search that began at `now`, when this thread had used so much CPU time, ns.
+    /// Finds rings that are not known yet. `now`: begin of the search. `cpu`: CPU time that this thread had used then, ns.
     fn find_rings(&mut self, now: u64, cpu: u64, memory: &impl ReadMemory) -> Vec<FoundRing> {
         let (areas, rings) = (&self.mappings.areas, &self.channels.rings);
         let unresolved = &mut self.not_followed.unresolved;
@@ -503,7 +503,7 @@ impl Watched {
     }
 }
 
-/// A process's memory and clock, and its program image; the image is empty where another program began meanwhile.
+/// Opens a process's memory and clock, and reads its memory's identity, which is empty where another program began meanwhile.
 fn opened(pid: u32) -> io::Result<(Arc<OpenedProcess>, MmIdentity)> {
     for _ in 0..3 {
         let before = MmIdentity::of(pid).unwrap_or_default();

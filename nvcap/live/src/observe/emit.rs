@@ -1,4 +1,5 @@
-//! Records that a follower gives of its channel: submissions, losses, and what is not known.
+//! Records that a follower gives of its channel: submissions, losses, and reports of what is not
+//! known.
 
 use super::channel::Follower;
 use nvcap_decode::record::{At, How, Loss, Lost, Record, Segment, Submission};
@@ -50,7 +51,7 @@ impl Follower {
         }
     }
 
-    /// Reports that it is not known how often the ring went round.
+    /// Reports that the number of the ring's rounds is not known.
     pub(super) fn report_rounds(&self, now: u64, to: &mut Vec<Record>) {
         let why = format!(
             "channel {}: its ring may have gone round more often than was seen: the entries counted as missing are the \

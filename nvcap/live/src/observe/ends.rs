@@ -1,5 +1,5 @@
-//! Processes that end, or execute another program: the last look at what they submitted, at a standstill where they are
-//! stopped for it, and what is said where there was none.
+//! Processes that end, or execute another program. Takes a last look at their submissions, while they stand still if they are
+//! stopped for it; and reports what may be missing where there was no such look.
 
 use super::{
     channel::ReadRing,
@@ -19,13 +19,13 @@ use nvcap_process::{
     memory::scan,
 };
 
-/// Time between two asks, in the middle of a search, for what has stopped, ns: signals pass through here.
+/// Time between two checks for stopped processes in the middle of a search, ns: signals pass through there.
 const ASK_NS: u64 = 200_000;
 
 impl Session {
     // ---- processes that are stopped
 
-    /// Lets the command that nvcap starts be stopped at its end.
+    /// Makes the command that nvcap starts stop at its end.
     pub(super) fn stop_command_at_exit(&mut self, pid: u32) {
         if self.options.stop_at_exit == StopAtExit::Never {
             return;
@@ -39,10 +39,10 @@ impl Session {
         }
     }
 
-    /// Lets a running process be stopped at its end, where the user wants it.
+    /// Makes a running process stop at its end, if the user wants it.
     ///
     /// # Errors
-    /// Where it is not allowed.
+    /// When the process may not be stopped.
     pub(super) fn stop_attached_at_exit(&mut self, pid: u32) -> Result<()> {
         if self.options.stop_at_exit != StopAtExit::Always {
             return Ok(());
@@ -58,7 +58,8 @@ impl Session {
         })
     }
 
-    /// Lets a child be stopped at its end that was found by looking: the thread that made it was not stopped, so nobody told.
+    /// Makes a child that was found by looking stop at its end. (The thread that made it was not stopped, so that no event told of
+    /// the child.)
     pub(super) fn seize_child_of(&mut self, parent: u32, child: u32) {
         if let Some(stops) = &mut self.stops
             && stops.has(parent)
@@ -68,7 +69,7 @@ impl Session {
         }
     }
 
-    /// Lets stopped processes go on that need not wait for a look: called now and then while something else is done.
+    /// Lets stopped processes that need no look go on. Called from time to time during other work.
     pub(super) fn poll_stops(&mut self, now: u64) {
         if let Some(stops) = &mut self.stops
             && now >= self.asked_stops + ASK_NS
@@ -79,7 +80,7 @@ impl Session {
         }
     }
 
-    /// Lets those end that were held at their end for long enough.
+    /// Lets processes end that were held at their end for long enough.
     pub(super) fn resume_overdue(&mut self, now: u64) {
         if let Some(stops) = &mut self.stops {
             for stopped in self.held.overdue(now) {
@@ -88,7 +89,7 @@ impl Session {
         }
     }
 
-    /// Deals with all processes that have stopped. True: one of them is held at its end from now on.
+    /// Deals with all processes that have stopped. True if a process is held at its end from now on.
     pub(super) fn take_stops(&mut self) -> bool {
         let mut holds = false;
         self.resume_overdue(now());
@@ -126,7 +127,7 @@ impl Session {
                 || self.followed.iter().any(|f| f.holders.contains(&pid)))
     }
 
-    /// Does what is to be done while a process stands still. True: only its first thread ends, and others go on.
+    /// Does the work for a process that stands still. True if only its first thread ends, and others go on.
     fn stopped(&mut self, stopped: Stopped) -> bool {
         let pid = stopped.pid;
         match stopped.stop {
@@ -151,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Looks for a process's channels once more, and reads what is left in their rings. `still`: all its threads stand, so that
+    /// Looks for a process's channels once more, and reads the rest of their rings. `still`: all its threads stand still, so that
     /// nothing comes afterwards.
     fn last_look(&mut self, pid: u32, still: bool) {
         let Some(w) = self.watched.get_mut(&pid) else {
@@ -179,7 +180,7 @@ impl Session {
 
     // ---- processes that are gone
 
-    /// A process has other memory now, or none: its channels go on in those who share them, or end.
+    /// Takes note that a process has other memory now, or none. Its channels go on in the processes that share them, or end.
     pub(super) fn leave(&mut self, pid: u32) {
         self.find_kin();
         for i in 0..self.followed.len() {
@@ -199,7 +200,7 @@ impl Session {
         }
     }
 
-    /// A process's memory is gone, with its end or with another program: says what may have been missed.
+    /// Reports what may have been missed of a process whose memory is gone, because it has ended or executed another program.
     pub(super) fn ended(&mut self, pid: u32) {
         let watched = self.watched.get_mut(&pid);
         if let Some(ns) = watched.and_then(|w| w.ended_unseen()) {
@@ -219,7 +220,7 @@ impl Session {
         }
     }
 
-    /// Observing ends: looks once more for channels that were made, and children that were born, since the last look.
+    /// Looks once more, when observing ends, for channels that were made and children that were born since the last look.
     pub(super) fn look_after_all(&mut self) {
         let mut looked = BTreeSet::new();
         // Children may have children; whoever forks without an end is not followed without one.
@@ -236,8 +237,8 @@ impl Session {
         }
     }
 
-    /// Observing ends: what may have been missed of processes that ended, executed another program or unmapped channels before the
-    /// last looks at these.
+    /// Reports, when observing ends, what may have been missed of processes that ended, executed another program or unmapped
+    /// channels before the last looks at them.
     pub(super) fn report_lost_meanwhile(&mut self) {
         let lost = self.watched.iter().filter(|(_, w)| w.has_lost());
         for pid in lost.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
@@ -275,10 +276,10 @@ impl Session {
 
     // ---- channels that the user named
 
-    /// Looks whether what the user named can be a channel of a running process.
+    /// Checks whether the channels that the user named can be channels of a running process.
     ///
     /// # Errors
-    /// Where it cannot.
+    /// When they cannot.
     pub(super) fn check_named(&self, pid: u32) -> Result<()> {
         let watched = self.watched.get(&pid);
         let process = watched.and_then(|w| w.program.process.as_ref());
@@ -297,7 +298,7 @@ impl Session {
         Ok(())
     }
 
-    /// A channel that the user named is followed, or why it is not.
+    /// Reports that a channel that the user named is followed, or why it is not.
     pub(super) fn report_named(&mut self, channel: &Channel, refused: Option<&io::Error>) {
         if channel.origin == Origin::Given
             && let Some(ring) = channel.ring
@@ -307,7 +308,7 @@ impl Session {
         }
     }
 
-    /// Says which of the channels that the user named were not followed to the end, and why.
+    /// Reports the channels that the user named and that were not followed to the end, with the reasons.
     pub(super) fn report_named_unseen(&mut self) {
         let mut nowhere = Vec::new();
         for channel in std::mem::take(&mut self.options.named.channels) {
@@ -329,7 +330,7 @@ impl Session {
     }
 }
 
-/// Returns one line which says that these channels were named and are in no process.
+/// Returns one line which says that these named channels are in no process.
 fn named_nowhere(channels: &[NamedChannel]) -> Option<String> {
     let first = channels.first()?;
     let which = match channels.len() {
@@ -349,7 +350,7 @@ fn named_nowhere(channels: &[NamedChannel]) -> Option<String> {
     ))
 }
 
-/// Returns the reason why there can be no such channel in this memory, as an error.
+/// Checks whether such a channel is possible in this memory. The error is the reason why it is not.
 fn check_channel(memory: &impl ReadMemory, c: &NamedChannel) -> std::result::Result<(), String> {
     let unreadable = |at: u64, e: io::Error| format!("{at:#x} cannot be read: {e}");
     for at in [c.ring, c.ring + 8 * (u64::from(c.entries) - 1)] {

@@ -1,4 +1,4 @@
-//! A channel among others: which processes have it, when something came in it, and how near it came to a loss.
+//! A channel among others: the processes that have it, the times of its news, and how near it came to a loss.
 
 use std::{
     io,
@@ -14,34 +14,34 @@ use nvcap_decode::ledger::Margin;
 use nvcap_decode::record::{Channel, ChannelId, Record};
 use nvcap_process::procfs::mem::Memory;
 
-/// A channel, and which processes have it.
+/// A channel, and the processes that have it.
 #[derive(Debug)]
 pub(crate) struct Followed {
-    /// The channel as it was announced last.
+    /// The channel, as it was last announced.
     pub channel: Channel,
     /// Its ring.
     pub ring: Arc<SharedRing>,
-    /// Number of the reader that has it; none where the session's own thread looks at it.
+    /// Number of the reader that has the channel; none where the session's own thread looks at it.
     pub reader: Option<usize>,
-    /// The processes that have it; the first is the one that it is read from.
+    /// The processes that have the channel. It is read from the first one.
     pub holders: Vec<u32>,
-    /// The program image that it was found in: forked children that have the same have this ring.
+    /// Identity of the memory in which the channel was found. Forked children with the same identity have this ring.
     pub mm: Arc<MmIdentity>,
-    /// Identity of its ring's memory, if that is not device memory.
+    /// Identity of the ring's memory, unless it is device memory.
     pub identity: Option<Identity>,
-    /// Time from which it is followed, ns.
+    /// Time since which the channel is followed, ns.
     pub since: u64,
-    /// Somebody has it.
+    /// True if any process has the channel.
     pub live: bool,
 }
 
-/// A channel's ring, which one thread at a time looks at: the session's, or a reader that has it for a while.
+/// A channel's ring. One thread at a time looks at it: the session's own, or a reader that has it for a while.
 #[derive(Debug)]
 pub(crate) struct SharedRing {
     ring: Mutex<Ring>,
-    /// Time that the looks in its turns have taken, ns.
+    /// Total time of the looks in the ring's turns, ns.
     pub looking_ns: AtomicU64,
-    /// Time at which a reader last got it or found something, ns.
+    /// Time at which a reader last got the ring or found something in it, ns.
     pub came_at: AtomicU64,
 }
 
@@ -50,22 +50,22 @@ pub(crate) struct SharedRing {
 pub(crate) struct Ring {
     /// The ring as far as it was followed.
     pub follower: Follower,
-    /// Number of the reader that has it, as in [`Followed`]: a reader that is not named here leaves it alone.
+    /// Number of the reader that has the ring, as in [`Followed`]. Other readers leave it alone.
     pub reader: Option<usize>,
-    /// Time at which something was last found in it, ns.
+    /// Time at which something was last found in the ring, ns.
     pub moved: u64,
-    /// Time at which it was last read, ns.
+    /// Time at which the ring was last read, ns.
     pub read: u64,
-    /// The longest pause between two looks that found something, ns; what was long ago counts for less and less.
+    /// The longest pause between two looks that found something, ns. Older pauses count less and less.
     pub pause: u64,
-    /// Distance that it kept from a loss.
+    /// Distance that the ring kept from a loss.
     pub margin: Margin,
-    /// Faults that looks at it met.
+    /// Faults that looks at the ring met.
     pub faults: Faults,
 }
 
 impl SharedRing {
-    /// Waits for a look that is under way, and keeps others from looking while the result lives.
+    /// Locks the ring: waits for a look that is under way, and keeps others from looking while the result lives.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,7 +96,7 @@ impl Followed {
         }
     }
 
-    /// Waits for a look at its ring that is under way, and keeps others from looking while the result lives.
+    /// Locks the channel's ring, as [`SharedRing::lock`] does.
     pub(crate) fn ring(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock()
     }
@@ -134,7 +134,7 @@ impl Ring {
         }
     }
 
-    /// Looks at the ring in the memory of a process that has it, and keeps what the look gave.
+    /// Looks at the ring in the memory of a process that has it, and keeps the results.
     ///
     /// # Errors
     /// As for [`Follower::look_with`].
@@ -156,7 +156,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes what a look at `begun` gave.
+    /// Takes the results of a look that began at `begun`.
     fn take(&mut self, looked: Looked, begun: u64) {
         if looked.peeked {
             self.margin.peeks += 1;
@@ -177,29 +177,29 @@ impl Ring {
     }
 }
 
-/// A channel that nobody has any more.
+/// A channel that no process has any more.
 #[derive(Debug)]
 pub(crate) struct Dropped {
-    /// The last look at it found something new.
+    /// True if the last look at the channel found something new.
     pub hot: bool,
-    /// Its number.
+    /// Number of the channel.
     pub channel: ChannelId,
-    /// Time at which it was found gone, ns.
+    /// Time at which the channel was found gone, ns.
     pub now: u64,
-    /// Time at which it was last read, ns.
+    /// Time at which the channel was last read, ns.
     pub looked: u64,
-    /// Time at which something last came in it, ns.
+    /// Time of the last news on the channel, ns.
     pub moved: u64,
-    /// Something had come shortly before the last look, or was known to wait unread: more may have come since.
+    /// True if something had come shortly before the last look, or was known to wait unread: more may have come since.
     pub busy: bool,
-    /// Nobody looked or peeked at it for longer than its pauses last: anything may have come since.
+    /// True if the last look or peek was longer ago than the channel's pauses last: anything may have come since.
     pub long_ago: bool,
 }
 
-/// A channel that was quiet for this time before the last look, ns, is taken to have been done with when its process unmaps it.
+/// Returns the time of quiet before the last look after which a channel counts as done when its process unmaps it, ns.
 ///
-/// It is twice the longest pause of late (`pause`), after which the process might have gone on. It is 20 ms at least, because
-/// in a pause another program may merely have had the processor; and 100 ms at most.
+/// The time is twice the longest recent pause (`pause`), after which the process might have gone on. It is at least 20 ms,
+/// because another program may merely have had the processor during a pause, and at most 100 ms.
 pub(crate) fn quiet(pause: u64) -> u64 {
     (2 * pause).clamp(20_000_000, 100_000_000)
 }

@@ -1,9 +1,8 @@
-//! Processes that have the same memory by fork: who is observed because of whose child it is, and which rings are one.
+//! Processes that share memory by fork: finds the children that must be observed, and the rings that are the same.
 //!
-//! A forked process has all rings of the one that forked it, at the same addresses, until it executes a program or unmaps
-//! them. So it is a holder of them from the moment that it is found, and following goes on in it when the other ends.
-//! Before a ring loses its last holder, all processes that were born meanwhile are looked through for those that have the
-//! same program image ([`MmIdentity`]): also one whose own parent has ended long before.
+//! A forked process has all rings of its parent, at the same addresses, until it executes a program or unmaps them. So it holds them from the
+//! moment that it is found, and following goes on in it when the parent ends. Before a ring loses its last holder, all processes that were born
+//! meanwhile are searched for some with the same memory identity ([`MmIdentity`]), even if their own parent ended long before.
 
 use super::{
     channel::Begin,
@@ -20,25 +19,25 @@ use nvcap_process::memory::scan;
 use nvcap_process::procfs;
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
-/// Rounds in which processes are looked for that were born while others were looked through.
+/// The most rounds of the search for processes that were born during the search itself.
 const ROUNDS: u32 = 16;
 /// Shortest and longest time between two looks for processes that were born, ns, and the share of a core that they may take.
 const SHORTEST_NS: u64 = 3_000_000;
 const LONGEST_NS: u64 = 100_000_000;
 const PART: u64 = 100;
 
-/// Descent of a process that was just born.
+/// Descent of a newborn process.
 enum Born {
-    /// A process that is observed made it, or it descends from one by forks alone.
+    /// An observed process made it, or it descends from one by forks alone.
     Kin { parent: u32 },
-    /// Nothing shows that it has to do with an observed process.
+    /// Nothing connects it with an observed process.
     Stranger,
-    /// It cannot be told yet.
+    /// Its descent is not known yet.
     Unseen,
 }
 
 impl Session {
-    /// Observes a process.
+    /// Begins to observe a process.
     pub(super) fn adopt(&mut self, pid: u32, begin: Begin) -> std::io::Result<()> {
         let watched = Watched::open(pid, begin)?;
         self.watched.insert(pid, watched);
@@ -47,7 +46,7 @@ impl Session {
         Ok(())
     }
 
-    /// A child that was found.
+    /// Takes on a child that was found.
     pub(super) fn child(&mut self, parent: u32, child: u32) {
         if self.adopt_child(parent, child) {
             self.seize_child_of(parent, child);
@@ -55,8 +54,8 @@ impl Session {
         }
     }
 
-    /// Notes who descends from a process, before it is taken on while it runs: what is in the rings of those is from
-    /// before, as what is in its own. Who is born afterwards is read from its first entry on.
+    /// Notes the descendants of a running process before it is taken on. The contents of their rings are from before, as those of its own.
+    /// Processes that are born afterwards are read from their first entry on.
     pub(super) fn note_descent(&mut self, pid: u32) {
         let mut parents = vec![pid];
         while let Some(parent) = parents.pop() {
@@ -72,8 +71,7 @@ impl Session {
         }
     }
 
-    /// Takes a child on, with the rings that it has from its parent. False: it is gone, or cannot be observed, which is then
-    /// said.
+    /// Takes a child on, with the rings that it has from its parent. False if it is gone, or cannot be observed; the latter is reported.
     pub(super) fn adopt_child(&mut self, parent: u32, child: u32) -> bool {
         self.life(parent, Life::Fork { child });
         let begin = match self.born_before.remove(&child) {
@@ -101,7 +99,7 @@ impl Session {
         false
     }
 
-    /// A process that is stopped at its events (`exit_stop`) has made a child.
+    /// Takes note that a process that stops at its events (`exit_stop`) has made a child.
     pub(super) fn born(&mut self, by: u32, pid: u32) {
         if self.watched.contains_key(&pid) {
             return;
@@ -135,8 +133,8 @@ impl Session {
             };
     }
 
-    /// Takes on all processes that were born by now and are kin. A process that ends while this goes on may have made another,
-    /// with a higher number: so this goes on until none is left.
+    /// Takes on all related processes that were born by now. A process that ends meanwhile may have made another, with a higher number, so that
+    /// the search is repeated until none is left.
     pub(super) fn find_kin(&mut self) {
         if !self.options.follow {
             return;
@@ -159,7 +157,7 @@ impl Session {
         }
     }
 
-    /// Takes a process on if it is kin. False: that cannot be told yet.
+    /// Takes a process on if it is related. False if that is not known yet.
     fn take_on(&mut self, pid: u32) -> bool {
         if self.watched.contains_key(&pid) {
             return true;
@@ -213,7 +211,7 @@ impl Session {
 
     // ---- rings that are one
 
-    /// A process holds the rings that other processes with its program image have, as far as it has them mapped too.
+    /// Makes a process a holder of the rings of processes with the same memory identity, if it has them mapped too.
     fn inherit(&mut self, pid: u32) {
         for i in 0..self.followed.len() {
             if self.shares(i, pid) {
@@ -222,7 +220,7 @@ impl Session {
         }
     }
 
-    /// A channel was just found in one process: forked children have it too.
+    /// Makes forked children holders of a channel that was just found in one process.
     pub(super) fn hand_down(&mut self, i: usize) {
         let mm = self.followed[i].mm.clone();
         let kin = self.watched.iter().filter(|(_, w)| w.program.mm == mm);
@@ -233,7 +231,7 @@ impl Session {
         }
     }
 
-    /// A process has a channel that is followed.
+    /// Makes a process a holder of a followed channel.
     pub(super) fn hold(&mut self, i: usize, pid: u32) {
         let f = &mut self.followed[i];
         f.holders.push(pid);
@@ -243,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Tells whether a process turns out to have a channel that is followed, of which it is no holder yet.
+    /// Tells whether a process has a followed channel of which it is not a holder yet.
     pub(super) fn shares(&self, i: usize, pid: u32) -> bool {
         let ring = self.followed[i].channel.ring;
         let has = |f: &Followed| f.live && f.channel.ring == ring && f.holders.contains(&pid);
@@ -252,8 +250,8 @@ impl Session {
             && self.is_same(i, pid) == Some(true)
     }
 
-    /// Tells whether the memory at a followed channel's addresses is the channel's in this process too: by the mapping's identity
-    /// or, for device memory, by the program image and by its content. `None`: this cannot be told, because neither can be read.
+    /// Tells whether the memory at a followed channel's addresses is the channel's in this process, too. It compares the mapping's identity or,
+    /// for device memory, the memory identity of the programs and the contents. `None` where this cannot be told, because neither can be read.
     pub(super) fn is_same(&self, i: usize, pid: u32) -> Option<bool> {
         let f = &self.followed[i];
         let w = self.watched.get(&pid)?;
@@ -280,7 +278,7 @@ impl Session {
         f.ring().follower.get_put(own).ok().map(|_| true)
     }
 
-    /// A forked child may have given its parent's rings up and mapped others at their addresses.
+    /// Checks whether a forked child has given up its parent's rings and mapped others at their addresses.
     pub(super) fn check_shared(&mut self, pid: u32) {
         let shared = |i: &usize| {
             let f = &self.followed[*i];
@@ -306,7 +304,7 @@ impl Session {
         }
     }
 
-    /// The forebear of a process that has this ring too, though it was not found there yet.
+    /// Returns the forebear of a process that has this ring too, though it was not found there yet.
     pub(super) fn forebear_with(&self, pid: u32, channel: &Channel) -> Option<u32> {
         let watched = self.watched.get(&pid)?;
         let own = &watched.program;
@@ -325,14 +323,14 @@ impl Session {
         None
     }
 
-    /// Two processes' mappings at a ring do not differ in their identity.
+    /// True unless two processes' mappings at a ring differ in their identity.
     fn is_one(&self, a: u32, b: u32, channel: &Channel) -> bool {
         channel.ring.is_some_and(|ring| {
             process::shared_identity(a, ring.0) == process::shared_identity(b, ring.0)
         })
     }
 
-    /// Returns the identity of a process's ring, the same wherever it is mapped; device memory has none.
+    /// Returns the identity of a process's ring, which is the same wherever it is mapped. Device memory has none.
     pub(super) fn identity(&self, pid: u32, channel: &Channel) -> Option<Identity> {
         let ring = channel.ring?.0;
         let w = self.watched.get(&pid)?;
@@ -344,7 +342,7 @@ impl Session {
 
     // ---- processes that execute a program
 
-    /// A process that executes a program has other memory. `forked`: it runs its parent's program still.
+    /// Takes note that a process executes a program, and so has other memory. `forked`: it still runs its parent's program.
     pub(super) fn notice_exec(&mut self, pid: u32, forked: bool) {
         let Some(w) = self.watched.get_mut(&pid) else {
             return;
@@ -370,7 +368,8 @@ impl Session {
         }
     }
 
-    /// Tells whether the memory that was opened of this process may be its parent's: vfork made the process, which has executed a program since.
+    /// Tells whether the memory that was opened of this process may be its parent's. (The process was made by vfork, and has executed a program
+    /// since.)
     pub(super) fn is_outdated(&self, pid: u32) -> bool {
         let Some(w) = self.watched.get(&pid) else {
             return true;
@@ -422,7 +421,7 @@ mod tests {
     const RING: u64 = 0x2_0060_0000;
     const USERD: u64 = 0x2_0060_2000;
 
-    /// Words by address; GP_PUT grows with each read by so many.
+    /// Words by address. GP_PUT grows by this number at each read.
     struct Words(BTreeMap<u64, u64>, Cell<u64>, u64);
 
     impl Words {

@@ -1,7 +1,7 @@
-//! Processes that stand at their end a moment longer than the last look at their rings takes: names of kernels are being read
+//! Processes that stand at their end longer than the last look at their rings takes, because names of kernels are being read
 //! from their memory.
 //!
-//! Knows who stands there and until when. [`super::ends`] holds and resumes them.
+//! Knows the processes that stand there, and the time up to which they do. [`super::ends`] holds and resumes them.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use nvcap_process::{exit_hold::LONGEST, exit_stop::Stopped};
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct HeldEnds {
-    /// By process: also those whose time is over, until the process is gone.
+    /// Held ends by process. A process stays here after its time is over, until it is gone.
     ends: BTreeMap<u32, End>,
 }
 
 #[derive(Debug)]
 struct End {
-    /// ns.
+    /// End of the process's time, ns.
     until: u64,
-    /// Its threads that stand.
+    /// Threads of the process that stand still.
     stopped: Vec<Stopped>,
 }
 
 impl HeldEnds {
-    /// Holds a thread at its end, with those of its process that are held already. False: they were held long enough.
+    /// Holds a thread at its end, with the held threads of its process. False if these were held long enough.
     pub(super) fn hold(&mut self, stopped: Stopped, now: u64) -> bool {
         let end = self.ends.entry(stopped.pid).or_insert_with(|| End {
             until: now.saturating_add(LONGEST.as_nanos() as u64),
@@ -41,21 +41,21 @@ impl HeldEnds {
         self.ends.values().any(|end| !end.stopped.is_empty())
     }
 
-    /// Takes out the threads whose time is over: they are to be resumed.
+    /// Takes the threads whose time is over; the caller resumes them.
     pub(super) fn overdue(&mut self, now: u64) -> Vec<Stopped> {
         let over = self.ends.values_mut().filter(|end| end.until <= now);
         over.flat_map(|end| std::mem::take(&mut end.stopped))
             .collect()
     }
 
-    /// Ends everyone's time.
+    /// Ends the time of all processes.
     pub(super) fn let_go(&mut self) {
         for end in self.ends.values_mut() {
             end.until = 0;
         }
     }
 
-    /// The process is gone.
+    /// Forgets a process that is gone.
     pub(super) fn forget(&mut self, pid: u32) {
         self.ends.remove(&pid);
     }

@@ -1,4 +1,4 @@
-//! Channels that go to readers, and back to the session's own thread.
+//! Moves channels to readers, and back to the session's own thread.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -11,11 +11,11 @@ use super::{
 };
 use nvcap_decode::ledger::ReaderCost;
 
-/// Time between two collections of what readers have found, ns.
+/// Time between two collections of the readers' findings, ns.
 const COLLECT_NS: u64 = 1_000_000;
 
 impl Session {
-    /// Takes what readers have found. Channels whose rings they could not read come back.
+    /// Takes the findings of the readers. Channels whose rings they could not read come back.
     pub(super) fn collect(&mut self) {
         if self.readers.count() == 0 {
             return;
@@ -69,7 +69,7 @@ impl Session {
         self.readers.give(reader, task);
     }
 
-    /// Spreads the channels over the threads by what looking at them has taken of late.
+    /// Spreads the channels over the threads, by the recent cost of looking at them.
     pub(super) fn spread(&mut self) {
         let now = now();
         if self.most_readers == 0 || !self.balance.is_due(now) {
@@ -96,7 +96,7 @@ impl Session {
         }
     }
 
-    /// Returns the time at which this thread has something to do again, ns.
+    /// Returns the next time at which this thread has something to do, ns.
     pub(super) fn until_next(&self) -> u64 {
         let next = self.scheduler.next();
         match self.readers.count() {

@@ -1,4 +1,4 @@
-//! Looks at channels: each when the scheduler says that it is its turn, in the first of its holders whose memory can be read.
+//! Looks at channels. Each look is made when the scheduler says so, in the first of the channel's holders whose memory can be read.
 
 use std::{io, sync::atomic::Ordering};
 
@@ -36,8 +36,8 @@ impl Session {
         }
     }
 
-    /// All processes that have this channel sleep, and GP_PUT is where it was. The kernel would have told of a process that ran long
-    /// enough to fill the ring.
+    /// True if all processes that have this channel sleep, and GP_PUT has not moved. (The kernel would have reported a process that
+    /// ran long enough to fill the ring.)
     fn still_rests(&mut self, i: usize, now: u64) -> bool {
         if !self.is_at_rest(i) || now.saturating_sub(self.followed[i].ring().read) > WHOLE_NS {
             return false;
@@ -49,7 +49,7 @@ impl Session {
             .is_some_and(|p| matches!(f.ring().follower.stands(&p.memory, now), Ok(true)))
     }
 
-    /// Looks at a channel, and takes down how late that was and how long it took.
+    /// Looks at a channel, and notes the delay and the duration of the look.
     fn look_in_turn(&mut self, i: usize, turn: Turn, begun: u64) {
         let late_ns = turn.late_ns.unwrap_or(0);
         let is_used = self.followed[i].ring().follower.phase().is_used();
@@ -76,7 +76,7 @@ impl Session {
         self.sums.longest_look_ns = self.sums.longest_look_ns.max(took);
     }
 
-    /// Sets when a channel is looked at next, after a look at `begun` that found that it had moved, or not.
+    /// Sets the time of the next look at a channel. `moved`: the look at `begun` found that the channel had moved.
     fn set_due(&mut self, i: usize, begun: u64, moved: bool) {
         let channel = self.followed[i].channel.id;
         if self.is_at_rest(i) {
@@ -92,7 +92,7 @@ impl Session {
         self.scheduler.looked(channel, begun, again);
     }
 
-    /// Called again and again while something else is done that takes long.
+    /// Looks at what is due. Called again and again during other work that takes long.
     pub(super) fn meanwhile(&mut self) {
         let now = now();
         self.poll_stops(now);
@@ -101,7 +101,7 @@ impl Session {
         }
     }
 
-    /// Reads all that is in a channel's ring.
+    /// Reads everything in a channel's ring.
     pub(super) fn look_at_all_of(&mut self, i: usize) {
         let mut more = self.followed[i].live;
         while more {
@@ -166,8 +166,8 @@ impl Session {
         ring.look(memory, read, begun, &mut self.out)
     }
 
-    /// The first holder of a channel has it no more: it is gone, executes another program, or has unmapped it. `no_ring`: what is
-    /// there was found to be none.
+    /// Takes note that the first holder of a channel has lost it: the process is gone, executes another program, or has unmapped the
+    /// channel. `no_ring`: the memory there was found to be no ring.
     fn loses(&mut self, i: usize, pid: u32, why: io::ErrorKind, no_ring: bool, begun: u64) {
         if self.followed[i].holders.len() == 1 {
             // Another process may have it still.
@@ -188,7 +188,7 @@ impl Session {
         }
     }
 
-    /// Nobody has a channel any more.
+    /// Ends a channel that no process has any more.
     pub(super) fn end_channel(&mut self, i: usize, now: u64) {
         self.take_back(i);
         let f = &mut self.followed[i];
@@ -197,7 +197,7 @@ impl Session {
         self.scheduler.forget(f.channel.id);
     }
 
-    /// Returns the time at which something last came on a channel of a process, ns; `None` where nothing ever came.
+    /// Returns the time of the last news on a channel of a process, ns; `None` where nothing ever came.
     pub(super) fn active_at(&self, pid: u32) -> Option<u64> {
         let its = self.followed.iter().filter(|f| f.channel.at.pid == pid);
         its.map(|f| f.ring().moved).max().filter(|moved| *moved > 0)

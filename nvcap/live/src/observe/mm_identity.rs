@@ -5,8 +5,8 @@ use std::io;
 
 use nvcap_process::procfs::{auxv::Auxv, mem::Memory};
 
-/// A program image: what the kernel told the program when it began (its auxiliary vector), and the 16 random bytes that this
-/// points to, which no other image has.
+/// A program image: the data that the kernel passed to the program at its start (its auxiliary vector), and the 16 random
+/// bytes to which the vector points. No other image has the same bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MmIdentity {
     auxv: Auxv,
@@ -14,7 +14,8 @@ pub(crate) struct MmIdentity {
 }
 
 impl MmIdentity {
-    /// Reads the identity of a process; empty while the process executes a program, and where it has no memory any more.
+    /// Reads the identity of a process's program image. It is empty while the process executes a program, and where the
+    /// process has no memory any more.
     ///
     /// # Errors
     /// Those of reading `/proc/PID/auxv`.
@@ -35,13 +36,13 @@ impl MmIdentity {
         Ok(identity)
     }
 
-    /// Nothing is known of it.
+    /// True if nothing is known of the image.
     pub(crate) fn is_empty(&self) -> bool {
         self.auxv.is_empty()
     }
 
-    /// The two have the same auxiliary vector. Where addresses are not random, two runs of one program may have the same;
-    /// on the other hand a program may write over its random bytes.
+    /// True if both have the same auxiliary vector. Two runs of one program may have the same vector where addresses are not
+    /// random. The random bytes are not compared, because a program may overwrite its own.
     pub(crate) fn looks_like(&self, other: &Self) -> bool {
         self.auxv == other.auxv
     }

@@ -1,22 +1,23 @@
 //! The live trace without a trap: every channel's ring followed from outside, by polling through `/proc/PID/mem`.
 //!
-//! No BPF, no breakpoint, no stop: the traced program runs as fast as untraced, and what this needs is the right to
-//! read its memory. In exchange the thread is not known and times are those of the look.
+//! No BPF, no breakpoint and no stop is needed: the traced program runs as fast as untraced, and nvcap needs only the right to
+//! read its memory. In exchange, threads are not known, and times are those of the looks.
 //!
-//! - `phase`, `pace`: what a channel is doing, and how soon it must be looked at again; what CPU that may cost. Pure.
-//! - `scheduler`: which channel or process is looked at next. Pure.
-//! - `proof`, `reuse`: whether what was read is what was submitted. Pure.
-//! - `semaphore_peek`: whether a look is urgent. Pure.
-//! - `channel`, `deliver`, `resync`, `followed`: one ring, followed, and its place among the others. `channel::begin`: where
-//!   following begins.
-//! - `emit`: its records.
-//! - `process`, `discover`, `slots`: one process: whether it lives and runs, its memory, its mappings, its rings, its children.
-//!   `discover::parts`: the parts of what is known of it. `discover::missed`: what of it may have been missed when it is gone.
-//! - `mm_identity`, `births`, `forks`, `orphans`: whose memory a process has by fork, found also where its parent has ended.
-//! - `ends`: the last look at a process, and what is said where there was none. `held_ends`: who stands at its end longer.
+//! - `phase`, `pace`: the state of a channel, the time of its next look, and the CPU that looks may cost. Pure.
+//! - `scheduler`: the order of looks at channels and processes. Pure.
+//! - `proof`, `reuse`: proof that what was read is what was submitted. Pure.
+//! - `semaphore_peek`: urgency of a look. Pure.
+//! - `channel`, `deliver`, `resync`, `followed`: one ring, followed, and its place among the others. `channel::begin`: the
+//!   position at which following begins.
+//! - `emit`: the records of a followed ring.
+//! - `process`, `discover`, `slots`: one process: its life, memory, mappings, rings and children. `discover::parts`: the parts
+//!   of what is known of a process. `discover::missed`: reports of what may have been missed of a process that is gone.
+//! - `mm_identity`, `births`, `forks`, `orphans`: processes that share memory by fork, found even where the parent has ended.
+//! - `ends`: the last look at a process, and reports where there was none. `held_ends`: processes that stand at their end
+//!   longer.
 //! - `wakeups`, `sleepers`: processes that sleep need not be polled.
 //! - `readers`, `balance`, `lending`: threads that look at busy channels beside the session's own.
-//! - [`session`]: all of them, as a source that `source::run` drives; `looks`: its looks at channels.
+//! - [`session`]: all of these, as a source that `run` drives; `looks`: its looks at channels.
 
 mod balance;
 mod births;

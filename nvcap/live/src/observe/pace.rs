@@ -1,16 +1,15 @@
-//! Times of the looks at a channel, and the CPU that looking may cost. Pure: times come in, times go out.
+//! Times of the looks at a channel, and the CPU that looking may cost. Pure: gets and returns times.
 //!
-//! A ring laps unseen when more entries pass between two looks than it holds. The rate of a channel is known only
-//! for the past, so two bounds hold at once: an eighth of the ring at the rate that was last seen (or was seen not
-//! long ago), and a sixth of it at the fastest rate that a program is taken to be able to jump to
-//! ([`FASTEST_NS`]). A program that is faster than that from one look to the next can lap a ring; `proof` then finds
-//! it, and it is counted.
+//! A ring laps unseen when more entries pass between two looks than it holds. The rate of a channel is known only for
+//! the past, so two limits hold at once: an eighth of the ring at the rate that was seen last (or not long ago), and
+//! a sixth of the ring at the fastest rate that a program is assumed to reach suddenly ([`FASTEST_NS`]). A program
+//! that becomes faster than that between two looks can lap a ring; `proof` then finds the lap, and it is counted.
 //!
-//! That a process has not used the CPU meanwhile proves nothing here: the clock of another process's CPU time is
-//! brought up to date at its scheduler ticks only (1 to 10 ms), in which a whole ring can pass.
+//! A process that seems to have used no CPU meanwhile proves nothing here: the clock of another process's CPU time is
+//! updated only at its scheduler ticks (1 to 10 ms), and a whole ring can pass between two ticks.
 
-/// The fastest that one channel is taken to be fed, ns an entry: on an H200 a launch takes libcuda 3.4 us in the long
-/// run and 1.2 us in the first thousand of a loop.
+/// Shortest assumed time between two entries of one channel, ns. On an H200 a launch takes libcuda 3.4 us in the long
+/// run, and 1.2 us in the first thousand of a loop.
 pub(crate) const FASTEST_NS: u64 = 1_000;
 /// Shortest time between two looks at a channel, ns.
 pub(crate) const SHORTEST_NS: u64 = 50_000;
@@ -21,12 +20,12 @@ pub(crate) const LONGEST_NS: u64 = 50_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     ring: u64,
-    /// Entries a ns: what was seen, or what is left of a faster time.
+    /// Entries a ns: the rate that was seen, or the remainder of an earlier faster rate.
     rate: f64,
 }
 
 impl Pace {
-    /// Creates the pace of a channel with so many ring entries.
+    /// Creates the pace of a channel with a ring of this many entries.
     pub(crate) fn new(ring: u32) -> Self {
         Self {
             ring: u64::from(ring),
@@ -34,8 +33,8 @@ impl Pace {
         }
     }
 
-    /// A look found `fresh` entries after `elapsed` ns. A faster rate holds at once; a slower one is believed
-    /// little by little.
+    /// Takes in that a look found `fresh` entries after `elapsed` ns. A faster rate holds at once; a slower one is
+    /// adopted little by little.
     pub(crate) fn looked(&mut self, fresh: u64, elapsed: u64) {
         let seen = fresh as f64 / elapsed.max(1) as f64;
         self.rate = seen.max(self.rate * 0.7);
@@ -51,18 +50,18 @@ impl Pace {
         part.min(jump).max(SHORTEST_NS)
     }
 
-    /// A sixth of the ring at the fastest rate there is.
+    /// Returns the time in which the fastest program fills a sixth of the ring, ns.
     fn jump_interval(&self) -> u64 {
         (self.ring * FASTEST_NS / 6).clamp(SHORTEST_NS, LONGEST_NS)
     }
 
-    /// The time in which the fastest program fills the ring once, ns.
+    /// Returns the time in which the fastest program fills the ring once, ns.
     pub(crate) fn lap_time(&self) -> u64 {
         self.ring * FASTEST_NS
     }
 }
 
-/// CPU time that may be used: a share of one core, kept over any stretch of about a second.
+/// CPU time that may be used: a share of one core, kept over any period of about a second.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     share: f64,
@@ -83,13 +82,13 @@ impl Budget {
         budget
     }
 
-    /// Returns the most CPU time that can be saved up while idle, ns: a second's worth.
+    /// Returns the most CPU time that idle time can save up, ns: a second's worth.
     fn most(&self) -> f64 {
         self.share * 1e9
     }
 
-    /// Takes the clocks (wall and own CPU time, ns) into account. `Some`: the budget is used up; so many ns must
-    /// pass before there is something to spend again.
+    /// Takes the clocks (wall and own CPU time, ns) into account. `Some` if the budget is used up: the time in ns
+    /// that must pass before there is something to spend again.
     pub(crate) fn spend(&mut self, wall: u64, cpu: u64) -> Option<u64> {
         let (wall_before, cpu_before) = self.last.unwrap_or((wall, cpu));
         self.last = Some((wall, cpu));

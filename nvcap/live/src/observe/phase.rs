@@ -1,8 +1,8 @@
-//! Phases of channels, as far as looks and peeks tell, and how soon a channel must be looked at again. Pure: findings come in, a
-//! phase and times go out.
+//! Phases of channels, as far as looks and peeks show them, and the times of the next looks. Pure: gets findings, and returns a
+//! phase and times.
 //!
-//! A channel begins as [`Phase::Unused`]. Each look at its ring says in which phase it is from then on ([`Phase::looked`]); a
-//! channel that was used once is never `Unused` again. A peek ([`Phase::peeked`]) changes no phase: it notes whether work waits
+//! A channel begins as [`Phase::Unused`]. Each look at its ring decides its phase from then on ([`Phase::looked`]); a channel
+//! that was used once is never `Unused` again. A peek ([`Phase::peeked`]) does not change the phase: it notes whether work waits
 //! unread.
 //!
 //! | the look found | phase |
@@ -17,18 +17,18 @@ use super::{
     semaphore_peek::{SemaphorePeek, Urgency},
 };
 
-/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns: a launch loop that
-/// begins there fills its ring in 3.5 ms.
+/// Time between two looks at a channel of 1024 entries that only its making has used so far, ns. (A launch loop that begins
+/// there fills its ring in 3.5 ms.)
 const UNUSED_NS: u64 = 2_000_000;
-/// Time between two peeks at such a channel if its semaphore is known, ns.
+/// Time between two peeks at such a channel, if its semaphore is known, ns.
 const UNUSED_GLANCE_NS: u64 = 500_000;
-/// Longest time between two looks at such a channel if its semaphore is known, ns.
+/// Longest time between two looks at such a channel, if its semaphore is known, ns.
 const UNUSED_LOOK_NS: u64 = 10_000_000;
-/// Longest time between two looks at a channel at which nothing happens, as far as peeks tell, ns.
+/// Longest time between two looks at a channel on which peeks show no activity, ns.
 const STILL_NS: u64 = 5_000_000;
-/// Unread entries that the GPU may be done with before a look is urgent.
+/// Number of unread entries that the GPU may be done with before a look is urgent.
 const UNREAD: i32 = 64;
-/// Time since the last look after which a single unread entry is enough, ns.
+/// Time since the last look after which a single unread entry makes a look urgent, ns.
 const SINGLE_NS: u64 = 200_000;
 /// Time between two peeks at a channel that is being used, ns.
 const HOT_NS: u64 = 50_000;
@@ -38,86 +38,86 @@ const TURN_NS: u64 = 10_000;
 /// Phase of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing but its making has used it: the driver submits some entries when it makes a channel.
+    /// Only the making of the channel has used it: the driver submits some entries when it makes a channel.
     Unused {
-        /// Its ring was read, ever.
+        /// True if the ring was ever read.
         read: bool,
-        /// The last look found something new.
+        /// True if the last look found something new.
         came: bool,
     },
     /// The last look found nothing new.
     Idle {
-        /// The GPU was done with entries that were not read, as the last peek told.
+        /// True if the last peek showed that the GPU was done with unread entries.
         unread: bool,
     },
     /// The last look found something new.
     Hot {
-        /// True if the GPU was done with entries that were not read, as in `Idle`.
+        /// True if the GPU was done with unread entries, as in `Idle`.
         unread: bool,
     },
-    /// The last look found more than is read in one piece, and left the rest behind.
+    /// The last look found more entries than are read in one piece, and left the rest unread.
     Behind,
 }
 
 /// Findings of a look at a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
-    /// Something new came.
+    /// True if something new came.
     pub came: bool,
-    /// Some of it is not read yet.
+    /// True if a part of it is not read yet.
     pub left: bool,
-    /// The ring has more entries by now than the making of a channel submits.
+    /// True if the ring has more entries by now than the making of a channel submits.
     pub used: bool,
 }
 
-/// Grounds for the times of a channel, beside its phase.
+/// Facts, beside the phase, that decide a channel's times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tempo {
-    /// Entries of its ring.
+    /// Number of entries of the channel's ring.
     pub ring: u32,
-    /// Time between two looks by the rate at which entries come, ns.
+    /// Time between two looks that follows from the rate of entries, ns.
     pub by_rate_ns: u64,
-    /// State of its semaphore, as far as known.
+    /// State of the channel's semaphore, as far as it is known.
     pub semaphore: SemaphorePeek,
-    /// The semaphore that the newest entry of its making releases is known.
+    /// True if the semaphore is known that the newest entry of the channel's making releases.
     pub making_releases: bool,
-    /// Its pushbuffer memory is about to be used anew.
+    /// True if the channel's pushbuffer memory is about to be used again from its beginning.
     pub turns: bool,
 }
 
 /// Time at which a channel is looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
-    /// At once, behind those that have waited longer.
+    /// At once, behind channels that have waited longer.
     Now,
-    /// After so many ns, counted from the beginning of this look: else a channel that takes long to read is looked at
-    /// seldom.
+    /// After this time in ns from the beginning of the present look. (Counted from its end, a channel that takes long to read
+    /// would be looked at seldom.)
     After(u64),
-    /// At the next multiple of so many ns, together with others: a peek costs less than that the thread wakes up for it.
+    /// At the next multiple of this time in ns, together with others: a peek costs less than waking the thread for it.
     Together(u64),
 }
 
 impl Phase {
-    /// Creates the phase of a channel that is followed from now on. `read`: its ring's entries so far need no look.
+    /// Creates the phase of a channel that is followed from now on. `read`: the entries so far need no look.
     pub(crate) fn new(read: bool) -> Self {
         Self::Unused { read, came: false }
     }
 
-    /// The ring itself tells that it was used for more than its making.
+    /// Takes note that the ring shows more use than the channel's making.
     pub(crate) fn seen_used(&mut self) {
         if let Self::Unused { .. } = self {
             *self = Self::Idle { unread: false };
         }
     }
 
-    /// A peek told whether the GPU is done with entries that were not read.
+    /// Takes note of a peek. `is_unread`: the GPU is done with unread entries.
     pub(crate) fn peeked(&mut self, is_unread: bool) {
         if let Self::Idle { unread } | Self::Hot { unread } = self {
             *unread = is_unread;
         }
     }
 
-    /// A look at the ring came to its end.
+    /// Takes note of a finished look at the ring.
     pub(crate) fn looked(&mut self, found: Outcome) {
         let used = self.is_used() || found.used;
         *self = match (found.left, used, found.came) {
@@ -128,17 +128,17 @@ impl Phase {
         };
     }
 
-    /// It was used for more than its making.
+    /// True if the channel was used for more than its making.
     pub(crate) fn is_used(self) -> bool {
         !matches!(self, Self::Unused { .. })
     }
 
-    /// The last look left entries behind.
+    /// True if the last look left entries unread.
     pub(crate) fn is_behind(self) -> bool {
         self == Self::Behind
     }
 
-    /// The last look found something new.
+    /// True if the last look found something new.
     pub(crate) fn came(self) -> bool {
         match self {
             Self::Unused { came, .. } => came,
@@ -147,7 +147,7 @@ impl Phase {
         }
     }
 
-    /// Entries may wait that no look has found: the GPU was done with some, or the ring was never read.
+    /// True if entries may wait that no look has found: the GPU was done with unread ones, or the ring was never read.
     pub(crate) fn may_have_unread(self) -> bool {
         match self {
             Self::Unused { read, .. } => !read,
@@ -156,7 +156,7 @@ impl Phase {
         }
     }
 
-    /// Time from one look or peek to the next, ns.
+    /// Returns the time from one look or peek to the next, ns.
     pub(crate) fn interval(self, tempo: Tempo) -> u64 {
         match self {
             Self::Unused { .. } => {
@@ -178,7 +178,7 @@ impl Phase {
         }
     }
 
-    /// Returns the time at which it is looked at again.
+    /// Returns the time of the next look at the channel.
     pub(crate) fn again(self, tempo: Tempo) -> Again {
         let interval = self.interval(tempo);
         if self.is_behind() {
@@ -190,8 +190,8 @@ impl Phase {
         }
     }
 
-    /// Tells whether the ring need not be read now. The semaphore is `ahead` of the newest entry that was read (as a negative
-    /// number: behind it), and the ring was looked at `since_ns` ago.
+    /// Tells whether the ring need not be read now. `ahead`: distance of the semaphore from the newest read entry (a negative
+    /// number for behind). `since_ns`: time since the last look at the ring.
     pub(crate) fn can_wait(self, ahead: u32, since_ns: u64, tempo: Tempo) -> bool {
         // Where the GPU is behind, a whole ring may have come that it is about to run.
         let calm = |patience| {

@@ -1,5 +1,5 @@
-//! One process seen from outside: whether it lives and runs, its memory, its children, and whether two processes
-//! share a ring. All of it through `/proc` and its CPU clock.
+//! One process seen from outside: its life and activity, its memory, its children, and whether it shares a ring with another
+//! process. All facts come from `/proc` and from its CPU clock.
 
 use nvcap_process::procfs::{maps::Line, stat::Stat};
 use std::{
@@ -16,16 +16,16 @@ use nvcap_process::procfs::{self, mem::Memory, unfit};
 use nvcap_process::{clock, memory::maps};
 
 thread_local! {
-    /// CPU time of this thread that went into what was [`left_out`], ns.
+    /// CPU time of this thread that was spent in [`left_out`], ns.
     static LEFT_OUT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// CPU time of this thread without what was [`left_out`], ns.
+/// CPU time of this thread without the time spent in [`left_out`], ns.
 pub(crate) fn search_cpu() -> u64 {
     thread_cpu().saturating_sub(LEFT_OUT.get())
 }
 
-/// Does something else in the middle of a search, which is no part of its cost.
+/// Does other work in the middle of a search. Its time does not count as the search's cost.
 pub(crate) fn left_out(other: impl FnOnce()) {
     let (begun, before) = (thread_cpu(), LEFT_OUT.get());
     other();
@@ -40,10 +40,10 @@ fn clock_of(pid: u32) -> Option<libc::clockid_t> {
     (unsafe { libc::clock_getcpuclockid(pid as i32, &mut id) } == 0).then_some(id)
 }
 
-/// Memory that is taken from the kernel beforehand, bytes: as much as the launches of several full rings take.
+/// Bytes of memory that are taken from the kernel beforehand: as much as the launches of several full rings take.
 const READY: usize = 16 << 20;
 
-/// Counts the disturbances of this thread so far: page faults, times that it waited, times that another took the processor from it.
+/// Counts the disturbances of this thread so far: page faults, waits, and losses of the processor to another thread.
 pub(crate) fn disturbances() -> [i64; 3] {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -69,9 +69,8 @@ struct Scheduling {
     period: u64,
 }
 
-/// Lets this thread's sleeps end when they should instead of up to 50 us later and, where that is allowed, lets it
-/// run before others that want the processor: by its niceness, and, from Linux 6.12 on, by asking for short turns, which
-/// come sooner.
+/// Makes this thread's sleeps end on time instead of up to 50 us later. Where it is allowed, also makes the thread run before
+/// others that want the processor: by its niceness and, from Linux 6.12 on, by asking for short turns, which come sooner.
 pub(crate) fn run_before_others() {
     // SAFETY: sets this thread's timer slack, 1 us.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000, 0, 0, 0) };
@@ -105,9 +104,9 @@ pub(crate) fn raise_priority() {
     make_memory_ready();
 }
 
-/// Keeps another thread of this program's from taking the processor from this one: when this thread wakes it up, the
-/// kernel may let it run at once and here. It is given a policy that does not preempt, and, where there are four
-/// processors or more, this thread gets the first half of them and the other one the second.
+/// Keeps another thread of this program from taking this thread's processor. When this thread wakes the other one, the kernel may
+/// run it at once on the same processor. So the other thread gets a policy that does not preempt; and with four processors or more,
+/// this thread gets the first half of them and the other one the second half.
 pub(crate) fn split_cpus(other: i32) {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: changes one thread of this process; a refusal changes nothing.
@@ -139,8 +138,8 @@ pub(crate) fn split_cpus(other: i32) {
     }
 }
 
-/// Takes memory from the kernel now that would else be taken, a page fault every 4 KiB, just when a program begins to
-/// submit at full speed; and keeps it.
+/// Takes memory from the kernel now, and keeps it. Otherwise it would be taken, with a page fault every 4 KiB, just when a program
+/// begins to submit at full speed.
 fn make_memory_ready() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets numbers of the allocator: freed memory is kept, and large pieces come out of what was kept.
@@ -158,13 +157,13 @@ fn make_memory_ready() {
 /// State of a process by `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
-    /// It has not ended.
+    /// True if the process has not ended.
     pub lives: bool,
-    /// It runs its parent's program still.
+    /// True if the process still runs its parent's program.
     pub forked: bool,
 }
 
-/// Looks whether a process lives.
+/// Reads the state of a process.
 pub(crate) fn state(pid: u32) -> State {
     match Stat::of_process(pid) {
         Ok(stat) => State::of(&stat),
@@ -178,7 +177,7 @@ pub(crate) fn state(pid: u32) -> State {
     }
 }
 
-/// Tells whether there is such a process; takes no descriptor.
+/// Tells whether there is such a process. Takes no descriptor.
 pub(crate) fn is_there(pid: u32) -> bool {
     // SAFETY: no signal is sent: only whether one could be.
     let failed = unsafe { libc::kill(pid as i32, 0) } != 0;
@@ -201,12 +200,12 @@ pub(crate) fn is_process(pid: u32) -> bool {
     procfs::process_of(pid) == Some(pid)
 }
 
-/// The process that made it.
+/// The parent of a process.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
     Stat::of_process(pid).ok()?.parent
 }
 
-/// Start of a process, clock ticks since the machine's start. Its id and this together are no other process's.
+/// Start of a process, clock ticks since the machine's start. Id and start together identify a process.
 pub(crate) fn start(pid: u32) -> Option<u64> {
     Stat::of_process(pid).ok()?.start
 }
@@ -221,10 +220,10 @@ pub(crate) fn name(pid: u32) -> String {
 pub(crate) struct OpenedProcess {
     /// Its id.
     pub pid: u32,
-    /// Its memory, while its program is the one that was opened.
+    /// Memory of the process, as long as it executes the program that was opened.
     pub memory: Memory,
     clock: Option<libc::clockid_t>,
-    /// By which its end can be waited for; kernels before 5.3 have none.
+    /// Descriptor by which the process's end can be waited for; kernels before 5.3 have none.
     end: Option<OwnedFd>,
 }
 
@@ -235,8 +234,8 @@ fn pidfd(pid: u32) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Waits until one of these processes has ended or one of `wakes` becomes readable, but no longer than `most`. Gives the processes
-/// that have ended.
+/// Waits until one of these processes has ended or one of `wakes` becomes readable, but no longer than `most`. Returns the
+/// processes that have ended.
 pub(crate) fn wait_for_end<'a>(
     processes: impl Iterator<Item = &'a OpenedProcess>,
     wakes: &[RawFd],
@@ -258,7 +257,7 @@ fn to_poll(fd: RawFd) -> libc::pollfd {
     }
 }
 
-/// Waits until one of these is ready, or one of `wakes` becomes readable, for `most` at most.
+/// Waits until one of these descriptors is ready or one of `wakes` becomes readable, for `most` at most.
 fn wait_for(polled: &mut Vec<libc::pollfd>, wakes: &[RawFd], most: Duration) {
     let most = libc::timespec {
         tv_sec: most.as_secs() as libc::time_t,
@@ -271,7 +270,7 @@ fn wait_for(polled: &mut Vec<libc::pollfd>, wakes: &[RawFd], most: Duration) {
 }
 
 impl OpenedProcess {
-    /// Opens it.
+    /// Opens a process.
     ///
     /// # Errors
     /// Those of opening `/proc/PID/mem`.
@@ -284,13 +283,13 @@ impl OpenedProcess {
         })
     }
 
-    /// CPU time it has used, ns; `None` when it is gone.
+    /// CPU time that the process has used, ns; `None` when it is gone.
     pub(crate) fn cpu(&self) -> Option<u64> {
         clock::read(self.clock?)
     }
 }
 
-/// Finds mistakes of the user's that can be told before the trace begins.
+/// Looks for mistakes of the user that can be recognized before the trace begins.
 ///
 /// # Errors
 /// The first mistake found, with its remedy.
@@ -307,7 +306,7 @@ pub(crate) fn check(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Returns the reason why a process cannot be observed, and what to do.
+/// Returns the reason why a process cannot be observed, and the remedy.
 pub(crate) fn refusal(pid: u32, e: &io::Error) -> Error {
     if let Some(unfit) = unfit::unfit(pid) {
         return Error::unfit("observing", pid, unfit);
@@ -333,18 +332,18 @@ pub(crate) fn refusal(pid: u32, e: &io::Error) -> Error {
     Error::new(format!("observing process {pid}"), e, next)
 }
 
-/// Identity of a piece of shared anonymous memory: the same in whichever process, and wherever, it is mapped.
+/// Identity of a piece of shared anonymous memory, which is the same in every process and at every address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The device of its file system, as the kernel writes it.
+    /// The device of the memory's file system, as the kernel writes it.
     device: String,
     inode: u64,
     /// Offset in the file.
     offset: u64,
 }
 
-/// The identity of the shared anonymous memory that is mapped at `address`. `None` for memory of other kinds: of a device file all
-/// mappings have the same inode.
+/// The identity of the shared anonymous memory that is mapped at `address`. `None` for memory of other kinds. (All mappings of a
+/// device file have the same inode.)
 pub(crate) fn shared_identity(pid: u32, address: u64) -> Option<Identity> {
     let mut identity = None;
     let each = &mut |line: Line<'_>| identity = identity.take().or(identity_of(&line, address));

@@ -1,60 +1,60 @@
-//! Proof that entries read from a ring are those that were submitted. Pure: what was read comes in, verdicts go out.
+//! Proof that entries read from a ring are the submitted ones. Pure: gets what was read, and returns verdicts.
 //!
-//! Three things can be wrong with an entry that was read from outside, and none can be seen from GP_PUT alone:
+//! Three things can be wrong with an entry that was read from outside. GP_PUT alone shows none of them:
 //! - the ring went round once or more between two looks (GP_PUT counts modulo the ring's size);
 //! - the entry was overwritten while it was being read;
 //! - its pushbuffer memory was used again before it was read.
 //!
 //! Evidence:
-//! - The *lap sentinel*: the newest entry of the last look. Its slot is written again exactly when the ring has gone round,
-//!   so it must be found as it was left; and, where all entries of a program look alike, the end of its pushbuffer
-//!   segment too.
-//! - The *payload* of the semaphore release that a segment ends with: CUDA's grows by one from each segment of a
-//!   channel to the next (600 of 600 in a capture of an H200, 30,000 of 30,000 of a training).
-//! - The second look at the first entry of what was read: rings are written in order, so where it stands, all stand.
-//! - The segment's words: an illegal header is no submission.
+//! - The *lap sentinel*: the newest entry of the last look. Its slot is written again exactly when the ring has gone round, so that
+//!   it must be found unchanged; where all entries of a program look alike, the end of its pushbuffer segment must be unchanged,
+//!   too.
+//! - The *payload* of the semaphore release at a segment's end: CUDA's payload grows by one from each segment of a channel to the
+//!   next (600 of 600 in a capture of an H200, 30,000 of 30,000 of a training).
+//! - The second look at the first entry of a reading: rings are written in order, so that if this entry is unchanged, all are.
+//! - The segment's words: an illegal header cannot be a submission's.
 
 use nvcap_decode::record::Segment;
 use nvcap_decode::wire::stream::StopReason;
 use nvcap_decode::wire::stream::{Item, Stream};
 use nvcap_decode::wire::{GpuVa, entry, release::Release};
 
-/// Bytes of a segment's end that are kept to know it again: a release and its neighbours.
+/// Bytes of a segment's end that are kept to recognize it: a release and its neighbours.
 pub(crate) const TAIL: usize = 64;
 
-/// Verdict on an entry that was read.
+/// Verdict on an entry of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingVerdict {
     /// The payload follows the one before.
     Proven,
-    /// It ends with no release of the channel's own semaphore, or that is not known yet.
+    /// The entry ends with no release of the channel's own semaphore, or that semaphore is not known yet.
     Unproven,
-    /// The payload is not what must be there: memory that was used again.
+    /// The payload is not the expected one: the memory was used again.
     Wrong,
-    /// The payloads go on from another one than before, and no ring position is missing.
+    /// The payloads jump to another number, and no ring position is missing.
     Jumped {
-        /// Payload before.
+        /// Payload before the jump.
         from: u32,
-        /// Payload from which they go on.
+        /// Payload after the jump.
         to: u32,
     },
 }
 
-/// The payloads of a channel's own semaphore, one after the other.
+/// The consecutive payloads of a channel's own semaphore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PayloadSequence {
-    /// The channel's own semaphore, once two releases of it followed each other.
+    /// The channel's own semaphore, known once two consecutive releases of it were seen.
     own: Option<GpuVa>,
     last: Option<Release>,
-    /// Entries since `last` that end with no release of the channel's own. Each may have had one that was not recognised: in
-    /// its middle, or cut in two by the entry's end.
+    /// Number of entries since `last` that end with no release of the channel's own semaphore. Each may contain one that was not
+    /// recognized: in its middle, or cut in two by the entry's end.
     between: u32,
     /// The last payload that did not follow.
     suspect: Option<u32>,
 }
 
 impl PayloadSequence {
-    /// Judges the releases of entries that follow each other in the ring.
+    /// Judges the releases of consecutive entries.
     pub(crate) fn judge(&mut self, releases: &[Option<Release>]) -> Vec<RingVerdict> {
         let mut verdicts = Vec::with_capacity(releases.len());
         for (i, release) in releases.iter().enumerate() {
@@ -114,7 +114,8 @@ impl PayloadSequence {
         RingVerdict::Wrong
     }
 
-    /// Entries are missing: the next release may bear any payload. Gives the last one seen of the channel's own.
+    /// Takes note that entries are missing, so that the next release may have any payload. Returns the last payload seen of the
+    /// channel's own semaphore.
     pub(crate) fn cut(&mut self) -> Option<u32> {
         self.suspect = None;
         self.between = 0;
@@ -122,8 +123,7 @@ impl PayloadSequence {
         (Some(last.address) == self.own).then_some(last.payload)
     }
 
-    /// Tells whether these releases, of entries that follow in the ring, go on from the last one; false if nothing is
-    /// known.
+    /// Tells whether these releases of consecutive entries continue the last one; false if nothing is known.
     pub(crate) fn continues(&self, releases: &[Option<Release>]) -> bool {
         let Some(last) = self.newest() else {
             return false;
@@ -139,7 +139,7 @@ impl PayloadSequence {
         self.last.is_some() && self.last == other.last
     }
 
-    /// The newest release, of whichever semaphore.
+    /// The newest release of any semaphore.
     pub(crate) fn last(&self) -> Option<Release> {
         self.last
     }
@@ -149,22 +149,22 @@ impl PayloadSequence {
         self.last.filter(|l| Some(l.address) == self.own)
     }
 
-    /// The channel's own semaphore, once known.
+    /// The channel's own semaphore, once it is known.
     pub(crate) fn own(&self) -> Option<GpuVa> {
         self.own
     }
 }
 
-/// Returns the number of rounds that a ring of `size` entries made, where `seen` is how far the position moved modulo the size and
-/// `at_least` rounds are certain. `payloads` is how far the payloads moved over the same entries, where each entry bears one: then
-/// the answer is exact.
+/// Returns the number of rounds of a ring. `size`: its entries. `seen`: distance that the position moved, modulo the size.
+/// `at_least`: rounds that are certain. `payloads`: distance that the payloads moved over the same entries, where each entry has
+/// one: the answer is then exact.
 pub(crate) fn rounds(size: u64, seen: u64, at_least: u64, payloads: Option<u64>) -> u64 {
     payloads
         .filter(|p| *p >= seen && (p - seen).is_multiple_of(size))
         .map_or(at_least, |p| ((p - seen) / size).max(at_least))
 }
 
-/// The payload that the entry behind these must bear, where each entry bears one. Most of them must agree on it: the memory of
+/// The payload that the entry behind these must have, where each entry has one. Most of them must agree on it, because the memory of
 /// some may have been used again.
 pub(crate) fn payload_behind(
     releases: impl ExactSizeIterator<Item = Option<Release>>,
@@ -182,12 +182,12 @@ pub(crate) fn payload_behind(
     (2 * agree > count as usize).then_some(middle)
 }
 
-/// The newest entry of the last look, by which a lap is known.
+/// The newest entry of the last look, which shows whether the ring has gone round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LapSentinel {
     /// The ring entry.
     pub entry: u64,
-    /// The end of its segment; empty for a control entry or where it could not be read.
+    /// The end of the entry's segment; empty for a control entry, or where it could not be read.
     pub tail: Vec<u8>,
     /// Address of `tail`.
     pub tail_at: u64,
@@ -196,16 +196,17 @@ pub(crate) struct LapSentinel {
 /// Result of a second look at the lap sentinel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LapCheck {
-    /// Sentinel as it was left: the ring has not gone round.
+    /// The sentinel is unchanged: the ring has not gone round.
     Yes,
-    /// Another entry: the ring has gone round.
+    /// The entry is another one: the ring has gone round.
     No,
-    /// The entry stands, its memory was used again: a lap by entries that look alike, or a small pushbuffer.
+    /// The entry is unchanged, and its memory was used again: either the ring has gone round and entries look alike, or the
+    /// pushbuffer is small.
     Doubtful,
 }
 
 impl LapSentinel {
-    /// Creates the sentinel from a segment as it was read; `extended` are the address bits that its entry has from those before it.
+    /// Creates the sentinel from a segment as it was read. `extended`: the address bits that the entry has from those before it.
     pub(crate) fn of(segment: &Segment, extended: u64) -> Self {
         let from = segment.bytes.len().saturating_sub(TAIL);
         let whole = segment.holes.is_empty();
@@ -218,7 +219,7 @@ impl LapSentinel {
         }
     }
 
-    /// Compares it with what is there now; `tail` is `None` where it was not read again.
+    /// Compares the sentinel with the present content. `tail` is `None` where the tail was not read again.
     pub(crate) fn compare(&self, entry: u64, tail: Option<&[u8]>) -> LapCheck {
         if entry != self.entry {
             LapCheck::No
@@ -231,34 +232,34 @@ impl LapSentinel {
 }
 
 /// Returns the number of entries of a first reading that were overwritten by the time of a second one. The ring is written in order,
-/// so all entries up to the last one that differs were.
+/// so that these are all entries up to the last one that differs.
 pub(crate) fn overwritten(first: &[u64], second: &[u64]) -> usize {
     let last = first.iter().zip(second).rposition(|(a, b)| a != b);
     last.map_or(0, |i| i + 1)
 }
 
-/// Reads the words of a channel's segments, and finds those that no client writes.
+/// Reads the words of a channel's segments, and finds words that no client writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
     stream: Stream,
-    /// It is known where the next header begins.
+    /// True if it is known where the next header begins.
     synced: bool,
 }
 
 impl Words {
-    /// Entries are missing: a method may be in progress that nobody saw begin.
+    /// Takes note that entries are missing: a method may be in progress whose beginning was not seen.
     pub(crate) fn cut(&mut self) {
         self.stream.reset();
         self.synced = false;
     }
 
-    /// The stream begins here.
+    /// Takes note that the stream begins here.
     pub(crate) fn begin(&mut self) {
         self.stream.reset();
         self.synced = true;
     }
 
-    /// Takes a segment. False: it has an illegal header at a place where a header is known to begin.
+    /// Takes a segment. False if it has an illegal header at a place where a header is known to begin.
     pub(crate) fn take(&mut self, segment: &Segment) -> bool {
         if segment.bytes.is_empty() {
             return true;

@@ -1,11 +1,11 @@
-//! Readers: threads that look at channels beside the session's own thread, which is too slow for all where many are busy.
+//! Readers: threads that look at channels beside the session's own thread, which cannot keep up with many busy ones.
 //!
-//! The session gives a channel to a reader and takes it back; which one goes where is decided by [`super::balance`]. A
-//! reader looks at each of its channels when the channel's pace says so, and leaves the records in its outbox. It never
-//! judges why a ring cannot be read any more: it gives the channel back.
+//! The session gives a channel to a reader and takes it back; [`super::balance`] decides the moves. A reader looks at each of
+//! its channels when the channel's pace says so, and puts the records into its outbox. It does not judge why a ring cannot be
+//! read any more, but gives the channel back.
 //!
-//! The records of one channel stay in their order whoever looks: a reader puts them into its outbox before it unlocks the
-//! ring, and whoever looks at the ring after it empties that outbox first.
+//! The records of one channel stay in order, whichever thread looks: a reader puts them into its outbox before it unlocks the
+//! ring, and the next thread that looks at the ring empties that outbox first.
 
 use std::{
     collections::BTreeMap,
@@ -24,9 +24,9 @@ use super::{
 use nvcap_decode::ledger::ReaderCost;
 use nvcap_decode::record::{ChannelId, Record};
 
-/// Longest time for which a reader without work waits before it looks for some.
+/// Longest time for which a reader without work waits before it checks for work.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
-/// Bytes of records that may wait in an outbox: while there are more, its reader does not look.
+/// The most bytes of records in an outbox. With more, its reader does not look.
 const MOST_WAITING: usize = 64 << 20;
 /// Time after which a reader with a full outbox tries again.
 const FULL: Duration = Duration::from_millis(1);
@@ -36,7 +36,7 @@ const FULL: Duration = Duration::from_millis(1);
 pub(super) struct Task {
     /// Number of the channel.
     pub channel: ChannelId,
-    /// Its ring.
+    /// Ring of the channel.
     pub ring: Arc<SharedRing>,
     /// A process that has the ring.
     pub process: Arc<OpenedProcess>,
@@ -54,7 +54,7 @@ struct Outbox {
 }
 
 impl Outbox {
-    /// Takes the records out.
+    /// Takes the records out of the outbox.
     fn empty(&mut self, to: &mut Vec<Record>) {
         self.bytes = 0;
         to.append(&mut self.records);
@@ -64,11 +64,11 @@ impl Outbox {
 /// Results of all readers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Collected {
-    /// Channels whose rings could not be read; their readers look at them no more.
+    /// Channels whose rings could not be read. Their readers do not look at them any more.
     pub failed: Vec<ChannelId>,
     /// Longest delay of a look at a used channel, ns.
     pub latest_ns: u64,
-    /// Longest time that one look took, ns.
+    /// Longest duration of a look, ns.
     pub longest_look_ns: u64,
 }
 
@@ -83,7 +83,7 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct Boxes {
     inbox: Mutex<Inbox>,
-    /// Rung when something was put into the inbox.
+    /// Bell that rings when something was put into the inbox.
     bell: Condvar,
     outbox: Mutex<Outbox>,
 }
@@ -92,13 +92,13 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread that reads.
+/// A reading thread.
 #[derive(Debug)]
 struct Reader {
     boxes: Arc<Boxes>,
-    /// Ends with the CPU time that it used, ns.
+    /// Handle of the thread, which returns the CPU time that it used, ns.
     thread: thread::JoinHandle<u64>,
-    /// Count of channels that it was given, each as often as it was given.
+    /// Number of times that the reader was given a channel.
     given: u64,
 }
 
@@ -114,7 +114,7 @@ impl Readers {
         self.all.len()
     }
 
-    /// Starts one more; false where the system has no thread for it.
+    /// Starts a further reader; false where the system cannot start a thread.
     pub(super) fn start(&mut self) -> bool {
         let boxes = Arc::new(Boxes::default());
         let number = self.all.len();
@@ -144,7 +144,7 @@ impl Readers {
         }
     }
 
-    /// Gives a reader a channel. The ring must say that it is this reader's.
+    /// Gives a channel to a reader. The ring must name this reader.
     pub(super) fn give(&mut self, reader: usize, task: Task) {
         let reader = &mut self.all[reader];
         reader.given += 1;
@@ -157,7 +157,7 @@ impl Readers {
         lock(&self.all[reader].boxes.outbox).empty(to);
     }
 
-    /// Takes what all readers have found so far.
+    /// Takes the findings of all readers so far.
     pub(super) fn collect(&self, to: &mut Vec<Record>) -> Collected {
         let mut all = Collected::default();
         for reader in &self.all {
@@ -170,7 +170,8 @@ impl Readers {
         all
     }
 
-    /// Ends all readers, and returns what each was given and used. They have no channels any more, and their outboxes are empty.
+    /// Ends all readers, and returns the channels given to each and the CPU time it used. The readers must have no channels any
+    /// more, and empty outboxes.
     pub(super) fn end(&mut self) -> Vec<ReaderCost> {
         let all = mem::take(&mut self.all);
         for reader in &all {
@@ -191,12 +192,12 @@ struct Desk {
     boxes: Arc<Boxes>,
     tasks: BTreeMap<ChannelId, Task>,
     scheduler: Scheduler,
-    /// Room for the records of a look.
+    /// Buffer for the records of a look.
     records: Vec<Record>,
 }
 
 impl Desk {
-    /// Looks at channels until the reader is ended; returns the CPU time that this took, ns.
+    /// Looks at channels until the reader is ended. Returns the CPU time that this took, ns.
     fn run(mut self) -> u64 {
         process::run_before_others();
         while self.take_tasks() {
@@ -213,7 +214,7 @@ impl Desk {
         process::thread_cpu()
     }
 
-    /// Takes new tasks; false where the reader is to end.
+    /// Takes new tasks; false when the reader is to end.
     fn take_tasks(&mut self) -> bool {
         let mut inbox = lock(&self.boxes.inbox);
         for task in inbox.tasks.drain(..) {
@@ -275,7 +276,7 @@ impl Desk {
         self.leave(turn.channel);
     }
 
-    /// Looks at a channel no more.
+    /// Stops looking at a channel.
     fn leave(&mut self, channel: ChannelId) {
         self.tasks.remove(&channel);
         self.scheduler.forget(channel);

@@ -1,4 +1,4 @@
-//! Going on after a ring went round: what is missing, and from where it can be followed again.
+//! Continues after a ring went round: determines what is missing, and the position from which the ring can be followed again.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use nvcap_process::memory::ring;
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 impl Follower {
-    /// Its ring, to read.
+    /// Returns the ring, to be read.
     pub(super) fn ring(&self) -> ring::Ring {
         ring::Ring {
             address: self.ring,
@@ -20,8 +20,8 @@ impl Follower {
         }
     }
 
-    /// Goes on after the ring went round, or where it cannot be shown that it did not: counts what is missing and reads the newest
-    /// half of the ring, which is not overwritten so soon. Gives how far the position moved.
+    /// Continues after the ring went round, or where the opposite cannot be shown. Counts the missing entries, and reads the
+    /// newest half of the ring, which is not overwritten so soon. Returns the distance that the position moved.
     pub(super) fn resync(
         &mut self,
         with: &mut Context<'_, impl ReadMemory, impl Fn() -> u64>,

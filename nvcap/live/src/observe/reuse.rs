@@ -4,31 +4,31 @@ pub(super) use nvcap_process::memory::reuse::{overlaps, reused};
 
 use nvcap_process::memory::reuse::range;
 
-/// Prediction of the place where a channel's pushbuffer memory is written next, by its entries: behind the newest one; or at the
-/// beginning of memory, when the newest one lies near its end, or when the GPU is done with all.
+/// Prediction, from a channel's entries, of the place where its pushbuffer memory is written next: behind the newest entry; or
+/// at the beginning of memory, when the newest entry lies near its end, or when the GPU is done with all entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allocator {
     /// End of the newest segment.
     end: u64,
-    /// Size of the largest.
+    /// Size of the largest segment.
     largest: u64,
-    /// Size of one, on average of late.
+    /// Average size of recent segments.
     mean: u64,
-    /// Beginning of memory: the lowest place that entries jumped back to, and the latest one. Both, because where entries are
-    /// missing a jump may seem to lead to a place behind the beginning.
+    /// Beginning of memory: the lowest place to which entries jumped back, and the latest one. Both are kept, because where
+    /// entries are missing a jump may seem to lead to a place behind the beginning.
     begins: Option<[u64; 2]>,
     /// The furthest place that entries reached before they jumped back.
     furthest: u64,
 }
 
-/// Segments before the end of memory, and behind its beginning, where it turns.
+/// Number of segments before the end of memory, and behind its beginning, that count as its turn.
 const TURN_BEFORE: u64 = 192;
 const TURN_BEHIND: u64 = 128;
-/// Least size of a range that may be written ahead, bytes.
+/// Least size of the range that may be written ahead, bytes.
 const AHEAD: u64 = 1024;
 
 impl Allocator {
-    /// Takes an entry's place into account.
+    /// Takes in the place of an entry.
     pub(crate) fn take(&mut self, entry: u64) {
         let (start, end) = range(entry);
         if start == end {
@@ -44,8 +44,8 @@ impl Allocator {
         self.largest = self.largest.max(end - start);
     }
 
-    /// Entries are about to reach the end of memory, or have just begun again at its beginning: what lies there is written over
-    /// soon.
+    /// True if entries are about to reach the end of memory, or have just begun again at its beginning: the memory there is
+    /// about to be overwritten.
     pub(crate) fn turns(&self) -> bool {
         let behind =
             |begin: &u64| (0..TURN_BEHIND * self.mean).contains(&self.end.wrapping_sub(*begin));
@@ -54,7 +54,7 @@ impl Allocator {
         })
     }
 
-    /// The ranges at the beginning of memory that a submission written there covers.
+    /// Returns the ranges at the beginning of memory that a submission there covers.
     pub(crate) fn beginning(&self) -> Vec<(u64, u64)> {
         let most = self.largest.max(AHEAD);
         self.begins
@@ -64,7 +64,7 @@ impl Allocator {
             .collect()
     }
 
-    /// Ranges that a submission not committed yet may be writing to.
+    /// Returns the ranges to which a submission that is not committed yet may be writing.
     pub(crate) fn ahead(&self) -> Vec<(u64, u64)> {
         let next = (self.end, self.end + self.largest.max(AHEAD));
         let mut all = if next.1 > self.furthest {
@@ -76,7 +76,7 @@ impl Allocator {
         all
     }
 
-    /// The next `bytes` that are written, wherever that goes on, cannot lie where these entries do.
+    /// True if the next `bytes` that are written cannot lie where these entries do, wherever writing continues.
     pub(crate) fn far(&self, entries: &[u64], bytes: u64) -> bool {
         let mut ranges = self.begins.iter().flatten().chain([&self.end]);
         self.begins.is_some()

@@ -1,15 +1,15 @@
-//! Order of looks, and the time until the next one is due. Pure: it knows channels and processes by their numbers
-//! and the times that it is told; no memory, no ring, no clock.
+//! Order of looks, and the time until the next one is due. Pure: knows channels and processes by their numbers and the
+//! times that it is given; knows no memory, no ring, no clock.
 
 use std::collections::BTreeMap;
 
 use super::phase::Again;
 use nvcap_decode::record::ChannelId;
 
-/// Time for which channels that are overdue are looked at without passing on what was found, ns.
+/// Time for which overdue channels are looked at before the findings are passed on, ns.
 const ROUND_NS: u64 = 2_000_000;
 
-/// Time at which something is to be looked at. What is due at once goes before all that has a time.
+/// Time at which a look is due. Looks that are due at once come before all that have a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     AtOnce,
@@ -35,45 +35,46 @@ impl Due {
 pub(super) struct Turn {
     /// Channel that is looked at.
     pub channel: ChannelId,
-    /// Delay with which it is looked at, ns; none where it was to be looked at as soon as may be.
+    /// Delay of the look, ns; none where it was due as soon as possible.
     pub late_ns: Option<u64>,
 }
 
-/// Times at which each channel and each process is to be looked at.
+/// Times at which looks at channels and processes are due.
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
     channels: BTreeMap<ChannelId, Due>,
     processes: BTreeMap<u32, Due>,
-    /// Before this no channel is due, ns. It is known when a round has ended, and is not put off between two rounds.
+    /// Time before which no channel is due, ns. It is computed at the end of a round, and not postponed between two
+    /// rounds.
     next: u64,
 }
 
 impl Scheduler {
     // ---- channels
 
-    /// A channel is followed from now on: it is looked at at once.
+    /// Takes on a channel, which is looked at at once.
     pub(super) fn follow(&mut self, channel: ChannelId) {
         self.channels.insert(channel, Due::AtOnce);
         self.next = 0;
     }
 
-    /// A channel is looked at no more.
+    /// Forgets a channel.
     pub(super) fn forget(&mut self, channel: ChannelId) {
         self.channels.remove(&channel);
     }
 
-    /// A channel is looked at before all that have a time.
+    /// Puts a channel before all that have a time.
     pub(super) fn at_once(&mut self, channel: ChannelId) {
         self.set(channel, Due::AtOnce);
         self.next = 0;
     }
 
-    /// A channel is not looked at until a time.
+    /// Postpones the look at a channel to a time.
     pub(super) fn rest(&mut self, channel: ChannelId, until: u64) {
         self.set(channel, Due::At(until));
     }
 
-    /// A channel was looked at; the look began at `begun`.
+    /// Takes note of a look at a channel, which began at `begun`.
     pub(super) fn looked(&mut self, channel: ChannelId, begun: u64, again: Again) {
         let at = match again {
             Again::Now => begun,
@@ -89,13 +90,13 @@ impl Scheduler {
         }
     }
 
-    /// Until when a round of looks that begins now may go on.
+    /// Returns the time at which a round of looks that begins now must end.
     pub(super) fn round(now: u64) -> u64 {
         now + ROUND_NS
     }
 
-    /// The channel whose turn it is: of those that are due the one that has waited longest. `None`: none is due, or the
-    /// round has ended.
+    /// Chooses the channel whose turn it is: of the due ones, the one that has waited longest. `None` if none is due,
+    /// or the round has ended.
     pub(super) fn choose(&mut self, now: u64, round: u64) -> Option<Turn> {
         let longest = self.channels.iter().min_by_key(|(_, due)| **due);
         let Some((&channel, &due)) = longest else {
@@ -113,45 +114,45 @@ impl Scheduler {
         Some(Turn { channel, late_ns })
     }
 
-    /// A channel may be due.
+    /// True if a channel may be due.
     pub(super) fn is_due(&self, now: u64) -> bool {
         self.next <= now
     }
 
     // ---- processes
 
-    /// A process is looked after, from now on or more urgently than it was: at once.
+    /// Makes a look at a process due at once, for a new process or a more urgent one.
     pub(super) fn look_after(&mut self, pid: u32) {
         self.processes.insert(pid, Due::AtOnce);
     }
 
-    /// A process is gone.
+    /// Forgets a process that is gone.
     pub(super) fn leave(&mut self, pid: u32) {
         self.processes.remove(&pid);
     }
 
-    /// A process was looked after, and is again at a time.
+    /// Takes note of a look at a process. The next one is due at `again`.
     pub(super) fn looked_after(&mut self, pid: u32, again: u64) {
         if let Some(due) = self.processes.get_mut(&pid) {
             *due = Due::At(again);
         }
     }
 
-    /// A process is looked after at this time at the latest.
+    /// Makes a look at a process due at this time at the latest.
     pub(super) fn look_after_by(&mut self, pid: u32, at: u64) {
         if let Some(due) = self.processes.get_mut(&pid) {
             *due = (*due).min(Due::At(at));
         }
     }
 
-    /// It is time to look after a process.
+    /// Tells whether a look at a process is due.
     pub(super) fn is_process_due(&self, pid: u32, now: u64) -> bool {
         self.processes.get(&pid).is_some_and(|due| due.is_past(now))
     }
 
     // ---- both
 
-    /// Until when there is nothing to look at, ns.
+    /// Returns the time before which no look is due, ns.
     pub(super) fn next(&self) -> u64 {
         let process = self.processes.values().min();
         process.map_or(self.next, |due| due.ns().min(self.next))
@@ -175,7 +176,7 @@ mod tests {
         scheduler
     }
 
-    /// Returns the channel whose turn it is at a time, in a round that lasts.
+    /// Returns the channel whose turn it is at a time, in a round that has not ended.
     fn turn(scheduler: &mut Scheduler, now: u64) -> Option<ChannelId> {
         scheduler.choose(now, u64::MAX).map(|t| t.channel)
     }

@@ -1,24 +1,24 @@
-//! Urgency of a look at a ring, by one read of system memory.
+//! Urgency of a look at a ring, found by one read of system memory.
 //!
-//! A ring and its GP_PUT lie in video memory: each read of them takes 5 us on an H200, and many of them make the kernel
-//! pause (docs/observe.md). The semaphore that a channel's segments release lies in system memory, 0.5 us, and tells how far
-//! the GPU is. As neither a slot of the ring nor pushbuffer memory is written again before the GPU is done with
-//! it, nothing is lost in a hurry while the GPU is not past what was read.
+//! A ring and its GP_PUT lie in video memory: each read of them takes 5 us on an H200, and many such reads make the kernel pause
+//! (docs/observe.md). The semaphore that a channel's segments release lies in system memory; a read of it takes 0.5 us, and tells how
+//! far the GPU is. Neither a slot of the ring nor pushbuffer memory is written again before the GPU is done with it. So a look is not
+//! urgent while the GPU is not past the entries that were read.
 //!
-//! Trusted only of channels whose every entry releases it with a number one higher, and after it has gone on some times
-//! without ever being ahead of the ring; given up for good once it was.
+//! The semaphore is trusted only for channels whose every entry releases it with a number one higher. It must first have gone on some
+//! times without ever being ahead of the ring; once it was ahead, it is given up for good.
 
 use nvcap_decode::wire::release::Release;
 
-/// Number of times that the number must have gone on before it is trusted.
+/// Number of times that the semaphore's number must have gone on before it is trusted.
 const AGREED: u32 = 4;
 
 /// Verdict of a peek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// All that the GPU is done with was read.
+    /// All entries that the GPU is done with were read.
     Calm,
-    /// It is done with what was not read, or nothing can be told.
+    /// The GPU is done with unread entries, or nothing is known.
     Urgent,
 }
 
@@ -37,8 +37,8 @@ impl SemaphorePeek {
         self.agreed >= AGREED && !self.never
     }
 
-    /// Judges a number that is `ahead` of that of the newest entry that was read; as a negative number, behind it. `size`: entries of
-    /// the ring. `patience`: so many entries may wait unread.
+    /// Judges the semaphore's number. `ahead`: its distance from that of the newest read entry (a negative number for behind).
+    /// `size`: entries of the ring. `patience`: number of entries that may wait unread.
     pub(crate) fn judge(&self, ahead: u32, size: u32, patience: i32) -> Urgency {
         let unread = ahead.cast_signed();
         let impossible = unread.unsigned_abs() > size.saturating_mul(4);
@@ -49,7 +49,7 @@ impl SemaphorePeek {
         }
     }
 
-    /// Learns from a look: `number` was read before it, and `last` is the newest release that it then found.
+    /// Learns from a look. `number`: read before the look. `last`: the newest release that the look then found.
     pub(crate) fn learn(&mut self, number: Option<u32>, last: Option<Release>, size: u32) {
         let (Some(number), Some(last)) = (number, last) else {
             *self = Self {

@@ -1,5 +1,5 @@
-//! All channels of all processes that are observed: each looked at when its pace says so, within the CPU that may be
-//! used; and the looks that find new processes, mappings and channels.
+//! All channels of all observed processes. Looks at each channel when its pace says so, within the CPU that may be used; and makes the
+//! looks that find new processes, mappings and channels.
 
 use nvcap_process::procfs;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -30,10 +30,10 @@ use nvcap_process::memory::snapshot::RingToken;
 use nvcap_process::signals;
 use nvcap_process::{error::Result, exit_stop::ExitStops};
 
-/// Time for which nothing is done while every process sleeps.
+/// Longest wait while every process sleeps.
 const ASLEEP: Duration = Duration::from_secs(1);
 
-/// Bytes of records that may wait to be decoded while the CPU that may be used is limited.
+/// The most bytes of records that may wait to be decoded while the usable CPU is limited.
 pub(crate) const WAITING_IN_BUDGET: usize = 64 << 10;
 
 /// A live trace without a trap.
@@ -45,7 +45,7 @@ pub struct Session {
     /// Threads that look at busy channels.
     pub(super) readers: Readers,
     pub(super) balance: Balance,
-    /// The most readers that there may be.
+    /// The most readers.
     pub(super) most_readers: usize,
     /// Stops processes at their end.
     pub(super) stops: Option<ExitStops>,
@@ -53,29 +53,29 @@ pub struct Session {
     pub(super) held: HeldEnds,
     /// Processes that need not be polled.
     pub(super) sleepers: Sleepers,
-    /// Channels that the user named, by ring, and why one is not followed.
+    /// Channels that the user named, by ring, with the reason why one is not followed.
     pub(super) named: BTreeMap<u64, Option<String>>,
-    /// Time at which it was last asked what has stopped, ns.
+    /// Time of the last check for stopped processes, ns.
     pub(super) asked_stops: u64,
     /// Order of the next looks.
     pub(super) scheduler: Scheduler,
     /// Processes that are born.
     pub(super) births: Births,
-    /// Processes that were there when an ancestor of theirs was taken on and are not observed yet, with their start in clock ticks.
+    /// Processes that were there when an ancestor was taken on, and are not observed yet; with their start in clock ticks.
     pub(super) born_before: BTreeMap<u32, Option<u64>>,
-    /// A process that is being searched while channels are looked at.
+    /// Process that is being searched while channels are looked at.
     pub(super) searched: Option<Searched>,
     budget: Option<Budget>,
     pub(super) out: Vec<Record>,
     pub(super) faults: Faults,
     pub(super) sums: Observed,
-    /// The margins of channels that are followed no longer.
+    /// Margins of channels that are not followed any more.
     margins: Vec<Margin>,
     started: Clocks,
     next_id: u32,
 }
 
-/// A process that is being searched: it is not among the others meanwhile, and its memory stays within reach.
+/// Process that is being searched. It is not among the others meanwhile, and its memory stays accessible.
 #[derive(Debug)]
 pub(super) struct Searched {
     pub pid: u32,
@@ -93,7 +93,7 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// Reads the clocks as observing begins. The program's clock is read before the thread's, which is a part of it.
+    /// Reads the clocks when observing begins. The program's clock is read before the thread's, which is a part of it.
     fn at_begin() -> Self {
         Self {
             wall: now(),
@@ -102,7 +102,7 @@ impl Clocks {
         }
     }
 
-    /// Reads the clocks as observing ends: the other way round, so that what the thread used is never more than the whole.
+    /// Reads the clocks when observing ends, in the opposite order, so that the thread's time is never more than the program's.
     fn at_end() -> Self {
         let thread = process::thread_cpu();
         Self {
@@ -122,7 +122,7 @@ pub(super) fn at(pid: u32, tid: u32) -> At {
 }
 
 impl Session {
-    /// Observes nothing yet.
+    /// Makes a session that observes nothing yet.
     pub fn new(options: ObserveOptions) -> Self {
         process::raise_priority();
         Self {
@@ -172,7 +172,7 @@ impl Session {
 
     // ---- processes and channels that come and go
 
-    /// Takes on a running process, with what is in its rings already or without.
+    /// Takes on a running process. `begin`: whether its rings are followed from their first entry or from their present position.
     fn attach_from(&mut self, pid: u32, begin: Begin) -> Result<()> {
         if begin == Begin::Here && self.options.follow {
             self.note_descent(pid);
@@ -264,7 +264,7 @@ impl Session {
         }
     }
 
-    /// A channel was found in a process. It is new, or one that the process shares with a parent or a child by fork.
+    /// Takes a channel that was found in a process. It is new, or the process shares it with a parent or a child by fork.
     fn channel(&mut self, pid: u32, found: NewChannel) {
         let ring = found.channel.ring;
         if self.is_followed(pid, ring) {
@@ -285,20 +285,20 @@ impl Session {
         }
     }
 
-    /// Tells whether a channel with this ring is followed of which the process is a holder.
+    /// Tells whether a channel with this ring is followed, and has the process as a holder.
     fn is_followed(&self, pid: u32, ring: Option<CpuVa>) -> bool {
         self.followed
             .iter()
             .any(|f| f.live && f.channel.ring == ring && f.holders.contains(&pid))
     }
 
-    /// Finds the channel with this ring that is followed and turns out to be the process's too.
+    /// Finds the followed channel with this ring, if it is the process's too.
     fn shared_with(&self, pid: u32, ring: Option<CpuVa>) -> Option<usize> {
         (0..self.followed.len())
             .find(|i| self.followed[*i].channel.ring == ring && self.shares(*i, pid))
     }
 
-    /// Leaves a ring until it is found again: it is a forebear's, or it is not certain to which program it belongs.
+    /// Leaves a ring until it is found again: it is a forebear's, or its program is not certain.
     fn put_off(&mut self, pid: u32, ring: Option<CpuVa>, is_forebears: bool) {
         let Some(w) = self.watched.get_mut(&pid) else {
             return;
@@ -347,7 +347,7 @@ impl Session {
         }
     }
 
-    /// Announces a channel, and takes it in among those that are followed.
+    /// Announces a channel, and adds it to the followed ones.
     fn begin_following(
         &mut self,
         pid: u32,
@@ -384,7 +384,7 @@ impl Session {
         }
     }
 
-    /// A channel's token became known.
+    /// Takes note of a channel's token.
     fn token(&mut self, pid: u32, ring: CpuVa, token: u32) {
         let its =
             |f: &&mut Followed| f.live && f.channel.ring == Some(ring) && f.holders.contains(&pid);
@@ -404,7 +404,7 @@ impl Session {
         self.out.push(Record::Channel(Box::new(again)));
     }
 
-    /// Forgets channels that are followed no longer; their margins are kept.
+    /// Forgets channels that are not followed any more. Their margins are kept.
     fn reap(&mut self) {
         if self.followed.iter().all(|f| f.live) {
             return;
@@ -500,12 +500,14 @@ impl Source for Session {
         Duration::ZERO
     }
 
-    /// Limits the queue under a budget: what waits has yet to cost its CPU time, and more of it would overdraw the budget for seconds.
+    /// Limits the queue under a budget: decoding the waiting records will cost CPU time, and more of them would overdraw the budget
+    /// for seconds.
     fn most_waiting(&self) -> usize {
         self.budget.as_ref().map_or(QUEUE, |_| WAITING_IN_BUDGET)
     }
 
-    /// While all sleep, the kernel tells of whatever happens, if only it tells of the user's signals too.
+    /// Allows long waits while all processes sleep: the kernel then reports everything that happens, provided that it also reports the
+    /// user's signals.
     fn longest_wait(&self) -> Duration {
         if self.all_sleep() && signals::wake().is_some() {
             ASLEEP

@@ -1,6 +1,5 @@
-//! A channel that is fed while it is read: between any two reads of a follower's, and in the middle of writing an
-//! entry, the program goes on. Whatever it does, what is delivered must be what was submitted, and the rest be
-//! counted.
+//! A channel that is fed while it is read: between any two reads of a follower, and in the middle of writing an entry, the
+//! program goes on. Whatever it does, delivered entries must be the submitted ones, and the rest must be counted.
 
 mod program;
 
@@ -21,7 +20,7 @@ struct Sum {
     ring_reads: u32,
 }
 
-/// Follows a program for `looks` looks, and compares all that is delivered with what was submitted.
+/// Follows a program for `looks` looks, and compares everything that is delivered with the submissions.
 fn follow(
     seed: u64,
     entries: u32,
@@ -65,7 +64,7 @@ fn follow(
     sum
 }
 
-/// Begins a program that is found as it begins, or after it has submitted for a while.
+/// Begins a program that is found at its start, or after it has submitted for a while.
 fn begun(seed: u64, entries: u32, begin: Begin, program: Program) -> Simulated {
     let memory = simulated(seed, entries, program);
     if program.gpu.is_some() {
@@ -88,7 +87,7 @@ struct Truth {
     seed: u64,
     /// Number of the ring's entries.
     entries: u32,
-    /// Ring entry and bytes of each.
+    /// Ring entry and bytes of each submission.
     submitted: Vec<(u64, Vec<u8>)>,
 }
 
@@ -128,7 +127,7 @@ impl Truth {
         );
     }
 
-    /// Finds where a submission was made: so many entries, in whole rounds, behind the position that it was delivered with.
+    /// Finds where a submission was made: the number of entries, in whole rounds, behind its delivered position.
     fn rounds_before(&self, s: &Submission) -> u64 {
         let segment = &s.segments[0];
         // A round that was not counted is a loss too few, not a submission too many.
@@ -239,7 +238,7 @@ fn a_ring_that_goes_away_at_any_moment_is_an_end_and_no_panic() {
     }
 }
 
-/// libcuda's way with memory, where program and GPU are about as fast: now the one waits, now the other.
+/// A program that uses memory as libcuda does, about as fast as its GPU: now one waits, now the other.
 fn paced(gpu: Gpu) -> Program {
     Program {
         memory: 1024 * 268,
@@ -336,7 +335,8 @@ fn a_semaphore_that_is_ahead_is_not_believed_and_nothing_is_lost() {
     }
 }
 
-/// The process ends in the middle of the first look, at each of its reads: what GP_PUT told is shown or counted.
+/// The process ends in the middle of the first look, at each of its reads. Entries that GP_PUT announced are shown or
+/// counted.
 #[test]
 fn what_an_interrupted_look_knew_is_counted() {
     let still = Program {

@@ -1,4 +1,4 @@
-//! Processes that sleep, and what is done when one of them has run: see [`super::wakeups`].
+//! Processes that sleep, and the work when one of them has run: see [`super::wakeups`].
 
 use std::{os::fd::RawFd, time::Duration};
 
@@ -10,18 +10,18 @@ use super::{
 use nvcap_process::{exit_stop::ExitStops, signals};
 
 impl Session {
-    /// All processes that have this channel sleep.
+    /// True if all processes that have this channel sleep.
     pub(super) fn is_at_rest(&self, i: usize) -> bool {
         let holders = &self.followed[i].holders;
         !holders.is_empty() && holders.iter().all(|pid| self.sleepers.has(*pid))
     }
 
-    /// Every process that is observed sleeps.
+    /// True if every observed process sleeps.
     pub(super) fn all_sleep(&self) -> bool {
         self.watched.keys().all(|pid| self.sleepers.has(*pid))
     }
 
-    /// Sleeps until a time, or until something is told of a process.
+    /// Sleeps until a time, or until the kernel reports a process.
     pub(super) fn sleep(&mut self, until: u64, most: Duration) {
         let ns = until.saturating_sub(now()).min(most.as_nanos() as u64);
         if ns == 0 {
@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    /// Returns the descriptors that become readable when there is something to do.
+    /// Returns the descriptors that become readable when there is work.
     pub(super) fn wakes(&self) -> Vec<RawFd> {
         let stops = self.stops.as_ref().and_then(ExitStops::wake);
         let bell = self.sleepers.bell.as_ref().map(Bell::fd);
@@ -47,7 +47,7 @@ impl Session {
             .collect()
     }
 
-    /// Looks at those who have run, and judges now and then who sleeps.
+    /// Looks at processes that have run, and judges from time to time which processes sleep.
     pub(super) fn watch_sleepers(&mut self) {
         let rung = self.sleepers.bell.as_ref().map(Bell::rung);
         if let Some(rung) = rung.filter(|r| *r != Rung::default()) {
@@ -77,8 +77,8 @@ impl Session {
         }
     }
 
-    /// Looks at all channels of a process. True: something has come. `has_slept`: since they were last looked at it has run for no
-    /// longer than a process may that sleeps, too short a time to fill a ring.
+    /// Looks at all channels of a process. True if something has come. `has_slept`: since the last look it has run no longer than
+    /// a sleeping process may, which is too short to fill a ring.
     fn look_at_sleeper(&mut self, pid: u32, has_slept: bool) -> bool {
         let watched = self.watched.get(&pid);
         let memory = watched.and_then(|w| w.program.process.clone());
@@ -102,7 +102,7 @@ impl Session {
         came
     }
 
-    /// A process that slept is polled from now on.
+    /// Takes note that a process does not sleep any more: it is polled from now on.
     pub(super) fn wake_up(&mut self, pid: u32) {
         if self.sleepers.dozing.remove(&pid).is_none() {
             return;
@@ -116,7 +116,7 @@ impl Session {
         }
     }
 
-    /// Forgets a process that has ended. True: it slept.
+    /// Forgets a process that has ended. True if it slept.
     pub(super) fn forget_sleeper(&mut self, pid: u32) -> bool {
         self.sleepers.judged.remove(&pid);
         self.sleepers.refused.remove(&pid);
@@ -135,7 +135,7 @@ impl Session {
         }
     }
 
-    /// Nothing has come of it for a while, and it uses hardly any CPU time.
+    /// True if nothing has come from the process for a while, and it uses hardly any CPU time.
     fn is_still(&mut self, pid: u32, now: u64) -> bool {
         let Some(w) = self.watched.get(&pid) else {
             return false;

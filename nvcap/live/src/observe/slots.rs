@@ -1,4 +1,4 @@
-//! Channels that lie as libcuda lays them out: slots of one size, a ring and its USERD in each.
+//! Channels in libcuda's layout: slots of one size, with a ring and its USERD in each.
 
 use std::{
     cell::RefCell,
@@ -13,7 +13,7 @@ pub(super) use nvcap_process::memory::{
 };
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
-/// Memory that is searched while something else must go on: called between any two reads.
+/// Memory whose reads let other work go on: `between` is called between any two reads.
 pub(super) struct Polite<'a, P> {
     pub memory: &'a P,
     pub between: RefCell<&'a mut dyn FnMut()>,
@@ -29,18 +29,18 @@ impl<P: ReadMemory> ReadMemory for Polite<'_, P> {
 /// A place that looks like a slot's USERD, and whose ring was not believed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unresolved {
-    /// Address that its ring would have.
+    /// Address that the place's ring would have.
     pub ring: u64,
     /// GP_PUT as it was first seen there.
     put: u32,
-    /// GP_PUT was another one later: somebody submits there.
+    /// True if GP_PUT was another one later: a program submits there.
     pub moved: bool,
 }
 
-/// The channels that lie as libcuda lays them out, however fast they move: the entry before GP_PUT is a segment in
-/// mapped memory, which stays so whatever comes behind it. Slots that are all zero are channels where a used one lies
-/// behind them; what looks like a USERD and has no such entry is `unresolved`, by its address. Slots whose rings are `known` are
-/// not read again: while this looks, nothing is followed.
+/// Finds the channels in libcuda's layout, however fast they move: the entry before GP_PUT must be a segment in mapped memory,
+/// which does not change with the entries behind it. Slots that are all zero are channels if a used slot lies behind them. A
+/// place that looks like a USERD and has no such entry is put into `unresolved`, by its address. Slots whose rings are `known`
+/// are not read again, because no ring is followed during the search.
 pub(super) fn slots(
     memory: &impl ReadMemory,
     areas: &[Area],
@@ -83,16 +83,16 @@ pub(super) fn slots(
     all
 }
 
-/// Positions of a slot, such as a ring can have.
+/// Positions of a slot that a ring can have.
 struct Slot {
     get: u32,
     put: u32,
-    /// The entry before GP_PUT is one.
+    /// True if the entry before GP_PUT is a ring's entry.
     used: bool,
 }
 
 impl Slot {
-    /// `thorough`: one whose positions are both 0 may have been used too.
+    /// Reads a slot. `thorough`: a slot whose positions are both 0 may have been used, too.
     fn read(
         memory: &impl ReadMemory,
         places: &Places<'_>,

@@ -1,10 +1,11 @@
 //! Processes that sleep are not polled: the kernel tells when one of them has run.
 //!
-//! A perf event of the software task clock, on every thread and inherited by those to come, counts the CPU time of the
-//! process and signals each [`RAN_NS`] of it. It costs the process nothing while it sleeps, and a timer at each switch to
-//! it. Where perf events are refused (kernel.perf_event_paranoid, no descriptors left) the process is polled as ever.
+//! A perf event of the software task clock counts the CPU time of the process, and signals each [`RAN_NS`] of it. It is
+//! on every thread, and later threads inherit it. It costs the process nothing while it sleeps, and a timer at each
+//! switch to it. Where perf events are refused (kernel.perf_event_paranoid, no descriptors left) the process is polled as
+//! usual.
 //!
-//! The clock of a process's CPU time, read from outside, would not do: it is brought up to date at scheduler ticks only.
+//! The clock of a process's CPU time, read from outside, does not serve, because it is updated at scheduler ticks only.
 
 use nvcap_process::procfs;
 use std::{
@@ -16,24 +17,25 @@ use std::{
 
 use perf_event_open_sys::{self as sys, bindings as b};
 
-/// CPU time after which a process that sleeps is looked at, ns: some hundred launches, of the 1,023 that a ring holds.
+/// CPU time after which a sleeping process is looked at, ns. In it a process makes some hundred launches, of the 1,023
+/// that a ring holds.
 pub(super) const RAN_NS: u64 = 400_000;
-/// Time between two looks at a process that sleeps, ns, whatever is told of it.
+/// Time between two looks at a sleeping process that the kernel does not report, ns.
 pub(super) const SAFETY_NS: u64 = 2_000_000_000;
-/// Time after which such a look reads the ring, and mappings are searched, ns; the others read GP_PUT alone.
+/// Time after which such a look reads the ring, and mappings are searched, ns. The other looks read only GP_PUT.
 pub(super) const WHOLE_NS: u64 = 10_000_000_000;
-/// Time for which nothing must have come before a process is taken to sleep, ns.
+/// Time without news after which a process counts as sleeping, ns.
 pub(super) const STILL_NS: u64 = 1_000_000_000;
 /// Time between two judgements of which processes sleep, ns.
 pub(super) const JUDGE_NS: u64 = 250_000_000;
-/// Share of a core up to which a process is taken to sleep.
+/// Share of a core up to which a process counts as sleeping.
 pub(super) const SLEEPS: f64 = 0.05;
-/// Share of a core above which a process that slept is taken to be awake.
+/// Share of a core above which a sleeping process counts as awake.
 const AWAKE: f64 = 0.15;
-/// Time over which the share of a process that slept is judged, ns.
+/// Period over which the share of a sleeping process is judged, ns.
 const WINDOW_NS: u64 = 50_000_000;
 
-/// The signal that perf events send, one of the real-time ones: each is queued, with the descriptor.
+/// The signal that perf events send: a real-time signal, so that each is queued with its descriptor.
 fn signal() -> i32 {
     libc::SIGRTMIN() + 4
 }
@@ -47,7 +49,7 @@ pub(super) struct Bell(OwnedFd);
 pub(super) struct Rung {
     /// The descriptors of the perf events that signalled.
     pub events: Vec<RawFd>,
-    /// Signals were lost: any process may have run.
+    /// True if signals were lost: any process may have run.
     pub all: bool,
 }
 
@@ -103,12 +105,12 @@ impl Bell {
 #[derive(Debug)]
 pub(super) struct Doze {
     events: Vec<OwnedFd>,
-    /// Times at which the kernel told of late that it had run, ns.
+    /// Times of the kernel's recent reports that the process had run, ns.
     told: VecDeque<u64>,
 }
 
 impl Doze {
-    /// Asks the kernel to tell the calling thread when this process has run.
+    /// Asks the kernel to report to the calling thread when this process has run.
     ///
     /// # Errors
     /// When perf events are refused.
@@ -137,7 +139,7 @@ impl Doze {
                 .any(|e| rung.events.contains(&e.as_raw_fd()))
     }
 
-    /// Takes down that the kernel told of it now. True: that was so often of late that it is awake.
+    /// Takes note of a report. True if reports were so frequent of late that the process is awake.
     pub(super) fn is_awake(&mut self, now: u64) -> bool {
         self.told.push_back(now);
         while self.told.front().is_some_and(|t| *t + WINDOW_NS < now) {
@@ -147,7 +149,7 @@ impl Doze {
     }
 }
 
-/// An event that signals each [`RAN_NS`] of CPU time of a thread and those that it will make.
+/// Opens an event that signals each [`RAN_NS`] of CPU time of a thread and of the threads that it will make.
 fn event(tid: i32) -> io::Result<OwnedFd> {
     // Where the kernel's time may not be counted, the process's own does.
     let fd = open(tid, false).or_else(|e| match e.raw_os_error() {
@@ -194,7 +196,7 @@ fn open(tid: i32, user_alone: bool) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// F_SETSIG and F_SETOWN_EX of fcntl(2), which libc does not name everywhere.
+/// F_SETSIG and F_SETOWN_EX of fcntl(2), which libc lacks on some systems.
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
 
@@ -213,23 +215,23 @@ fn libc_owner(id: i32) -> Owner {
     }
 }
 
-/// A process when it was judged whether it sleeps.
+/// State of a process at a judgement of its sleep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     /// Time of the judgement, ns.
     pub at: u64,
-    /// CPU time that it had used by then, ns.
+    /// CPU time that the process had used by then, ns.
     pub cpu_ns: u64,
 }
 
-/// Processes that sleep, and the evidence by which that is judged.
+/// Processes that sleep, and the evidence for it.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
     pub(super) bell: Option<Bell>,
     pub(super) dozing: BTreeMap<u32, Doze>,
-    /// Processes that are polled, because it cannot be told when they run.
+    /// Processes that are polled, because the kernel cannot report when they run.
     pub(super) refused: BTreeSet<u32>,
-    /// State of each process that is awake when it was last judged.
+    /// State of each awake process at the last judgement.
     pub(super) judged: BTreeMap<u32, Judged>,
     pub(super) next: u64,
 }
@@ -252,7 +254,7 @@ mod tests {
         while clock::thread_cpu() < end {}
     }
 
-    /// The kernel tells when a sleeping child has run.
+    /// The kernel reports when a sleeping child has run.
     #[test]
     #[ignore = "needs perf events: cargo xtask test runs it as root"]
     fn who_sleeps_is_told_of_when_he_has_run() {

@@ -1,31 +1,34 @@
-//! Silence of a source: steps without a record, and what follows from their number.
+//! Silence of a source: steps without a record, and the consequences of their number.
 
 use std::time::{Duration, Instant};
 
-/// Number of steps after which the other thread may show what it holds back: some ms, in which what belongs together has come.
+/// Number of steps after which the other thread may show the records that it holds back: some ms, in which records that belong
+/// together have come.
 const TELLS: u32 = 8;
-/// Records may be committed without a wake-up each: for so many steps after some, the next look is soon.
+/// Number of steps after a record for which the next look is soon, because a record may be committed without a wake-up.
 const LOOKS_SOON: u32 = 64;
 const SOON: Duration = Duration::from_millis(1);
-/// For so many steps a program may just pause, for a second or so. Later only what no record tells is looked after.
+/// Number of steps for which a program may merely pause, for a second or so. Later, only work that no record announces is
+/// done.
 const LOOKS_OFTEN: u32 = 128;
 const OFTEN: Duration = Duration::from_millis(20);
-/// Time without a record after which nothing that waits for more is held back (`pipeline::loads` says how long loads pause).
+/// Time without a record after which records that wait for more are not held back any longer. (`pipeline::loads` says how long
+/// loads pause.)
 const IDLE: Duration = Duration::from_millis(60);
 
 /// Silence of a source since its newest record.
 #[derive(Debug)]
 pub(super) struct Quiet {
-    /// Steps in a row that gave no record.
+    /// Number of consecutive steps without a record.
     steps: u32,
-    /// Times that the other thread was told since the newest record.
+    /// Number of times that the other thread was told of the silence since the newest record.
     told: u32,
     /// Time of the newest record, or of the beginning.
     newest: Instant,
 }
 
 impl Quiet {
-    /// Begins: records are expected soon.
+    /// Begins the silence: records are expected soon.
     pub(super) fn new() -> Self {
         Self {
             steps: 0,
@@ -48,17 +51,18 @@ impl Quiet {
         self.steps == 0
     }
 
-    /// A step gave records.
+    /// Takes note of a step with records.
     pub(super) fn ends(&mut self) {
         *self = Self::new();
     }
 
-    /// A step gave none, but facts are awaited that concern records given before: nothing is told yet, and they come soon.
+    /// Takes note of a step without records, while facts are awaited that concern earlier records: nothing is told yet, and
+    /// the facts come soon.
     pub(super) fn awaits_facts(&mut self) {
         self.steps = self.steps.min(TELLS - 1);
     }
 
-    /// A step gave none; true where the other thread is to be told so.
+    /// Takes note of a step without records. True if the other thread must be told.
     pub(super) fn goes_on(&mut self) -> bool {
         self.steps = self.steps.saturating_add(1);
         // The second time, what waits for more is shown as it is.

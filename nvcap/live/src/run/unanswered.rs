@@ -1,14 +1,15 @@
-//! Processes whose memory did not answer, or was not read because that of others did not: what they submit meanwhile is not known.
+//! Processes whose memory did not answer, or was not read because other processes' memory did not answer. Their submissions of
+//! that time are not known.
 
 use nvcap_decode::record::{At, Loss, Lost, Record};
 use nvcap_process::{clock, procfs::mem};
 
-/// Number of those that were told.
+/// Number of these processes that were reported.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered(usize);
 
 impl Unanswered {
-    /// Tells of those that came since.
+    /// Reports the processes that were added since.
     pub(super) fn take(&mut self, to: &mut Vec<Record>) {
         let new = mem::given_up(self.0);
         self.0 += new.len();

@@ -1,4 +1,4 @@
-//! A context by the driver's handles.
+//! A context, by the driver's handles.
 
 /// A context of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -7,7 +7,7 @@ pub struct Context {
     pub client: u32,
     /// The handle of the channel group that computes.
     pub group: u32,
-    /// The driver's number of the GPU, where it tells it.
+    /// The driver's number of the GPU, where the driver tells it.
     pub gpu: Option<u32>,
 }
 

@@ -9,7 +9,7 @@ use nvcap_process::rm;
 /// Error of a sampling.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The driver refused something else.
+    /// The driver refused another call.
     #[error(transparent)]
     Driver(#[from] rm::Error),
     /// The process's memory cannot be read.
@@ -25,17 +25,17 @@ pub enum Error {
         "process {0} is not sampled: it has numbers of clients of the driver in its memory, but the driver knows none of them as a client of this process, and another process's would be shown as this one's"
     )]
     NotItsOwn(u32),
-    /// The driver takes calls on behalf of any client by any file.
+    /// The driver takes calls for any client through any file.
     #[error(
         "the driver does not tell whose a client is: it takes calls for one through other files than its own (RmValidateClientData is set so)"
     )]
     Unchecked,
-    /// The driver gives no profiler of the context.
+    /// The driver gives no profiler for the context.
     #[error("the driver gives no profiler of {context}: {error}")]
     NoProfiler {
         /// The context.
         context: Context,
-        /// Its answer.
+        /// The driver's answer.
         error: rm::Error,
     },
     /// Another client has the profiler.
@@ -47,10 +47,10 @@ pub enum Error {
     /// nvcap's own submission failed.
     #[error("cannot submit the trigger of the samples: {0}")]
     Trigger(String),
-    /// The programme lacks something.
+    /// The programme lacks something that is needed.
     #[error(transparent)]
     Programme(#[from] programme::NoProgramme),
-    /// The driver says that there are more bytes than the buffer has.
+    /// The driver reports more bytes than the buffer has.
     #[error("the driver says that {0} bytes of samples are there, and the buffer has {1}")]
     Bytes(u64, u64),
 }

@@ -1,10 +1,10 @@
 //! The contexts of a process: a profiler object is bound to a client and one of its channel groups, by their handles.
 //!
-//! libcuda keeps the handles in its ordinary memory: the client's, 0xc1d00000 and up (RS_CLIENT_HANDLE_BASE of the driver), and in the next
-//! word, in many of its structures, that of the device; libcuda chooses the handles below the client itself, 0x5c000000 and up, one after the other.
-//! What is found so is a candidate, and any process can write another's handle into its memory. So the driver is asked, through the files that
-//! the process itself has open ([`Owner`]): whether the client was made by one of them, and what its objects are. A context is a channel group
-//! in one of whose channels is an object that computes.
+//! libcuda keeps the handles in its ordinary memory. A client's handle is 0xc1d00000 or above (RS_CLIENT_HANDLE_BASE of the driver); in many of
+//! libcuda's structures the next word is the handle of the device. libcuda chooses the handles below the client itself: consecutive numbers from
+//! 0x5c000000 on. A handle that is found so is only a candidate, because any process can write another's handle into its memory. So the driver is
+//! asked, through the files that the process itself has open ([`Owner`]), whether one of them made the client, and for the client's objects. A
+//! context is a channel group with a channel that has an object of a compute class.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,18 +16,18 @@ use crate::enrich::names::scan::{self, Ordinary, Space};
 use nvcap_decode::driver::Version;
 use nvcap_process::rm::{Client, Os, OwnClient, Owner};
 
-/// A client's handle, without its number.
+/// The constant bits of a client's handle.
 const CLIENT: u32 = 0xc1d0_0000;
 const CLIENT_MASK: u32 = 0xfff0_0000;
 
-/// A handle that libcuda chose, without its number.
+/// The constant bits of a handle that libcuda chose.
 const OBJECT: u32 = 0x5c00_0000;
 const OBJECT_MASK: u32 = 0xffff_0000;
 
-/// Structures with the pair of client and device, at least: libcuda has some fifty.
+/// Least number of structures with the pair of client and device. libcuda has some fifty.
 const LEAST_PAIRS: u32 = 8;
 
-/// The most clients of which the driver is asked: those that occur most. libcuda has one.
+/// The most clients about which the driver is asked: the most frequent ones. libcuda has one.
 const MOST_CLIENTS: usize = 256;
 
 /// Bytes that are read at once.
@@ -40,7 +40,7 @@ const CHANNEL_GROUP: u32 = 0xa06c;
 /// Finds the contexts of a process, in the order in which they were made.
 ///
 /// # Errors
-/// Where memory or files of the process may not be read, where the handles in its memory are not those of its own clients, and where the driver does
+/// When memory or files of the process may not be read, when the handles in its memory do not belong to its own clients, and when the driver does
 /// not tell whose they are.
 pub fn contexts(
     os: &Rc<dyn Os>,
@@ -51,7 +51,7 @@ pub fn contexts(
     of_candidates(os, version, pid, &found)
 }
 
-/// Contexts among what was found in a process's memory.
+/// Finds the contexts among the candidates from a process's memory.
 ///
 /// # Errors
 /// As [`contexts`].
@@ -86,18 +86,18 @@ pub fn of_candidates(
     Ok(all)
 }
 
-/// The files by which a process speaks to the driver.
+/// Returns the files through which a process calls the driver.
 pub(super) fn owner(os: &Rc<dyn Os>, version: Option<Version>, pid: u32) -> Result<Owner, Error> {
     Owner::of(Rc::clone(os), version, pid).map_err(|error| Error::Files(pid, error))
 }
 
-/// Tells whether a context is one of the process whose files these are.
+/// Tells whether a context belongs to the process that has these files.
 pub(super) fn is_of(own: &Client, owner: &Owner, context: Context) -> Result<bool, Error> {
     let client = checked(own, owner, context.client)?;
     Ok(client.is_some_and(|(_, client)| client.class(context.group) == Some(CHANNEL_GROUP)))
 }
 
-/// The client, where it is one of those files. The driver must refuse it through nvcap's own file: else its answer tells nothing.
+/// Returns the client, if one of those files made it. The driver must refuse it through nvcap's own file: otherwise its answer proves nothing.
 fn checked<'a>(
     own: &Client,
     owner: &'a Owner,
@@ -112,7 +112,7 @@ fn checked<'a>(
     }
 }
 
-/// The channel groups that compute.
+/// Returns the channel groups that compute.
 fn groups(client: u32, own: &OwnClient<'_>, objects: &BTreeSet<u32>) -> Vec<Context> {
     let mut classes: BTreeMap<u32, u32> = BTreeMap::new();
     for object in objects {
@@ -142,12 +142,12 @@ fn groups(client: u32, own: &OwnClient<'_>, objects: &BTreeSet<u32>) -> Vec<Cont
     computing.into_iter().map(context).collect()
 }
 
-/// Tells whether a class is one for computing: 90c0, of Fermi, and those of all chips since end so.
+/// Tells whether a class is a compute class: 90c0, of Fermi, and the compute classes of all later chips end in the same digits.
 fn computes(class: u32) -> bool {
     class & 0xff == 0xc0 && class >= 0x90c0
 }
 
-/// Handles that are in a process's memory, and may be what they look like.
+/// Possible handles in a process's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidates {
     /// Clients, the most frequent first.
@@ -156,7 +156,7 @@ pub struct Candidates {
     pub objects: BTreeSet<u32>,
 }
 
-/// Finds what may be handles in a process's memory.
+/// Finds possible handles in a process's memory.
 fn candidates(pid: u32) -> io::Result<Candidates> {
     let memory = Ordinary::open(pid)?;
     let mut found = Found::default();
@@ -180,16 +180,16 @@ fn candidates(pid: u32) -> io::Result<Candidates> {
 
 #[derive(Default)]
 struct Found {
-    /// The word before, where it is known.
+    /// The word before the next one, where it is known.
     last: Option<u32>,
-    /// Clients in front of an object, and how often: a million at most.
+    /// Clients whose handle was before an object's, with counts; a million at most.
     clients: BTreeMap<u32, u32>,
     /// Objects: 65,536 at most.
     objects: BTreeSet<u32>,
 }
 
 impl Found {
-    /// Notes that the next words do not follow those before.
+    /// Takes note that the next words do not follow the words before.
     fn gap(&mut self) {
         self.last = None;
     }

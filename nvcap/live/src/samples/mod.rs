@@ -1,10 +1,10 @@
-//! Program counters of a running process, sampled by the GPU itself: nvcap is a client of the driver with a profiler object that is bound to
-//! the context of that process, and reads the stream of samples (`nvcap sample`).
+//! Program counters of a running process, sampled by the GPU itself. nvcap is a client of the driver, with a profiler object that is bound to the
+//! context of that process, and reads the stream of samples (`nvcap sample`).
 //!
-//! Nothing is written into the process, its memory or its command stream, and it is not stopped. The registers that are set are those of
-//! the performance monitors, by a programme that a profiler's own calls have shown ([`nvcap_decode::samples::Programme`]); clocks and power
-//! features stay as they are. The samples begin and end with a method (PM_TRIGGER) in a submission of nvcap's own. Whatever ends nvcap, the driver
-//! frees all of this with the client's file.
+//! Nothing is written into the process, its memory or its command stream, and the process is not stopped. Only registers of the performance
+//! monitors are set, by a programme that was seen in a profiler's own calls ([`nvcap_decode::samples::Programme`]); clocks and power features stay
+//! as they are. The samples begin and end with a method (PM_TRIGGER) in a submission of nvcap's own. However nvcap ends, the driver frees all of
+//! this with the client's file.
 
 mod context;
 mod error;

@@ -17,7 +17,7 @@ mod class {
     pub(super) const MEMORY_SYSTEM: u32 = 0x3e;
 }
 
-/// Control commands of the profiler without a programme's (ctrlb0ccprofiler.h).
+/// Control commands of the profiler that are not part of a programme (ctrlb0ccprofiler.h).
 mod control {
     pub(super) const RESERVE_HWPM: u32 = 0xb0cc_0101;
     pub(super) const RELEASE_HWPM: u32 = 0xb0cc_0102;
@@ -28,7 +28,7 @@ mod control {
     pub(super) const RELEASE_PC_SAMPLER: u32 = 0xb0cc_010c;
 }
 
-/// Fields of NV_MEMORY_ALLOCATION_PARAMS (nvos.h), as a profiler sets them.
+/// Fields of NV_MEMORY_ALLOCATION_PARAMS (nvos.h), with a profiler's values.
 mod memory {
     /// NVOS32_ATTR_LOCATION_PCI, PHYSICALITY_NONCONTIGUOUS, COHERENCY_CACHED.
     pub(super) const ATTR: u64 = 0x2a00_0000;
@@ -42,10 +42,10 @@ mod status {
     pub(super) const NO_PERMISSION: u32 = 0x1b;
 }
 
-/// Bytes of the buffer of the stream that hold a tenth of a second of the shortest period.
+/// Bytes of the stream's buffer: a tenth of a second of samples with the shortest period.
 pub const STREAM_LEN: u64 = 64 << 20;
 
-/// Bytes of the memory in which the driver counts what is there.
+/// Bytes of the memory in which the driver counts the available bytes.
 const AVAILABLE_LEN: u64 = 4096;
 
 /// Offsets in NVB0CC_CTRL_ALLOC_PMA_STREAM_PARAMS, 56 bytes, and in NVB0CC_CTRL_PMA_STREAM_UPDATE_GET_PUT_PARAMS, 48 bytes, the same in
@@ -65,34 +65,34 @@ mod stream {
     pub(super) const OVERFLOW: usize = 44;
 }
 
-/// Context that is sampled, and the way.
+/// Context to sample, and parameters of the sampling.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number N of `/dev/nvidiaN`.
     pub gpu: u32,
-    /// The process.
+    /// Id of the process.
     pub pid: u32,
-    /// Its context.
+    /// Context of the process.
     pub context: Context,
     /// The register programme, with the period in its switch.
     pub programme: Programme,
-    /// Bytes of the buffer of the stream, whole pages: [`STREAM_LEN`].
+    /// Bytes of the stream's buffer, whole pages: [`STREAM_LEN`].
     pub buffer: u64,
 }
 
-/// Bytes of the stream as they come.
+/// Bytes of the stream, as they come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
-    /// Bytes that were read.
+    /// Number of bytes that were read.
     pub bytes: u64,
-    /// Readings at which the hardware had dropped samples, for the buffer was full.
+    /// Number of readings at which the hardware had dropped samples because the buffer was full.
     pub overflows: u64,
 }
 
-/// A sampling. Dropped, it is ended and freed.
+/// A sampling. When it is dropped, it is ended and freed.
 pub struct Session {
     buffer: Mapping,
-    /// Its bytes.
+    /// Bytes of the stream's buffer.
     len: u64,
     _available: Mapping,
     profiler: Object,
@@ -103,7 +103,7 @@ pub struct Session {
     get: u64,
     /// Bytes that were read, and whose room was not given back yet.
     consumed: u64,
-    /// Steps that must be taken back, of those that were made.
+    /// Steps that were made and must be taken back.
     made: Made,
     client: Client,
     _device: Device,
@@ -118,7 +118,7 @@ struct Made {
     set: bool,
 }
 
-/// Takes back what was made, also where a later step fails.
+/// Takes back the steps that were made, also when a later step has failed.
 impl Drop for Session {
     fn drop(&mut self) {
         let client = &self.client;
@@ -155,7 +155,7 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Prepares a sampling: all but its begin.
+    /// Prepares a sampling, without beginning it.
     ///
     /// # Errors
     /// See [`Error`]. Nothing stays behind.
@@ -269,7 +269,7 @@ impl Session {
         self.context
     }
 
-    /// Begins the samples, or ends them: by a submission of the trigger, which is nvcap's own.
+    /// Begins the samples, or ends them, by a submission of the trigger. The submission is nvcap's own.
     ///
     /// # Errors
     /// Those of the submission.
@@ -277,7 +277,7 @@ impl Session {
         submit().map_err(Error::Trigger)
     }
 
-    /// Has the SMs write out what they have.
+    /// Makes the SMs write out their samples.
     ///
     /// # Errors
     /// When the driver refuses.
@@ -288,8 +288,8 @@ impl Session {
         Ok(())
     }
 
-    /// Reads what there is, whole records. Returns the number of bytes. Their room is given back with the next question: each call of the driver
-    /// for the stream waits for the GPU's firmware.
+    /// Reads the available whole records, and returns the number of bytes. Their room is given back with the next call, because each call of the
+    /// driver for the stream waits for the GPU's firmware.
     ///
     /// # Errors
     /// When the driver refuses.
@@ -328,7 +328,7 @@ impl Session {
         Ok(available)
     }
 
-    /// Returns what was read so far.
+    /// Returns the counts of what was read so far.
     #[must_use]
     pub fn read(&self) -> Stream {
         self.read
@@ -342,7 +342,8 @@ impl Session {
     }
 }
 
-/// Binds a profiler to the context, which must be the process's before and after: a handle that was given back may be another's soon.
+/// Binds a profiler to the context. The context must belong to the process before and after, because a handle that was given back may soon be
+/// another process's.
 fn bound(client: &Client, device: &Device, options: &Options) -> Result<Object, Error> {
     let Options { pid, context, .. } = *options;
     let owner = handles::owner(client.os(), client.version(), pid)?;

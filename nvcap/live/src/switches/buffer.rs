@@ -22,7 +22,7 @@ mod command {
     pub(super) const TIMER_GET_TIME: u32 = 0x2080_0403;
 }
 
-/// Records that a buffer has room for: three seconds of 10,000 switches a second.
+/// Number of records in a buffer: three seconds of 10,000 switches a second.
 pub(super) const RECORDS: u32 = 1 << 16;
 
 /// Bytes of the header's memory.
@@ -42,13 +42,15 @@ mod memory {
     pub(super) const ATTR2: u64 = 1 << 22;
 }
 
-/// NV_EVENT_BUFFER_FLAG_OVERFLOW_POLICY_KEEP_OLDEST: what is being read is not written over, and drops are counted.
+/// NV_EVENT_BUFFER_FLAG_OVERFLOW_POLICY_KEEP_OLDEST: records that are being read are not overwritten, and drops are
+/// counted.
 const KEEP_OLDEST: u64 = 1;
 
-/// NV2080_CTRL_GR_FECS_BIND_EVTBUF_LOD_SIMPLE: begins and ends of slices. The driver gives a user's client nothing else.
+/// NV2080_CTRL_GR_FECS_BIND_EVTBUF_LOD_SIMPLE: begins and ends of time slices. The driver gives a user's client nothing
+/// else.
 const SIMPLE: u64 = 1;
 
-/// The ways to bind a buffer, the best first: for which users, and the form of the records.
+/// The ways to bind a buffer, the best first: the users that it covers, and the form of the records.
 const WAYS: [(Scope, bool); 4] = [
     (Scope::AllUsers, true),
     (Scope::AllUsers, false),
@@ -70,7 +72,7 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer that the driver fills from now on.
+    /// Opens a buffer that the driver fills from now on.
     pub(super) fn open(client: &Client, card: Card) -> Result<Self, Refusal> {
         let failed = |error: Error| Refusal {
             gpu: card.minor,
@@ -127,7 +129,7 @@ impl Buffer {
         })
     }
 
-    /// Binds it in the best way that the driver grants.
+    /// Binds the buffer in the best way that the driver grants.
     fn bound(mut self, client: &Client) -> Result<Self, Refusal> {
         let mut first = None;
         for (scope, second_form) in WAYS {
@@ -171,7 +173,7 @@ impl Buffer {
         bound.map_err(|error| self.refusal(error.to_string(), reason))
     }
 
-    /// A refusal with the driver's reason (NV2080_CTRL_GR_FECS_BIND_REASON_CODE_*), 0 where it gave none.
+    /// Makes a refusal with the driver's reason (NV2080_CTRL_GR_FECS_BIND_REASON_CODE_*); 0 where the driver gave none.
     fn refusal(&self, said: String, reason: u64) -> Refusal {
         let (words, remedy) = match reason {
             0 => ("", ""),
@@ -221,7 +223,7 @@ impl Buffer {
         self.dropped
     }
 
-    /// The GPU's time, ns.
+    /// Returns the GPU's time, ns.
     pub(super) fn time(&self, client: &Client) -> Result<u64, Error> {
         let mut time = client.structure("NV2080_CTRL_TIMER_GET_TIME_PARAMS", &[])?;
         let what = "ask for the GPU's time";
@@ -230,12 +232,12 @@ impl Buffer {
         time.get("time_nsec")
     }
 
-    /// Has the driver take what there is from all GPUs.
+    /// Makes the driver take the available records from all GPUs.
     pub(super) fn flush(&self, client: &Client) -> Result<(), Error> {
         client.command("flush an event buffer", self.object, command::FLUSH)
     }
 
-    /// Reads what is new, and gives its room back.
+    /// Reads the new records, and gives their room back.
     pub(super) fn read(
         &mut self,
         client: &Client,

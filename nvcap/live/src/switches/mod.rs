@@ -1,9 +1,9 @@
-//! The driver's own record of context switches, live: nvcap is a client of the driver and has an event buffer for each GPU, which
-//! the driver fills. Nothing is done to any other process, nor to the GPU.
+//! The driver's own record of context switches, live. nvcap is a client of the driver with an event buffer for each GPU, which the driver
+//! fills. No other process is affected, nor the GPU.
 //!
-//! The driver takes the records from the GPU some 30 times a second, and when it is asked to ([`Source::poll`]). It keeps the oldest
-//! records when a buffer is full, counts those that it drops, and numbers all of them. Whatever ends nvcap, the driver frees all of this:
-//! it frees what a client has when the client's file is closed.
+//! The driver takes the records from the GPU some 30 times a second, and when it is asked to ([`Source::poll`]). When a buffer is full,
+//! the driver keeps the oldest records and counts those that it drops; it numbers all of them. However nvcap ends, the driver frees all
+//! of this when the client's file is closed.
 
 mod buffer;
 mod refusal;
@@ -19,14 +19,14 @@ pub use refusal::Refusal;
 
 /// The records of all GPUs.
 pub struct Source {
-    /// Dropped before the client: a mapping outlives no memory.
+    /// Buffers, which are dropped before the client: a mapping must not outlive its memory.
     gpus: Vec<Buffer>,
     client: Client,
 }
 
 impl Source {
-    /// Has the driver record from now on, on the GPUs with these minor numbers, on all where there are none. Beside it the GPUs that
-    /// refuse.
+    /// Makes the driver record from now on, on the GPUs with these minor numbers; on all GPUs where none are given. Also returns the GPUs
+    /// that refuse.
     ///
     /// # Errors
     /// When the driver takes no client, or there is no such GPU.
@@ -55,12 +55,12 @@ impl Source {
         Ok((Self { gpus, client }, refusals))
     }
 
-    /// The GPUs that are recorded, by minor number, and the users.
+    /// Returns the GPUs that are recorded, by minor number, with the users that are covered.
     pub fn gpus(&self) -> impl Iterator<Item = (u32, Scope)> {
         self.gpus.iter().map(|gpu| (gpu.minor(), gpu.scope()))
     }
 
-    /// A GPU's own time, ns.
+    /// Returns a GPU's own time, ns.
     ///
     /// # Errors
     /// When the driver does not tell it, or `gpu` is not recorded.
@@ -72,7 +72,7 @@ impl Source {
         of.time(&self.client)
     }
 
-    /// Has the driver take what there is from the GPUs, and gives it with the GPU's minor number.
+    /// Makes the driver take the available records from the GPUs, and gives them to `each` with the GPU's minor number.
     ///
     /// # Errors
     /// When the driver refuses.
@@ -88,7 +88,7 @@ impl Source {
         Ok(())
     }
 
-    /// Returns the number of records that a GPU's driver has dropped behind the last one that was read.
+    /// Returns the number of records that the driver of a GPU has dropped since the last one that was read.
     #[must_use]
     pub fn dropped(&self, gpu: u32) -> u64 {
         let of = self.gpus.iter().find(|of| of.minor() == gpu);

@@ -1,12 +1,12 @@
-//! GPUs whose driver tells of no switches.
+//! GPUs whose driver does not report context switches.
 
-/// A GPU whose driver does not tell of its switches.
+/// A GPU whose driver does not report its context switches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Number N of `/dev/nvidiaN`.
     pub gpu: u32,
-    /// The reason.
+    /// The reason of the refusal.
     pub why: String,
-    /// Way out: what to do.
+    /// Remedy for the user.
     pub remedy: &'static str,
 }

@@ -1,9 +1,8 @@
-//! From ring-buffer bytes to records: joins the pieces that the BPF programs sent.
+//! Makes records from ring-buffer bytes: joins the pieces that the BPF programs sent.
 //!
 //! A submission arrives as one or more `Submit` (at most 16 entries each), each followed by the `Data` of its entries in
 //! order. Pieces of one channel come in ring order; pieces of other channels may lie between them. A walk that had to stop
-//! (full ring buffer) begins again at the first entry that was not whole: only the pieces of that entry are then thrown
-//! away.
+//! (full ring buffer) begins again at the first incomplete entry: only the pieces of that entry are then thrown away.
 
 use nvcap_common::{self as c, flag, kind};
 
@@ -31,7 +30,7 @@ pub enum Raw<'a> {
     IoctlEnter(c::IoctlEnter, &'a [u8]),
     /// An ioctl returns.
     IoctlExit(c::IoctlExit, &'a [u8]),
-    /// Its parameters.
+    /// Parameters of an ioctl.
     Nested(c::Nested, &'a [u8]),
     /// A mapping.
     Mmap(c::Mmap),
@@ -43,13 +42,13 @@ pub enum Raw<'a> {
     Module(c::Header),
 }
 
-/// No ring reaches this position: a record with a greater one is invalid. Counts of entries can be added to a smaller one
+/// Bound of ring positions: a record with a greater one is invalid. Counts of entries can be added to a smaller position
 /// without overflow.
 const MOST_POSITION: u64 = 1 << 62;
 
-/// Reads a record; `None` if its kind is unknown, it is too short, or its positions are beyond any ring.
+/// Reads a record; `None` if its kind is unknown, if it is too short, or if its positions are out of bounds.
 pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
-    /// Splits off the fixed part.
+    /// Splits off the fixed part of a record.
     fn split<T: Copy>(bytes: &[u8]) -> Option<(T, &[u8])> {
         let (fixed, rest) = bytes.split_at_checked(size_of::<T>())?;
         // SAFETY: `fixed` has the size of T; the types of nvcap_common are valid for any bits.
@@ -91,7 +90,7 @@ pub fn parse(bytes: &[u8]) -> Option<Raw<'_>> {
     }
 }
 
-/// Time, process and thread from a header.
+/// Returns time, process and thread of a header.
 pub(crate) fn at(h: &c::Header) -> At {
     At {
         time_ns: h.time_ns,
@@ -100,7 +99,7 @@ pub(crate) fn at(h: &c::Header) -> At {
     }
 }
 
-/// A NUL-padded name.
+/// Reads a NUL-padded name.
 pub(crate) fn name(comm: &[u8; 16]) -> String {
     let len = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
     String::from_utf8_lossy(&comm[..len]).into_owned()
@@ -109,15 +108,15 @@ pub(crate) fn name(comm: &[u8; 16]) -> String {
 /// A submission as far as it has arrived.
 #[derive(Debug)]
 pub struct Gathered {
-    /// The first of its Submits.
+    /// First `Submit` of the submission.
     pub head: c::Submit,
-    /// Whole segments, then those whose bytes are still missing.
+    /// Complete segments, then those whose bytes are still missing.
     pub segments: Vec<Segment>,
-    /// Number of segments that are whole.
+    /// Number of complete segments.
     whole: usize,
-    /// Bytes of the first segment that is not whole.
+    /// Number of bytes of the first incomplete segment that have arrived.
     got: u32,
-    /// Bytes in all of them.
+    /// Number of bytes in all segments.
     kept: usize,
 }
 
@@ -148,7 +147,7 @@ impl Gathered {
         self.pass_control_entries();
     }
 
-    /// Steps over entries without bytes: they are whole as they are.
+    /// Counts entries without bytes as complete.
     fn pass_control_entries(&mut self) {
         while self
             .segments
@@ -159,7 +158,7 @@ impl Gathered {
         }
     }
 
-    /// Position behind the last entry that has arrived.
+    /// Returns the position behind the last entry that has arrived.
     fn end(&self) -> u64 {
         self.head.position + self.segments.len() as u64
     }
@@ -203,7 +202,7 @@ impl Gathered {
         }
     }
 
-    /// Leaves out the first `n` entries.
+    /// Drops the first `n` entries.
     pub fn skip(&mut self, n: u64) {
         let n = n.min(self.segments.len() as u64);
         for segment in self.segments.drain(..n as usize) {
@@ -212,7 +211,7 @@ impl Gathered {
         self.head.position += n;
     }
 
-    /// The whole entries, if there are any.
+    /// Keeps the complete entries; none if there are none.
     fn cut(mut self) -> Option<Self> {
         self.segments.truncate(self.whole);
         (!self.segments.is_empty()).then_some(self)
@@ -234,7 +233,7 @@ struct PendingIoctl {
 }
 
 impl Assembler {
-    /// Takes new entries; gives the submissions that end before them or with them.
+    /// Takes new entries. Gives the submissions that end before them or with them.
     pub fn submit(&mut self, submit: &c::Submit, out: &mut Vec<Gathered>) {
         let index = submit.channel;
         match self.channels.get_mut(&index) {
@@ -272,17 +271,17 @@ impl Assembler {
         }
     }
 
-    /// Gives the whole entries of a channel whose walk has ended.
+    /// Gives the complete entries of a channel whose walk has ended.
     pub fn flush(&mut self, index: u32, out: &mut Vec<Gathered>) {
         out.extend(self.channels.remove(&index).and_then(Gathered::cut));
     }
 
-    /// Channels with a submission that is partly gathered.
+    /// Returns the channels with a partly gathered submission.
     pub fn unfinished(&self) -> Vec<u32> {
         self.channels.keys().copied().collect()
     }
 
-    /// An ioctl begins; gives an earlier one of the same thread whose return was not recorded.
+    /// Takes the beginning of an ioctl. Returns an earlier ioctl of the same thread whose return was not recorded.
     pub fn enter(&mut self, r: &c::IoctlEnter, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let before = self.ioctls.remove(&r.header.tid).map(|p| (p.ioctl, p.dev));
         let ioctl = Ioctl {
@@ -312,7 +311,7 @@ impl Assembler {
         before
     }
 
-    /// An ioctl returns.
+    /// Takes the return of an ioctl.
     pub fn exit(&mut self, r: &c::IoctlExit, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let pending = self.ioctls.get_mut(&r.header.tid)?;
         pending.ioctl.end_ns = Some(r.header.time_ns);
@@ -329,7 +328,7 @@ impl Assembler {
         self.ioctls.remove(&r.header.tid).map(|p| (p.ioctl, p.dev))
     }
 
-    /// Parameters of an ioctl, before or after it.
+    /// Takes parameters of an ioctl, from before or after the call.
     pub fn nested(&mut self, r: &c::Nested, bytes: &[u8]) -> Option<(Ioctl, u32)> {
         let pending = self.ioctls.get_mut(&r.header.tid)?;
         let bytes = Bytes {
@@ -354,7 +353,7 @@ impl Assembler {
         self.ioctls.remove(&r.header.tid).map(|p| (p.ioctl, p.dev))
     }
 
-    /// A thread ended: its ioctl will not return.
+    /// Takes note that a thread ended. Returns its ioctl, which will not return.
     pub fn gone(&mut self, tid: u32) -> Option<(Ioctl, u32)> {
         self.ioctls.remove(&tid).map(|p| (p.ioctl, p.dev))
     }

@@ -1,5 +1,5 @@
-//! bpf(2) by hand, for the commands that aya does not offer: programs on a module's functions, running a program, the
-//! kernel's counters of a program. Knows the system call only.
+//! Calls of bpf(2) for the commands that aya does not offer: programs on a module's functions, running a program, the kernel's
+//! counters of a program. Knows the system call only.
 
 use std::{
     ffi::{CStr, CString},
@@ -12,7 +12,7 @@ use aya_obj::generated::{
     bpf_attach_type, bpf_attr, bpf_btf_info, bpf_cmd, bpf_insn, bpf_prog_info, bpf_prog_type,
 };
 
-/// Room for the verifier's log; only its end is of interest.
+/// Bytes for the verifier's log; only its end is of interest.
 const LOG: usize = 1 << 20;
 
 fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i32> {
@@ -32,7 +32,7 @@ fn bpf(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i32> {
     }
 }
 
-/// A bpf(2) command that returns a descriptor.
+/// Makes a bpf(2) command that returns a descriptor.
 fn open(cmd: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
     let fd = bpf(cmd, attr)?;
     // SAFETY: a new descriptor that nobody else has.
@@ -44,7 +44,7 @@ fn attr() -> bpf_attr {
     unsafe { mem::zeroed() }
 }
 
-/// Information on an object. `T` is the structure for that kind of object.
+/// Reads information on an object. `T`: the structure for that kind of object.
 fn info<T: Copy>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     let mut attr = attr();
     attr.info.bpf_fd = object.as_raw_fd() as u32;
@@ -53,11 +53,11 @@ fn info<T: Copy>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr).map(drop)
 }
 
-/// The kernel's type information of a module (or of `vmlinux`), which programs on its functions refer to.
-/// `None` when there is none of that name.
+/// Returns the kernel's type information of a module (or of `vmlinux`), which programs on its functions refer to. `None` when there
+/// is none of that name.
 ///
 /// # Errors
-/// Those of bpf(2): EPERM without CAP_SYS_ADMIN, which walking over all type information needs.
+/// Those of bpf(2): EPERM without CAP_SYS_ADMIN, which is needed to walk over all type information.
 pub(crate) fn module_btf(module: &str) -> io::Result<Option<OwnedFd>> {
     let mut last = 0;
     loop {
@@ -93,22 +93,22 @@ pub(crate) fn module_btf(module: &str) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// A program on a kernel function, to be loaded.
+/// A program to be loaded on a kernel function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tracing<'a> {
-    /// Its name.
+    /// Name of the program.
     pub name: &'a str,
-    /// Its instructions.
+    /// Instructions of the program.
     pub code: &'a [bpf_insn],
-    /// At the function's return, else at its entry.
+    /// True for a program at the function's return, false for one at its entry.
     pub exit: bool,
     /// The type information that has the function.
     pub btf: BorrowedFd<'a>,
-    /// The function's number in it.
+    /// The function's number in the type information.
     pub function: u32,
 }
 
-/// Loads a program; the error comes with the verifier's log.
+/// Loads a program. The error comes with the verifier's log.
 ///
 /// # Errors
 /// Those of bpf(2).
@@ -151,7 +151,7 @@ fn load_with(program: &Tracing<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
     open(bpf_cmd::BPF_PROG_LOAD, &mut attr)
 }
 
-/// Runs a loaded program at each call of its function, until the returned link is closed.
+/// Attaches a loaded program: it runs at each call of its function until the returned link is closed.
 ///
 /// # Errors
 /// Those of bpf(2).
@@ -171,8 +171,9 @@ pub(crate) fn run(program: BorrowedFd<'_>) -> io::Result<()> {
     bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attr).map(drop)
 }
 
-/// Returns the number of times that the kernel skipped the program: because it was already running on that processor, or, for a
-/// program on a kprobe, because another BPF program was. Kernels before 5.12 do not count the first, those before 6.7 not the second.
+/// Returns the number of times that the kernel skipped the program. It does so when the program is already running on that processor
+/// or, for a program on a kprobe, when another BPF program is. Kernels before 5.12 do not count the first case, those before 6.7 not
+/// the second.
 ///
 /// # Errors
 /// Those of bpf(2).

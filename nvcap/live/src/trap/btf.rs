@@ -1,4 +1,4 @@
-//! The kernel's type information: offsets of structure members, since Rust's BPF programs have no CO-RE relocations.
+//! The kernel's type information: it has the offsets of structure members, because Rust's BPF programs have no CO-RE relocations.
 
 use nvcap_decode::wire::words::u32_at;
 use std::{
@@ -17,8 +17,8 @@ const KIND_UNION: u32 = 5;
 const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
 const MODIFIERS: [u32; 5] = [8, 9, 10, 11, 18];
-/// Most members and modifiers that the search for one member looks at. The kernel's largest structure has some 300; types
-/// that refer to each other in a circle would make the search endless.
+/// The most members and modifiers that the search for one member looks at. The kernel's largest structure has some 300. Without the
+/// limit, types that refer to each other in a circle would make the search endless.
 const MOST_LOOKS: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ struct Type {
 }
 
 impl Type {
-    /// The type that begins at `at`.
+    /// Reads the type that begins at `at`.
     fn read(data: &[u8], at: usize) -> Option<Type> {
         let info = u32_at(data, at + 4)?;
         Some(Type {
@@ -62,9 +62,9 @@ impl Type {
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its number among the types.
+    /// Number of the function among the types.
     pub id: u32,
-    /// Number of arguments that it takes.
+    /// Number of arguments of the function.
     pub arguments: u32,
 }
 
@@ -72,7 +72,7 @@ pub struct Function {
 #[derive(Debug)]
 enum Data {
     Read(Vec<u8>),
-    /// Mapping of the kernel's own bytes, allowed since Linux 6.16: nothing is copied, and the kernel never changes them.
+    /// Mapping of the kernel's own bytes, allowed since Linux 6.16. Nothing is copied, and the kernel never changes the bytes.
     Mapped(NonNull<[u8]>),
 }
 
@@ -92,7 +92,7 @@ impl Data {
         Ok(Self::Read(data))
     }
 
-    /// Maps all of the file, where it is one that does not change.
+    /// Maps the whole file, if its content does not change.
     fn map(file: &File) -> Option<Self> {
         let len = usize::try_from(file.metadata().ok()?.len()).ok()?;
         // SAFETY: a new mapping that is only read, of a file in which the kernel shows its own memory, which is as long as it says.
@@ -134,21 +134,21 @@ impl Drop for Data {
     }
 }
 
-/// Type information of the kernel, or of a module on top of the kernel's.
+/// Type information of the kernel, or of a module. A module's adds to the kernel's.
 #[derive(Debug)]
 pub struct Btf {
     base: Option<Box<Btf>>,
     data: Data,
     strings: std::ops::Range<usize>,
-    /// Offset of each type. There are some 150,000 types, of which a trace needs a dozen: nothing else is kept, and names are compared on
-    /// request.
+    /// Offset of each type. There are some 150,000 types, of which a trace needs a dozen. So only the offsets are kept, and names are
+    /// compared on request.
     types: Vec<u32>,
     /// Indices of the types that are structures.
     structures: Vec<u32>,
 }
 
 impl Btf {
-    /// The running kernel's.
+    /// Reads the running kernel's type information.
     ///
     /// # Errors
     /// When the kernel has none, or it cannot be read.
@@ -156,10 +156,10 @@ impl Btf {
         Self::load("vmlinux", None)
     }
 
-    /// A loaded module's.
+    /// Reads a loaded module's type information.
     ///
     /// # Errors
-    /// When it has none (it was built where the kernel's was not at hand).
+    /// When the module has none (because the kernel's was not available at its build).
     pub(crate) fn module(name: &str) -> Result<Self> {
         Self::load(name, Some(Box::new(Self::kernel()?)))
     }
@@ -220,7 +220,7 @@ impl Btf {
         })
     }
 
-    /// Id of the first type that is this one's own and not its base's.
+    /// Id of the first type that belongs to this value and not to its base.
     fn first(&self) -> u32 {
         self.base
             .as_ref()
@@ -248,7 +248,7 @@ impl Btf {
         own.or_else(|| self.base.as_ref()?.structure(name))
     }
 
-    /// A function of this module (or kernel) itself, not of its base.
+    /// Finds a function of this module (or kernel) itself, not of its base.
     pub fn function(&self, name: &str) -> Option<Function> {
         let (i, f) = (0..self.types.len() as u32)
             .filter_map(|i| Some((i, self.own(i)?)))
@@ -260,7 +260,7 @@ impl Btf {
         })
     }
 
-    /// The type with this number among those of its own (not of its base).
+    /// Reads the type with this number among this value's own types (not its base's).
     fn own(&self, i: u32) -> Option<Type> {
         Type::read(&self.data, *self.types.get(i as usize)? as usize)
     }
@@ -272,7 +272,7 @@ impl Btf {
         }
     }
 
-    /// Byte offset of a structure's member, anonymous members looked into.
+    /// Returns the byte offset of a structure's member. Anonymous members are searched, too.
     ///
     /// # Errors
     /// When the kernel has no such member.
@@ -325,7 +325,7 @@ impl Btf {
 mod tests {
     use super::*;
 
-    /// Type information of the strings and of the words of its types.
+    /// Makes type information of these strings and of types in these words.
     fn raw(strings: &[u8], types: &[u32]) -> Vec<u8> {
         let len = 4 * types.len() as u32;
         let mut data = vec![0x9f, 0xeb, 1, 0];

@@ -1,9 +1,9 @@
-//! Place of the process's own copy of GP_PUT: found as the word that always equals it.
+//! Place of the process's own copy of GP_PUT: the word that always equals GP_PUT.
 //!
 //! The submitting library writes GP_PUT into video memory and keeps its own count in system memory, near an address that a
 //! register holds when the doorbell is rung. For the first doorbells the BPF programs send the memory around all registers
-//! together with GP_PUT. A place that always held its value, over enough different values, is the copy. The conclusion here
-//! is only where to look: the BPF programs compare the word with GP_PUT before they trust it and as long as they do
+//! together with GP_PUT. A word that equalled GP_PUT each time, over enough different values, is the copy. The result only
+//! tells where to look: the BPF programs compare the word with GP_PUT before they trust it, and again while they trust it
 //! (`cached_put.rs` there).
 
 use std::collections::BTreeSet;

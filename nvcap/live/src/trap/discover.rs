@@ -1,4 +1,4 @@
-//! The ways of learning what a process does with the driver's device files, in order of cost:
+//! The ways of learning how a process uses the driver's device files, in order of cost:
 //!
 //! 1. `kprobe` on nvidia.ko's own functions: only the driver is traced.
 //! 2. `fentry` on the same functions, where the kernel has no kprobes but module BTF.
@@ -17,14 +17,14 @@ use super::{
 };
 use nvcap_process::error::{Error, Result};
 
-/// A way.
+/// A way of discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// kprobes.
+    /// kprobes on the driver's functions.
     Kprobe,
-    /// fentry and fexit.
+    /// fentry and fexit on the driver's functions.
     Fentry,
-    /// Raw tracepoints.
+    /// Raw tracepoints on system calls.
     Tracepoint,
 }
 
@@ -51,7 +51,7 @@ impl FromStr for Way {
     }
 }
 
-/// A way in use: while this is there, its programs are attached.
+/// A way of discovery in use. Its programs are attached as long as this value lives.
 #[derive(Debug)]
 pub(crate) enum Discovery {
     /// See [`Way::Kprobe`].
@@ -63,7 +63,7 @@ pub(crate) enum Discovery {
 }
 
 impl Discovery {
-    /// Returns the way that it is.
+    /// Returns the way that is in use.
     pub(crate) fn way(&self) -> Way {
         match self {
             Self::Kprobe(_) => Way::Kprobe,
@@ -72,10 +72,10 @@ impl Discovery {
         }
     }
 
-    /// Attaches to modules of the driver that were loaded since the last call.
+    /// Attaches to the driver's modules that were loaded since the last call.
     ///
     /// # Errors
-    /// When the kernel refuses; that a module is not loaded is no error.
+    /// When the kernel refuses. A module that is not loaded is no error.
     pub(crate) fn refresh(&mut self, programs: &mut BpfPrograms) -> Result<Change> {
         match self {
             Self::Kprobe(kprobes) => kprobes.refresh(programs),
@@ -87,10 +87,11 @@ impl Discovery {
     }
 }
 
-/// All, in the order in which they are tried.
+/// All ways, in the order in which they are tried.
 pub(crate) const WAYS: [Way; 3] = [Way::Kprobe, Way::Fentry, Way::Tracepoint];
 
-/// Program and tracepoint, for all system calls; returns before entries, so that no call is seen to begin whose return is missed.
+/// Program and tracepoint, for all system calls. Returns are attached before entries, so that no call is seen to begin whose return is
+/// missed.
 const SYSCALLS: [(&str, &str); 2] = [("syscall_exit", "sys_exit"), ("syscall_enter", "sys_enter")];
 /// Program and tracepoint, for forks, execs and exits.
 const PROCESS: [(&str, &str); 3] = [
@@ -98,11 +99,11 @@ const PROCESS: [(&str, &str); 3] = [
     ("process_exec", "sched_process_exec"),
     ("process_exit", "sched_process_exit"),
 ];
-/// Each has the name of its tracepoint.
+/// Program for signals, named as its tracepoint.
 const SIGNALS: &str = "signal_generate";
 const MODULE_LOAD: &str = "module_load";
 
-/// The programs that a trace needs at its beginning, most likely.
+/// Returns the programs that a trace most likely needs at its beginning.
 pub(crate) fn programs(asked: Option<Way>) -> Vec<&'static str> {
     let first = match kprobes::are_built_in() {
         true => Way::Kprobe,
@@ -119,7 +120,7 @@ pub(crate) fn programs(asked: Option<Way>) -> Vec<&'static str> {
     [process.to_vec(), always.to_vec(), of_way].concat()
 }
 
-/// Follows forks, execs and exits of traced processes.
+/// Attaches the programs that follow forks, execs and exits of traced processes.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -130,7 +131,7 @@ pub(crate) fn attach_process(programs: &mut BpfPrograms) -> Result<()> {
     Ok(())
 }
 
-/// Sees SIGTRAPs that no breakpoint, step or instruction of a traced process explains.
+/// Attaches the program that sees SIGTRAPs which no breakpoint, step or instruction of a traced process explains.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -138,10 +139,10 @@ pub(crate) fn attach_signals(programs: &mut BpfPrograms) -> Result<()> {
     raw_tracepoint(programs, SIGNALS, SIGNALS)
 }
 
-/// A way that a thread of its own attaches.
+/// A way that another thread attaches.
 pub(crate) type Ahead<'scope> = thread::ScopedJoinHandle<'scope, Result<Discovery>>;
 
-/// Tries fentry beside other work where it is likely to be the first way that is tried: it takes some ms to be refused, too.
+/// Tries fentry beside other work where it is likely to be the first way that is tried. (Even a refusal takes some ms.)
 pub(crate) fn ahead<'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     maps: &Maps,
@@ -154,11 +155,11 @@ pub(crate) fn ahead<'scope>(
     is_first.then(|| thread.spawn_scoped(scope, attach).ok())?
 }
 
-/// Attaches the first way that works (or the one asked for) and returns it, with the reasons why those before it failed. `ahead`: fentry,
-/// which a thread attaches already.
+/// Attaches the first way that works (or the requested one). Returns it with the reasons why earlier ones failed. `ahead`: fentry, which
+/// another thread attaches already.
 ///
 /// # Errors
-/// When none works: lists every refusal.
+/// When no way works. The error lists every refusal.
 pub(crate) fn attach(
     programs: &mut BpfPrograms,
     maps: &Maps,
@@ -192,7 +193,7 @@ pub(crate) fn attach(
 /// Attaches one way.
 ///
 /// # Errors
-/// When the kernel refuses or lacks it; then no part of it stays attached.
+/// When the kernel refuses or lacks the way; no part of it then stays attached.
 pub(crate) fn attach_way(programs: &mut BpfPrograms, maps: &Maps, way: Way) -> Result<Discovery> {
     match way {
         Way::Kprobe => Kprobes::new(programs).map(Discovery::Kprobe),
@@ -220,7 +221,7 @@ fn raw_tracepoint(programs: &mut BpfPrograms, name: &str, tracepoint: &str) -> R
     Ok(())
 }
 
-/// Attaches a program that only wakes nvcap when a module is loaded. Without it nvcap looks now and then.
+/// Attaches a program that only wakes nvcap when a module is loaded. Without it nvcap looks from time to time.
 pub(crate) fn attach_module_load(programs: &mut BpfPrograms) {
     if let Err(e) = raw_tracepoint(programs, MODULE_LOAD, MODULE_LOAD) {
         log::info!("modules are looked for now and then: {e}");

@@ -1,4 +1,4 @@
-//! Checks of what this machine allows: each part of a live trace is tried for real, and a refusal comes with its reason.
+//! Checks of what this machine allows. Each part of a live trace is really tried, and a refusal comes with its reason.
 
 use nvcap_process::procfs;
 use std::{fs, os::fd::AsFd as _};
@@ -17,24 +17,24 @@ use nvcap_process::{filtered, rights};
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
-    /// It works.
+    /// The part works.
     Works,
-    /// It does not work, and a live trace can do without it.
+    /// The part does not work, and a live trace can do without it.
     Refused,
-    /// It does not work, and there is no live trace without it.
+    /// The part does not work, and a live trace needs it.
     Missing,
-    /// Something to know.
+    /// A fact worth knowing.
     Note,
 }
 
-/// One thing that was examined.
+/// Result of one examination.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Its name.
+    /// Name of the examined part.
     pub what: &'static str,
     /// Result of the check.
     pub verdict: CheckOutcome,
-    /// Finding, or reason why it was refused.
+    /// Details, or the reason of the refusal.
     pub detail: String,
 }
 
@@ -210,7 +210,7 @@ fn lockdown() -> Finding {
     }
 }
 
-/// Checks whether memory may be read, and of which processes: all that `--how observe` and `nvcap dump` need.
+/// Checks whether memory may be read, and of which processes: this is all that `--how observe` and `nvcap dump` need.
 fn observing() -> Finding {
     let what = "observing without a trap";
     if rights::SYS_PTRACE.is_in(procfs::capabilities()) {
@@ -337,7 +337,8 @@ fn processes() -> Finding {
     }
 }
 
-/// Guests of KVM before Linux 6.14 can lose a hit, and the process gets SIGTRAP instead ([`super::lost_hits`]).
+/// Tells whether this machine can lose a hit. Guests of KVM before Linux 6.14 can, and the process then gets SIGTRAP
+/// instead ([`super::lost_hits`]).
 fn lost_hits() -> Option<Finding> {
     let cpu = fs::read_to_string("/proc/cpuinfo").ok()?;
     let guest = cpu

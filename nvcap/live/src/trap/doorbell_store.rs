@@ -1,6 +1,6 @@
-//! Register that holds the token: decodes the doorbell's store from the bytes around a trap.
+//! Finds the register that holds the token, by decoding the doorbell's store from the bytes around a trap.
 //!
-//! Both processors' decoders are compiled and tested on either: they are functions of bytes and registers alone.
+//! The decoders of both processors are compiled and tested on either one: they depend only on bytes and registers.
 
 mod aarch64;
 mod store;
@@ -10,10 +10,9 @@ use nvcap_common::{CODE, REGS};
 
 pub(crate) use store::Store;
 
-/// Decodes the store that ends at `ip`, wherever the processor trapped at it ([`nvcap_common::TRAP_TO_END`]).
+/// Decodes the store that ends at `ip`, whether the processor traps before or behind it ([`nvcap_common::TRAP_TO_END`]).
 ///
-/// `code` holds the bytes from `ip - CODE`, `regs` the registers at the trap, `known` says whether a value is a token of the
-/// process.
+/// `code`: the bytes from `ip - CODE` on. `regs`: the registers at the trap. `known`: tells whether a value is a token of the process.
 pub(crate) fn decode(
     ip: u64,
     code: &[u8; 2 * CODE],
@@ -27,10 +26,10 @@ pub(crate) fn decode(
     }
 }
 
-/// Tells whether the instruction that `before` ends in is this store, with these registers: decoded anew, for registers that make its
-/// address that of a doorbell at `offset` in its page. A store whose address is not made of one register is none that could be told so.
+/// Tells whether the instruction at the end of `before` is this store, with these registers. It is decoded anew, with registers that
+/// make its address a doorbell's at `offset` in its page. A store whose address is not made of one register cannot be recognized so.
 pub(crate) fn is_store(before: &[u8; CODE], store: Store, offset: u32) -> bool {
-    /// A token, and other values that are none and no address.
+    /// A token. The other registers hold values that are neither tokens nor addresses.
     const TOKEN: u64 = 0x1_0012;
     const OTHER: u64 = 0x5555_0000_0000;
     const PAGE: u64 = 0x7f00_0000_0000;

@@ -1,7 +1,7 @@
-//! fentry and fexit on the driver's functions: the records of the kprobe way, for kernels without kprobes.
+//! fentry and fexit on the driver's functions. They give the records of the kprobe way, on kernels without kprobes.
 //!
 //! aya names no module when it loads such a program, and so finds only functions of the kernel itself. Therefore the object
-//! is read a second time, its programs are tied to the maps that aya made, and bpf(2) is called by hand.
+//! is read a second time, its programs are tied to aya's maps, and bpf(2) is called directly.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,7 +19,7 @@ use super::{
 };
 use nvcap_process::error::{Error, Result};
 
-/// The kernel's own "not supported", which libc does not know.
+/// The kernel's error "not supported", which libc does not know.
 const ENOTSUPP: i32 = 524;
 
 const OTHER_WAYS: &str = "use --discover kprobe or --discover tracepoint";
@@ -33,13 +33,13 @@ struct Probe {
     program: &'static str,
     function: &'static str,
     exit: bool,
-    /// Number of the function's arguments: fexit finds the result behind them.
+    /// Number of the function's arguments. fexit finds the result behind them.
     arguments: u32,
-    /// Without it some records are missing, but no submission.
+    /// True if without the program some records are missing, but no submission.
     optional: bool,
 }
 
-/// Returns before entries, so that no call is seen to begin whose return is missed.
+/// Probes of nvidia.ko. Returns are attached before entries, so that no call is seen to begin whose return is missed.
 const NVIDIA: [Probe; 4] = [
     Probe::exit("fexit_mmap", "nvidia_mmap", 2),
     Probe::exit("fexit_ioctl", "nvidia_ioctl", 4),
@@ -88,10 +88,10 @@ struct Attached {
     _link: OwnedFd,
 }
 
-/// The attached programs: they run until this is dropped. Meanwhile the modules cannot be unloaded.
+/// The attached programs, which run until this value is dropped. Meanwhile the modules cannot be unloaded.
 #[derive(Debug)]
 pub(crate) struct Fentry {
-    /// The code names the maps by descriptor.
+    /// Maps that the code names by descriptor.
     _maps: Maps,
     code: HashMap<String, Vec<bpf_insn>>,
     attached: Vec<Attached>,
@@ -99,11 +99,11 @@ pub(crate) struct Fentry {
 }
 
 impl Fentry {
-    /// Attaches to nvidia.ko's functions, and to nvidia-uvm.ko's if it is loaded. `object` is the BPF object that `maps`
-    /// were made from.
+    /// Attaches to nvidia.ko's functions, and to nvidia-uvm.ko's if that module is loaded. `object`: the BPF object from
+    /// which `maps` were made.
     ///
     /// # Errors
-    /// When nvidia.ko is not loaded or has no BTF, or the kernel refuses; nothing stays attached then.
+    /// When nvidia.ko is not loaded or has no BTF, or the kernel refuses. Nothing then stays attached.
     pub(crate) fn new(object: &[u8], maps: Maps) -> Result<Self> {
         if !is_loaded("nvidia") {
             return Err(Error::new(
@@ -130,7 +130,7 @@ impl Fentry {
     /// Attaches to nvidia-uvm.ko's functions, once it is loaded.
     ///
     /// # Errors
-    /// When it has no BTF or the kernel refuses. It is no error when the module is not loaded.
+    /// When the module has no BTF or the kernel refuses. A module that is not loaded is no error.
     pub(crate) fn attach_uvm(&mut self) -> Result<()> {
         if !self.uvm && is_loaded("nvidia_uvm") {
             self.attach("nvidia_uvm", &UVM)?;
@@ -139,9 +139,9 @@ impl Fentry {
         Ok(())
     }
 
-    /// Calls of the driver that the kernel let pass unseen: when a thread of a preemptible kernel takes the processor in
-    /// the middle of a program, that program is skipped for the new thread. Calls of processes that are not traced count
-    /// too, as they cannot be told apart.
+    /// Returns the number of driver calls that the kernel let pass unseen. (When a thread of a preemptible kernel takes the
+    /// processor in the middle of a program, that program is skipped for the thread.) Calls of processes that are not
+    /// traced count too, because they cannot be distinguished.
     pub(crate) fn left_out(&self) -> u64 {
         let each = self.attached.iter();
         each.filter_map(|a| bpf::left_out(a.program.as_fd()).ok())
@@ -260,7 +260,7 @@ fn refused(what: &str, e: &io::Error, log: &str) -> Error {
     Error::new(what, why, OTHER_WAYS)
 }
 
-/// The instructions of this module's programs, tied to the maps.
+/// Returns the instructions of this module's programs, tied to the maps.
 fn code(object: &[u8], maps: &[(String, OwnedFd)]) -> Result<HashMap<String, Vec<bpf_insn>>> {
     let wrong = |e: &dyn fmt::Display| Error::new("reading the BPF object", e, "rebuild nvcap");
     let mut object = Object::parse(object).map_err(|e| wrong(&e))?;
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
     use crate::trap::load::{LoadOptions, Loaded, OBJECT};
 
-    /// The programs and their maps, where this machine can load them; otherwise prints that the test did not run.
+    /// Loads the programs and their maps, if this machine can; otherwise prints that the test did not run.
     fn loaded(test: &str) -> Option<Loaded> {
         let loaded = Loaded::new(LoadOptions {
             buffer: 1 << 16,
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// A kernel function with the shape of `nvidia_mmap`: it attaches wherever the kernel allows fentry.
+    /// Tests a kernel function with the signature of `nvidia_mmap`: it attaches wherever the kernel allows fentry.
     #[test]
     #[ignore = "needs BPF programs: cargo xtask test runs it as root"]
     fn attaches_or_says_why() {

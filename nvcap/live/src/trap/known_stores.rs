@@ -1,14 +1,14 @@
-//! Stores that ring doorbells, as processes of this trace and of earlier ones taught them: where they are in their files (libcuda), so
+//! Stores that ring doorbells, learnt from processes of this trace and of earlier ones. Their places in their files (libcuda) are kept, so
 //! that the next process with the same file is stopped at them from its first doorbell on.
 //!
-//! Nothing here is believed: of each process the bytes at the place are compared and decoded anew, and the file's build id, before a
-//! breakpoint is set there ([`found_in`]). What is not as it was taught is not used; what is and never stops is given up
-//! (`session/taught_stores.rs`).
+//! Nothing is trusted. In each process, the bytes at the place are compared and decoded anew, and the file's build id is compared, before a
+//! breakpoint is set there ([`found_in`]). A store that differs from the learnt one is not used; a store that is the same and never stops is
+//! given up (`session/taught_stores.rs`).
 //!
-//! The table is that of one trace, which serves all its processes (`-a`); a file that root alone owns and writes ([`Cache`]) hands it to
-//! the next one. There is no list made beforehand of stores in releases of libcuda: it would be out of date with each of them, and one trace
-//! of a second teaches the same. Users other than root have no file: with file capabilities nvcap would read and write a path of
-//! theirs with rights that they do not have.
+//! The table belongs to one trace, and serves all its processes (`-a`). A file that only root owns and writes ([`Cache`]) passes it to the
+//! next trace. There is no list of stores in releases of libcuda, made beforehand: each release would outdate it, and one trace of a second
+//! learns the same. Users other than root have no file: with file capabilities, nvcap would read and write a path of theirs with rights that
+//! they do not have.
 
 mod cache;
 mod file_id;

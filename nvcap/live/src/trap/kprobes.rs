@@ -1,8 +1,8 @@
-//! kprobes on the driver's functions, including those of a driver that is unloaded and loaded again.
+//! kprobes on the driver's functions, also of a driver that is unloaded and loaded again.
 //!
-//! The kernel unloads a module although kprobes are on its functions, and does not put them back when the module is loaded
-//! again. So each loaded instance is identified by the inode of its folder in /sys/module, which is new at every load.
-//! Knows nothing of processes.
+//! The kernel unloads a module although kprobes are on its functions, and does not set them again when the module is
+//! loaded again. So each loaded instance is identified by the inode of its folder in /sys/module, which is new at every
+//! load. Knows nothing of processes.
 
 use std::{fs, os::unix::fs::MetadataExt};
 
@@ -14,14 +14,14 @@ use aya::programs::{
 use super::program::{BpfPrograms, failed};
 use nvcap_process::error::{Error, Result};
 
-/// Program and function. Returns before entries, so that no call is seen to begin whose return is missed.
+/// Program and function. Returns are attached before entries, so that no call is seen to begin whose return is missed.
 const NVIDIA: [(&str, &str); 4] = [
     ("kretprobe_mmap", "nvidia_mmap"),
     ("kprobe_mmap", "nvidia_mmap"),
     ("kretprobe_ioctl", "nvidia_ioctl"),
     ("kprobe_ioctl", "nvidia_ioctl"),
 ];
-/// Without it some records are missing, but no submission.
+/// Program and function without which some records are missing, but no submission.
 const OPTIONAL: (&str, &str) = ("kprobe_unmap", "nvidia_vma_release");
 const UVM: [(&str, &str); 2] = [
     ("kretprobe_ioctl", "uvm_unlocked_ioctl_entry"),
@@ -38,19 +38,19 @@ pub(crate) struct Kprobes {
 /// A module's kprobes.
 #[derive(Debug, Default)]
 struct Probed {
-    /// The module instance that they are on; 0 while the module is not loaded.
+    /// Module instance that has the kprobes; 0 while the module is not loaded.
     instance: u64,
     _links: Vec<KProbeLink>,
 }
 
-/// Result of a look at the modules.
+/// Result of a check of the modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// No change, as far as nvidia.ko goes.
+    /// No change of nvidia.ko.
     None,
     /// nvidia.ko is no longer loaded.
     Gone,
-    /// Another nvidia.ko is loaded, and there are kprobes on it now.
+    /// Another nvidia.ko is loaded, and its kprobes are set.
     Attached,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn are_built_in() -> bool {
     fs::metadata("/sys/bus/event_source/devices/kprobe").is_ok()
 }
 
-/// The programs that are put on modules that are loaded.
+/// Returns the programs for the modules that are loaded.
 pub(super) fn programs() -> Vec<&'static str> {
     let of = |module, probes: &[(&'static str, &str)]| match instance(module) {
         0 => Vec::new(),
@@ -78,7 +78,7 @@ pub(super) fn programs() -> Vec<&'static str> {
 }
 
 impl Kprobes {
-    /// Puts kprobes on the loaded modules.
+    /// Sets kprobes on the loaded modules.
     ///
     /// # Errors
     /// When nvidia.ko is not loaded, or the kernel refuses.
@@ -101,7 +101,7 @@ impl Kprobes {
         Ok(new)
     }
 
-    /// Puts kprobes on modules loaded since the last call. A module that refused them is not tried again.
+    /// Sets kprobes on modules that were loaded since the last call. A module that refused them is not tried again.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -157,7 +157,7 @@ fn attach(programs: &mut BpfPrograms, probes: &[(&str, &str)]) -> Result<Vec<KPr
     probes.iter().map(one).collect()
 }
 
-/// The kernel found no such function.
+/// Tells whether the kernel found no such function.
 fn is_not_there(e: &(dyn std::error::Error + 'static)) -> bool {
     let mut at = Some(e);
     while let Some(inner) = at {

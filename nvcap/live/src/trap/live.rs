@@ -1,7 +1,7 @@
-//! The trap as a live source, for `source::run` to drive.
+//! The trap as a live source that `run` drives.
 //!
-//! When the queue to the main thread is full the ring buffer fills, and the BPF programs put captures off; the traced
-//! program never waits.
+//! When the queue to the main thread is full, the ring buffer fills, and the BPF programs postpone captures. The traced program
+//! never waits.
 
 use std::{io, process::ExitStatus, time::Duration};
 
@@ -20,7 +20,7 @@ pub struct End {
     pub totals: Totals,
 }
 
-/// A session that `source::run` can drive.
+/// A session as a source that `run` can drive.
 pub struct Trap(Session);
 
 impl Trap {
@@ -45,7 +45,7 @@ impl Trap {
 impl Source for Trap {
     type End = End;
 
-    /// No traced program depends on a look of this thread, so it may share a processor with the thread that writes the
+    /// Does nothing: no traced program waits for this thread, so it may share a processor with the thread that writes the
     /// output.
     fn shown_by(&mut self, _thread: i32) {}
 
@@ -89,7 +89,7 @@ impl Source for Trap {
         self.0.is_alive()
     }
 
-    /// The command's end is held by `exit_hold`, which needs no source.
+    /// Never true: `exit_hold` holds the command's end, and needs no source for it.
     fn is_ending(&self) -> bool {
         false
     }
@@ -103,8 +103,8 @@ impl Source for Trap {
     }
 }
 
-/// Traces until the target ends, a limit is reached or a signal comes: see [`run::run`]. Gives the status of the command, if it
-/// has ended.
+/// Traces until the target ends, a limit is reached or a signal comes: see [`run::run`]. Returns the status of the command, if
+/// it has ended.
 ///
 /// # Errors
 /// When the trace cannot be set up, or `each` accepts no more records.

@@ -46,27 +46,27 @@ pod!(
 
 /// The loaded programs and their maps.
 pub(crate) struct Loaded {
-    /// The object: the discovery ways attach programs of it.
+    /// The object, whose programs the discovery ways attach.
     pub bpf: Ebpf,
     /// The discovery way in use.
     pub discovery: Option<Discovery>,
-    /// For programs that aya cannot load.
+    /// Maps by name, for programs that aya cannot load.
     pub maps: Maps,
     /// The ring buffer.
     pub records: RingBuf<MapData>,
     /// Ring buffer of stacks.
     pub stacks: RingBuf<MapData>,
-    /// Tables by which the BPF programs find Python frames, if stacks are taken.
+    /// Tables that lead the BPF programs to Python frames, if stacks are taken.
     pub pythons: Option<Pythons>,
-    /// `doorbell_loop` or `doorbell_tail`.
+    /// Doorbell program: `doorbell_loop` or `doorbell_tail`.
     pub doorbell: OwnedFd,
-    /// Name of the doorbell program: one of these two.
+    /// Name of the doorbell program.
     pub doorbell_name: &'static str,
     config: Array<MapData, PodConfig>,
     tables: Tables,
     procs: HashMap<MapData, u32, PodProc>,
     next_space: Array<MapData, u64>,
-    /// Flag for the BPF programs: this thread sleeps until it is woken.
+    /// Flag that tells the BPF programs that this thread sleeps until it is woken.
     pub asleep: Asleep,
     uvm_sizes: Array<MapData, u32>,
     _more: ProgramArray<MapData>,
@@ -78,17 +78,17 @@ pub(crate) struct Loaded {
 pub(crate) struct LoadOptions {
     /// Size of the ring buffer: a power of two, in bytes.
     pub buffer: u32,
-    /// Do without bpf_loop even where the kernel has it.
+    /// True to do without bpf_loop even if the kernel has it.
     pub no_bpf_loop: bool,
-    /// Bytes of the stack to take at each doorbell, a multiple of 4096; 0 for none.
+    /// Bytes of the stack that are taken at each doorbell, a multiple of 4096; 0 for none.
     pub stack_bytes: u32,
-    /// Number of doorbells of which one has its stack taken.
+    /// Number of doorbells for each stack that is taken.
     pub stack_every: u32,
-    /// At which doorbells rings are read.
+    /// Choice of the doorbells at which rings are read.
     pub mode: Mode,
 }
 
-/// Offsets of everything the programs read, from the running kernel's BTF.
+/// Returns the offsets of everything that the programs read, from the running kernel's BTF.
 ///
 /// # Errors
 /// When the kernel has no BTF or lacks a member.
@@ -135,8 +135,8 @@ pub(crate) fn offsets(btf: &Btf) -> Result<Offsets> {
     })
 }
 
-/// Offset of the context that has breakpoints: before Linux 6.2 a task has two, of hardware's events and of those of the software, which
-/// breakpoints belong to.
+/// Offset of the context that has breakpoints. Before Linux 6.2 a task has two contexts: of hardware events, and of software events, which
+/// include breakpoints.
 fn second_context(btf: &Btf) -> u32 {
     match btf.offset("perf_event_pmu_context", "ctx") {
         Ok(_) => 0,
@@ -145,8 +145,7 @@ fn second_context(btf: &Btf) -> u32 {
 }
 
 impl Loaded {
-    /// Loads maps and doorbell program. Also gives the channel table, which is handed over whole to the part of nvcap that
-    /// alone writes it.
+    /// Loads maps and doorbell program. Also returns the channel table, for the one part of nvcap that writes it.
     ///
     /// # Errors
     /// When the kernel refuses (rights, lockdown, too old), or this program was built without its BPF object.
@@ -155,8 +154,8 @@ impl Loaded {
         Ok((loaded, shared))
     }
 
-    /// The same, with `work` done while the kernel verifies the doorbell program. It has all programs but that one; those named in
-    /// `early` are loaded before it.
+    /// Loads everything as [`Self::new`] does, and does `work` while the kernel verifies the doorbell program. `work` has all other programs;
+    /// those named in `early` are loaded before it.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -220,7 +219,7 @@ impl Loaded {
         Ok((loaded, shared, done))
     }
 
-    /// Passes on what the programs logged.
+    /// Logs the messages of the programs.
     pub(crate) fn flush_log(&mut self) {
         if let Some(log) = &mut self.log {
             log.flush();
@@ -232,26 +231,26 @@ impl Loaded {
         self.doorbell.as_fd()
     }
 
-    /// Sets major numbers and the secret.
+    /// Sets the major numbers and the secret.
     pub(crate) fn set_config(&mut self, config: Config) -> Result<()> {
         self.config
             .set(0, PodConfig(config), 0)
             .map_err(|e| failed("writing CONFIG", &e))
     }
 
-    /// Traces a process.
+    /// Makes a process traced.
     pub(crate) fn set_proc(&mut self, pid: u32, proc: Proc) -> Result<()> {
         self.tables
             .set_proc(pid, proc)
             .map_err(|e| failed("writing PROCS", &e))
     }
 
-    /// The state of a traced process.
+    /// Returns the state of a traced process.
     pub(crate) fn proc(&self, pid: u32) -> Option<Proc> {
         self.tables.proc(pid)
     }
 
-    /// Every traced process.
+    /// Returns every traced process.
     pub(crate) fn procs(&self) -> impl Iterator<Item = (u32, Proc)> + '_ {
         // A removal meanwhile ends the walk early: the next walk finds the rest.
         let all = self.procs.iter().filter_map(std::result::Result::ok);
@@ -298,7 +297,7 @@ impl Loaded {
         let _ = self.tables.forget_token(key);
     }
 
-    /// Sets what is known of a store to a doorbell.
+    /// Sets the facts that are known of a store to a doorbell.
     pub(crate) fn set_site(&mut self, key: SiteKey, value: SiteValue) -> Result<()> {
         self.tables
             .set_site(key, value)
@@ -318,7 +317,7 @@ impl Loaded {
             .map_err(|e| failed("writing XLATE", &e))
     }
 
-    /// A thread's maker and time of birth.
+    /// Returns a thread's birth.
     pub(crate) fn birth(&self, tid: u32) -> Option<Birth> {
         self.tables.birth(tid)
     }
@@ -329,7 +328,7 @@ impl Loaded {
         let _ = self.uvm_sizes.set(request, size, 0);
     }
 
-    /// Driver calls that the kernel let pass unseen ([`left_out`](super::fentry::Fentry::left_out)), of any process: they cannot be told apart.
+    /// Returns the number of driver calls that the kernel let pass unseen ([`left_out`](super::fentry::Fentry::left_out)), of any process.
     pub(crate) fn left_out(&self) -> u64 {
         let kprobes = self.bpf.programs().filter_map(|(_, program)| {
             let Program::KProbe(program) = program else {
@@ -344,7 +343,7 @@ impl Loaded {
         fentry + kprobes.sum::<u64>()
     }
 
-    /// The counters, summed over processors.
+    /// Returns the counters, summed over processors.
     pub(crate) fn stats(&self) -> Stats {
         let mut sum = Stats::default();
         for s in self.tables.stats() {
@@ -372,8 +371,8 @@ impl Loaded {
     }
 }
 
-/// aya's loader, without the kernel's types: our programs have no relocations by them, and aya would read them all as soon as a loader
-/// is made, for a third of the time that it takes to begin a trace. A thread that can open no file goes on without.
+/// Makes aya's loader without the kernel's types. Our programs have no relocations that need them, and aya reads them all when a loader is
+/// made, for a third of the time that a trace needs to begin. A thread that can open no file goes on without them.
 fn loader() -> EbpfLoader<'static> {
     let make = || {
         confine::no_files();
@@ -387,7 +386,7 @@ fn loader() -> EbpfLoader<'static> {
         .unwrap_or_else(EbpfLoader::new)
 }
 
-/// A doorbell's stack is taken where a random number of 32 bits is at most this: one in `every`, on the average.
+/// Returns the bound of the random 32-bit number at which a doorbell's stack is taken: one doorbell in `every` on the average.
 fn stack_until(every: u32) -> u32 {
     match every {
         0 | 1 => u32::MAX,
@@ -395,7 +394,7 @@ fn stack_until(every: u32) -> u32 {
     }
 }
 
-/// Size of the ring buffer of stacks: for some thousand of them, or as small as there can be one.
+/// Size of the ring buffer of stacks: some thousand stacks, or the smallest possible size.
 fn stack_buffer(stack_bytes: u32) -> u32 {
     match stack_bytes {
         0 => 65536,
@@ -420,7 +419,7 @@ fn object(options: LoadOptions, offsets: &PodOffsets, processors: usize) -> Resu
         .map_err(|e| failed("loading the BPF programs", &e))
 }
 
-/// Prepares the call by which `doorbell_tail` goes on; the other doorbell program needs none.
+/// Prepares the tail call of `doorbell_tail`; the other doorbell program needs none.
 fn tail_call(bpf: &mut Ebpf, doorbell_name: &str) -> Result<ProgramArray<MapData>> {
     let mut more: ProgramArray<MapData> = take(bpf, "MORE")?;
     if doorbell_name == "doorbell_tail" {
@@ -444,7 +443,7 @@ fn map<'a>(bpf: &'a Ebpf, name: &str) -> Result<&'a Map> {
     })
 }
 
-/// Every map of the object, of all kinds that it uses.
+/// Returns every map of the object.
 fn maps(bpf: &Ebpf) -> Result<Maps> {
     let descriptor = |map: &Map| match map {
         Map::Array(data)
@@ -483,7 +482,7 @@ where
     M::try_from(map).map_err(|e| failed(&format!("opening map {name}"), &e))
 }
 
-/// The possible number of processors: counters are kept by processor number.
+/// Returns the possible number of processors, because counters are kept by processor number.
 fn processors() -> Result<usize> {
     aya::util::nr_cpus().map_err(|(what, e)| {
         Error::new(
@@ -508,7 +507,7 @@ fn channel_table(bpf: &Ebpf) -> Result<Shared> {
         .map_err(|e| Error::new("mapping the channel table", &e, remedy_for_refusal(&e)))
 }
 
-/// Maps what tells the programs that the reader sleeps.
+/// Maps the flag that tells the programs that the reader sleeps.
 fn asleep(bpf: &Ebpf) -> Result<Asleep> {
     let what = "mapping the reader's state";
     let Map::Array(asleep) = map(bpf, "ASLEEP")? else {
@@ -547,7 +546,7 @@ fn table_program(programs: &mut BpfPrograms) -> Result<OwnedFd> {
     program.map_err(|e| Error::new(what, &e, remedy_for_refusal(&e)))
 }
 
-/// Maps what that program is called by.
+/// Maps the request through which that program is called.
 fn tables(bpf: &Ebpf, program: OwnedFd, processors: usize) -> Result<Tables> {
     let what = "mapping the tables of the BPF programs";
     let failed = |e: std::io::Error| Error::new(what, &e, remedy_for_refusal(&e));
@@ -563,7 +562,7 @@ fn tables(bpf: &Ebpf, program: OwnedFd, processors: usize) -> Result<Tables> {
     Tables::new(program, request, stats, processors).map_err(failed)
 }
 
-/// The forms that were built in.
+/// Returns the forms of the doorbell program in this build.
 pub fn doorbell_programs() -> impl Iterator<Item = &'static str> {
     // Program names are in the object's string table.
     let is_there = |name: &str| {

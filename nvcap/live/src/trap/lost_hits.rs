@@ -1,9 +1,9 @@
-//! Frequency with which this machine loses a hit of a breakpoint: watched processes of nvcap's own store, and stores, hits, runs of the
-//! BPF program and SIGTRAPs are compared.
+//! Measures how often this machine loses a hit of a breakpoint. Watched processes of nvcap's own store again and again; their stores, the
+//! hits, the runs of the BPF program and the SIGTRAPs are compared.
 //!
-//! Linux learns from DR6 which breakpoint a debug exception is of. Where DR6 names none it takes the exception for an `int1` instruction of
-//! the program's and sends SIGTRAP with `TRAP_BRKPT`: the event does not count that hit, and no program runs. A guest of KVM meets it where
-//! the hypervisor loads a stale DR6 (Linux c2fee09fc167, in 6.14, says how).
+//! Linux learns from DR6 which breakpoint a debug exception belongs to. If DR6 names none, it takes the exception for an `int1` instruction
+//! of the program, and sends SIGTRAP with `TRAP_BRKPT`: the event does not count the hit, and no program runs. This happens in a guest of
+//! KVM whose hypervisor loads a stale DR6 (Linux c2fee09fc167, in 6.14, explains it).
 
 use std::{io, os::fd::OwnedFd, thread, time::Duration};
 
@@ -16,9 +16,9 @@ use storer::Storer;
 
 mod storer;
 
-/// The most processors that are used: each is kept busy.
+/// The most processors that are used. Each is kept busy.
 const PROCESSORS: usize = 8;
-/// Processes on each processor: where they take turns, debug registers are loaded anew.
+/// Processes on each processor. When they take turns, debug registers are loaded anew.
 const A_PROCESSOR: usize = 2;
 
 /// Result of a measurement.
@@ -28,35 +28,35 @@ pub struct Measured {
     pub processors: usize,
     /// Processes that stored.
     pub processes: usize,
-    /// For how long.
+    /// Duration of the measurement.
     pub time: Duration,
     /// Stores to the watched words.
     pub stores: u64,
     /// Hits of the breakpoints, as the kernel counted them.
     pub hits: u64,
-    /// BPF programs that ran at them.
+    /// Runs of the BPF program at the hits.
     pub runs: u64,
     /// SIGTRAPs that the processes got.
     pub traps: u64,
-    /// SIGTRAPs for debug exceptions right behind a store that the kernel found no cause of.
+    /// SIGTRAPs for debug exceptions right behind a store, for which the kernel found no cause.
     pub causeless: u64,
-    /// `si_code` of the last one of the others.
+    /// `si_code` of the last other SIGTRAP.
     pub other_code: Option<i32>,
 }
 
 impl Measured {
-    /// Stores that the kernel counted no hit of.
+    /// Returns the number of stores without a counted hit.
     pub fn lost(&self) -> u64 {
         self.stores.saturating_sub(self.hits)
     }
 
-    /// Hits that ran no program.
+    /// Returns the number of hits that ran no program.
     pub fn without_program(&self) -> u64 {
         self.hits.saturating_sub(self.runs)
     }
 }
 
-/// Lets processes store for so long.
+/// Lets processes store for this time.
 ///
 /// # Errors
 /// When the programs cannot be loaded, or a process cannot be made or watched.
@@ -151,7 +151,7 @@ fn allowed() -> io::Result<Vec<usize>> {
 mod tests {
     use super::*;
 
-    /// On the machine itself: whatever it loses, the numbers must agree.
+    /// Tests on the machine itself: whatever it loses, the numbers must agree.
     #[test]
     #[ignore = "needs BPF programs and breakpoints: cargo xtask test runs it as root"]
     fn stores_are_hits_or_lost() {

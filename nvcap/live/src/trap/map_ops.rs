@@ -1,9 +1,9 @@
 //! The hash maps of the BPF programs, read and changed without bpf(2)'s own operations on them.
 //!
-//! Those operations keep programs on kprobes and breakpoints from running on the same processor, for as long as nvcap may
-//! be preempted in the middle of one: calls to the driver and doorbells of the traced process would go unseen. So a BPF
-//! program (`table` in nvcap-ebpf, which says more) performs them when this program runs it. Knows nothing of the maps'
-//! meaning.
+//! While bpf(2)'s own operations run, programs on kprobes and breakpoints do not run on the same processor. nvcap may be
+//! preempted in the middle of an operation; calls to the driver and doorbells of the traced process would then go unseen.
+//! So a BPF program performs the operations (`table` in nvcap-ebpf, which says more), and nvcap runs that program. Knows
+//! nothing of the maps' meaning.
 
 use std::{
     io,
@@ -38,7 +38,8 @@ macro_rules! put {
 }
 
 impl Tables {
-    /// `program`: the loaded `table`; `request`: its map; `stats`: the counters of `processors` processors.
+    /// Makes the access. `program`: the loaded `table`; `request`: its map; `stats`: the counters of `processors`
+    /// processors.
     ///
     /// # Errors
     /// Those of mmap(2).
@@ -56,7 +57,7 @@ impl Tables {
         })
     }
 
-    /// The address of a member of the request, of the type of `_value`.
+    /// Returns the address of a member of the request, with the type of `_value`.
     fn field<T>(&self, offset: usize, _value: T) -> *mut T {
         let first = self.request.at::<Request>(0).cast::<u8>();
         // SAFETY: an offset of a member, within the mapped request.
@@ -75,7 +76,7 @@ impl Tables {
         }
     }
 
-    /// The state of a traced process.
+    /// Returns the state of a traced process.
     pub(crate) fn proc(&self, pid: u32) -> Option<Proc> {
         put!(self, id: pid);
         self.run(request::GET_PROC).ok()?;
@@ -84,7 +85,7 @@ impl Tables {
         Some(unsafe { value.read_volatile() })
     }
 
-    /// Traces a process.
+    /// Makes a process traced.
     ///
     /// # Errors
     /// When there is no room.
@@ -96,7 +97,7 @@ impl Tables {
     /// Stops tracing a process.
     ///
     /// # Errors
-    /// When it was not traced.
+    /// When the process was not traced.
     pub(crate) fn forget_proc(&self, pid: u32) -> io::Result<()> {
         put!(self, id: pid);
         self.run(request::FORGET_PROC)
@@ -114,13 +115,13 @@ impl Tables {
     /// Forgets a token.
     ///
     /// # Errors
-    /// When it was not known.
+    /// When the token was not known.
     pub(crate) fn forget_token(&self, key: TokenKey) -> io::Result<()> {
         put!(self, token: key);
         self.run(request::FORGET_TOKEN)
     }
 
-    /// Sets what is known of a store to a doorbell.
+    /// Sets the facts that are known of a store to a doorbell.
     ///
     /// # Errors
     /// When there is no room.
@@ -132,7 +133,7 @@ impl Tables {
     /// Forgets a store.
     ///
     /// # Errors
-    /// When it was not known.
+    /// When the store was not known.
     pub(crate) fn forget_site(&self, key: SiteKey) -> io::Result<()> {
         put!(self, site: key);
         self.run(request::FORGET_SITE)
@@ -147,7 +148,7 @@ impl Tables {
         self.run(request::SET_RANGES)
     }
 
-    /// A thread's maker and time of birth.
+    /// Returns a thread's birth.
     pub(crate) fn birth(&self, tid: u32) -> Option<Birth> {
         put!(self, id: tid);
         self.run(request::GET_BIRTH).ok()?;
@@ -156,7 +157,7 @@ impl Tables {
         Some(unsafe { value.read_volatile() })
     }
 
-    /// The counters of each processor.
+    /// Returns the counters of each processor.
     pub(crate) fn stats(&self) -> impl Iterator<Item = Stats> + '_ {
         (0..self.processors).map(|n| {
             // SAFETY: mapped, aligned, plain integers; a counter may be a little old.

@@ -3,13 +3,14 @@
 //! - [`session`]: the trace as a whole; the other modules serve it.
 //! - [`load`], [`btf`], `bpf`, `kprobes`, `fentry`, [`discover`]: BPF programs, kernel offsets, ways of seeing the
 //!   driver's calls.
-//! - `watchpoints`, `perf`: breakpoints; `stepping`: whether a thread gets past one.
-//! - `doorbell_store`, `cached_put`: which register holds the token, and where the process keeps its own copy of GP_PUT.
-//! - `known_stores`: the stores that processes taught, for the next ones.
+//! - `watchpoints`, `perf`: breakpoints; `stepping`: test of whether a thread gets past one.
+//! - `doorbell_store`, `cached_put`: the register that holds the token, and the place of the process's own copy of
+//!   GP_PUT.
+//! - `known_stores`: the stores that were learnt from processes, for later ones.
 //! - [`assemble`], `shared`, `space`, `map_ops`: ring-buffer records, the channel table, and the other maps.
-//! - [`registers`]: of threads that sit in the kernel, for `nvcap dump`.
-//! - [`live`]: running it to its end.
-//! - [`doctor`], [`lost_hits`]: what this machine allows, and how often it loses a hit.
+//! - [`registers`]: registers of threads that sit in the kernel, for `nvcap dump`.
+//! - [`live`]: runs the trap to its end.
+//! - [`doctor`], [`lost_hits`]: checks of what this machine allows, and of how often it loses a hit.
 
 pub mod assemble;
 pub(crate) mod bpf;

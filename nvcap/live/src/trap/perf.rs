@@ -1,5 +1,4 @@
-//! Hardware breakpoints as perf events, opened by hand: aya's own way gives no exclude_kernel, no remove_on_exec and
-//! no inherit_thread.
+//! Hardware breakpoints as perf events, opened directly: aya's functions offer no exclude_kernel, no remove_on_exec and no inherit_thread.
 
 use std::{
     io,
@@ -9,28 +8,28 @@ use std::{
 
 use perf_event_open_sys::{self as sys, bindings as b};
 
-/// A breakpoint's inheritance and life.
+/// Inheritance and lifetime of a breakpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
-    /// Child processes inherit it too (threads always do).
+    /// True if child processes inherit it. (Threads always do.)
     pub children: bool,
-    /// It ends when the process executes another program.
+    /// True if it ends when the process executes another program.
     pub until_exec: bool,
-    /// It begins at the next exec.
+    /// True if it begins at the next exec.
     pub from_exec: bool,
 }
 
 /// Moment at which a breakpoint stops a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stops {
-    /// Behind a write to the 4 bytes at its address; on aarch64 before it ([`nvcap_common::TRAP_TO_END`]).
+    /// Behind a write to the 4 bytes at the address; on aarch64 before it ([`nvcap_common::TRAP_TO_END`]).
     AfterWrite,
-    /// Before the instruction at its address.
+    /// Before the instruction at the address.
     Before,
 }
 
-/// Makes the kernel ready for events of threads: for the first one after a second without any it waits until every processor has been
-/// elsewhere in the kernel, tens of ms with many processors. That passes beside other work here.
+/// Prepares the kernel for events of threads, beside other work. For the first such event after a second without any, the kernel waits
+/// until every processor has been elsewhere in the kernel: tens of ms with many processors.
 pub(crate) fn make_ready() {
     let ready = || {
         let mut attr = b::perf_event_attr {
@@ -55,8 +54,8 @@ pub(crate) fn make_ready() {
         .spawn(ready);
 }
 
-/// Opens a breakpoint at `address` for thread `tid` in user mode, with `program` attached. It is active when this returns (or
-/// from the next exec on). Returns the number that the kernel gave it, too.
+/// Opens a breakpoint at `address` for thread `tid` in user mode, with `program` attached. It is active when this returns, or from the next
+/// exec on. Also returns the number that the kernel gave it.
 ///
 /// # Errors
 /// Those of perf_event_open(2): ENOSPC when no debug register is left, ESRCH when the thread is gone, EPERM.
@@ -115,7 +114,7 @@ pub(crate) fn watch(
     Ok((number, fd))
 }
 
-/// Lets a breakpoint rest, or wakes it, in all threads that have it. Its register stays its own.
+/// Disables or enables a breakpoint in all threads that have it. It keeps its register.
 ///
 /// # Errors
 /// Those of ioctl(2).
@@ -129,13 +128,13 @@ pub(crate) fn wake(event: &OwnedFd, wake: bool) -> io::Result<()> {
     })
 }
 
-/// Counts by the kernel of a breakpoint, in all threads that inherited it, too.
+/// The kernel's counts of a breakpoint, including all threads that inherited it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// Number of times that it was hit.
     pub hits: u64,
-    /// For how long it had no debug register while a thread that has it ran, ns: more breakpoints than registers were given to that thread,
-    /// and took turns.
+    /// Time for which the breakpoint had no debug register while a thread that has it ran, ns. That thread was given more breakpoints than
+    /// registers, and these took turns.
     pub unset_ns: u64,
 }
 
@@ -146,7 +145,7 @@ impl std::ops::AddAssign for Counted {
     }
 }
 
-/// Reads what the kernel counted of a breakpoint.
+/// Reads the kernel's counts of a breakpoint.
 ///
 /// # Errors
 /// Those of read(2).

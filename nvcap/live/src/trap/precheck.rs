@@ -1,4 +1,4 @@
-//! Checks before anything is loaded, for the commonest mistakes, each with its remedy.
+//! Checks, before anything is loaded, for the most common mistakes, each with its remedy.
 
 use std::{fs, io};
 
@@ -14,10 +14,11 @@ pub(crate) fn may_load(effective: u64) -> bool {
     both || rights::SYS_ADMIN.is_in(effective)
 }
 
-/// Checks that BPF programs may be loaded and read memory, on a kernel that is new enough, and see the same process ids as nvcap.
+/// Checks that BPF programs may be loaded and may read memory, that the kernel is new enough, and that BPF programs see the same
+/// process ids as nvcap.
 ///
 /// # Errors
-/// The first thing that is lacking, with its remedy.
+/// The first missing condition, with its remedy.
 pub(crate) fn rights() -> Result<()> {
     kernel()?;
     namespace()?;
@@ -47,7 +48,7 @@ pub(crate) fn rights() -> Result<()> {
     Ok(())
 }
 
-/// Reason why there are no doorbells of the driver's to break on.
+/// Reason why there are no doorbells to watch.
 pub(crate) const NO_DRIVER: &str = "the NVIDIA driver is not loaded (no nvidia in /proc/devices)";
 
 /// Tells whether the driver is loaded.
@@ -55,7 +56,7 @@ pub(crate) fn has_driver() -> bool {
     majors().0 != 0
 }
 
-/// Looks for what would make a trace fail. `given`: the user names doorbells or channels, so no driver is needed.
+/// Looks for mistakes that would make a trace fail. `given`: the user names doorbells or channels, so that no driver is needed.
 ///
 /// # Errors
 /// The first mistake found.
@@ -90,7 +91,8 @@ pub(crate) fn check(target: &Target, given: bool) -> Result<()> {
     Ok(())
 }
 
-/// Older kernels are refused: they lack BPF features that nvcap needs. RHEL 9's 5.14 has those that came with 5.15.
+/// The oldest kernel version that is accepted: older ones lack BPF features that nvcap needs. RHEL 9's 5.14 has the features of
+/// 5.15.
 const OLDEST: (u32, u32) = (5, 14);
 
 /// The version numbers that a kernel's release begins with.
@@ -118,7 +120,7 @@ fn kernel() -> Result<()> {
 /// The inode number of the machine's initial PID namespace, the same in every Linux.
 const INITIAL_PID_NAMESPACE: u64 = 0xeffffffc;
 
-/// Refuses a PID namespace other than the initial one: BPF programs see the process ids of that one.
+/// Refuses a PID namespace other than the initial one, because BPF programs see the process ids of the initial one.
 ///
 /// # Errors
 /// When nvcap runs in any other namespace.

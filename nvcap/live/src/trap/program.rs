@@ -1,4 +1,4 @@
-//! The BPF object and its programs, by name and loaded; aya's errors in words.
+//! The BPF object and its programs, found by name and loaded; and aya's errors in words.
 
 use std::{
     collections::HashMap,
@@ -24,12 +24,12 @@ pub(super) const TABLE: &str = "table";
 pub(crate) struct BpfPrograms<'a>(HashMap<&'a str, &'a mut Program>);
 
 impl<'a> BpfPrograms<'a> {
-    /// All of them.
+    /// Collects all programs of the object.
     pub(crate) fn of(bpf: &'a mut Ebpf) -> Self {
         Self(bpf.programs_mut().collect())
     }
 
-    /// A program of the requested type.
+    /// Returns a program as the requested type.
     pub(super) fn find<'p, P>(&'p mut self, name: &str) -> Result<&'p mut P>
     where
         &'p mut P: TryFrom<&'p mut Program>,
@@ -49,7 +49,7 @@ fn missing(name: &str) -> Error {
     )
 }
 
-/// An error with its causes, each once: some of aya's say their cause's words themselves.
+/// Describes an error with its causes, each once: some of aya's errors repeat their cause's words.
 fn cause(e: &(dyn std::error::Error + 'static)) -> String {
     let mut text = e.to_string();
     let mut at = e.source();
@@ -80,18 +80,18 @@ fn refused(e: &(dyn std::error::Error + 'static)) -> &'static str {
     ASK_DOCTOR
 }
 
-/// An error of aya's, with the step that failed.
+/// Makes an error from one of aya's, with the step that failed.
 pub(super) fn failed(what: &str, e: &(dyn std::error::Error + 'static)) -> Error {
     Error::new(what, cause(e), refused(e))
 }
 
-/// The doorbell program's forms, the preferred one first.
+/// The forms of the doorbell program, the preferred one first.
 pub(super) const DOORBELL: [&str; 2] = ["doorbell_loop", "doorbell_tail"];
 
-/// Number of threads that load programs which take less time than the doorbell's.
+/// Number of threads that load the programs which take less time than the doorbell program.
 const VERIFIERS: usize = 2;
 
-/// A program on perf events, loaded.
+/// Returns a loaded program for perf events.
 pub(super) fn perf_program<'a>(
     bpf: &'a mut Ebpf,
     name: &str,
@@ -108,9 +108,9 @@ pub(super) fn perf_program<'a>(
     Ok(program)
 }
 
-/// Loads the doorbell's program, and meanwhile loads those named in `early` and does `work` with all but the doorbell's: the kernel
-/// verifies that one for as long as it takes to load and attach all others. Where the kernel refuses one, whoever needs it loads it
-/// again, and knows what to say.
+/// Loads the doorbell program. Meanwhile loads the programs named in `early`, and does `work` with all but the doorbell program:
+/// the kernel takes as long to verify that one as to load and attach all others. Where the kernel refuses a program, its user loads
+/// it again later, and explains the error.
 pub(super) fn beside_doorbell<T>(
     bpf: &mut Ebpf,
     no_bpf_loop: bool,
@@ -145,13 +145,13 @@ pub(super) fn beside_doorbell<T>(
     })
 }
 
-/// Does work in a thread of its own; without one it is done later, by whoever needs it.
+/// Does work in a thread of its own. If none can be started, the code that needs the work does it later.
 fn beside<'scope>(scope: &'scope thread::Scope<'scope, '_>, work: impl FnOnce() + Send + 'scope) {
     let thread = thread::Builder::new().name("nvcap-verify".into());
     let _ = thread.spawn_scoped(scope, work);
 }
 
-/// Loads a program, which is when the kernel verifies it.
+/// Loads a program: the kernel verifies it then.
 fn verify(name: &str, program: &mut Program) {
     let loaded = match program {
         Program::PerfEvent(program) => program.load(),
@@ -165,10 +165,10 @@ fn verify(name: &str, program: &mut Program) {
     }
 }
 
-/// The doorbell's program, loaded, in the form that this kernel accepts.
+/// Returns the loaded doorbell program, in the form that this kernel accepts.
 ///
 /// # Errors
-/// Why it refuses the preferred one.
+/// The reason why the kernel refuses the preferred form.
 pub(super) fn doorbell(bpf: &mut Ebpf, no_bpf_loop: bool) -> Result<(OwnedFd, &'static str)> {
     let mut names = DOORBELL.as_slice();
     if no_bpf_loop {
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// Error as aya's are: some are no more than the one within.
+    /// An error like aya's, some of which only wrap another error.
     #[derive(Debug)]
     struct Outer(&'static str, io::Error);
 

@@ -1,5 +1,5 @@
-//! Data for the BPF programs to walk Python frames: offsets by address space, thread states by thread. Written through mapped memory, for the
-//! reason that `table.rs` of the BPF programs gives.
+//! Data from which the BPF programs walk Python frames: offsets by address space, thread states by thread. They are written through mapped
+//! memory; `table.rs` of the BPF programs gives the reason.
 
 use std::{
     collections::HashMap,
@@ -19,12 +19,12 @@ use super::shared::Mapped;
 pub(crate) struct Pythons {
     walks: Mapped,
     threads: Mapped,
-    /// The places taken, by thread.
+    /// Places that are taken, by thread.
     places: HashMap<u32, u32>,
 }
 
 impl Pythons {
-    /// Maps both.
+    /// Maps both tables.
     ///
     /// # Errors
     /// Those of mmap(2).
@@ -37,7 +37,7 @@ impl Pythons {
         })
     }
 
-    /// Sets how the frames of an address space are walked.
+    /// Sets the data for walking the frames of an address space.
     pub(super) fn set_walk(&self, space: u32, walk: PythonWalk) {
         if space < MAX_SPACES {
             let p = self.walks.at::<PythonWalk>(space as usize);
@@ -52,7 +52,7 @@ impl Pythons {
         unsafe { AtomicU32::from_ptr(&raw mut (*p).tid) }
     }
 
-    /// Sets the thread states of an address space, and forgets others that were there.
+    /// Sets the thread states of an address space, and forgets earlier ones.
     pub(super) fn set_threads(&mut self, space: u32, threads: &[PythonThread]) {
         let mut places = std::mem::take(&mut self.places);
         places.retain(|tid, place| {

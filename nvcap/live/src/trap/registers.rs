@@ -1,9 +1,9 @@
-//! The registers with which threads entered the kernel, without stopping them: a BPF iterator over all threads (`iter/task`,
-//! Linux 5.8) that writes those of one process (`bpf_task_pt_regs`, Linux 5.15).
+//! The registers with which threads entered the kernel, read without stopping the threads. A BPF iterator over all threads (`iter/task`, Linux 5.8)
+//! writes the registers of one process (`bpf_task_pt_regs`, Linux 5.15).
 //!
-//! The program has 25 instructions, which are made here, with the members' offsets of the running kernel: it needs no map,
-//! changes nothing, and is gone with the descriptors. Of a thread that runs in user mode the registers are those of its last
-//! entry; who uses them must check that the thread sits in the kernel.
+//! The program has 25 instructions, which are made here with the member offsets of the running kernel. It needs no map, changes nothing, and is
+//! gone with the descriptors. For a thread that runs in user mode, the registers are those of its last entry; callers must check that the thread
+//! sits in the kernel.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,18 +22,18 @@ pub struct Registers {
     pub sp: u64,
     /// Frame pointer register.
     pub fp: u64,
-    /// Link register, where there is one.
+    /// Link register, on processors that have one.
     pub lr: u64,
 }
 
-/// Offsets in `struct pt_regs`, in the order of [`Registers`] (arch/*/include/asm/ptrace.h). On x86-64 there is no link
-/// register: the first word stands for it.
+/// Offsets in `struct pt_regs`, in the order of [`Registers`] (arch/*/include/asm/ptrace.h). x86-64 has no link register: the first word stands for
+/// it.
 #[cfg(target_arch = "x86_64")]
 const PT_REGS: [i16; 4] = [128, 152, 32, 0];
 #[cfg(target_arch = "aarch64")]
 const PT_REGS: [i16; 4] = [256, 248, 29 * 8, 30 * 8];
 
-/// Bytes that the program writes of each thread: its id, and the registers.
+/// Number of bytes that the program writes for each thread: its id, and the registers.
 const WRITTEN: usize = 40;
 
 // Commands, types and helpers of bpf(2), by include/uapi/linux/bpf.h.
@@ -45,7 +45,7 @@ const BPF_TRACE_ITER: u32 = 28;
 const SEQ_WRITE: i32 = 127;
 const TASK_PT_REGS: i32 = 175;
 
-/// An instruction: opcode, destination and source register, offset, immediate.
+/// Encodes an instruction: opcode, destination and source register, offset, immediate.
 fn instruction(code: u8, to: u8, from: u8, offset: i16, value: i32) -> u64 {
     u64::from(code)
         | u64::from(from << 4 | to) << 8
@@ -82,7 +82,7 @@ fn call(helper: i32) -> u64 {
     instruction(0x85, 0, 0, 0, helper)
 }
 
-/// The program for a process: its context is the iterator's (its description, then the task, null at the end).
+/// Makes the program for a process. Its context is the iterator's: a description, then the task, which is null at the end.
 fn program(pid: u32, tgid_at: i16, pid_at: i16) -> Vec<u64> {
     let mut code = vec![
         copy(6, 1),
@@ -120,7 +120,7 @@ fn program(pid: u32, tgid_at: i16, pid_at: i16) -> Vec<u64> {
     code
 }
 
-/// Arguments of bpf(2), as words at byte offsets; the rest is 0.
+/// Calls bpf(2) with arguments as words at byte offsets; the rest is 0.
 fn bpf(command: i32, arguments: &[(usize, u32)]) -> io::Result<OwnedFd> {
     let mut words = [0_u32; 36];
     for (at, value) in arguments {
@@ -137,16 +137,16 @@ fn bpf(command: i32, arguments: &[(usize, u32)]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A pointer's two halves, at a byte offset.
+/// Splits a pointer into its two halves, at a byte offset.
 fn pointer<T>(at: usize, to: *const T) -> [(usize, u32); 2] {
     let address = to as u64;
     [(at, address as u32), (at + 4, (address >> 32) as u32)]
 }
 
-/// The registers of a process's threads, by thread id.
+/// Returns the registers of a process's threads, by thread id.
 ///
 /// # Errors
-/// Without the rights to load BPF programs, and on a kernel that has no such iterator.
+/// When the rights to load BPF programs are missing, and on a kernel without such an iterator.
 pub fn of_process(pid: u32) -> io::Result<BTreeMap<u32, Registers>> {
     let missing = |what: &str| io::Error::other(format!("the kernel has no {what}"));
     let btf = Btf::kernel().map_err(io::Error::other)?;
@@ -244,8 +244,8 @@ mod tests {
         });
     }
 
-    /// A thread of this process that sits in the kernel has the registers that `/proc` shows of it, and no thread of another process is among those
-    /// of this one.
+    /// A thread of this process that sits in the kernel has the registers that `/proc` shows for it. No thread of another process is among the
+    /// threads of this one.
     #[test]
     #[ignore = "needs BPF iterators: cargo xtask test runs it as root"]
     fn threads_that_wait() {

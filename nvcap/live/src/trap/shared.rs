@@ -1,4 +1,4 @@
-//! The maps that the BPF programs and this program both write: channels and address spaces, by mmap.
+//! The maps that both the BPF programs and this program write: channels and address spaces, accessed by mmap.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use nvcap_common::{SharedChannel, Space};
 
 use nvcap_process::procfs;
 
-/// An array map's values, mapped.
+/// The values of an array map, mapped.
 #[derive(Debug)]
 pub(super) struct Mapped {
     base: NonNull<u8>,
@@ -44,7 +44,7 @@ impl Mapped {
         Ok(Self { base, len })
     }
 
-    /// The address of value number `index`, of type T.
+    /// Returns the address of value number `index`, of type T.
     pub(super) fn at<T>(&self, index: usize) -> *mut T {
         let end = (index + 1).saturating_mul(size_of::<T>());
         assert!(end <= self.len, "value {index} is not mapped");
@@ -60,7 +60,7 @@ impl Drop for Mapped {
     }
 }
 
-/// ASLEEP: whether the reader of the ring buffer is to be woken.
+/// Map ASLEEP: tells whether the reader of the ring buffer must be woken.
 #[derive(Debug)]
 pub(crate) struct Asleep(Mapped);
 
@@ -78,7 +78,7 @@ impl Asleep {
     }
 }
 
-/// CHANNELS and SPACES.
+/// Maps CHANNELS and SPACES.
 #[derive(Debug)]
 pub(crate) struct Shared {
     channels: Mapped,
@@ -97,7 +97,7 @@ macro_rules! atomic {
 }
 
 impl Shared {
-    /// Maps both.
+    /// Maps both maps.
     ///
     /// # Errors
     /// Those of mmap(2).
@@ -114,7 +114,7 @@ impl Shared {
         })
     }
 
-    /// Both in memory of its own, without BPF.
+    /// Makes both in memory of its own, without BPF.
     #[cfg(test)]
     pub(super) fn in_memory() -> Self {
         use std::{
@@ -176,19 +176,19 @@ impl Shared {
         Some(index)
     }
 
-    /// Returns the number of channels that there is still room for.
+    /// Returns the number of further channels for which there is room.
     pub(crate) fn room(&self) -> usize {
         (nvcap_common::MAX_CHANNELS - self.used) as usize + self.free.len()
     }
 
-    /// Frees an address space that no process has any more: its channels' places may be taken by others. Nobody walks its
-    /// list, and its captures have been taken out of the ring buffer.
+    /// Frees an address space that no process has any more, so that other channels may take its channels' places. No walk uses its list
+    /// any more, and its captures have been taken out of the ring buffer.
     pub(crate) fn free(&mut self, space: u32, channels: &[u32]) {
         self.head(space).store(0, Ordering::SeqCst);
         self.free.extend_from_slice(channels);
     }
 
-    /// A copy of a channel's state.
+    /// Returns a copy of a channel's state.
     pub(crate) fn get(&self, index: u32) -> SharedChannel {
         // SAFETY: in range; a torn copy of counters is harmless.
         unsafe { self.channel(index).read_volatile() }
@@ -199,17 +199,17 @@ impl Shared {
         atomic!(self, index, live, AtomicU32).store(0, Ordering::SeqCst);
     }
 
-    /// Sets whether scans for other tokens leave its entries to its own doorbell.
+    /// Sets whether scans for other tokens leave the channel's entries to its own doorbell.
     pub(crate) fn own(&self, index: u32, owned: bool) {
         atomic!(self, index, owned, AtomicU32).store(owned.into(), Ordering::SeqCst);
     }
 
-    /// It is followed from this GP_PUT on. Only while the channel is claimed.
+    /// Sets the GP_PUT from which the channel is followed. Only while the channel is claimed.
     pub(crate) fn starts_at(&self, index: u32, put: u32) {
         atomic!(self, index, start, AtomicU32).store(put, Ordering::SeqCst);
     }
 
-    /// The process's own copy of GP_PUT must prove itself again: what was taken for this channel's may have been another's.
+    /// Makes the process's own copy of GP_PUT prove itself again: the copy may have been another channel's.
     pub(crate) fn distrust(&self, index: u32) {
         let agreed = atomic!(self, index, agreed, AtomicU32);
         // Where the owner adds 1 meanwhile, the copy is still far from being trusted, or was found wrong anyway.
@@ -218,29 +218,28 @@ impl Shared {
         }
     }
 
-    /// Sets the key in XLATE that translates its addresses.
+    /// Sets the key in XLATE that translates the channel's addresses.
     pub(crate) fn translate(&self, index: u32, key: u32) {
         atomic!(self, index, xlate, AtomicU32).store(key, Ordering::SeqCst);
     }
 
-    /// Claims the channel: true when the caller owns it now, who must then call [`Shared::served`] until that returns 0.
+    /// Claims the channel. True if the caller owns it now; the caller must then call [`Shared::served`] until that returns 0.
     pub(crate) fn claim(&self, index: u32) -> bool {
         atomic!(self, index, claim, AtomicU64).fetch_add(1, Ordering::SeqCst) == 0
     }
 
-    /// Gives the channel back after `served` claims. Returns the claims that came meanwhile; 0 when the channel is given
-    /// back.
+    /// Gives the channel back after `served` claims. Returns the number of claims that came meanwhile; 0 when the channel is given back.
     pub(crate) fn served(&self, index: u32, served: u64) -> u64 {
         atomic!(self, index, claim, AtomicU64).fetch_sub(served, Ordering::SeqCst) - served
     }
 
-    /// Takes the number of doorbells that were left to a later one. They are not from now on: the ring is about to be read. Only while the
+    /// Takes the number of doorbells that were left to a later one, and resets it, because the ring is about to be read. Only while the
     /// channel is claimed.
     pub(crate) fn take_waiting(&self, index: u32) -> u64 {
         atomic!(self, index, waiting, AtomicU64).swap(0, Ordering::SeqCst)
     }
 
-    /// The next look is as the first one. Only while the channel is claimed.
+    /// Makes the next look behave as the first one. Only while the channel is claimed.
     pub(crate) fn begin_anew(&self, index: u32) {
         atomic!(self, index, looks, AtomicU64).store(0, Ordering::SeqCst);
     }
@@ -250,7 +249,7 @@ impl Shared {
         atomic!(self, index, unread, AtomicU64).fetch_add(doorbells, Ordering::SeqCst);
     }
 
-    /// Writes the owner's fields, after GP_PUT was read. Only while the channel is claimed.
+    /// Writes the owner's fields after a read of GP_PUT. Only while the channel is claimed.
     pub(crate) fn progress(&self, index: u32, done: u64, seen: u64, extended: u64) {
         atomic!(self, index, extended, AtomicU64).store(extended, Ordering::SeqCst);
         atomic!(self, index, seen, AtomicU64).store(seen, Ordering::SeqCst);

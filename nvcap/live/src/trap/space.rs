@@ -10,24 +10,24 @@ use nvcap_process::memory::ring;
 pub(crate) struct Doorbells(BTreeMap<u64, Option<u32>>);
 
 impl Doorbells {
-    /// Adds a word. A known GPU stays known.
+    /// Adds a word. A GPU that is known stays known.
     pub(crate) fn add(&mut self, address: u64, gpu: Option<u32>) {
         let known = self.0.entry(address).or_default();
         *known = gpu.or(*known);
     }
 
-    /// There is none.
+    /// True if there is no doorbell word.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The GPU of a word, where known.
+    /// Returns the GPU of a word, where it is known.
     pub(crate) fn gpu(&self, address: u64) -> Option<u32> {
         self.0.get(&address).copied().flatten()
     }
 
-    /// The words that may ring a channel of this GPU, and whether each certainly does: where one of the two GPUs is
-    /// unknown, the word may belong to another GPU.
+    /// Returns the words that may ring a channel of this GPU, each with whether it certainly does. (Where one of the two GPUs is
+    /// unknown, the word may belong to another GPU.)
     pub(crate) fn of_channel(&self, gpu: Option<u32>) -> impl Iterator<Item = (u64, bool)> + '_ {
         self.0
             .iter()
@@ -35,7 +35,7 @@ impl Doorbells {
             .map(move |(address, own)| (*address, own.is_some() && *own == gpu))
     }
 
-    /// The other words of the GPU that a word is known to belong to.
+    /// Returns the other words of the same GPU, if the GPU of this word is known.
     pub(crate) fn beside(&self, rung: u64) -> Vec<u64> {
         let Some(gpu) = self.gpu(rung) else {
             return Vec::new();
@@ -47,7 +47,7 @@ impl Doorbells {
     }
 }
 
-/// Tells whether two GPUs may be the same: they are equal, or one is unknown.
+/// Tells whether two GPUs may be the same: both are equal, or one is unknown.
 pub(crate) fn may_be_same(one: Option<u32>, other: Option<u32>) -> bool {
     one.is_none() || other.is_none() || one == other
 }
@@ -55,9 +55,9 @@ pub(crate) fn may_be_same(one: Option<u32>, other: Option<u32>) -> bool {
 /// A channel in the BPF programs' table.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelState {
-    /// Its number in the trace; none until it certainly is a channel.
+    /// Number of the channel in the trace; none until it certainly is a channel.
     pub id: Option<ChannelId>,
-    /// Its number in the driver model.
+    /// Number of the channel in the driver model.
     pub model_id: Option<ChannelId>,
     /// Address space.
     pub space: u32,
@@ -65,11 +65,11 @@ pub(crate) struct ChannelState {
     pub gpu: Option<u32>,
     /// Token, where known.
     pub token: Option<u32>,
-    /// The driver reported the token (otherwise it was inferred).
+    /// True if the driver reported the token; false if the token was inferred.
     pub token_certain: bool,
-    /// It was inferred, and doorbells with it have found nothing new since.
+    /// True if the token was inferred, and doorbells with it have found nothing new since.
     pub token_doubted: bool,
-    /// The token that it may have, where none is known: the error notifiers say so.
+    /// Token that the error notifiers suggest, where the token is not known.
     pub guess: Option<u32>,
     /// Ring entries.
     pub entries: u32,
@@ -77,46 +77,46 @@ pub(crate) struct ChannelState {
     pub ring: u64,
     /// Address of GP_GET and GP_PUT.
     pub get_put: u64,
-    /// The channel record announced last, to announce changes.
+    /// The channel record that was last announced, to recognize changes.
     pub announced: nvcap_decode::record::Channel,
-    /// Position from which it is followed.
+    /// Position from which the channel is followed.
     pub start: u64,
-    /// Position at which it was not yet seen to move: `start`, or for a ring that its number alone made a channel, the first one
-    /// that it was found at.
+    /// Position at which the channel was not yet seen to move: `start`; or, for a ring that counts as a channel by its number
+    /// alone, the first position at which it was found.
     pub unmoved: u64,
     /// Position behind the last entry that was passed on or counted as lost.
     pub taken: u64,
-    /// `done` and `seen` at the last patrol.
+    /// Values of `done` and `seen` at the last patrol.
     pub patrolled: (u64, u64),
-    /// Doorbells that the BPF programs had counted at the last look.
+    /// Number of doorbells that the BPF programs had counted at the last look.
     pub counted: u64,
-    /// Number of entries that the last look saw whose doorbells had not been counted yet, it seems.
+    /// Number of entries that the last look saw, and whose doorbells seem not to have been counted yet.
     pub unrung: u64,
-    /// Entries that were skipped up to `taken`, and doorbells, that were not told yet.
+    /// Numbers of entries that were skipped up to `taken`, and of doorbells, that were not reported yet.
     pub skipped: (u64, u64),
     /// GP_PUT as a position, if the last patrol that could read it found it ahead of the captured entries.
     pub ahead: Option<u64>,
-    /// Its USERD was read from outside while its doorbell was watched: later submissions trapped.
+    /// True if the channel's USERD was read from outside while its doorbell was watched: later submissions trapped.
     pub looked: bool,
-    /// Looks from outside that found GP_PUT beyond the ring.
+    /// Number of looks from outside that found GP_PUT beyond the ring.
     pub beyond: u64,
-    /// It lives.
+    /// True if the channel lives.
     pub live: bool,
 }
 
 impl ChannelState {
-    /// The ring index of a position.
+    /// Returns the ring index of a position.
     pub(crate) fn index(&self, position: u64) -> u32 {
         (position & (u64::from(self.entries) - 1)) as u32
     }
 
-    /// The first position from `seen` on that has this index: GP_PUT as a position.
+    /// Returns the first position from `seen` on that has this index: GP_PUT as a position.
     pub(crate) fn position(&self, put: u32, seen: u64) -> u64 {
         ring::position(put, seen, self.entries)
     }
 }
 
-/// Address of the doorbell in a USERMODE page.
+/// Returns the address of the doorbell in a USERMODE page.
 pub(crate) fn doorbell_of(page: CpuVa) -> u64 {
     page.0 + 0x90
 }

@@ -1,8 +1,9 @@
 //! Test of whether a thread goes on behind a breakpoint that has a BPF program.
 //!
 //! aarch64 traps before the instruction, and the kernel steps over it with the breakpoints of that thread off. Before Linux
-//! 6.6 it does so only for events without a program (commit d11a69873d9a, which stable kernels took over): with one, the
-//! thread would trap at the same instruction for ever. Found out by trying, on a thread of nvcap's own, not from a release.
+//! 6.6 it does so only for events without a program (commit d11a69873d9a, which stable kernels adopted): with a program,
+//! the thread would trap at the same instruction for ever. The kernel's behaviour is tested on a thread of nvcap's own, not
+//! derived from its release.
 
 use std::{
     io,
@@ -18,12 +19,12 @@ use std::{
 use super::perf::{self, Life, Stops};
 use nvcap_process::error::{Error, Result, remedy_for_refusal};
 
-/// Time that the thread may take for one store.
+/// Longest time that the thread may take for one store.
 const LIMIT: Duration = Duration::from_secs(2);
 
 static WATCHED: AtomicU32 = AtomicU32::new(0);
 
-/// Fails where a traced thread would never get past its first doorbell. `program` is that of the doorbells.
+/// Fails where a traced thread would never get past its first doorbell. `program`: the doorbell program.
 ///
 /// # Errors
 /// On such a kernel, and where no breakpoint can be set at all.
@@ -54,7 +55,7 @@ pub(crate) fn check(program: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Tells whether a thread of this process gets past a store within a time, with what `watch` opens for it.
+/// Tells whether a thread of this process gets past a store within a time, while the value that `watch` opens for it lives.
 fn gets_past<W>(
     watch: impl FnOnce(u32) -> io::Result<W>,
     store: impl FnOnce() + Send + 'static,

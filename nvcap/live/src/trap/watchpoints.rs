@@ -1,7 +1,7 @@
 //! Breakpoints on a process's doorbells: one perf event for each present thread, which later threads inherit.
 //!
-//! No thread may have an address watched twice. Threads that switch places on a processor swap lists of inherited events, which makes the kernel
-//! lose count of the debug registers that they take: it then lets a thread have more events than there are registers, and refuses that thread's
+//! No thread may have an address watched twice. Threads that switch places on a processor swap lists of inherited events; the kernel then loses
+//! count of the debug registers that these take. It then lets a thread have more events than there are registers, and refuses that thread's
 //! clone(2). So the birth of each thread tells which events it inherited, and registers are counted here, too.
 
 use nvcap_process::procfs;
@@ -25,25 +25,25 @@ mod tests;
 
 /// Debug registers of a thread.
 pub(crate) const REGISTERS: usize = 4;
-/// Most events of an address that are closed at once because a thread inherited them before their program was there.
+/// The most events of an address that are closed at once because a thread inherited them before their program was attached.
 const MOST_CLOSED: usize = 64;
-/// Number of looks for births of threads that do not run yet, of all together: threads that do not get a processor are none.
+/// Number of waits for births of threads that do not run yet, for all threads together. Threads that get no processor have no birth.
 const LOOKS_FOR_BIRTHS: u32 = 50;
 /// Time between two of these looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Threads of a process, and the breakpoints that they can be given.
 pub(crate) trait Threads {
-    /// A breakpoint, which ends when this is dropped, in threads that inherited it, too.
+    /// A breakpoint. It ends when this value is dropped, also in threads that inherited it.
     type Event;
 
-    /// Returns the threads that there are.
+    /// Returns the present threads.
     ///
     /// # Errors
     /// When the process is gone.
     fn all(&self) -> io::Result<Vec<u32>>;
 
-    /// Gives a thread a breakpoint, which the threads inherit that it makes later. Returns its number, which births have.
+    /// Gives a thread a breakpoint, which threads inherit that it makes later. Returns the number by which births name it.
     ///
     /// # Errors
     /// Those of perf_event_open(2).
@@ -52,7 +52,7 @@ pub(crate) trait Threads {
     /// Returns the number of hits of a breakpoint.
     fn hits(&self, event: &Self::Event) -> u64;
 
-    /// Returns the birth of a thread, where the thread came since its process is traced. Waits for it where the thread does not run yet.
+    /// Returns the birth of a thread that came after its process was traced. Waits for it while the thread does not run yet.
     fn birth(&self, tid: u32) -> Option<Birth>;
 
     /// Returns the time on the clock of births, ns.
@@ -64,12 +64,12 @@ pub(crate) struct Present<'a, B> {
     pid: u32,
     program: BorrowedFd<'a>,
     births: B,
-    /// Looks for births that are left.
+    /// Number of waits for births that are left.
     looks: Cell<u32>,
 }
 
 impl<'a, B> Present<'a, B> {
-    /// Threads of process `pid`. `program` runs at a hit; `births` gives the birth of a thread where that was seen.
+    /// Makes the threads of process `pid`. `program` runs at a hit; `births` returns the birth of a thread, if it was seen.
     pub(crate) fn new(pid: u32, program: BorrowedFd<'a>, births: B) -> Self {
         Self {
             pid,
@@ -95,7 +95,8 @@ impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
         perf::counted(event).map_or(0, |counted| counted.hits)
     }
 
-    /// A thread shows in /proc before its birth is told, and runs only after that: one that has run and has none is older than the trace.
+    /// Returns a thread's birth. A thread shows in /proc before its birth is told, and runs only after that. So a thread that has run and has no
+    /// birth is older than the trace.
     fn birth(&self, tid: u32) -> Option<Birth> {
         loop {
             let birth = (self.births)(tid);
@@ -121,40 +122,40 @@ impl<B: Fn(u32) -> Option<Birth>> Threads for Present<'_, B> {
 #[derive(Debug)]
 struct Own<E> {
     event: E,
-    /// Time by which it was there, ns.
+    /// Time by which the event was there, ns.
     since: u64,
-    /// Child processes have inherited it: it is not closed while the trace needs theirs.
+    /// True if child processes have inherited the event: it is not closed while the trace needs theirs.
     has_heirs: bool,
 }
 
-/// Way in which a thread has an address watched.
+/// Way in which an address is watched in a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Has {
-    /// By an event of its own, or an inherited one that runs the program.
+    /// Watched by an event of the thread's own, or by an inherited one that runs the program.
     Watched,
-    /// By an inherited one that runs no program, of this number.
+    /// Covered by an inherited event of this number that runs no program.
     Idle(u64),
     Nothing,
 }
 
-/// One watched doorbell word of one process, or one store that is stopped at.
+/// A watched doorbell word of a process, or a store at which the process is stopped.
 #[derive(Debug)]
 pub(crate) struct Armed<E = OwnedFd> {
     /// The watched address.
     pub address: u64,
-    /// Event that it stops at there.
+    /// Kind of event that stops threads at the address.
     pub stops: Stops,
-    /// Some thread that was there does not have it: it had no debug register left.
+    /// True if some thread lacks the breakpoint because it had no debug register left.
     pub partial: bool,
-    /// Inheritance and end.
+    /// Inheritance and lifetime of the breakpoint.
     pub life: Life,
-    /// The process whose events these are, when a child inherited them: they end when that process's are closed.
+    /// The process that has these events, if a child inherited them: they end when that process's are closed.
     pub of: Option<u32>,
     /// Events by number.
     events: HashMap<u64, Own<E>>,
-    /// Number of the event that was set last in each thread.
+    /// Number of the last event in each thread.
     of_thread: HashMap<u32, u64>,
-    /// Threads that have no debug register for it.
+    /// Threads that have no debug register for the breakpoint.
     refused: HashSet<u32>,
     /// Hits of breakpoints that were closed.
     closed_hits: u64,
@@ -163,7 +164,7 @@ pub(crate) struct Armed<E = OwnedFd> {
 }
 
 impl<E> Armed<E> {
-    /// One that no thread has yet.
+    /// Makes a value that no thread has yet.
     fn unset((stops, address): (Stops, u64), life: Life) -> Self {
         Self {
             address,
@@ -179,10 +180,10 @@ impl<E> Armed<E> {
         }
     }
 
-    /// Watches an address in every thread that has a debug register left. `others`: number of addresses that the process has watched already.
+    /// Watches an address in every thread that has a debug register left. `others`: number of addresses that are already watched in the process.
     ///
     /// # Errors
-    /// Those of perf_event_open(2), where no thread has a register left too; a thread that ended meanwhile is no error.
+    /// Those of perf_event_open(2), also when no thread has a register left. A thread that ended meanwhile is no error.
     pub(crate) fn new(
         threads: &impl Threads<Event = E>,
         (stops, address): (Stops, u64),
@@ -200,7 +201,7 @@ impl<E> Armed<E> {
         }
     }
 
-    /// Watches the address in every thread that lacks it, until none does. Returns a refusal, where one has no debug register left.
+    /// Watches the address in every thread that lacks it, until none does. Returns a refusal if a thread has no debug register left.
     fn watch_all(&mut self, threads: &impl Threads<Event = E>) -> io::Result<Option<io::Error>> {
         let mut refused = None;
         self.refused.clear();
@@ -218,7 +219,7 @@ impl<E> Armed<E> {
         Ok(refused)
     }
 
-    /// Watches the address in a thread, unless the thread has it. Returns the refusal where it has no debug register left.
+    /// Watches the address in a thread, unless it is watched there. Returns the refusal if the thread has no debug register left.
     fn watch_thread(
         &mut self,
         tid: u32,
@@ -252,8 +253,8 @@ impl<E> Armed<E> {
         Ok(None)
     }
 
-    /// Watches the address in a thread that came, and in those that lack it by what had to be closed for that; not where it is another process's.
-    /// Returns false where the thread has it.
+    /// Watches the address in a new thread, and in the threads that lost it by events that had to be closed for that; not if the events are
+    /// another process's. Returns false if the thread has it already.
     ///
     /// # Errors
     /// Those of perf_event_open(2).
@@ -276,7 +277,7 @@ impl<E> Armed<E> {
         Ok(true)
     }
 
-    /// Closes an event in all threads that have it, unless child processes do.
+    /// Closes an event in all threads that have it, unless child processes have it.
     fn close(&mut self, number: u64, threads: &impl Threads<Event = E>) {
         let has_heirs = self.events.get(&number).is_none_or(|own| own.has_heirs);
         if has_heirs || self.closed >= MOST_CLOSED {
@@ -288,7 +289,7 @@ impl<E> Armed<E> {
         }
     }
 
-    /// Tells how a thread has the address watched.
+    /// Tells in which way a thread has the address watched.
     fn has(&self, tid: u32, born: Option<Birth>) -> Has {
         let own = self.of_thread.get(&tid).and_then(|n| self.events.get(n));
         // A later birth is of another thread with this id.
@@ -307,7 +308,7 @@ impl<E> Armed<E> {
         has
     }
 
-    /// Leaves an event to a child process that was born so. Returns false where the child did not inherit any that runs the program.
+    /// Leaves an event to a child process with this birth. Returns false if the child inherited no event that runs the program.
     pub(crate) fn leaves_to(&mut self, born: &Birth) -> bool {
         let of = born.inherited().filter(|of| of.runs);
         let own = of.map(|of| of.number).find(|n| self.events.contains_key(n));
@@ -315,7 +316,7 @@ impl<E> Armed<E> {
         own.map(|own| own.has_heirs = true).is_some()
     }
 
-    /// The share of a child process that inherits from a process `pid`.
+    /// Makes the value of a child process that inherits from a process `pid`.
     pub(crate) fn share(&self, pid: u32) -> Self {
         Self {
             partial: self.partial,
@@ -326,7 +327,7 @@ impl<E> Armed<E> {
 }
 
 impl Armed {
-    /// An `Armed` with one event, of this number, that watches nothing.
+    /// Makes an `Armed` with one event, of this number, that watches nothing.
     #[cfg(test)]
     pub(super) fn with_event(address: u64, until_exec: bool, number: u64) -> Self {
         let life = Life {
@@ -344,7 +345,7 @@ impl Armed {
         armed
     }
 
-    /// Lets it rest, or wakes it.
+    /// Disables the breakpoint, or enables it.
     pub(crate) fn wake(&self, wake: bool) {
         for own in self.events.values() {
             if let Err(e) = perf::wake(&own.event, wake) {
@@ -353,7 +354,7 @@ impl Armed {
         }
     }
 
-    /// Returns the kernel's counts; hits include those that ran no program.
+    /// Returns the kernel's counts. Hits include those that ran no program.
     pub(crate) fn counted(&self) -> perf::Counted {
         let mut all = perf::Counted {
             hits: self.closed_hits,

@@ -1,13 +1,13 @@
-//! The processes that use a GPU, and those to come, by looking at `/proc`: as seldom as will do.
+//! The processes that use a GPU now, and those that begin to, found by looking at `/proc` as seldom as possible.
 //!
-//! All processes are looked at once. From then on a round looks at
-//! - those that were born since, soon after and again while they are young: a program opens the GPU in its first seconds;
-//! - now and then the others (`SWEEP`), of which the size of the address space tells whether to look closer: nobody submits to a
-//!   GPU without mapping its memory.
+//! The first round looks at all processes. Each later round looks at
+//! - processes that were born since, soon after their birth and again while they are young: a program opens the GPU in its first seconds;
+//! - now and then all others (`SWEEP`): the size of the address space tells whether to look closer, because nobody submits to a GPU without
+//!   mapping its memory.
 //!
-//! Where the driver's modules count their open files (`opens`), rounds without a change there look at nobody. Who is told to have mapped
-//! memory of a GPU ([`Census::told`]) is looked at at once. Where nobody tells of them, those that came and ended unseen are counted
-//! (`brief`).
+//! Where the driver's modules count their open files (`opens`), a round without a change of the counts looks at nobody. A process that the kernel
+//! reports to have mapped memory of a GPU ([`Census::told`]) is looked at at once. Where the kernel does not report mappings, processes that came
+//! and ended unseen are counted (`brief`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,19 +25,19 @@ mod brief;
 
 /// Shortest time between two rounds.
 const ROUND: Duration = Duration::from_millis(50);
-/// Shortest time between two looks at those that are not young.
+/// Shortest time between two looks at the processes that are not young.
 const SWEEP: Duration = Duration::from_secs(2);
-/// The same where nothing shows that a file of the driver's was opened.
+/// The same time where nothing shows that a file of the driver's was opened.
 const QUIET_SWEEP: Duration = Duration::from_secs(30);
 /// Age up to which a process is young.
 const YOUNG: Duration = Duration::from_secs(20);
 /// Longest time between two rounds.
 const LONGEST_ROUND: Duration = Duration::from_secs(1);
-/// Who is told to have mapped memory of a GPU is looked at when it has mapped no more for this long, ...
+/// Time without a further mapping after which a process that mapped memory of a GPU is looked at, ...
 const SETTLED: Duration = Duration::from_millis(2);
-/// ... or at the latest after this time.
+/// ... and longest time from its first mapping to that look.
 const AT_LATEST: Duration = Duration::from_millis(10);
-/// Share of a core that looking may cost: one part in so many.
+/// Share of a core that looking may cost: one part in this number.
 const PART: u32 = 400;
 
 /// Change that a round found.
@@ -45,18 +45,18 @@ const PART: u32 = 400;
 pub enum Change {
     /// A chosen process uses a GPU.
     Came(Box<GpuProcess>),
-    /// A chosen process that was told of uses other GPUs by now, or executes another program.
+    /// A chosen process that was reported uses other GPUs by now, or executes another program.
     Differs(Box<GpuProcess>),
-    /// A process that was told of has ended; or one that was hidden may be looked into now, and is none of those that are meant.
+    /// A process that was reported has ended; or a process that was hidden may be looked into now, and is not a chosen one.
     Went(u32),
-    /// A process that may be meant may not be looked into, whether or not it uses a GPU; and why.
+    /// A process that may be a chosen one may not be looked into, whether or not it uses a GPU; with the reason.
     Hidden(Box<GpuProcess>, String),
-    /// A process was told to have mapped memory of a GPU, and ended before it was looked at. It is a chosen one, or ended before that could
-    /// be read: then its name is empty.
+    /// A process mapped memory of a GPU, and ended before it was looked at. The process is a chosen one, or it ended before its identity could be
+    /// read: then its name is empty.
     Missed(Box<GpuProcess>),
-    /// Not all that was to be told of mappings was: a process that used a GPU for some milliseconds may not be known. Once.
+    /// Some reports of mappings were lost: a process that used a GPU for some milliseconds may not be known. Reported once.
     NotAllTold,
-    /// Processes that may be meant were not seen, for this reason.
+    /// Processes that may be chosen ones were not seen, for this reason.
     NotSeen(String),
 }
 
@@ -67,31 +67,31 @@ pub struct GpuProcess {
     pub pid: u32,
     /// Who it is.
     pub identity: Identity,
-    /// It used a GPU already when the first round looked: what it did before is not known. The use of others began since the round
-    /// before.
+    /// The process used a GPU already at the first round: its earlier use is not known. Other processes began to use a GPU after the round before
+    /// the one that found them.
     pub was_there: bool,
-    /// It has memory of a GPU mapped that it may write, or was told to have mapped some.
+    /// The process has mapped memory of a GPU that it may write, or the kernel reported such a mapping.
     pub can_submit: bool,
 }
 
-/// A process that was told to have mapped memory of a GPU.
+/// A process that the kernel reported to have mapped memory of a GPU.
 #[derive(Debug)]
 struct Mapping {
     first: Instant,
     last: Instant,
     gpus: BTreeSet<u32>,
-    /// Who it was then; `None`: it had ended before that was read.
+    /// The process's identity when the mapping was reported; `None` if the process had ended before its identity was read.
     identity: Option<Identity>,
 }
 
 /// Entry of a known process.
 #[derive(Debug)]
 struct Known {
-    /// Start of the process, clock ticks since the machine's start: another process may get its number.
+    /// Start of the process, clock ticks since the machine's start. It tells a process from a later one with the same number.
     start: u64,
     /// Pages of its address space when it was last looked into.
     pages: u64,
-    /// Until when it is young.
+    /// Time until which the process is young.
     young: Option<Instant>,
     was: Was,
 }
@@ -101,19 +101,19 @@ struct Known {
 enum Was {
     /// It used no GPU, or was not chosen.
     None,
-    /// It was told of.
+    /// It was reported.
     Told(Box<Identity>),
-    /// It may not be looked into, and used no GPU when the driver was asked.
+    /// It may not be looked into, and the driver said that it used no GPU.
     Unused,
     /// It may not be looked into.
     Hidden {
-        /// True if the process was told of, as it may be meant.
+        /// True if the process was reported because it may be a chosen one.
         told: bool,
     },
 }
 
 impl Was {
-    /// Tells whether the process's end is to be told, too.
+    /// Tells whether the process's end must be reported, too.
     fn is_told(&self) -> bool {
         matches!(self, Was::Told(_) | Was::Hidden { told: true })
     }
@@ -132,22 +132,22 @@ pub struct Census {
     numbers: Numbers,
     opens: Opens,
     known: BTreeMap<u32, Known>,
-    /// Processes that were told to map memory of a GPU, until they are looked at.
+    /// Processes that the kernel reported to map memory of a GPU, until they are looked at.
     mapping: BTreeMap<u32, Mapping>,
     /// nvcap's own process.
     own: u32,
     look_into: fn(u32) -> io::Result<Uses>,
     /// Asks the driver who uses a GPU.
     ask_driver: fn() -> Option<BTreeSet<u32>>,
-    /// Its answer in this look at the young, or at all, if it was asked.
+    /// The driver's answer in this look at the young, or in this sweep, if the driver was asked.
     answer: Option<Option<BTreeSet<u32>>>,
     first: bool,
-    /// A file of the driver's may have been opened since the last sweep.
+    /// True if a file of the driver's may have been opened since the last sweep.
     opened: bool,
-    /// [`Change::NotAllTold`] was said.
+    /// True once [`Change::NotAllTold`] was reported.
     not_all_told: bool,
     hidden: Hidden,
-    /// Processes that came and ended unseen, where nobody tells of mappings.
+    /// Processes that came and ended unseen, where the kernel does not report mappings.
     unseen: Option<Unseen>,
     next_round: Instant,
     next_sweep: Instant,
@@ -181,14 +181,14 @@ impl Census {
         }
     }
 
-    /// Counts those that come and end between two looks: nobody tells of mappings.
+    /// Counts processes that come and end between two looks: the kernel does not report mappings.
     pub fn looks_alone(mut self) -> Self {
         self.unseen = Some(Unseen::default());
         self
     }
 
-    /// Asks the driver whether those use a GPU that may not be looked into. Who does so for a moment between two questions is not known by
-    /// that: the kernel has to tell of it ([`Census::told`]).
+    /// Asks the driver which of the processes that may not be looked into use a GPU. A process that uses a GPU only between two questions is not
+    /// found so: the kernel has to report it ([`Census::told`]).
     #[must_use]
     pub fn asks_driver(mut self) -> Self {
         self.ask_driver = driver_users::ask;
@@ -209,7 +209,7 @@ impl Census {
         self.known.len()
     }
 
-    /// A round: what has changed since the one before.
+    /// Makes a round. Returns the changes since the round before.
     pub fn round(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         if std::mem::take(&mut self.first) {
@@ -231,7 +231,8 @@ impl Census {
         changes
     }
 
-    /// These processes were told to have mapped memory of these GPUs since the last call; with `lost`, others may have. What has changed by that.
+    /// Takes the kernel's reports since the last call: pairs of a process and a GPU whose memory it mapped. With `lost`, other reports were lost.
+    /// Returns the changes that follow.
     pub fn told(&mut self, by: &[(u32, u32)], lost: bool, now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         self.opened |= lost;
@@ -301,7 +302,8 @@ impl Census {
         changes
     }
 
-    /// Looks who was born since the last call: often, so that few come and end in between. What has changed by that.
+    /// Looks for processes that were born since the last call, and returns the changes. To be called often, so that few processes come and end in
+    /// between.
     pub fn births(&mut self, now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         self.look_at_born(now, &mut changes);
@@ -309,7 +311,7 @@ impl Census {
         changes
     }
 
-    /// A last look when the trace ends: at those that are young, and at all where a file of the driver's may have been opened.
+    /// Looks a last time when the trace ends: at the young processes, and at all processes where a file of the driver's may have been opened.
     pub fn last(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         self.look_at_young(Instant::now(), &mut changes);
@@ -319,7 +321,7 @@ impl Census {
         changes
     }
 
-    /// Learns who was born, and whether a file of the driver's may have been opened.
+    /// Learns which processes were born, and whether a file of the driver's may have been opened.
     fn look_at_born(&mut self, now: Instant, changes: &mut Vec<Change>) -> bool {
         let changed = self.opens.may_have_changed();
         self.opened |= changed;
@@ -345,7 +347,7 @@ impl Census {
         changed
     }
 
-    /// A process that was born is brief until it has lived for a while.
+    /// Counts a new process as brief until it has lived for a while.
     fn is_brief(&mut self, pid: u32, stat: &Stat, now: Instant) {
         let is_none = self.known.get(&pid).is_some_and(|k| k.was == Was::None);
         if !is_none || stat.is_of_kernel() || self.is_own(pid) {
@@ -356,7 +358,7 @@ impl Census {
         }
     }
 
-    /// Counts those of the brief ones that have ended, and reads whose the others are.
+    /// Counts the brief processes that have ended, and reads the users of the others.
     fn look_at_brief(&mut self, now: Instant, changes: &mut Vec<Change>) {
         let Some(unseen) = &mut self.unseen else {
             return;
@@ -377,7 +379,7 @@ impl Census {
         changes.extend(unseen.said().map(Change::NotSeen));
     }
 
-    /// Looks at those that were born of late.
+    /// Looks at the processes that were born of late.
     fn look_at_young(&mut self, now: Instant, changes: &mut Vec<Change>) {
         self.answer = None;
         if self.look_at_born(now, changes) {
@@ -390,8 +392,8 @@ impl Census {
         self.look_at_brief(now, changes);
     }
 
-    /// A process with this number is new, or the number is another process's now. What is known of one that was told of, or found by a sweep,
-    /// before its number was read stays.
+    /// Enters a new process, or a process that has the number of an earlier one. Facts stay that a report or a sweep gave about this process
+    /// before its number was read.
     fn born(&mut self, pid: u32, start: u64, young: Option<Instant>, changes: &mut Vec<Change>) {
         if let Some(known) = self.known.get_mut(&pid)
             && start != 0
@@ -416,7 +418,7 @@ impl Census {
         }
     }
 
-    /// Looks at all, and forgets those that have ended.
+    /// Looks at all processes, and forgets those that have ended.
     fn sweep(&mut self, first: bool, changes: &mut Vec<Change>) {
         let begun = cpu();
         self.answer = None;
@@ -446,7 +448,7 @@ impl Census {
         self.next_sweep = self.swept + (cost * PART).clamp(SWEEP, QUIET_SWEEP);
     }
 
-    /// Looks into a process whose address space is another than at the last look.
+    /// Looks into a process whose address space has changed its size since the last look.
     fn look_if_grown(&mut self, pid: u32, first: bool, changes: &mut Vec<Change>) {
         let pages = procfs::pages(pid);
         let Some(known) = self.known.get_mut(&pid) else {
@@ -532,7 +534,7 @@ impl Census {
         known.was = Was::Told(Box::new(identity));
     }
 
-    /// A process may be looked into, and is none that is meant: if it was told of as hidden, that is over.
+    /// Takes note that a process may be looked into and is not a chosen one: if it was reported as hidden, that report is withdrawn.
     fn shown(&mut self, pid: u32, changes: &mut Vec<Change>) {
         if let Some(known) = self.known.get_mut(&pid)
             && matches!(known.was, Was::Hidden { .. } | Was::Unused)
@@ -544,7 +546,7 @@ impl Census {
         }
     }
 
-    /// nvcap itself, and what it started.
+    /// True for nvcap itself, and for a process that it started.
     fn is_own(&self, pid: u32) -> bool {
         let parent = |pid: &u32| Stat::of_process(*pid).ok()?.parent.filter(|p| *p > 1);
         let mut forebears = std::iter::successors(Some(pid), parent).take(64);

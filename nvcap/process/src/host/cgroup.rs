@@ -1,17 +1,18 @@
-//! Facts from the path of a control group: the container, what runs it, the pod and its class of service.
+//! Facts from the path of a control group: the container, its runtime, the pod and the pod's class of service.
 //!
-//! The forms are those of Docker, containerd (also of nerdctl), CRI-O and Podman, with the cgroupfs driver and with systemd's, and
-//! kubelet's for pods, in cgroup v1 and v2. A container in a container (kind, Docker in Docker) counts as the inner one.
+//! The known forms are those of Docker, containerd (also of nerdctl), CRI-O and Podman, with the cgroupfs driver and with
+//! systemd's, and kubelet's forms for pods, in cgroup v1 and v2. A container in a container (kind, Docker in Docker) counts as the
+//! inner one.
 
 use nvcap_decode::record::{Container, Pod};
 
-/// The most lines of `/proc/PID/cgroup` that are looked at: one for each hierarchy, and there are some 15 of those.
+/// The most lines of `/proc/PID/cgroup` that are looked at. The file has one line for each hierarchy, of which there are some 15.
 const MOST: usize = 256;
 
 /// Container and pod of a process, by its control groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The path that tells most.
+    /// The path that names the most of container and pod.
     pub path: Option<String>,
     pub container: Option<Container>,
     pub pod: Option<Pod>,
@@ -98,7 +99,7 @@ const PREFIXES: [(&str, &str); 7] = [
     ("libpod-", "podman"),
 ];
 
-/// The id that a part of a path names, and what runs the container where that says so.
+/// The id that a part of a path names, and the container's runtime where the part names it.
 fn container_of(part: &str) -> Option<(&str, Option<&'static str>)> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let part = part.rsplit_once(".slice:").map_or(part, |(_, last)| last);
@@ -111,13 +112,13 @@ fn container_of(part: &str) -> Option<(&str, Option<&'static str>)> {
     is_id(part).then_some((part, None))
 }
 
-/// Tells whether a text is an id as all these runtimes make them.
+/// Tells whether a text is an id in the form of all these runtimes.
 fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The pod that a part of a path names: `podUID` of the cgroupfs driver, `kubepods-burstable-podUID.slice` of systemd's, in which
-/// the UID has underscores. `above`: the folder that the part is in.
+/// The pod that a part of a path names: `podUID` of the cgroupfs driver, `kubepods-burstable-podUID.slice` of systemd's. In
+/// systemd's form the UID has underscores. `above`: the folder that contains the part.
 fn pod_of(part: &str, above: &str) -> Option<Pod> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let (before, uid) = match part.strip_prefix("pod") {
@@ -173,7 +174,7 @@ mod tests {
         )
     }
 
-    /// `{ID}`, `{UID}`, `{UID_}` (as systemd has it) and others stand in the paths.
+    /// Fills placeholders in a path: `{ID}`, `{UID}`, `{UID_}` (systemd's form) and others.
     fn filled(path: &str) -> String {
         path.replace("{ID}", ID)
             .replace("{OTHER}", OTHER)

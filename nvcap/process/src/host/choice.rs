@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use nvcap_decode::glob::like;
 use nvcap_decode::record::{Identity, UsedGpu};
 
-/// Patterns; a process is chosen that fits one of each kind that has any. They are those of the filter language: `*` any run, `?` any
-/// character, letter case does not matter.
+/// Patterns by kind. A process is chosen if, for each kind with patterns, it fits one of them. The patterns are those of the filter
+/// language: `*` stands for any run of characters, `?` for any one, and letter case does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// The user, by name or number.
@@ -15,7 +15,7 @@ pub struct Choice {
     pub cgroup: Vec<String>,
     /// The command name.
     pub comm: Vec<String>,
-    /// A GPU that it uses, by minor number or UUID.
+    /// A GPU that the process uses, by minor number or UUID.
     pub gpu: Vec<String>,
     /// The container, by name or by the beginning of its id.
     pub container: Vec<String>,
@@ -26,9 +26,9 @@ pub struct Choice {
 /// Processes that are meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// These.
+    /// The processes with these ids.
     Named(Vec<u32>),
-    /// All that use a GPU and are chosen, of the host whose files are below the folder.
+    /// All chosen processes that use a GPU. The path is the root folder of the host's files.
     All(Choice, PathBuf),
 }
 
@@ -41,24 +41,24 @@ fn or_empty(text: Option<&String>) -> &str {
     text.map_or("", String::as_str)
 }
 
-/// The shortest beginning of an id that stands for it, as for docker.
+/// The length of the shortest beginning of an id that stands for the id, as for docker.
 const SHORTEST_ID: usize = 4;
 
 impl Choice {
-    /// Tells whether any process is taken.
+    /// Tells whether any process is chosen.
     pub fn is_any(&self) -> bool {
         *self == Self::default()
     }
 
-    /// True where nobody's processes but this user's are chosen, by name or number.
+    /// True where only this user's processes are chosen, by name or number.
     pub(crate) fn is_of_user_alone(&self, uid: u32, name: Option<&str>) -> bool {
         let uid = uid.to_string();
         let is_own = |p: &String| *p == uid || name == Some(p.as_str());
         !self.user.is_empty() && self.user.iter().all(is_own)
     }
 
-    /// Tells whether a process is chosen, as far as that does not depend on the GPUs that it uses: those of a process that may not be looked
-    /// into are not known.
+    /// Tells whether a process is chosen by all patterns but those for GPUs. (The GPUs of a process that may not be looked into are not
+    /// known.)
     pub(crate) fn takes_beside_gpus(&self, who: &Identity) -> bool {
         let uid = who.uid.map(|u| u.to_string()).unwrap_or_default();
         let user = fits(&self.user, &[or_empty(who.user.as_ref()), &uid]);

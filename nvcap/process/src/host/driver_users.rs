@@ -1,7 +1,8 @@
-//! The processes that use a GPU, as the driver tells (NV2080_CTRL_CMD_GPU_GET_PIDS): it knows of those, too, that nvcap may not look into.
+//! The processes that use a GPU, as the driver tells them (NV2080_CTRL_CMD_GPU_GET_PIDS). The driver also knows processes that nvcap may
+//! not look into.
 //!
-//! The driver gives process numbers of the asking process's namespace, or of another one: an answer in which nvcap itself is not
-//! found under its own number is none. GPUs that nvcap may not open, those of other containers, are not asked about.
+//! The driver gives process numbers of the asking process's namespace, or of another one. An answer that does not list nvcap under its own
+//! number is discarded. GPUs that nvcap may not open (those of other containers) are not asked about.
 
 use std::{collections::BTreeSet, io, rc::Rc};
 
@@ -10,13 +11,13 @@ use nvcap_decode::driver::Version;
 
 /// NV2080_CTRL_CMD_GPU_GET_PIDS (ctrl2080gpu.h).
 const GET_PIDS: u32 = 0x2080_018d;
-/// Numbers that fit into its parameters (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT): a full table may not be all.
+/// The most numbers that fit into the parameters (NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT). A full table may be incomplete.
 const MOST: usize = 950;
-/// Its parameters before the numbers: the kind of question, a class, and how many numbers there are.
+/// Size of the parameters before the numbers, bytes: the kind of question, a class, and the count of numbers.
 const HEAD: usize = 12;
-/// NV2080_CTRL_GPU_GET_PIDS_ID_TYPE_CLASS: who has an object of a class.
+/// NV2080_CTRL_GPU_GET_PIDS_ID_TYPE_CLASS: asks for the processes that have an object of a class.
 const OF_CLASS: u32 = 0;
-/// NV20_SUBDEVICE_0: nobody has an object of a GPU without having this one.
+/// NV20_SUBDEVICE_0: every process with an object of a GPU has an object of this class.
 const SUBDEVICE: u32 = 0x2080;
 
 /// Returns the processes that use a GPU of this machine; `None` where the driver does not tell.
@@ -69,7 +70,7 @@ fn of_driver(
     Ok((!all.is_empty()).then_some(all))
 }
 
-/// Tells whether a device file is not this container's.
+/// Tells whether a device file belongs to another container.
 fn is_others(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! The GPUs of the host by what the driver tells anybody: minor number and UUID.
+//! The GPUs of the host by the facts that the driver tells to any user: minor number and UUID.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -7,8 +7,8 @@ use nvcap_decode::record::UsedGpu;
 /// The most GPUs that are taken: their minor numbers lie below 255.
 const MOST: usize = 255;
 
-/// UUIDs by minor number, of the first of these folders `.../driver/nvidia/gpus` that has any: in a container the toolkit hides
-/// those of other containers' GPUs.
+/// UUIDs by minor number, from the first of these folders `.../driver/nvidia/gpus` that lists any GPU. In a container the
+/// toolkit hides the entries of other containers' GPUs.
 pub(super) fn uuids<'a>(procs: impl IntoIterator<Item = &'a Path>) -> BTreeMap<u32, String> {
     let mut most = BTreeMap::new();
     for proc in procs {

@@ -1,4 +1,4 @@
-//! Names of pods and containers by the host's folders of container logs, which kubelet makes:
+//! Names of pods and containers, read from the host's folders of container logs, which kubelet makes:
 //! `/var/log/containers/POD_NAMESPACE_CONTAINER-ID.log` (links) and `/var/log/pods/NAMESPACE_POD_UID/CONTAINER` (folders).
 
 use std::{
@@ -12,7 +12,7 @@ use nvcap_decode::record::{Container, Pod};
 
 /// The most names that are taken of a folder. kubelet runs 110 pods by default, and keeps logs of ended containers for a while.
 const MOST: usize = 65_536;
-/// Time for which an answer that something is not there holds.
+/// Time for which a failed lookup is remembered.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Names of pods and containers, as the folders have them.
@@ -39,7 +39,7 @@ impl Logs {
         }
     }
 
-    /// Adds the names that are known of a container and a pod.
+    /// Adds the known names of a container and a pod.
     pub(super) fn add_names(
         &mut self,
         container: Option<&mut Container>,

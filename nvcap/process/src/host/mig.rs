@@ -1,4 +1,4 @@
-//! Instance of a GPU in MIG mode that a process uses: the files of capabilities that it has open say which it is.
+//! Instance of a GPU in MIG mode that a process uses, found by the capability files that the process has open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,14 +6,15 @@ use std::path::Path;
 
 use crate::procfs;
 
-/// The driver's table of capability files: `gpu0/gi7/access 66`, a line for each GPU instance that there may be.
+/// The driver's table of capability files, with lines such as `gpu0/gi7/access 66`: one for each possible GPU instance.
 const TABLE: &str = "/proc/driver/nvidia-caps/mig-minors";
 /// Path of the files, up to their numbers.
 const FOLDER: &str = "/dev/nvidia-caps/nvidia-cap";
 /// The most open files of a process that are looked at.
 const MOST: usize = 1 << 16;
 
-/// The instance of each GPU that a process uses, by the GPU's minor number. Empty without MIG, and where the files do not tell.
+/// The instance of each GPU that a process uses, by the GPU's minor number. Empty without MIG, and where the open files do not
+/// tell the instance.
 pub fn instances(pid: u32) -> BTreeMap<u32, u32> {
     instances_by(Path::new(TABLE), pid)
 }
@@ -77,7 +78,7 @@ mod tests {
         }
     }
 
-    /// This process, which has no such file open, and a machine without the table.
+    /// Tests this process, which has no such file open, and a machine without the table.
     #[test]
     fn without_mig() {
         let me = std::process::id();

@@ -1,7 +1,9 @@
-//! Processes that map memory of a GPU, told by the kernel as soon as they do. One that lives for some milliseconds is known, too.
+//! Processes that map memory of a GPU, reported by the kernel as soon as they do. Processes that live only for some milliseconds are
+//! reported, too.
 //!
-//! The kernel writes a record of each new mapping of any process, with its file's name, into buffers that nvcap reads: a perf event on every
-//! processor, which needs no BPF program and no function of the driver's. Nobody who maps memory waits for nvcap.
+//! The kernel writes a record of each new mapping of any process, with the mapped file's name, into buffers that nvcap reads. The records
+//! come from a perf event on every processor, which needs no BPF program and no function of the driver's. A process that maps memory does
+//! not wait for nvcap.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -27,12 +29,12 @@ const PROT_AT: usize = 56;
 const FLAGS_AT: usize = 60;
 const NAME_AT: usize = 64;
 
-/// Mappings that were told of since the last call.
+/// Mappings that the kernel reported since the last call.
 #[derive(Debug, Default)]
 pub struct Mapped {
-    /// Processes that have mapped memory of a GPU which they may write, each with the GPU's minor number.
+    /// Processes that have mapped memory of a GPU with the right to write, each with the GPU's minor number.
     pub by: Vec<(u32, u32)>,
-    /// Records did not fit into a buffer: there may be others.
+    /// True if records did not fit into a buffer: other processes may have mapped memory, too.
     pub lost: bool,
 }
 
@@ -41,7 +43,7 @@ pub struct Mapped {
 pub struct Told(Vec<Buffer>);
 
 impl Told {
-    /// Opens buffers for records of all that is mapped from now on.
+    /// Opens buffers for records of all mappings from now on.
     ///
     /// # Errors
     /// When perf events of all processes are refused.
@@ -77,7 +79,7 @@ fn word(fields: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// As [`of_gpu`], of a file that has no name of the driver's: a device file may be mounted under any.
+/// Does as [`of_gpu`] for a mapped file whose name is not one of the driver's: a device file may be mounted under any name.
 fn renamed(fields: &[u8], pid: u32) -> Option<(u32, u32)> {
     let number = (
         word(fields, FILE_SYSTEM_AT)?,
@@ -98,7 +100,7 @@ fn renamed(fields: &[u8], pid: u32) -> Option<(u32, u32)> {
     }
 }
 
-/// The process and the GPU's minor number, if it mapped memory of a GPU which it may write.
+/// The process and the GPU's minor number, if the process mapped memory of a GPU with the right to write.
 fn of_gpu(fields: &[u8]) -> Option<(u32, u32)> {
     if word(fields, PROT_AT)? & libc::PROT_WRITE as u32 == 0 {
         return None;
@@ -177,7 +179,7 @@ impl Buffer {
         })
     }
 
-    /// Gives the kind and the fields of each record that has come.
+    /// Gives the kind and the fields of each new record to `each`.
     fn read(&mut self, each: &mut dyn FnMut(u32, &[u8])) {
         let page = self.page.as_ptr();
         // SAFETY: the page is mapped, and the kernel changes these words as atomics.
@@ -204,7 +206,7 @@ impl Buffer {
         tail.store(at, Ordering::Release);
     }
 
-    /// Copies bytes of the data, which begin again at the front behind their end.
+    /// Copies bytes out of the buffer's data, which is a ring: behind its end it begins again at the front.
     fn copy(&mut self, at: u64, len: usize) {
         // SAFETY: the data lie behind the page.
         let data = unsafe { self.page.as_ptr().cast::<u8>().add(PAGE) };

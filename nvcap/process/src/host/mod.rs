@@ -1,14 +1,14 @@
-//! The processes of this host that use a GPU, and who each is: user, container, pod. All of it comes from files of the kernel and of
-//! the host: no API server, no daemon is asked.
+//! The processes of this host that use a GPU, and the identity of each: user, container, pod. All facts come from files of the kernel and of the
+//! host: no API server and no daemon is asked.
 //!
 //! - [`uses`]: which GPUs a process uses; [`mig`]: which instances of them.
 //! - [`Host`]: who a process is, [`Identity`].
 //! - [`choice`]: which processes are meant.
-//! - [`census`]: the chosen ones that use a GPU, and those to come.
-//! - `sight`: those that `/proc` hides.
-//! - `mmap_events`: those that the kernel tells of.
+//! - [`census`]: the chosen processes that use a GPU now, and those that begin to.
+//! - `sight`: the processes that `/proc` hides.
+//! - `mmap_events`: the processes that the kernel reports.
 //!
-//! The files may be anybody's: whatever is in them, nothing here panics, and what is kept of them is bounded.
+//! The files may be written by anybody: nothing here panics at any contents, and the amount that is kept of them is bounded.
 
 pub mod census;
 pub mod choice;
@@ -38,7 +38,7 @@ use nvcap_decode::record::{Identity, UsedGpu};
 use users::Users;
 pub use uses::Uses;
 
-/// The host, by its files.
+/// The host, known by its files.
 #[derive(Debug)]
 pub struct Host {
     proc: PathBuf,
@@ -48,7 +48,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host whose files are below `root`: `/`, or where they are mounted in nvcap's container. `/proc` is nvcap's own.
+    /// The host whose files are below `root`: `/`, or the folder where they are mounted in nvcap's container. `/proc` is nvcap's own.
     pub fn new(root: &Path) -> Self {
         Self::with_proc(root, Path::new("/proc"))
     }
@@ -62,7 +62,7 @@ impl Host {
         }
     }
 
-    /// Who a process is. `uses`: the GPUs that it uses.
+    /// Identity of a process. `uses`: the GPUs that it uses.
     ///
     /// # Errors
     /// When there is no such process.
@@ -122,20 +122,20 @@ pub struct GpuProcesses {
     pub hidden: Vec<u32>,
 }
 
-/// Text that says which processes of the host whose files are below `root` are hidden from nvcap's user; none where none is that may be
-/// meant.
+/// Text that says which processes of the host are hidden from nvcap's user; none where no hidden process can be a chosen one. `root`: the folder
+/// of the host's files.
 pub fn hidden_from_user(choice: &Choice, root: &Path) -> Option<String> {
     Host::new(root).hidden(choice).said
 }
 
 impl GpuProcesses {
-    /// Returns the processes that have memory of a GPU mapped: that can submit.
+    /// Returns the processes that have memory of a GPU mapped, and so can submit.
     pub fn mapped(&self) -> impl Iterator<Item = u32> {
         let mapped = self.all.iter().filter(|(_, uses)| uses.mapped);
         mapped.map(|(pid, _)| *pid)
     }
 
-    /// Keeps the processes that are chosen, of the host whose files are below `root`.
+    /// Keeps the chosen processes. `root`: the folder of the host's files.
     pub fn chosen(mut self, choice: &Choice, root: &Path) -> Self {
         if !choice.is_any() {
             let mut host = Host::new(root);
@@ -153,8 +153,8 @@ impl GpuProcesses {
     }
 }
 
-/// Finds processes by name: that of the process, or of its program's file. Where some of them use a GPU, or processes that do execute a script of
-/// that name, only those are meant. nvcap itself is none.
+/// Finds processes by name: the process's own name, or the name of its program's file. Where some of them use a GPU, or other processes that use
+/// one execute a script of that name, only those are returned. nvcap itself is left out.
 #[must_use]
 pub fn called(name: &str) -> Vec<u32> {
     let others = procfs::processes().into_iter();
@@ -184,7 +184,7 @@ pub fn called(name: &str) -> Vec<u32> {
     meant
 }
 
-/// Looks for them once. The driver is asked about those that may not be looked into, where it tells.
+/// Looks once for the processes that use a GPU. The driver is asked about processes that may not be looked into, where it answers.
 #[must_use]
 pub fn gpu_processes() -> GpuProcesses {
     let mut found = GpuProcesses::default();
@@ -316,7 +316,7 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
     }
 
-    /// Other lines, other orders, no lines: what is not known is not there.
+    /// Other lines, other orders, no lines: unknown facts are left out.
     #[test]
     fn files_that_say_nothing() {
         let root = made("nothing");

@@ -1,4 +1,5 @@
-//! Use counts of the driver's modules: each open file counts as a use of its module, so they tell whether somebody may have opened one.
+//! Use counts of the driver's modules. Each open file counts as a use of its module, so that a change of the counts tells that a file
+//! may have been opened.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -22,7 +23,7 @@ impl Opens {
         }
     }
 
-    /// Tells whether a file may have been opened or closed since the last call: where nothing counts them, it may.
+    /// Tells whether a file may have been opened or closed since the last call; always true where the kernel does not count uses.
     pub(super) fn may_have_changed(&mut self) -> bool {
         let mut now = Vec::new();
         for count in &self.counts {

@@ -1,5 +1,5 @@
-//! Processes that `/proc` hides from nvcap's user: where it is mounted with `hidepid`, those of other users are not listed, or have no
-//! contents (proc(5)). Nobody who looks there can say that no process of theirs uses a GPU.
+//! Processes that `/proc` hides from nvcap's user. A `/proc` that is mounted with `hidepid` does not list processes of other users, or
+//! shows no contents of them (proc(5)). A user to whom processes are hidden cannot tell that none of them uses a GPU.
 
 use std::fs::{self, File};
 
@@ -9,22 +9,23 @@ use crate::procfs::{self, unfit::SYS_PTRACE};
 /// Mount options of a `/proc` that hides processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hiding {
-    /// The value of `hidepid`, as the kernel writes it: a word, before Linux 5.8 a number.
+    /// The value of `hidepid`, as the kernel writes it: a word; before Linux 5.8 a number.
     hidepid: String,
-    /// The group that sees all: root's, unless told.
+    /// The group that sees all processes: root's, unless the mount names another.
     gid: u32,
 }
 
 /// Rights of nvcap's user that matter here.
 #[derive(Clone, Debug)]
 struct Rights {
-    /// Its groups.
+    /// The user's groups.
     groups: Vec<u32>,
-    /// It has cap_sys_ptrace, over the first process, too: one in a user namespace of its own does not serve for those outside.
+    /// True if the user has cap_sys_ptrace over the first process, too. The capability within a user namespace of its own does not
+    /// serve for processes outside.
     ptrace: bool,
 }
 
-/// Tells whether and how the `/proc` of a `mountinfo` hides processes: by the mount that is on top.
+/// Tells whether and how `/proc` hides processes, by the topmost mount in a `mountinfo`.
 fn hiding(mountinfo: &str) -> Option<Hiding> {
     let of_proc = |line: &str| {
         let (mount, system) = line.split_once(" - ")?;
@@ -67,9 +68,9 @@ fn own_groups() -> Vec<u32> {
 /// Processes that `/proc` hides from nvcap's user.
 #[derive(Debug, Default)]
 pub(crate) struct Hidden {
-    /// It hides processes of others.
+    /// True if `/proc` hides processes of others.
     pub any: bool,
-    /// Text that says which; none where none of them may be meant.
+    /// Text that says which processes are hidden; none where no hidden process can be a chosen one.
     pub said: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Names of the host's users by its `/etc/passwd`.
+//! Names of the host's users, from its `/etc/passwd`.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
 
 /// The most bytes that are read of the file.
 const MOST: u64 = 16 << 20;
-/// Time for which an answer that there is no such user holds.
+/// Time for which a failed lookup is remembered.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Names of users, as the file has them.

@@ -1,4 +1,5 @@
-//! GPUs that a process uses: those of which it has the device file open or mapped. One way for all commands.
+//! GPUs that a process uses: those whose device file the process has open or mapped. All commands find them
+//! here.
 
 use std::{collections::BTreeSet, io};
 
@@ -12,9 +13,9 @@ const MOST: usize = 1 << 20;
 /// Use of the driver by a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uses {
-    /// The GPUs of which it has the device file open or mapped, by minor number.
+    /// The GPUs whose device file the process has open or mapped, by minor number.
     pub gpus: BTreeSet<u32>,
-    /// It has memory of a GPU mapped that it may write: it can submit.
+    /// True if the process has memory of a GPU mapped with the right to write: it can submit.
     pub mapped: bool,
 }
 
@@ -25,7 +26,7 @@ impl Uses {
     }
 }
 
-/// Looks which GPUs a process uses.
+/// Finds the GPUs that a process uses.
 ///
 /// # Errors
 /// Those of reading its open files and mappings: no such process, or no right to look into it.

@@ -13,43 +13,43 @@ use std::{
 
 /// The environment variable with the file's name.
 pub const FILE: &str = "NVCAP_IN_STEP";
-/// Time for which a program waits for nvcap before it gives up: a guard against hanging, not a verdict.
+/// Time for which a program waits for nvcap before it gives up. The limit guards against hanging; it is not a verdict.
 pub const GUARD: Duration = Duration::from_secs(300);
 
 /// The address at which the number of a process's breakpoints is told ([`Kind::Process`]).
 pub const ARMED: u64 = 0x1000;
 
-/// The address at which the number of a process's programs that have names is told ([`Kind::Process`]).
+/// The address at which the number of a process's named programs is told ([`Kind::Process`]).
 pub const NAMED: u64 = 0x2000;
 
 /// The address at which the number of a process's own writes is told ([`Kind::Process`]).
 const WRITES: u64 = 4;
 
 const SLOTS: usize = 8192;
-/// The value of a slot whose trace has ended in good order: it is waited for no more.
+/// The value of a slot whose trace has ended in good order: nobody waits for it any more.
 const ENDED: u64 = u64::MAX;
-/// The value of a slot that told of memory which is there no more.
+/// The value of a slot whose memory is gone.
 const FORGOTTEN: u64 = u64::MAX - 1;
 
 /// Kind of object that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The process itself: its writes, at [`WRITES`] (told is twice their number, and one more during a write); its breakpoints, at [`ARMED`] (told
-    /// is how many were set).
+    /// The process itself. At [`WRITES`] the value is twice the number of its writes, and one more during a write; at [`ARMED`] the value is the
+    /// number of breakpoints that were set.
     Process = 0,
-    /// A ring, by its address; told is the position behind the last entry that was read or counted as lost, shown or held for names: GP_PUT, and so
-    /// many rounds as the trace knows of.
+    /// A ring, by its address. The value is the position behind the last entry that was read or counted as lost, whether it is shown or held for
+    /// names: GP_PUT, plus the rounds that the trace knows of.
     Ring = 1,
-    /// A semaphore with a time stamp, by its address; told is its payload.
+    /// A semaphore with a time stamp, by its address. The value is its payload.
     Stamp = 2,
-    /// A word that a kernel's end writes, by its address; told is its value.
+    /// A word that a kernel's end writes, by its address. The value is the word.
     Word = 3,
 }
 
 /// A line of the table. Zeroed memory is an empty one.
 #[repr(C)]
 struct Slot {
-    /// The process that tells and the one it tells of: `teller << 32 | pid`; 0 where it is free.
+    /// The process that tells and the process it tells of, `teller << 32 | pid`; 0 where the slot is free.
     of: AtomicU64,
     /// The address, whose lowest two bits are the [`Kind`]; 0 while it is not yet written.
     what: AtomicU64,
@@ -76,7 +76,7 @@ impl Drop for Table {
 const LEN: usize = SLOTS * size_of::<Slot>();
 
 impl Table {
-    /// Makes the file, empty. Each user may write to it: tests trace as several.
+    /// Makes the file, empty. Every user may write to it, because tests trace as several users.
     ///
     /// # Errors
     /// Those of the file.
@@ -132,7 +132,7 @@ impl Table {
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), SLOTS) }
     }
 
-    /// The slots from the place on where one of this address begins to be looked for.
+    /// The slots from the place at which the search for an address begins.
     fn from(&self, what: u64) -> impl Iterator<Item = &Slot> {
         // Addresses differ in their middle bits.
         let at = (what.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS;
@@ -176,7 +176,7 @@ impl Table {
         })
     }
 
-    /// Writes, from one thread of the program alone, so that nvcap sees nothing of the time that it takes: what is read meanwhile is read again.
+    /// Writes, from only one thread of the program, so that nvcap sees no state in between: nvcap repeats a read during which a write happened.
     pub fn at_once<T>(&self, write: impl FnOnce() -> T) -> T {
         let pid = std::process::id();
         if self.writes(pid).is_none() {
@@ -213,8 +213,8 @@ impl Table {
         }
     }
 
-    /// True once every trace that tells of an address is not behind, by `ahead` as in [`told`](Self::told); traces that have died are not
-    /// asked. An address of which nobody has told is not read.
+    /// True once every trace that tells of an address has caught up. `ahead`: as in [`told`](Self::told). Traces that have died are not asked. An
+    /// address that nobody has told of counts as not read.
     pub fn has_read(
         &self,
         pids: &[u32],
@@ -233,8 +233,8 @@ impl Table {
         }
     }
 
-    /// Returns the trace that is furthest behind at an address of these processes, of those that go on and told of it; None where nobody
-    /// did. `ahead` says how far a program is ahead of a value.
+    /// Returns the trace that is furthest behind at an address of these processes, of the traces that have told of the address; `None` where none
+    /// has. `ahead` gives how far the program is ahead of a told value.
     pub fn told(
         &self,
         pids: &[u32],
@@ -270,12 +270,12 @@ impl Table {
         told.max_by_key(|t| t.ahead)
     }
 
-    /// Forgets what was told of a process: it begins with other memory, at the same addresses.
+    /// Forgets the values that were told of a process: the process begins with other memory at the same addresses.
     pub fn forget(&self, pid: u32) {
         self.forget_where(pid, |what| what != ARMED | Kind::Process as u64);
     }
 
-    /// Forgets that a process has breakpoints: it has not mapped its doorbells yet.
+    /// Forgets that a process has breakpoints: the process has not mapped its doorbells yet.
     pub fn forget_armed(&self, pid: u32) {
         self.forget_where(pid, |what| what == ARMED | Kind::Process as u64);
     }
@@ -290,11 +290,11 @@ impl Table {
         }
     }
 
-    /// Waits until every trace that tells of an address is at most `most` behind. `unknown`: until then an address of which nobody has told is
-    /// waited for, too, unless all traces of these processes have ended. Traces that have died are not waited for.
+    /// Waits until every trace that tells of an address is at most `most` behind. With `unknown`, also waits until a trace tells of the address,
+    /// unless all traces of these processes have ended. Traces that have died are not waited for.
     ///
     /// # Errors
-    /// When it has waited for [`GUARD`].
+    /// When the wait has taken [`GUARD`].
     pub fn wait(
         &self,
         pids: &[u32],
@@ -328,7 +328,7 @@ impl Table {
         }
     }
 
-    /// Says that there were traces of these processes, and none goes on.
+    /// True if there were traces of these processes, and none goes on.
     pub fn deserted(&self, pids: &[u32]) -> bool {
         let (mut ended, mut goes_on) = (false, Vec::new());
         for slot in self.slots() {
@@ -353,7 +353,7 @@ impl Table {
         ended
     }
 
-    /// Waits until a trace has set breakpoints of this process, for `most` at most, and no longer than a trace goes on.
+    /// Waits until a trace has set breakpoints of this process: for `most` at most, and only while a trace goes on.
     pub fn wait_until_armed(&self, pid: u32, most: Duration) {
         let began = Instant::now();
         while self
@@ -366,7 +366,7 @@ impl Table {
         }
     }
 
-    /// A trace tells nothing more.
+    /// Takes note that a trace tells nothing more.
     pub(super) fn ended(&self, teller: u32) {
         for slot in self.slots() {
             if slot.of.load(Ordering::Acquire) >> 32 == u64::from(teller) {
@@ -376,7 +376,7 @@ impl Table {
     }
 }
 
-/// Waits for the other side once more.
+/// Pauses before the next look at the other side. `looks`: the number of looks so far.
 fn pause(looks: u32) {
     match looks {
         0..32 => thread::yield_now(),
@@ -389,7 +389,7 @@ fn pause(looks: u32) {
 pub struct Told {
     /// The process id of the nvcap that told.
     pub teller: u32,
-    /// Count by which the program is ahead of it.
+    /// Count by which the program is ahead of the trace.
     pub ahead: u64,
 }
 

@@ -1,12 +1,12 @@
-//! nvcap's side: what it has read, told to the program that waits for it.
+//! nvcap's side: tells the waiting program what nvcap has read.
 
 use std::{collections::HashMap, path::Path, sync::OnceLock};
 
 use super::table::{ARMED, FILE, Kind, Table};
 use nvcap_decode::record::{ChannelId, Lost, Record, Submission};
 
-/// Time for which nvcap awaits the times of a submission, ns: longer than any load keeps it from its processor, and not so long that
-/// the clocks of that time are forgotten.
+/// Time for which nvcap awaits the times of a submission, ns. It is longer than any load keeps nvcap from its processor, and short
+/// enough that the clocks of the submission's time are still known.
 pub const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// The table that the environment names.
@@ -26,19 +26,19 @@ fn table() -> Option<&'static Table> {
     TABLE.get_or_init(open).as_ref()
 }
 
-/// Opens the table that the environment names while files may still be opened.
+/// Opens the table that the environment names. To be called while files may still be opened.
 pub fn begin() {
     let _ = table();
 }
 
-/// Tells that this was read of a process.
+/// Tells the value that was read at an address of a process.
 pub fn tell(pid: u32, kind: Kind, address: u64, value: u64) {
     if let Some(table) = table() {
         table.write(std::process::id(), pid, kind, address, value);
     }
 }
 
-/// Tells that a process has so many breakpoints.
+/// Tells the number of a process's breakpoints.
 pub fn armed(pid: u32, count: usize) {
     tell(pid, Kind::Process, ARMED, count as u64);
 }
@@ -48,7 +48,7 @@ pub fn is_on() -> bool {
     table().is_some()
 }
 
-/// Reads a process's memory so that none of its writes comes in between ([`Table::at_once`]).
+/// Reads a process's memory with none of the process's own writes ([`Table::at_once`]) in between.
 pub fn apart<T>(pid: u32, mut read: impl FnMut() -> T) -> T {
     match table() {
         Some(table) => table.apart(pid, read),
@@ -63,7 +63,7 @@ pub fn end() {
     }
 }
 
-/// A ring that a trace's records are of.
+/// A ring to which a trace's records belong.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     pid: u32,
@@ -71,7 +71,7 @@ struct Ring {
     entries: u64,
 }
 
-/// Tells of the rings that a trace's records are of.
+/// The rings to which a trace's records belong; tells the program how far they are read.
 #[derive(Default)]
 pub struct Rings(HashMap<ChannelId, Ring>);
 

@@ -1,4 +1,4 @@
-//! Plain data of a look at a process: what is read of a channel, and how far the look goes.
+//! Plain data of a look at a process: the extent of the look, and the data that was read of each channel.
 
 use std::time::Duration;
 
@@ -12,23 +12,24 @@ use nvcap_decode::wire::entry;
 /// Extent of a look.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotOptions<'a> {
-    /// So many of each channel's newest entries are read; more where more are not fetched yet.
+    /// Number of each channel's newest entries that are read. More are read where more are not fetched yet.
     pub last: u32,
-    /// At least so many entries before those that are not fetched yet are read too: what runs is among them.
+    /// Least number of fetched entries that are read too, before the entries that are not fetched yet: the running work is among
+    /// them.
     pub before: u32,
     /// Effort of the search.
     pub effort: Effort,
     /// Channels that the user names.
     pub known_rings: &'a [KnownRing],
-    /// For how long, all channels together, a channel is read again whose memory was used again before all was read that was asked
-    /// for.
+    /// Time for reading channels again, all channels together. A channel is read again where its process used memory again before
+    /// all of it was read.
     pub patience: Duration,
 }
 
 /// A channel that the user names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownRing {
-    /// GPU by device file minor number, where the user says.
+    /// GPU by device file minor number, where the user names one.
     pub gpu: Option<u32>,
     /// Address of the ring.
     pub ring: u64,
@@ -40,10 +41,10 @@ pub struct KnownRing {
     pub token: Option<u32>,
 }
 
-/// A channel and what was read of it.
+/// A channel and the data that was read of it.
 #[derive(Clone, Debug)]
 pub struct ChannelSnapshot {
-    /// Channel as a record, with what is known.
+    /// Channel as a record, with the facts that are known.
     pub channel: Channel,
     /// Ring of the channel as it was found, with the evidence.
     pub found: FoundRing,
@@ -51,22 +52,23 @@ pub struct ChannelSnapshot {
     pub get: u32,
     /// GP_PUT when its ring was read: entries go up to it.
     pub put: u32,
-    /// Its newest entries, oldest first, a submission each: where doorbells were rung is not known.
+    /// The channel's newest entries, oldest first, each as a submission of its own: it is not known at which entries doorbells
+    /// were rung.
     pub submissions: Vec<Submission>,
-    /// The ring's first entries, where it has not gone round and they are not among the newest: libcuda binds the classes of the
-    /// subchannels there.
+    /// The ring's first entries, where the ring has not gone round and these are not among the newest. libcuda binds the classes
+    /// of the subchannels in them.
     pub first: Vec<Submission>,
-    /// Entries given up because their slots may have been written again while they were read.
+    /// Number of entries that were given up because their slots may have been written again while they were read.
     pub overwritten: u32,
-    /// Entries whose pushbuffer bytes were used again by newer ones.
+    /// Number of entries whose pushbuffer bytes were used again by newer entries.
     pub recycled: u32,
-    /// Pushbuffer bytes that could not be read.
+    /// Number of pushbuffer bytes that could not be read.
     pub unreadable: u64,
-    /// Entries that point to memory the process does not map at that address.
+    /// Number of entries whose address is not mapped in the process.
     pub elsewhere: u32,
-    /// The ring could not be read (any more).
+    /// True if the ring could not be read, or could not be read any more.
     pub ring_gone: bool,
-    /// Its error notifier, by the order of channels.
+    /// The channel's error notifier, by the order of channels.
     pub notifier: Option<Notifier>,
 }
 

@@ -1,4 +1,4 @@
-//! Reading one channel, at the best of several moments.
+//! Reads one channel several times, and keeps the best reading.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::{
 use crate::procfs::mem::ReadMemory;
 use nvcap_decode::record::{At, ChannelId};
 
-/// Reader of channels: a process's memory and mappings, and what was asked for.
+/// Reader of channels: a process's memory and mappings, and the extent of the look.
 pub(super) struct Reader<'a, M> {
     pub memory: &'a M,
     pub places: &'a Places<'a>,
@@ -20,9 +20,9 @@ pub(super) struct Reader<'a, M> {
 }
 
 impl<M: ReadMemory> Reader<'_, M> {
-    /// Reads a channel's newest entries. Of one that goes on, memory is used again all the while: how much of what was asked
-    /// for is left in it changes from one millisecond to the next, and the best of several readings is taken. `patience` is the
-    /// time that is left for that.
+    /// Reads a channel's newest entries. While a channel works, its process uses pushbuffer memory again all the time, so that
+    /// the part of the entries that is still in memory changes from one millisecond to the next. The channel is read several
+    /// times, and the best reading is taken. `patience` is the time that is left for it.
     pub(super) fn see(
         &self,
         id: ChannelId,

@@ -1,4 +1,4 @@
-//! Chips of this machine's GPUs, by what the driver and the PCI bus tell anybody.
+//! Chips of this machine's GPUs, by the facts that the driver and the PCI bus tell to any user.
 
 use std::fs;
 use std::path::Path;
@@ -58,7 +58,7 @@ pub fn by_bus() -> Vec<(String, u32)> {
 pub struct Named {
     /// Its device file's minor number.
     pub minor: u32,
-    /// `GPU-...`; empty where it is not told.
+    /// The UUID, `GPU-...`; empty where the driver does not tell it.
     pub uuid: String,
     /// The model's name.
     pub model: String,
@@ -72,15 +72,15 @@ pub fn names() -> Vec<Named> {
     names_in(Path::new("/proc/driver/nvidia/gpus"))
 }
 
-/// Returns the GPUs of the host whose files are below `root`, where it tells of more: in a container the runtime hides other
-/// containers' GPUs, or all.
+/// Returns the GPUs of the host, where its files tell of more than the container's. (In a container the runtime hides other
+/// containers' GPUs, or all.) `root`: the folder of the host's files.
 #[must_use]
 pub fn names_of_host(root: &Path) -> Vec<Named> {
     let (own, host) = (names(), names_in(&root.join("proc/driver/nvidia/gpus")));
     if host.len() > own.len() { host } else { own }
 }
 
-/// Returns the GPUs of a folder as `/proc/driver/nvidia/gpus` is one: a folder for each GPU, with a file `information`.
+/// Returns the GPUs in a folder of the form of `/proc/driver/nvidia/gpus`: a folder for each GPU, with a file `information`.
 fn names_in(gpus: &Path) -> Vec<Named> {
     let text = |gpu: fs::DirEntry| fs::read_to_string(gpu.path().join("information")).ok();
     let texts = fs::read_dir(gpus).into_iter().flatten().flatten();
@@ -115,7 +115,7 @@ pub fn records() -> impl Iterator<Item = Record> {
     gpus().into_iter().map(Record::Gpu)
 }
 
-/// The chip of all GPUs of this machine, where they are alike.
+/// The chip of all GPUs of this machine, where all have the same.
 #[must_use]
 pub fn only() -> Option<&'static Chip> {
     let mut chips = gpus()
@@ -125,7 +125,7 @@ pub fn only() -> Option<&'static Chip> {
     chips.all(|c| c == Some(first)).then_some(first)
 }
 
-/// The chips by device file minor number, those that are known.
+/// The known chips by device file minor number.
 #[must_use]
 pub fn chips() -> Vec<(u32, &'static Chip)> {
     let known = |g: &Gpu| Some((g.minor, Chip::with_pci_device(g.pci_device)?));

@@ -1,4 +1,4 @@
-//! Decodes what a look at a process has read: its channels' entries, and the semaphores in them.
+//! Decodes the entries that a look at a process has read, and finds the semaphores in them.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use nvcap_decode::wire::GpuVa;
 use super::{captured::ChannelSnapshot, feeds, maps::Area, scan, snapshot};
 use crate::procfs::mem::ReadMemory;
 
-/// The most semaphores whose values are read: bounds the time of a look.
+/// The most semaphores whose values are read, which bounds the time of a look.
 const MOST_SEMAPHORES: usize = 65_536;
 
 /// A channel of a look, to be decoded.
@@ -46,7 +46,7 @@ impl<'a> From<&'a ChannelSnapshot> for UndecodedChannel<'a> {
     }
 }
 
-/// A decoder of operations alone.
+/// Makes a decoder that decodes operations alone.
 #[must_use]
 pub fn decoder(chip: Option<&'static Chip>) -> Decoder {
     Decoder::new(DecodeOptions {
@@ -60,7 +60,7 @@ pub fn decoder(chip: Option<&'static Chip>) -> Decoder {
     })
 }
 
-/// Address lookup by the mappings alone.
+/// Address lookup that knows nothing but the mappings.
 pub struct ByMaps<'a>(scan::Places<'a>);
 
 impl<'a> ByMaps<'a> {
@@ -77,7 +77,7 @@ impl Places for ByMaps<'_> {
     }
 }
 
-/// Decodes the channels of a process, all together.
+/// Decodes all channels of a process together.
 pub fn decoded(
     decoder: &mut Decoder,
     pid: u32,
@@ -112,7 +112,7 @@ fn engine(seen: &UndecodedChannel<'_>) -> Engine {
     feeds::engine(seen.first.iter().chain(seen.newest))
 }
 
-/// Reads the values of a process's semaphores that an analysis asks for ([`addresses`](nvcap_decode::hang::addresses)).
+/// Reads the values of the semaphores for which an analysis asks ([`addresses`](nvcap_decode::hang::addresses)).
 pub fn read_values(
     memory: &impl ReadMemory,
     places: &scan::Places<'_>,

@@ -1,4 +1,4 @@
-//! Files of the driver: a device with its number. A name proves nothing: anybody may call a file `nvidia0`.
+//! Files of the driver: each a device, proven by its device number. A name proves nothing, because anybody may call a file `nvidia0`.
 
 use std::{
     ffi::{CStr, CString},
@@ -20,7 +20,7 @@ const NVIDIA: u32 = 195;
 const CONTROL: u32 = 255;
 const MODESET: u32 = 254;
 
-/// Set where files of any kind count as the driver's by their name: the software GPU of the tests has no other.
+/// Environment variable that makes files of any kind count as the driver's by their names: the files of the tests' software GPU are no device files.
 pub(crate) const BY_NAME: &str = "NVCAP_DEVICES_BY_NAME";
 
 /// Major numbers of the driver's character devices: (nvidia, nvidia-uvm), 0 where not loaded.
@@ -43,7 +43,8 @@ fn majors_of(devices: &str) -> (u32, u32) {
     (nvidia, uvm)
 }
 
-/// Returns the device of the driver's that a character device with this number is, if it is one; by its `name` it is this one.
+/// Returns the driver's device that a character device with this number is; none where it is another's. `name`: the device that the file's name
+/// claims.
 fn of_number(name: Device, number: u64, majors: (u32, u32)) -> Option<Device> {
     let (major, minor) = (libc::major(number), libc::minor(number));
     let nvidia = if majors.0 == 0 { NVIDIA } else { majors.0 };
@@ -63,9 +64,9 @@ fn by_name() -> bool {
     *SET.get_or_init(|| std::env::var_os(BY_NAME).is_some())
 }
 
-/// Returns the device of the driver's that a file is, if it is one; by its `name` it is this one. The file is looked at by the first
-/// of these paths (`files`) that leads to it: to the file with this `inode`, where that is known. Where none leads to it the name is
-/// believed.
+/// Returns the driver's device that a file is; none where it is another's. `name`: the device that the file's name claims. The file is looked at by
+/// the first of the paths `files` that leads to it: to the file with this `inode`, where the inode is known. Where no path leads to the file, its
+/// name is believed.
 pub(crate) fn checked(name: Device, files: &[&Path], inode: Option<u64>) -> Option<Device> {
     checked_as(name, files, inode, by_name(), majors)
 }
@@ -88,8 +89,8 @@ fn checked_as(
     }
 }
 
-/// Type and device number of a file, without waiting for one that another process serves. `file` is a path from `folder`, an open file itself where
-/// it is empty.
+/// Type and device number of a file, without waiting for a file that another process serves. `file`: a path from `folder`; where it is empty,
+/// `folder` is the file itself.
 fn about(folder: RawFd, file: &CStr) -> Option<(u32, u64)> {
     // SAFETY: a structure of numbers, for which zero is a value.
     let mut about: libc::statx = unsafe { std::mem::zeroed() };
@@ -108,7 +109,7 @@ fn about(folder: RawFd, file: &CStr) -> Option<(u32, u64)> {
     (result == 0).then(|| (u32::from(about.stx_mode) & libc::S_IFMT, number))
 }
 
-/// The major numbers, which stay while the driver is loaded.
+/// The driver's major numbers. They stay the same while the driver is loaded.
 fn known_majors() -> (u32, u32) {
     static KNOWN: OnceLock<(u32, u32)> = OnceLock::new();
     KNOWN.get().copied().unwrap_or_else(|| {
@@ -120,8 +121,8 @@ fn known_majors() -> (u32, u32) {
     })
 }
 
-/// Returns the device of the driver's that a file is, whatever its name: a file may be mounted under any. None where it is no device of the driver's,
-/// or may not be looked at.
+/// Returns the driver's device that a file is, whatever the file's name: a device file may be mounted under any name. None where the file is no
+/// device of the driver's, or may not be looked at.
 pub(crate) fn of_file(file: &Path) -> Option<Device> {
     let file = CString::new(file.as_os_str().as_bytes()).ok()?;
     let (kind, number) = about(libc::AT_FDCWD, &file)?;
@@ -135,7 +136,7 @@ pub(crate) fn of_file(file: &Path) -> Option<Device> {
     of_number(Device::Control, number, majors)
 }
 
-/// Device number of the kernel's own file system of shared memory: no device file is in it.
+/// Device number of the kernel's own file system of shared memory, which holds no device files.
 pub(crate) fn shared_memory() -> Option<(u32, u32)> {
     static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     *NUMBER.get_or_init(|| {
@@ -151,7 +152,7 @@ pub(crate) fn shared_memory() -> Option<(u32, u32)> {
     })
 }
 
-/// Tells whether an open file is the driver's control device. A file that another process serves is not waited for.
+/// Tells whether an open file is the driver's control device, without waiting for a file that another process serves.
 pub(crate) fn is_control(file: BorrowedFd<'_>) -> bool {
     match about(file.as_raw_fd(), c"") {
         Some((libc::S_IFCHR, number)) => {

@@ -1,5 +1,5 @@
-//! A process that is made up: mappings with bytes, laid out as CUDA or a graphics client lays them out, with every read
-//! counted. A read of a doorbell page is a panic.
+//! A made-up process: mappings with bytes, laid out as CUDA or a graphics client lays them out. Every read is counted;
+//! a read of a doorbell page is a panic.
 
 use std::cell::Cell;
 use std::io;
@@ -15,12 +15,12 @@ pub(super) struct Ring {
     pub ring: u64,
     pub entries: u32,
     pub userd: u64,
-    /// Number that is added to a pushbuffer's address for the GPU.
+    /// Offset of the GPU's address of a pushbuffer from the process's address.
     pub gpu_va: u64,
 }
 
 impl Ring {
-    /// One of libcuda's slots.
+    /// Returns the ring in one of libcuda's slots.
     pub(super) fn slot(n: u64) -> Self {
         let ring = RINGS + 0x3000 * n;
         Self {

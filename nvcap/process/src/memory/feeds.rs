@@ -1,4 +1,4 @@
-//! The engine that a channel feeds, by what was read of its ring.
+//! The engine that a channel feeds, found from the entries of its ring.
 
 use nvcap_decode::decode::event::Engine;
 use nvcap_decode::record::Submission;

@@ -1,8 +1,9 @@
-//! A ring read backwards in time: its newest entries with their pushbuffer bytes, and what of them cannot be believed.
+//! A ring read backwards in time: its newest entries with their pushbuffer bytes, and counts of the entries that cannot be
+//! believed.
 //!
-//! What is read may be used again meanwhile. So GP_PUT is asked for again while a ring is read: entries whose slots the
-//! process may have written since are given up. And a pushbuffer range that a newer entry points to again holds the
-//! newer bytes: the older entry's are given up. Both are counted; neither is shown as what was submitted.
+//! The process may use the memory again while it is read. So GP_PUT is read again during the reading, and entries whose slots
+//! the process may have written since are given up. A pushbuffer range that a newer entry points to again holds the newer
+//! bytes, so the older entry's bytes are given up, too. Both losses are counted, and the bytes are not shown as submitted.
 
 use std::{
     collections::BTreeMap,
@@ -20,22 +21,23 @@ use crate::procfs::mem::ReadMemory;
 use nvcap_decode::record::{How, Segment, Submission};
 use nvcap_decode::wire::{GpuVa, entry};
 
-/// Pushbuffer bytes of one channel that are read: rings of garbage could announce gigabytes.
+/// The most pushbuffer bytes of one channel that are read: a ring of garbage could name gigabytes.
 const MOST_BYTES: u64 = 256 << 20;
-/// No process submits faster than an entry in this time, ns: a store to video memory and a doorbell take longer.
+/// Shortest time between two entries that a process submits, ns: a store to video memory and a doorbell take longer.
 const FASTEST_NS: u64 = 300;
-/// Bytes behind the newest entry's that the process may be writing for the next one: a few launches' worth.
+/// Bytes behind the newest entry's bytes that the process may be writing for the next entry: the size of a few launches.
 const BEING_WRITTEN: u32 = 16 << 10;
-/// Pushbuffer bytes read at once where entries' bytes lie side by side: a read costs by the page it touches.
+/// Pushbuffer bytes that are read at once where the bytes of several entries are adjacent: the cost of a read is by the page
+/// that it touches.
 const RUN: u64 = 256 << 10;
-/// Entries whose bytes are read one by one, before GP_PUT is asked for again.
+/// Number of entries whose bytes are read one by one before GP_PUT is read again.
 const BETWEEN: usize = 16;
 /// Ring entries read at once.
 const PIECE: u32 = 128;
 /// Entries at a ring's beginning that are looked at for the classes.
 const FIRST: usize = 3;
 
-/// Reads a channel's newest entries into it.
+/// Reads a channel's newest entries into its snapshot.
 pub(super) fn read_ring(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -102,7 +104,8 @@ pub(super) fn read_ring(
     Ok(())
 }
 
-/// Returns the number of a channel's newest `last` entries that lie where newer ones lie, now. Their bytes are not read.
+/// Returns how many of a channel's newest `last` entries lie in memory that newer entries use by now. Reads none of their
+/// bytes.
 pub(super) fn used_again(
     memory: &impl ReadMemory,
     found: &FoundRing,
@@ -117,7 +120,8 @@ pub(super) fn used_again(
     Ok(overwritten + again.count() as u32)
 }
 
-/// Returns the entries from `put` on, submitted while pushbuffers were read. Their pushbuffers may lie where older ones did.
+/// Returns the entries from `put` on: they were submitted while pushbuffers were read, and their pushbuffers may lie where
+/// older ones did.
 fn submitted_since(memory: &impl ReadMemory, found: &FoundRing, put: u32) -> Vec<u64> {
     let entries = found.entries.max(1);
     let Ok((_, now)) = scan::get_put(memory, found.userd) else {
@@ -134,11 +138,11 @@ fn submitted_since(memory: &impl ReadMemory, found: &FoundRing, put: u32) -> Vec
 
 #[cfg(test)]
 thread_local! {
-    /// The time that a test has stopped at.
+    /// Time at which a test has stopped the clock.
     pub(super) static STOPPED: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
 }
 
-/// The clock by which a pause between two reads is long.
+/// The clock that measures the pause between two reads.
 fn now() -> Instant {
     #[cfg(test)]
     if let Some(at) = STOPPED.get() {
@@ -147,8 +151,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The `want` entries before `put`, oldest first, and how many of the oldest may have been written over while they were
-/// read.
+/// The `want` entries before `put`, oldest first, and the number of the oldest entries that may have been written over during
+/// the reading.
 fn read_entries(
     memory: &impl ReadMemory,
     found: &FoundRing,
@@ -186,7 +190,7 @@ fn read_entries(
     Ok((entry::iter(&raw).collect(), overwritten))
 }
 
-/// Entries from `position` on, a submission each, and GP_PUT after each one's bytes were read.
+/// Entries from `position` on, each as a submission, and GP_PUT after the bytes of each were read.
 fn submissions(
     from: &mut Bytes<'_, impl ReadMemory>,
     seen: &mut ChannelSnapshot,
@@ -243,12 +247,12 @@ fn submissions(
 struct Run {
     start: u64,
     bytes: Vec<u8>,
-    /// GP_PUT afterwards.
+    /// GP_PUT after the read.
     until: u32,
 }
 
 impl Run {
-    /// From the first of `entries` on, as far as one lies behind the other. Empty where they do not, or cannot be read.
+    /// Reads from the first of `entries` on, as far as their bytes are adjacent. Empty where they are not, or cannot be read.
     fn read(memory: &impl ReadMemory, places: &Places<'_>, entries: &[u64], base: u64) -> Self {
         let mut run: Option<(u64, u64)> = None;
         for raw in entries {
@@ -290,12 +294,12 @@ impl Run {
 struct Bytes<'a, M> {
     memory: &'a M,
     places: &'a Places<'a>,
-    /// So many may still be read.
+    /// Number of bytes that may still be read.
     left: u64,
 }
 
 impl<M: ReadMemory> Bytes<'_, M> {
-    /// An entry and the bytes it points to; `run` are some that were read before.
+    /// An entry and the bytes it points to. `run`: bytes that were read before.
     fn segment(
         &mut self,
         entry: u64,
@@ -348,7 +352,7 @@ impl Taken {
         before.is_some_and(|(_, end)| *end > address)
     }
 
-    /// True if something of it was taken before.
+    /// Adds a range; true if a part of it was taken before.
     fn take(&mut self, address: u64, len: u32) -> bool {
         let (mut start, mut end) = (address, address + u64::from(len));
         let mut over = false;
@@ -364,7 +368,8 @@ impl Taken {
     }
 }
 
-/// Returns the address and length of the range that an entry points to, but for the extended base; `None` for a control entry.
+/// Returns the address and length of the range that an entry points to, without the bits of the extended base; `None` for a
+/// control entry.
 pub(super) fn range_of(raw: u64) -> Option<(u64, u32)> {
     entry::segment_of(raw, 0).map(|(address, len)| (address.0, len))
 }
@@ -377,9 +382,9 @@ fn give_up(segment: &mut Segment, recycled: &mut u32) {
     }
 }
 
-/// Gives up the bytes of entries whose range a newer entry points to again: only the newer one's are known to be what
-/// was submitted. `since` are entries that came while bytes were read, `until` how many of them had come when those of
-/// each submission had been read.
+/// Gives up the bytes of entries whose range a newer entry points to again: only the newer entry's bytes are known to be the
+/// submitted ones. `since`: entries that came while bytes were read. `until`: for each submission, the number of these entries
+/// that had come when its bytes had been read.
 fn give_up_recycled(seen: &mut ChannelSnapshot, since: &[u64], until: &[usize]) {
     let mut recycled = 0;
     // Oldest first: what came meanwhile grows.
@@ -440,7 +445,7 @@ fn give_up_recycled(seen: &mut ChannelSnapshot, since: &[u64], until: &[usize]) 
     seen.recycled += recycled;
 }
 
-/// Reads entries whose addresses are the GPU's alone, where their place in the process can be found.
+/// Reads entries that have GPU addresses only, where the matching addresses in the process can be found.
 pub(super) fn resolve(
     memory: &impl ReadMemory,
     places: &Places<'_>,

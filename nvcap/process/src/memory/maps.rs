@@ -1,4 +1,4 @@
-//! `/proc/PID/maps`: which device files of the driver a process has mapped where.
+//! `/proc/PID/maps`: the device files of the driver that a process has mapped, with their addresses.
 
 use std::{collections::HashMap, fs, io, path::Path};
 
@@ -18,22 +18,22 @@ pub struct Area {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// May be read: not where a program answers for its file ([`procfs::served`]).
+    /// True if the memory may be read; false also where another program serves the file ([`procfs::served`]).
     pub read: bool,
-    /// May be written.
+    /// True if the memory may be written.
     pub write: bool,
-    /// May be executed.
+    /// True if the memory may be executed.
     pub execute: bool,
     /// MAP_SHARED.
     pub shared: bool,
     /// File name as the kernel shows it, empty for anonymous memory.
     pub path: String,
-    /// The driver's device file that it is.
+    /// The driver's device whose file is mapped here, if it is one.
     pub device: Option<Device>,
 }
 
 impl Area {
-    /// The area that a line names, its device by its name alone.
+    /// Makes the area of a line; its device is the one that the name claims.
     fn of(line: &Line<'_>) -> Self {
         Self {
             start: line.start,
@@ -47,7 +47,7 @@ impl Area {
         }
     }
 
-    /// A shared one with these rights (`rw`), for made-up processes.
+    /// Makes a shared area with these rights (`rw`), for made-up processes.
     #[doc(hidden)]
     #[must_use]
     pub fn made_up(start: u64, len: u64, flags: &str, path: &str) -> Self {
@@ -68,7 +68,7 @@ impl Area {
         self.device
     }
 
-    /// Private memory of the program's own, that may be read and written: its heap, and what it maps without a file, huge pages too.
+    /// True for private memory of the program's own that may be read and written: its heap, and memory that it maps without a file, huge pages too.
     pub fn is_own_memory(&self) -> bool {
         let is_own = |path: &str| {
             path.is_empty()
@@ -87,7 +87,7 @@ impl Area {
         }
     }
 
-    /// Has the shape of a doorbell page of CUDA (write only) or of a graphics client: 64 KiB of a GPU's device file.
+    /// True for an area with the shape of a doorbell page: 64 KiB of a GPU's device file, of CUDA (write only) or of a graphics client.
     pub fn is_doorbell_shape(&self) -> bool {
         self.end - self.start == DOORBELL_PAGE
             && self.shared
@@ -96,8 +96,8 @@ impl Area {
             && matches!(self.device(), Some(Device::Gpu(_)))
     }
 
-    /// Tells whether `next` begins where this ends, with other rights to the same file of a GPU, and both are smaller than a doorbell page: parts of
-    /// one whose rights were changed.
+    /// Tells whether `next` begins where this area ends, with other rights to the same file of a GPU, and both are smaller than a doorbell page.
+    /// Such areas are parts of one doorbell page whose rights were changed.
     pub fn is_followed_by(&self, next: &Self) -> bool {
         let rights = |a: &Self| (a.read, a.write, a.execute);
         let is_part = |a: &Self| a.end - a.start < DOORBELL_PAGE;
@@ -110,7 +110,8 @@ impl Area {
             && is_part(next)
     }
 
-    /// One area of parts that follow each other ([`Area::is_followed_by`]), of which there is at least one: with the rights that any of them has.
+    /// Joins parts that follow each other ([`Area::is_followed_by`]) into one area, with every right that any part has. There must be at least one
+    /// part.
     #[must_use]
     pub fn joined(parts: &[Self]) -> Self {
         Self {
@@ -121,12 +122,12 @@ impl Area {
         }
     }
 
-    /// Memory of a GPU's device file that the process may write: without such memory nobody submits.
+    /// True for memory of a GPU's device file that the process may write: a process needs such memory to submit.
     pub fn may_submit(&self) -> bool {
         self.shared && self.write && matches!(self.device(), Some(Device::Gpu(_)))
     }
 
-    /// Memory without a file that has a name, which several could share: libcuda takes pinned memory from it.
+    /// True for memory without a file that has a name, and that several processes could share: libcuda takes pinned memory from it.
     pub fn is_shared_memory(&self) -> bool {
         self.shared
             && self.read
@@ -135,7 +136,7 @@ impl Area {
             && self.path == "/dev/zero (deleted)"
     }
 
-    /// Addresses that are kept free in whole large pages, as libcuda does for the device's memory; a heap's are none.
+    /// True for addresses that are reserved in whole large pages, as libcuda reserves them for the device's memory. A heap's addresses are not.
     pub fn is_reserved(&self) -> bool {
         let is_page = |at: u64| at.is_multiple_of(2 << 20);
         !(self.read || self.write || self.execute || self.shared)
@@ -145,7 +146,7 @@ impl Area {
             && is_page(self.end)
     }
 
-    /// Place of the memory that a GPU finds at these addresses, where the GPU's are the process's, as with CUDA; none where that is not
+    /// Kind of the memory that a GPU finds at these addresses, where the GPU uses the process's addresses, as with CUDA; none where the kind is not
     /// known.
     pub fn place(&self) -> Option<Place> {
         match self.device() {
@@ -159,13 +160,13 @@ impl Area {
         }
     }
 
-    /// Returns the record of a mapping of the driver's files, of memory that pinned memory is taken from, or of addresses that are kept
-    /// free, that was there before the trace.
+    /// Returns the record of a mapping that was there before the trace: of the driver's files, of memory from which pinned memory is taken, or of
+    /// reserved addresses.
     pub fn record_with_memory(&self, at: At) -> Option<Mapping> {
         Some(self.record_as(at, self.device_or_memory()?))
     }
 
-    /// The driver's device file, or that it is memory that pinned memory is taken from, or addresses that are kept free.
+    /// The driver's device; or the mark of memory from which pinned memory is taken, or of reserved addresses.
     pub fn device_or_memory(&self) -> Option<Device> {
         match self.device() {
             None if self.is_shared_memory() => Some(Device::MEMORY),
@@ -236,8 +237,8 @@ pub fn uses_gpu(pid: u32, areas: &[Area]) -> bool {
     }
 }
 
-/// Does as [`areas`], and calls `between` after each page of text, which the kernel takes some tens of microseconds to write: a
-/// large process has a hundred of them.
+/// Does as [`areas`], and calls `between` after each page of text. The kernel takes some tens of microseconds to write such a page, and a large
+/// process has a hundred of them.
 ///
 /// # Errors
 /// As [`areas`].
@@ -263,12 +264,12 @@ pub fn areas_in_pieces(pid: u32, between: &mut dyn FnMut()) -> io::Result<Vec<Ar
     Ok(all)
 }
 
-/// Tells whether the same area is among these, which ascend. (It is searched for by its address: a process may have 65,530.)
+/// Tells whether these areas, which ascend, contain the same area. The search is by address, because a process may have 65,530 areas.
 pub fn has(areas: &[Area], area: &Area) -> bool {
     at(areas, area.start).is_some_and(|a| a == area)
 }
 
-/// The area in which an address lies, of these, which ascend.
+/// The area that contains an address. `areas` ascend.
 pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
     let behind = areas.partition_point(|a| a.start <= address);
     areas[..behind].last().filter(|a| address < a.end)
@@ -277,7 +278,7 @@ pub fn at(areas: &[Area], address: u64) -> Option<&Area> {
 /// A mapped file: its file system's number, its inode, and its device by its name.
 type FileKey = (Option<(u32, u32)>, u64, Option<Device>);
 
-/// The files of a process that may be the driver's, each looked at once.
+/// The files of a process that may be the driver's. Each is looked at once.
 struct Files {
     pid: u32,
     served: Served,
@@ -293,7 +294,7 @@ impl Files {
         }
     }
 
-    /// The area that a line names; none where it must not be read, nor its file be looked at.
+    /// The area of a line; none where its memory must not be read and its file must not be looked at.
     fn of_line(&mut self, line: &Line<'_>) -> Option<Area> {
         let unreadable = self.served.has(line.device);
         (!unreadable).then(|| self.check(Area::of(line), line))
@@ -514,7 +515,7 @@ mod tests {
         }
     }
 
-    /// Addresses that a thread's heap or a guard page keeps free are no GPU's.
+    /// Addresses that are reserved by a thread's heap or a guard page are not a GPU's.
     #[test]
     fn not_all_that_is_kept_free_is_the_gpus() {
         for line in [

@@ -1,14 +1,14 @@
-//! Reading a process from outside: its mappings, its memory, its rings. No BPF, no stop.
+//! Reading a process from outside: its mappings, its memory, its rings. Uses no BPF, and does not stop the process.
 //!
-//! - [`maps`], [`devices`], `places`: its mappings, and which of them are the driver's.
+//! - [`maps`], [`devices`], `places`: the process's mappings, and the driver's among them.
 //! - [`scan`]: finding its rings; [`ring`]: reading their entries and bytes.
 //! - [`snapshot`], [`captured`], `channel_snapshot`, `history`: one look at all its channels, as far back as their rings go.
 //! - [`decoded`]: the entries of such a look, decoded, and the semaphores in them.
-//! - [`feeds`]: the engine that a channel feeds, by what is in its ring.
+//! - [`feeds`]: the engine that a channel feeds, found from the entries of its ring.
 //! - [`probe`]: one look at its mappings, channels and positions.
 //! - [`notifier`], `tokens`: error notifiers, and the work-submit tokens in them.
-//! - `va_inference`: pushbuffers that the process has at other addresses than the GPU.
-//! - [`chip`]: which GPUs this machine has.
+//! - `va_inference`: pushbuffers whose addresses in the process are not the GPU's.
+//! - [`chip`]: the GPUs of this machine.
 
 pub mod captured;
 mod channel_snapshot;

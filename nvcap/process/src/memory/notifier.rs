@@ -3,9 +3,9 @@
 //!
 //! A channel's error notifier is an array of 16-byte notifications (time, info32, info16, status): number 0 is the
 //! error, number 1 the work-submit token (`NV_CHANNELGPFIFO_NOTIFICATION_TYPE_ERROR`, `..._WORK_SUBMIT_TOKEN`). CUDA
-//! gives each channel a page of its own, mapped through nvidiactl, in the order in which it makes the channels. Which
-//! page is which channel's stands nowhere in the process: it is assumed from that order, and given up where the token's
-//! runlist contradicts what the channel's stream does.
+//! gives each channel a page of its own, mapped through nvidiactl, in the order in which it makes the channels. The
+//! process's memory does not tell which page belongs to which channel. The order is assumed to tell it, and the
+//! assumption is given up where the token's runlist contradicts the channel's stream.
 
 use super::maps::Area;
 use crate::procfs::mem::ReadMemory;
@@ -73,9 +73,9 @@ fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
     })
 }
 
-/// Pairs notifiers with channels: `slots` are the channels' numbers in the order in which they were made, each with
-/// whether it feeds the graphics engine (`None` where that is not known). Nothing is paired where the order cannot be
-/// the one assumed.
+/// Pairs notifiers with channels. `slots`: the channels' numbers in the order in which they were made, each with
+/// whether it feeds the graphics engine (`None` where that is not known). Nothing is paired where the assumed order
+/// cannot be right.
 #[must_use]
 pub(crate) fn pair(
     notifiers: &[Notifier],

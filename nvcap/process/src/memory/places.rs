@@ -1,15 +1,15 @@
-//! The readable mappings of a process, for many questions.
+//! The readable mappings of a process, indexed for many lookups.
 
 use super::maps::Area;
 
-/// Readable mappings, for many questions.
+/// Readable mappings, indexed for many lookups.
 #[derive(Debug)]
 pub struct Places<'a> {
     areas: Vec<&'a Area>,
 }
 
 impl<'a> Places<'a> {
-    /// Returns the places in the mappings of a process. Doorbell pages are not among them.
+    /// Returns the readable mappings of a process, without doorbell pages.
     #[must_use]
     pub fn new(areas: &'a [Area]) -> Self {
         let mut areas: Vec<&Area> = areas

@@ -1,5 +1,5 @@
-//! One look at a running process: its mappings of the driver's files and the rings in them, as records. Stops
-//! nothing and changes nothing in it.
+//! One look at a running process: its mappings of the driver's files and the rings in them, as records. The look
+//! stops nothing and changes nothing in the process.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
@@ -22,16 +22,17 @@ pub struct Probe {
     pub records: Vec<Record>,
     /// GP_GET and GP_PUT of each channel.
     pub positions: Vec<(ChannelId, u32, u32)>,
-    /// The engine of each channel, as far as what is in its ring tells it.
+    /// The engine of each channel, where the entries of its ring tell it.
     pub engines: Vec<(ChannelId, Engine)>,
-    /// Slots behind the last used ring that are all zero: channels that were never used, or nothing.
+    /// Number of slots behind the last used ring that are all zero: channels that were never used, or no
+    /// channels.
     pub unused: usize,
 }
 
-/// Looks. Channels are numbered from `first`.
+/// Looks at a process. Channels are numbered from `first`.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or not the right to.
+/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
 pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     let memory = Memory::open(pid)?;
     let areas = maps::areas(pid)?;
@@ -81,10 +82,11 @@ pub fn probe(pid: u32, first: u32) -> io::Result<Probe> {
     Ok(probe)
 }
 
-/// Newest entries that are read to tell a channel's engine; those at the beginning of its ring are read besides.
+/// Number of newest entries that are read to tell a channel's engine. Entries at the beginning of its ring are
+/// read besides.
 const LAST: u32 = 4;
 
-/// Returns the engines that used channels feed, as `nvcap dump` knows them.
+/// Returns the engines that used channels feed, in the terms of `nvcap dump`.
 fn engines(
     memory: &impl ReadMemory,
     areas: &[maps::Area],

@@ -1,8 +1,9 @@
-//! Search for entries whose memory was written over before it was read: a client uses the memory of its pushbuffer again. Pure.
+//! Search for entries whose memory was written over before it was read. A client uses the memory of its pushbuffer again and
+//! again. Pure.
 
 use nvcap_decode::wire::entry;
 
-/// From where to where an entry points; nowhere for a control entry.
+/// Range that an entry points to, from its start to its end; empty for a control entry.
 pub fn range(entry: u64) -> (u64, u64) {
     entry::segment_of(entry, 0).map_or((0, 0), |(at, len)| (at.0, at.0 + u64::from(len)))
 }
@@ -13,8 +14,8 @@ pub fn overlaps(entry: u64, range: (u64, u64)) -> bool {
     start != end && start < range.1 && range.0 < end
 }
 
-/// Indices of entries whose memory was written again, or may have been, before it was read: a later entry of the same reading lies
-/// there, or one of those that were committed `since` it began.
+/// Indices of entries whose memory was written again before it was read, or may have been. A later entry of the same reading
+/// points to the same memory, or an entry does that was committed after the reading began (`since`).
 pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
     // Almost always each begins where the one before ends, or behind it.
     let mut last = 0;
@@ -42,9 +43,10 @@ pub fn reused(entries: &[u64], since: &[u64]) -> Vec<usize> {
     hit
 }
 
-/// Returns the number of entries of a reading, from the first on, that are not to be trusted: all up to the last whose memory was
-/// written over before it was read, by a later one of them or by one of those that were committed `since` it began. `again`: the
-/// client may submit the same memory twice, as clients of graphics do, which tells nothing.
+/// Returns the number of entries at the beginning of a reading that are not to be trusted: all up to the last entry whose memory
+/// was written over before it was read. It was written over by a later entry of the reading, or by an entry that was committed
+/// after the reading began (`since`). `again`: the client may submit the same memory twice, as graphics clients do, so that a
+/// second entry for the same memory proves nothing.
 pub fn stale(entries: &[u64], since: &[u64], again: bool) -> usize {
     let is_other = |(i, entry): (usize, u64)| {
         let later = entries.iter().skip(i + 1).chain(since);

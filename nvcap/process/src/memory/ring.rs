@@ -1,8 +1,8 @@
-//! Rings from outside: positions in them, their entries, and the pushbuffer bytes that these point to, in as few and as
-//! large reads as possible: each costs about a microsecond beside its bytes, and the kernel copies page by page.
+//! Rings read from outside: their positions, their entries, and the pushbuffer bytes that the entries point to. Reads are few and large,
+//! because each costs about a microsecond beside its bytes, and the kernel copies page by page.
 //!
-//! All live sources read here. A look back at a ring's newest entries (`history`) shares the reading of entries alone: it
-//! asks for GP_PUT between any two reads, and keeps for every segment what GP_PUT was when its bytes were read.
+//! All live sources read rings here. A look back at a ring's newest entries (`history`) shares only the reading of entries: it reads GP_PUT
+//! between any two reads, and keeps for every segment the GP_PUT after its bytes were read.
 
 use std::io;
 
@@ -13,11 +13,11 @@ use nvcap_decode::{
 };
 
 const PAGE: u64 = 4096;
-/// Entries read at once: BAR1 memory is slow by the byte, and the newest should not wait for the oldest.
+/// Entries that are read at once. BAR1 memory is slow by the byte, and the newest entries should not wait for the oldest.
 const RUN: u64 = 512;
-/// Bytes of a joint read of segments that lie one behind the other.
+/// Bytes of a joint read of adjacent segments.
 const JOINT: u64 = 256 << 10;
-/// Bytes between two segments that are read along rather than read around.
+/// Largest gap between two segments that are read together, bytes: the gap's bytes are read, too.
 const BETWEEN: u64 = 512;
 
 /// A ring to read.
@@ -29,7 +29,7 @@ pub struct Ring {
     pub entries: u32,
 }
 
-/// GP_PUT, or another index of a ring with so many entries, as a position: the first from `seen` on that has it.
+/// Turns GP_PUT, or another index of a ring with `entries` entries, into a position: the first position from `seen` on with this index.
 pub fn position(put: u32, seen: u64, entries: u32) -> u64 {
     seen + (u64::from(put).wrapping_sub(seen) & (u64::from(entries) - 1))
 }
@@ -57,8 +57,8 @@ pub fn entries(
     Ok(all)
 }
 
-/// Returns, for each entry, the address it points to and how many bytes are there, 0 for control entries. Address bits 56:40 come from the last
-/// control entry that set them, and are carried on in `extended`.
+/// Returns, for each entry, the address it points to and the number of bytes there (0 for control entries). Address bits 56:40 come from the
+/// last control entry that set them; `extended` carries them from call to call.
 fn spans(entries: &[u64], extended: &mut u64, translate: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
     let span = |raw: &u64| match entry::pass(*raw, extended) {
         Some((address, len)) => (translate(address.0), u64::from(len)),
@@ -67,9 +67,9 @@ fn spans(entries: &[u64], extended: &mut u64, translate: impl Fn(u64) -> u64) ->
     entries.iter().map(span).collect()
 }
 
-/// The entries with their bytes; what cannot be read is zero and named. `translate` turns a GPU address into the
-/// process's. `buffer` is room that is kept from one call to the next: memory that is new to this program costs a page
-/// fault every 4 KiB, as much as reading into it.
+/// The entries with their bytes. Bytes that cannot be read are zero, and listed as holes. `translate` turns a GPU address into the process's.
+/// `buffer` is memory that is kept from one call to the next: memory that is new to this program costs a page fault every 4 KiB, as much as
+/// reading into it.
 pub fn segments(
     memory: &impl ReadMemory,
     entries: &[u64],
@@ -119,7 +119,7 @@ pub fn segments(
     segments
 }
 
-/// Joins as many entries from `first` on as one read covers: returns the index behind them, and the read's begin and end.
+/// Joins the entries from `first` on that one read covers. Returns the index behind them, and the read's begin and end.
 fn joint(spans: &[(u64, u64)], first: usize) -> (usize, u64, u64) {
     let (mut start, mut end) = (0, 0);
     for (i, &(address, len)) in spans.iter().enumerate().skip(first) {
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Memory that can be read anywhere.
+    /// Memory that can be read at any address, and is zero.
     struct Zeros;
 
     impl ReadMemory for Zeros {

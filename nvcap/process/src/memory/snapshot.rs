@@ -1,5 +1,5 @@
-//! One look at a running process that goes as far back as its rings do: every channel's newest entries with their
-//! pushbuffer bytes, its tokens, its threads. No history, no BPF, no stop.
+//! One look at a running process that goes as far back as its rings do: every channel's newest entries with their pushbuffer
+//! bytes, its tokens, its threads. It needs no earlier record of the process and no BPF, and does not stop the process.
 
 use std::{
     io,
@@ -33,22 +33,22 @@ pub struct Snapshot {
     pub areas: Vec<Area>,
     /// Channels that were used, by GPU and USERD.
     pub channels: Vec<ChannelSnapshot>,
-    /// Slots that are all zero: channels that were never used, or nothing.
+    /// Number of slots that are all zero: channels that were never used, or no channels.
     pub unused: usize,
-    /// Notes of what was left out, in words.
+    /// Notes of omissions, in words.
     pub notes: Vec<String>,
-    /// Ranges of pushbuffers that the process has at other addresses than the GPU.
+    /// Ranges of pushbuffers whose addresses in the process are not the GPU's.
     pub windows: Vec<Window>,
-    /// Time for the mappings and finding the channels.
+    /// Time spent on the mappings and on finding the channels.
     pub finding: Duration,
-    /// Time for rings and pushbuffers.
+    /// Time spent on rings and pushbuffers.
     pub reading: Duration,
 }
 
-/// Looks. Channels are numbered from `first`.
+/// Looks at a process. Channels are numbered from `first`.
 ///
 /// # Errors
-/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or not the right to.
+/// Those of reading `/proc/PID/maps` and of opening `/proc/PID/mem`: no such process, or no right to read it.
 pub fn take(pid: u32, first: u32, options: SnapshotOptions<'_>) -> io::Result<(Memory, Snapshot)> {
     let memory = Memory::open(pid)?;
     let start = Instant::now();
@@ -74,7 +74,7 @@ struct SnapshotTarget {
     start: Instant,
 }
 
-/// Looks as [`take`] does, on any memory.
+/// Does as [`take`], on any memory.
 fn of(
     memory: &impl ReadMemory,
     process: SnapshotTarget,
@@ -141,7 +141,8 @@ fn of(
     }
 }
 
-/// Adds what the user names: it is believed, as far as it is there. A GPU that is not named is the one whose memory USERD lies in.
+/// Adds the channels that the user names. They are believed, as far as their memory is there. Where the user names no GPU, it is
+/// the one whose memory holds USERD.
 fn add_known(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -210,8 +211,8 @@ impl Snapshot {
     }
 }
 
-/// The 8 (or, at the end of a mapping, 4) bytes at an address that a semaphore has: `None` where it is not the process's,
-/// or lies in managed memory, which a read from outside would move away from the GPU.
+/// The 8 bytes (or, at the end of a mapping, 4) at a semaphore's address. `None` where the address is not the process's, or lies
+/// in managed memory: a read from outside would move managed memory away from the GPU.
 pub fn read_semaphore(memory: &impl ReadMemory, places: &Places<'_>, address: u64) -> Option<u64> {
     let area = places.at(address)?;
     if area.device() == Some(Device::Uvm) {
@@ -223,7 +224,8 @@ pub fn read_semaphore(memory: &impl ReadMemory, places: &Places<'_>, address: u6
     Some(u64::from_le_bytes(b))
 }
 
-/// Entries of each channel that are looked at: which engine it feeds must agree with its token.
+/// Number of entries of each channel that are looked at: they tell the engine that the channel feeds, which must agree with its
+/// token.
 const TOKENS_LAST: u32 = 8;
 
 /// A channel's work-submit token.
@@ -235,13 +237,13 @@ pub struct RingToken {
     pub token: u32,
 }
 
-/// The tokens, as far as the order of channels and error notifiers tells them (`notifier`): of all channels that lie as libcuda
+/// The tokens, as far as the order of channels and error notifiers (`notifier`) tells them: of all channels that lie as libcuda
 /// lays them out, or of none.
 pub fn tokens(memory: &impl ReadMemory, areas: &[Area]) -> Vec<RingToken> {
     tokens_found(memory, areas, Effort::Habit)
 }
 
-/// Returns what [`tokens`] does, of the channels that are found with this effort.
+/// Does as [`tokens`], for the channels that are found with this effort.
 pub(super) fn tokens_found(
     memory: &impl ReadMemory,
     areas: &[Area],
@@ -357,7 +359,7 @@ mod tests {
         assert_eq!(snapshot.channels[0].get, 60);
     }
 
-    /// Submits further entries when the second run of pushbuffer bytes is about to be read.
+    /// Memory that submits further entries when the second run of pushbuffer bytes is about to be read.
     struct Going {
         memory: RefCell<FakeMemory>,
         runs: Cell<u32>,
@@ -380,7 +382,7 @@ mod tests {
         }
     }
 
-    /// 64 KiB, so that 32 go round the made-up pushbuffer.
+    /// Words of 64 KiB, so that 32 entries go once round the made-up pushbuffer.
     fn words(n: u64) -> Vec<u32> {
         let mut words = vec![0u32; 0x4000];
         words[0] = 0x2001_8000;
@@ -388,7 +390,8 @@ mod tests {
         words
     }
 
-    /// With 31 entries, and 11 that come: one more fits, then come the places of entries 0 to 9. A run is four entries.
+    /// Process with 31 entries, to which 11 come: the first of these still fits, the others take the places of entries 0 to 9. A
+    /// run is four entries.
     fn going() -> (Going, Vec<Area>) {
         let mut memory = FakeMemory::cuda();
         for n in 0..31 {

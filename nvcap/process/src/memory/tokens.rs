@@ -1,5 +1,5 @@
-//! Work-submit tokens of a process's channels, by the order of channels and error notifiers: for a look at a process, and
-//! for a source that follows the channels by other means.
+//! Work-submit tokens of a process's channels, by the order of channels and error notifiers. Used by a look at a process,
+//! and by a source that follows the channels by other means.
 
 use nvcap_decode::wire::{engine::Feeds, method::FIRST_OF_ENGINE};
 
@@ -56,7 +56,7 @@ pub(super) fn name_tokens(
     }
 }
 
-/// Tells whether a channel feeds the graphics engine, by the subchannel that its newest entries use.
+/// Tells whether a channel feeds the graphics engine, by the subchannel of its newest entries.
 fn graphics(seen: &ChannelSnapshot) -> Option<bool> {
     for s in seen.submissions.iter().rev().take(8) {
         for segment in &s.segments {

@@ -1,6 +1,6 @@
-//! Pushbuffers that the process has mapped at other addresses than the GPU (graphics clients).
+//! Pushbuffers whose addresses in the process are not the GPU's (graphics clients).
 //!
-//! The other address stands only in the driver, but what lies there can be tried: a mapping and a shift are believed when several of the newest
+//! Only the driver knows the process's address, but candidates can be tried. A mapping and a shift are believed when several of the newest
 //! segments, read at the shifted addresses, are filled to the last word by methods and their data, and when no other shift does that. Zeros are no
 //! methods, and other data does not end where a segment ends.
 
@@ -11,18 +11,18 @@ use nvcap_decode::wire::header::Header;
 use nvcap_decode::wire::words::u32s;
 
 const PAGE: u64 = 0x1000;
-/// Segments that are tried.
+/// Number of segments that are tried.
 const TRIED: usize = 8;
-/// Segments that must fit, of those that are tried.
+/// Number of tried segments that must fit.
 const NEEDED: usize = 4;
-/// Method headers that all of them must have together.
+/// Number of method headers that the fitting segments must have together.
 const HEADERS: usize = 8;
-/// So many shifts are tried in one search: a read of system memory takes less than a microsecond.
+/// The most shifts that are tried in one search: a read of system memory takes less than a microsecond.
 const MOST_READS: u32 = 60_000;
-/// Bytes of a segment that is tried: a longer one says no more.
+/// The most bytes of a segment that is tried: a longer segment proves no more.
 const MOST_BYTES: u32 = 0x1_0000;
 
-/// A piece of the GPU's address space and where the process has it.
+/// A piece of the GPU's address space, and its address in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// First address for the GPU.
@@ -34,7 +34,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the process's address of a range of the GPU's, if all of the range is in the window.
+    /// Returns the process's address of a range of GPU addresses, if the window contains all of the range.
     #[must_use]
     pub fn cpu_of(&self, gpu: u64, len: u64) -> Option<u64> {
         let offset = gpu.checked_sub(self.gpu)?;
@@ -88,7 +88,7 @@ pub(super) fn window(
     found
 }
 
-/// Tells whether enough of the segments are pushbuffers when they are shifted so.
+/// Tells whether, with this shift, enough of the segments are pushbuffers.
 fn fits(memory: &impl ReadMemory, segments: &[(u64, u32)], shift: u64) -> bool {
     let (mut whole, mut headers) = (0, 0);
     for (n, (address, len)) in segments.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `/proc/PID/auxv`: what the kernel passed to a program at its start.
+//! `/proc/PID/auxv`: the values that the kernel passed to a program at its start.
 
 use std::{fs, io};
 
@@ -17,10 +17,10 @@ const LEAST: usize = 128;
 pub struct Auxv(Vec<u8>);
 
 impl Auxv {
-    /// The vector of a process; empty if the process has no memory.
+    /// Reads the vector of a process; empty if the process has no memory.
     ///
     /// # Errors
-    /// Those of reading it: no such process, or no right to.
+    /// Those of reading the file: no such process, or no right to read it.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         match fs::read(format!("/proc/{pid}/auxv")) {
             Ok(bytes) if !bytes.is_empty() => Ok(Self(bytes)),
@@ -34,12 +34,12 @@ impl Auxv {
         &self.0
     }
 
-    /// The process has no vector.
+    /// True if the process has no vector.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The vector is complete: the process is not in the middle of an exec.
+    /// True if the vector is complete: the process is not in the middle of an exec.
     pub fn is_whole(&self) -> bool {
         self.0.len() >= LEAST
     }

@@ -1,9 +1,9 @@
-//! Processes that are born anywhere on this machine, told by the number that the kernel gave last; where nothing tells that number
-//! (`/proc` mounted with `subset=pid` has no `loadavg`), by what `/proc` did not list before.
+//! Processes that are born anywhere on this machine, found by the number that the kernel gave last. Where nothing tells that number (a
+//! `/proc` that is mounted with `subset=pid` has no `loadavg`), they are found by comparing lists of `/proc`.
 
 use std::{collections::BTreeSet, fs::File, ops::Range, os::unix::fs::FileExt};
 
-/// Numbers that are looked at one by one; where more were given since, `/proc` is listed.
+/// The most new numbers that are looked at one by one; for more of them, `/proc` is listed.
 const FEW: u32 = 512;
 
 /// The numbers that the kernel gives to processes and threads.
@@ -12,7 +12,7 @@ pub struct Numbers {
     /// `/proc/loadavg`, whose last word is the number that was given last.
     file: Option<File>,
     last: Option<u32>,
-    /// The processes of the last list, where the number is not told.
+    /// The processes of the last list, where the kernel's last number is not known.
     listed: BTreeSet<u32>,
     given: Range<u32>,
 }
@@ -21,7 +21,7 @@ pub struct Numbers {
 const NONE: Range<u32> = 0..0;
 
 impl Numbers {
-    /// Knows of those that are given from now on.
+    /// Makes a record of the numbers that are given from now on.
     #[expect(clippy::new_without_default, reason = "it opens a file")]
     pub fn new() -> Self {
         Self::told_by(File::open("/proc/loadavg").ok())
@@ -41,13 +41,14 @@ impl Numbers {
         }
     }
 
-    /// False where processes that come and go between two calls leave no trace: only lists tell of others.
+    /// True where processes that come and go between two calls leave a trace, in the kernel's last number; false where only lists of `/proc`
+    /// tell of births.
     pub fn tells_all(&self) -> bool {
         self.last.is_some()
     }
 
-    /// The numbers that were given between the last two calls of [`fresh`](Self::fresh), all of them; those alone that came after the largest
-    /// where the kernel has begun again. Some of them may be older processes'.
+    /// All numbers that were given between the last two calls of [`fresh`](Self::fresh). Where the kernel began again at small numbers, only
+    /// those that came after the largest. Some of the numbers may belong to older processes.
     pub(crate) fn given(&self) -> Range<u32> {
         self.given.clone()
     }
@@ -81,7 +82,7 @@ impl Numbers {
     }
 }
 
-/// The number that was given last to a process or thread.
+/// The number that the kernel gave last to a process or thread.
 fn last(numbers: Option<&File>) -> Option<u32> {
     let mut room = [0; 128];
     let len = numbers?.read_at(&mut room, 0).ok()?;

@@ -1,4 +1,4 @@
-//! Limits of what is read of what a process chose: its files, and structures in its memory, can be of any size.
+//! Limits of reading data that a process chose: its files, and structures in its memory, can be of any size.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many.
+    /// Makes a budget of this many bytes.
     pub const fn of(bytes: u64) -> Self {
         Self {
             left: Cell::new(bytes),
@@ -20,7 +20,7 @@ impl Budget {
         }
     }
 
-    /// Takes so many bytes. False where less is left: then none is taken.
+    /// Takes this many bytes. False, and nothing is taken, where fewer are left.
     #[must_use]
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let left = self.left.get().checked_sub(bytes);
@@ -34,12 +34,12 @@ impl Budget {
         left.is_some()
     }
 
-    /// Counts something that is too large whatever is left.
+    /// Counts a read that is too large for any budget.
     pub(crate) fn refuse(&self) {
         self.refused.set(self.refused.get() + 1);
     }
 
-    /// Number of times that something was not read for its size.
+    /// Number of reads that were not made for their size.
     pub fn refused(&self) -> u64 {
         self.refused.get()
     }
@@ -50,7 +50,7 @@ impl Budget {
         self.left.get()
     }
 
-    /// True once more was wanted than there was.
+    /// True once a read wanted more bytes than were left.
     pub fn is_spent(&self) -> bool {
         self.is_spent.get()
     }

@@ -7,15 +7,15 @@ use std::{
 
 use super::of_process;
 
-/// The most bytes of an environment that are read. A process may say that all of its memory is its environment
-/// (`prctl(PR_SET_MM_MAP)`), and have gigabytes of it.
+/// The most bytes of an environment that are read. A process may declare all of its memory to be its
+/// environment (`prctl(PR_SET_MM_MAP)`), which may be gigabytes.
 pub const MOST: u64 = 1 << 20;
 
 /// The environment of a process, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     bytes: Vec<u8>,
-    /// There is more, which was not read.
+    /// True if the environment is longer than what was read.
     pub cut: bool,
 }
 
@@ -23,12 +23,12 @@ impl Environment {
     /// Reads the environment of a process.
     ///
     /// # Errors
-    /// Those of reading it: no such process, or no right to.
+    /// Those of reading the file: no such process, or no right to read it.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::read(File::open(of_process(pid, "environ"))?)
     }
 
-    /// Reads an environment, variables with a zero byte behind each, as far as [`MOST`] bytes of it.
+    /// Reads an environment, up to [`MOST`] bytes of it. Each variable ends with a zero byte.
     ///
     /// # Errors
     /// Those of reading.
@@ -79,7 +79,7 @@ mod tests {
         assert!(!own.cut && own.value("PATH").is_some());
     }
 
-    /// Counts what is read.
+    /// Reader that counts the bytes that are read.
     struct Counted<'n, R>(R, &'n mut u64);
 
     impl<R: Read> Read for Counted<'_, R> {

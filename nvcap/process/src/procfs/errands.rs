@@ -1,12 +1,15 @@
-//! Reads of other processes' memory that may never end, made by a process of nvcap's own that can be left alone.
+//! Reads of other processes' memory that may never end. They are made by a separate process of nvcap's own, which can be left alone.
 //!
-//! A page of a file of FUSE is brought by a program that any user may start and that need not answer. Whoever reads it then waits in the
-//! kernel; no signal ends that, and a program with such a thread does not end either. Which memory is mapped from FUSE is known as of
-//! the last look at the mappings alone ([`super::served`]). So wherever a user without rights has mounted such a file system, nvcap
-//! with CAP_SYS_PTRACE has its reads of all but root's processes made by an *errand*: a process that shares nvcap's memory and nothing else, one for each thread that
-//! reads. One that does not come back is left alone with its buffer, the memory that it was to read is read no more until it has, and the
-//! thread's next read is made by another. So many are left at a time, of a user's processes and in all; beyond that no process of that user
-//! is read until one has come back. Where there is no such file system reads are made directly: an errand costs two switches.
+//! A page of a FUSE file is brought by a program that any user may start and that need not answer. A thread that reads the page then waits in the
+//! kernel. No signal ends the wait, and a program with such a thread does not end either. Only the last look at the mappings tells which memory is
+//! mapped from FUSE ([`super::served`]). So where a user without rights has mounted such a file system, an nvcap with CAP_SYS_PTRACE does not itself
+//! read the processes of users other than root. An *errand* reads them: a process that shares nvcap's memory and nothing else. Each thread that reads
+//! has its own errand.
+//!
+//! An errand that does not come back is left alone with its buffer. The process that it was to read is not read until the errand has come back, and
+//! another errand makes the thread's next read. The number of errands that are left alone is bounded, for a user's processes and in all; beyond the
+//! bound no process of that user is read until an errand has come back. Where no such file system is mounted, reads are made directly, because an
+//! errand costs two context switches.
 
 mod desk;
 mod ids;
@@ -26,50 +29,50 @@ use super::stat::Stat;
 use super::{capabilities, status};
 use crate::clock;
 
-/// Time that a read may wait in the kernel, of the first process of a user; half of that of the next one, and so on.
+/// Time that a read may wait in the kernel, for the first silent process of a user. Each further one gets half of the time of the one before.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The least of it.
+/// The least of these times.
 const LEAST_PATIENCE: Duration = Duration::from_millis(15);
-/// Time for which reads are errands after a file system of a stranger's was seen, ns.
+/// Time for which reads are errands after a stranger's file system was seen, ns.
 const AFTER_NS: u64 = 10_000_000_000;
-/// CAP_SYS_PTRACE: who has it not reads processes of his own alone.
+/// CAP_SYS_PTRACE. A user without it reads only processes of his own.
 const SYS_PTRACE: u64 = 1 << 19;
 
-/// Time for which it is known whether a process is root's, ns, and the most processes of which it is.
+/// Time for which the answer holds whether a process is root's, ns; and the most processes whose answer is remembered.
 const KNOWN_NS: u64 = 10_000_000;
 const MOST_KNOWN: usize = 4096;
 
-/// The most processes of which it is told that a read was given up, and of which it is known that they are not read for others' sake.
+/// The most given-up reads that are reported, and the most processes that are remembered as not read because of others.
 const MOST_TOLD: usize = 4096;
-/// The most errands that are left alone at a time, of one user's processes and of all: threads that read at the same moment may each add one.
+/// The most errands that are left alone at a time, for one user's processes and for all. Threads that read at the same moment may each add one.
 const MOST_OF_USER: usize = 16;
 const MOST_OF_ALL: usize = 64;
 
-/// The real id of a user, which stays where a program is not dumpable; none where the process is gone.
+/// The real id of a user, which a process keeps when its program is not dumpable; none where the process is gone.
 type User = Option<u32>;
 
 /// A process whose memory did not answer.
 struct Silent {
-    /// Time at which it began, so that another one with its id is another.
+    /// Time at which the process began, which tells it from a later process with its id.
     began: Option<u64>,
     user: User,
     errands: Vec<Errand>,
 }
 
-/// Processes whose memory did not answer, and the number of them of each user.
+/// Processes whose memory did not answer, and their number by user.
 struct GivenUp {
     silent: BTreeMap<u32, Silent>,
     of_user: BTreeMap<User, u32>,
-    /// Processes that are not read because so many others of their user's do not answer, and when they began.
+    /// Processes that are not read because too many others of their user do not answer, with the times at which they began.
     beyond: BTreeMap<u32, Option<u64>>,
-    /// Each time that a read was given up, the process and why: the first of them.
+    /// The first given-up reads: the process and the reason of each.
     told: Vec<(u32, &'static str)>,
 }
 
 static GIVEN_UP: Mutex<GivenUp> = Mutex::new(GivenUp::new());
-/// Number of those that were told.
+/// Number of given-up reads that were reported.
 static EVER: AtomicUsize = AtomicUsize::new(0);
-/// There are such processes.
+/// True while there are processes whose memory did not answer.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -110,7 +113,7 @@ impl GivenUp {
         ANY.store(!self.silent.is_empty(), Ordering::Relaxed);
     }
 
-    /// True where a read of it was given up and has not ended.
+    /// True where a read of the process was given up and has not ended.
     fn is_silent(&mut self, pid: u32) -> bool {
         let Some(silent) = self.silent.get(&pid) else {
             return false;
@@ -123,7 +126,7 @@ impl GivenUp {
         is && began == start_of(pid)
     }
 
-    /// Number of errands that are left alone for processes of a user, and of all.
+    /// Number of errands that are left alone, for the processes of a user and for all.
     fn left(&self, user: User) -> (usize, usize) {
         let each = self.silent.values();
         each.fold((0, 0), |(of_user, all), silent| {
@@ -142,7 +145,7 @@ impl GivenUp {
         is(self.left(user))
     }
 
-    /// True where a process is not read because of others of its user's, which is told once for each.
+    /// True where a process is not read because of others of its user. Reported once for each process.
     fn refuses(&mut self, pid: u32, user: User) -> bool {
         if !self.is_full(user) {
             return false;
@@ -193,7 +196,8 @@ fn refused(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-/// The processes of which a read was given up, and why, in the order of that, without the first ones: those that were asked for before.
+/// The processes for which a read was given up, with the reasons, in the order of the reports. The first `before` reports are left out: an earlier
+/// call returned them.
 pub fn given_up(before: usize) -> Vec<(u32, &'static str)> {
     match EVER.load(Ordering::Acquire) > before {
         true => all().told.iter().skip(before).copied().collect(),
@@ -206,11 +210,11 @@ pub(super) fn is_silent(pid: u32) -> bool {
     ANY.load(Ordering::Relaxed) && all().is_silent(pid)
 }
 
-/// The user of a process that is not root's by all of its ids, as it is or was a moment ago: root's needs no file system of another's to
-/// hold nvcap up.
+/// The user of a process that does not have root's ids alone, as of now or a moment ago. (A process of root's needs no other user's file system to
+/// hold nvcap up.)
 fn stranger(pid: u32, now: u64) -> Option<User> {
     thread_local! {
-        /// Processes, their answer, and the time until which it holds, ns.
+        /// Answers by process, and the time until which each holds, ns.
         static KNOWN: RefCell<BTreeMap<u32, (Option<User>, u64)>> = const { RefCell::new(BTreeMap::new()) };
     }
     let known = KNOWN.with_borrow(|known| known.get(&pid).copied());
@@ -233,24 +237,24 @@ fn stranger(pid: u32, now: u64) -> Option<User> {
     of
 }
 
-/// Time for which the list of file systems need not be looked at again, by [`ticks`]: less than it takes from a file system's place in it
-/// to a mapping of its file, for which its program has to answer three requests. The look is a fourth of what a small read takes.
+/// Time for which the list of file systems need not be looked at again, in [`ticks`]. A file system cannot come into use faster: its program has to
+/// answer three requests between the file system's entry in the list and a mapping of its file. A look at the list costs a fourth of a small read.
 const KNOWN_TICKS: u64 = 20_000;
 
-/// A counter that is cheaper to read than the clock: some 2 to 4 in a nanosecond.
+/// A counter that is cheaper to read than the clock: some 2 to 4 ticks a nanosecond.
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> u64 {
     // SAFETY: every processor of this architecture has it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The clock, in the same unit.
+/// The clock, in about the same unit.
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     clock::now().saturating_mul(2)
 }
 
-/// True where a FUSE file system of another user than root may be mounted, or was so a moment ago. `look`: looks at the list of them.
+/// True where another user than root may have a FUSE file system mounted, or had one a moment ago. `look`: looks at the list of them.
 fn strangers_may_serve(looked: &AtomicU64, look: impl FnOnce() -> bool) -> bool {
     let now = ticks();
     if now.wrapping_sub(looked.load(Ordering::Relaxed)) < KNOWN_TICKS {
@@ -263,11 +267,11 @@ fn strangers_may_serve(looked: &AtomicU64, look: impl FnOnce() -> bool) -> bool 
     any
 }
 
-/// The user of a process where a read of it may wait for a program that need not answer, and nvcap has rights that such a program's user has not.
+/// The user of a process whose memory may be served by a program that need not answer, where nvcap has rights that the program's user lacks.
 fn may_hang(pid: u32) -> Option<User> {
-    /// Time until which that holds, ns.
+    /// Time until which a stranger's file system counts as present, ns.
     static UNTIL: AtomicU64 = AtomicU64::new(0);
-    /// Ticks at which the list had none.
+    /// Ticks at which the list was last seen without one.
     static NONE: AtomicU64 = AtomicU64::new(0);
     static READS_OTHERS: LazyLock<bool> = LazyLock::new(|| capabilities() & SYS_PTRACE != 0);
     if !*READS_OTHERS {
@@ -289,7 +293,7 @@ fn may_hang(pid: u32) -> Option<User> {
     stranger(pid, now())
 }
 
-/// Ranges cut into what an errand takes at once.
+/// Cuts ranges into portions that an errand reads at once.
 fn portions(ranges: impl Iterator<Item = Range>) -> Vec<Vec<Range>> {
     let mut all: Vec<Vec<Range>> = Vec::new();
     let mut room = 0;
@@ -309,11 +313,11 @@ fn portions(ranges: impl Iterator<Item = Range>) -> Vec<Vec<Range>> {
     all
 }
 
-/// Reads ranges of a process's memory where that may never end: the bytes until one could not be read. None where it is to be read
-/// directly. `thread`: one of its threads.
+/// Reads ranges of a process's memory where a read may never end: the bytes up to the first range that could not be read. None where the memory is to
+/// be read directly. `thread`: one of the process's threads.
 ///
 /// # Errors
-/// Those of the first read, and `TimedOut` where it was given up.
+/// Those of the first read, and `TimedOut` where the read was given up.
 pub(super) fn read_ranges(
     pid: u32,
     thread: u32,
@@ -329,7 +333,7 @@ pub(super) fn read_ranges(
     }))
 }
 
-/// Asks for one portion after the other, until one is not whole.
+/// Asks for one portion after the other, until one is not read in full.
 fn in_turn(
     portions: &[Vec<Range>],
     to: &mut [u8],
@@ -354,10 +358,10 @@ fn in_turn(
     Ok(done)
 }
 
-/// Reads a file of a process's in `/proc` at a place, or where it stands, as [`read_ranges`] does.
+/// Reads a file of a process in `/proc`, at a place or at its current position, as [`read_ranges`] does.
 ///
 /// # Errors
-/// Those of the first read, and `TimedOut` where it was given up.
+/// Those of the first read, and `TimedOut` where the read was given up.
 pub(super) fn read_file(
     pid: u32,
     file: &File,

@@ -1,4 +1,4 @@
-//! The kernel's log, as `/dev/kmsg` has it: one record a read, what is still in the kernel's buffer first.
+//! The kernel's log, read from `/dev/kmsg`: one record a read, beginning with the oldest in the kernel's buffer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ const RECORD: usize = 8192;
 pub struct Message {
     /// Nanoseconds since the machine's start.
     pub time_ns: u64,
-    /// Its first line.
+    /// The message's first line.
     pub text: String,
 }
 
@@ -26,7 +26,7 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Opens it, at its oldest record.
+    /// Opens the log, at its oldest record.
     ///
     /// # Errors
     /// Those of opening `/dev/kmsg`: without cap_syslog it may be read only where `kernel.dmesg_restrict` is 0.
@@ -56,7 +56,7 @@ impl KernelLog {
         Ok(log)
     }
 
-    /// Becomes readable when the kernel has logged something.
+    /// Returns the descriptor that becomes readable when the kernel has logged something.
     pub fn wake(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -93,8 +93,8 @@ impl KernelLog {
     }
 }
 
-/// Reads a record: `priority,sequence,microseconds,flags;text`, and further lines that begin with a space. One that a
-/// program has written (its facility is not 0) is none of the kernel's.
+/// Reads a record: `priority,sequence,microseconds,flags;text`, and further lines that begin with a space. None for a
+/// record that a program has written (its facility is not 0).
 fn parse(record: &[u8]) -> Option<Message> {
     let end = record.iter().position(|b| *b == b';')?;
     let (head, text) = (&record[..end], &record[end + 1..]);
@@ -109,7 +109,7 @@ fn parse(record: &[u8]) -> Option<Message> {
     })
 }
 
-/// The text as it was logged: the kernel gives bytes that are not printable ASCII, and the backslash, as `\xHH`.
+/// The text as it was logged. The kernel writes the backslash, and bytes that are not printable ASCII, as `\xHH`.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let digit = |b: Option<&u8>| Some((*b? as char).to_digit(16)? as u8);
     let mut all = Vec::with_capacity(text.len());

@@ -52,29 +52,30 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// May be read.
+    /// True if the memory may be read.
     pub fn read(&self) -> bool {
         self.flags.first() == Some(&b'r')
     }
 
-    /// May be written.
+    /// True if the memory may be written.
     pub fn write(&self) -> bool {
         self.flags.get(1) == Some(&b'w')
     }
 
-    /// May be executed.
+    /// True if the memory may be executed.
     pub fn execute(&self) -> bool {
         self.flags.get(2) == Some(&b'x')
     }
 
-    /// MAP_SHARED.
+    /// True for MAP_SHARED.
     pub fn shared(&self) -> bool {
         self.flags.get(3) == Some(&b's')
     }
 }
 
-/// Gives every line to `each`, with U+FFFD for bytes that are not UTF-8; other lines are left out. Calls `between` after
-/// each page of text, which the kernel takes some tens of microseconds to write: a large process has a hundred of them.
+/// Gives every line to `each`, with U+FFFD for bytes that are not UTF-8. Text that is not a line of mappings is left
+/// out. Calls `between` after each page of text. The kernel takes some tens of microseconds to write such a page, and a
+/// large process has a hundred of them.
 ///
 /// # Errors
 /// Those of reading `/proc/PID/maps`: no such process, or no right to read it.

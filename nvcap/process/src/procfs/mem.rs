@@ -1,5 +1,5 @@
-//! The memory of a process through `/proc/PID/mem`, which also reads BAR mappings (nvidia.ko's vm_operations have
-//! `.access`). Never point it at a doorbell page: those registers are write-only.
+//! The memory of a process, read through `/proc/PID/mem`. The file also reads BAR mappings (nvidia.ko's vm_operations
+//! have `.access`). Never read a doorbell page through it: those registers are write-only.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -22,7 +22,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Opens it.
+    /// Opens the memory of a process.
     ///
     /// # Errors
     /// Those of opening `/proc/PID/mem`: no such process, or no right to read it (ptrace access).
@@ -36,7 +36,7 @@ impl Memory {
     /// Reads exactly `to.len()` bytes.
     ///
     /// # Errors
-    /// Those of the read; an unmapped address gives EIO, as does one that must not be read ([`served`]).
+    /// Those of the read. EIO for an unmapped address, and for an address that must not be read ([`served`]).
     pub fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         if served::is_unreadable(self.pid, std::iter::once((at, to.len()))) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
@@ -49,13 +49,13 @@ impl Memory {
         }
     }
 
-    /// Reads `len` bytes; pages that cannot be read become zero and are listed.
+    /// Reads `len` bytes. Pages that cannot be read become zero, and are listed.
     pub fn read_lax(&self, at: u64, len: usize) -> (Vec<u8>, Vec<Hole>) {
         self.read_bytes_lax(at, len)
     }
 }
-/// The ordinary memory of a process, which `process_vm_readv` reads: what lies in RAM. Pages of a device's registers are
-/// refused by the kernel, so that addresses may be tried that come from the process's memory and may lead anywhere.
+/// The ordinary memory of a process: the part that lies in RAM, read by `process_vm_readv`. The kernel refuses to read a
+/// device's registers so. Addresses that come from the process's memory, and may lead anywhere, can therefore be tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Ordinary {
     pid: libc::pid_t,
@@ -72,13 +72,14 @@ impl Ordinary {
         Ok(Self { pid })
     }
 
-    /// The process whose memory it is.
+    /// Returns the process whose memory this is.
     #[cfg(feature = "in-step")]
     pub fn pid(&self) -> u32 {
         self.pid.cast_unsigned()
     }
 
-    /// Reads the ranges one after the other; the number of bytes read until one could not be.
+    /// Reads the ranges one after the other. Returns the number of bytes that were read up to the first one that could
+    /// not be read.
     pub fn read(&self, ranges: &[(u64, usize)], to: &mut [u8]) -> io::Result<usize> {
         self.read_ranges(&Ranges::new(ranges.iter().copied()), to)
     }
@@ -117,7 +118,7 @@ impl Ordinary {
     }
 }
 
-/// Ranges of a process's memory that are read together, again and again.
+/// Ranges of a process's memory that are read together and often.
 #[derive(Default)]
 pub struct Ranges {
     remote: Vec<libc::iovec>,
@@ -134,7 +135,7 @@ impl std::fmt::Debug for Ranges {
 }
 
 impl Ranges {
-    /// From addresses and lengths.
+    /// Makes ranges from addresses and lengths.
     pub fn new(of: impl Iterator<Item = (u64, usize)>) -> Self {
         let remote: Vec<libc::iovec> = of
             .map(|(at, iov_len)| libc::iovec {
@@ -146,7 +147,7 @@ impl Ranges {
         Self { remote, len }
     }
 
-    /// Bytes of all.
+    /// Returns the sum of the ranges' bytes.
     #[expect(
         clippy::len_without_is_empty,
         reason = "nobody asks whether there is none"
@@ -155,7 +156,7 @@ impl Ranges {
         self.len
     }
 
-    /// Addresses and lengths.
+    /// Returns the ranges' addresses and lengths.
     pub fn each(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         self.remote
             .iter()

@@ -1,23 +1,23 @@
-//! Processes as the kernel shows them in `/proc`. The text there is bytes: a thread's name may be any bytes
-//! (`prctl(PR_SET_NAME)`; 15 bytes of a longer name may end within a character), and so may a file's. To a reader that
-//! insists on UTF-8, a process with such a name does not exist.
+//! Processes as the kernel shows them in `/proc`. The text there is any bytes: a thread's name may be any bytes
+//! (`prctl(PR_SET_NAME)`, and the cut at 15 bytes may fall within a character), and so may a file's name. A reader that insists on
+//! UTF-8 does not see processes with such names.
 //!
 //! - [`stat`]: state, parent and flags of a process or thread.
-//! - [`tasks`]: what the threads of a process are doing.
+//! - [`tasks`]: the states of a process's threads.
 //! - [`maps`]: mappings, a page of text at a time.
 //! - [`mem`]: the memory.
 //! - [`served`]: mappings of files that another program answers for, which are not read.
 //! - `errands`: reads that may never end, made by a process that can be left alone.
 //! - [`kernel_log`]: messages of the kernel.
-//! - [`births`]: numbers of processes that are born.
-//! - [`unfit`]: why a process cannot be looked into.
-//! - [`budget`]: how much is read of what a process chose.
-//! - [`auxv`]: what the kernel passed to the program at its start.
-//! - [`environ`]: the environment that it was started with.
+//! - [`births`]: numbers of new processes.
+//! - [`unfit`]: reasons why a process cannot be looked into.
+//! - [`budget`]: limits of reading data that a process chose.
+//! - [`auxv`]: values that the kernel passed to the program at its start.
+//! - [`environ`]: the environment that the program was started with.
 //!
-//! The `procfs` crate does not serve here: it refuses names that are not UTF-8, it reads all of `maps` before it gives the
-//! first line (a process may have 65,530, and a live trace looks at its rings between two pages of them), and it takes a
-//! process whose first thread has ended for one without memory.
+//! The `procfs` crate does not serve here. It refuses names that are not UTF-8; it reads all of `maps` before it gives the first
+//! line (a process may have 65,530 lines, and a live trace looks at its rings between two pages of them); and it takes a process
+//! whose first thread has ended for a process without memory.
 
 use std::{
     fs,
@@ -56,7 +56,7 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The name of a process or, by its id under `task`, of a thread; none where it is gone.
+/// The name of a process, or of a thread by its id under `task`; none where the process or thread is gone.
 pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
     let text = text(match tid {
         Some(tid) => format!("/proc/{pid}/task/{tid}/comm"),
@@ -67,11 +67,11 @@ pub fn name(pid: u32, tid: Option<u32>) -> Option<String> {
         .map(|t| t.strip_suffix('\n').unwrap_or(&t).to_owned())
 }
 
-/// The most bytes of a command line that are read: a process may have megabytes of it.
+/// The most bytes of a command line that are read: a process may have a command line of megabytes.
 const MOST_COMMAND_LINE: u64 = 4096;
 
-/// The command line of a process, its arguments divided by spaces, cut where it is very long; none where it is gone or has none. The
-/// kernel takes it from memory without a file alone (CVE-2018-1120), so that no program answers for it.
+/// The command line of a process, its arguments divided by spaces, cut where it is very long; none where the process is gone or has
+/// none. The kernel reads it only from memory without a file (CVE-2018-1120), so that no program can delay the answer.
 pub fn command_line(pid: u32) -> Option<String> {
     let text = arguments(pid)?.join(" ");
     let text = text.trim_end();
@@ -91,8 +91,8 @@ pub fn arguments(pid: u32) -> Option<Vec<String>> {
     )
 }
 
-/// The path of `what` of a process: `maps`, `mem`, `fd` and others that go with its memory. When the first thread has ended
-/// and others live, `/proc/PID` no longer has them; the living threads' folders do.
+/// The path of `what` of a process: `maps`, `mem`, `fd` and other files that belong to its memory. When the first thread has ended
+/// and others live, `/proc/PID` no longer has these files, and the folders of the living threads do.
 pub fn of_process(pid: u32, what: &str) -> String {
     let whole = format!("/proc/{pid}");
     if !is_over(&whole) {
@@ -104,7 +104,8 @@ pub fn of_process(pid: u32, what: &str) -> String {
     }
 }
 
-/// A thread of a process that has not ended: the first one, for there may be many, and this is asked again and again.
+/// A thread of a process that has not ended. Returns the first one found, because a process may have many threads and this is called
+/// often.
 fn living_thread(pid: u32) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter();
     let mut all = tasks.flatten().filter_map(|task| number(&task.ok()?));
@@ -123,7 +124,7 @@ pub fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The processes of this machine (of this PID namespace), by id, in no order, without those that read for nvcap.
+/// The processes of this machine (of this PID namespace), by id, in no order. Errands of nvcap are left out.
 pub fn processes() -> Vec<u32> {
     let mut all = ids(Path::new("/proc")).unwrap_or_default();
     all.retain(|pid| !errands::is_errand(*pid));
@@ -138,7 +139,7 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     ids(Path::new(&format!("/proc/{pid}/task")))
 }
 
-/// Tells whether a thread has run; true where it is gone, and where the kernel does not count that.
+/// Tells whether a thread has run. True also where the thread is gone, and where the kernel does not count runs.
 pub fn has_run(pid: u32, tid: u32) -> bool {
     // This program has run, of course.
     static IS_COUNTED: LazyLock<bool> = LazyLock::new(|| slices(Path::new("/proc/self")) > Some(0));
@@ -162,7 +163,7 @@ fn ids(folder: &Path) -> io::Result<Vec<u32>> {
     Ok(all)
 }
 
-/// The number that an entry of a folder has for its name.
+/// The number that is the name of a folder's entry.
 fn number(entry: &fs::DirEntry) -> Option<u32> {
     entry.file_name().to_str()?.parse().ok()
 }
@@ -203,17 +204,17 @@ pub fn capabilities() -> u64 {
 /// The control groups that a process is in, as the kernel writes them.
 ///
 /// # Errors
-/// Those of reading them: no such process.
+/// Those of reading the file: no such process.
 pub fn cgroups(pid: u32) -> io::Result<String> {
     text(format!("/proc/{pid}/cgroup"))
 }
 
-/// The process that a process's or thread's id belongs to.
+/// The process to which a process's or thread's id belongs.
 pub fn process_of(id: u32) -> Option<u32> {
     status(id, "Tgid")?.parse().ok()
 }
 
-/// Size of a process's address space in pages; 0 where there is none.
+/// Size of a process's address space in pages; 0 where there is no process or no memory.
 pub fn pages(pid: u32) -> u64 {
     let of = |path: String| {
         let text = text(path).unwrap_or_default();
@@ -230,13 +231,13 @@ pub fn pages(pid: u32) -> u64 {
 /// The folder of a process's open files, which are links.
 ///
 /// # Errors
-/// Those of reading the folder: no such process, or no right to.
+/// Those of reading the folder: no such process, or no right to read it.
 pub fn open_files(pid: u32) -> io::Result<fs::ReadDir> {
     fs::read_dir(of_process(pid, "fd"))
 }
 
-/// Opens a file that a process chose, where it is a regular one and `fits`. Nothing else is opened: that would do something to a
-/// device, and wait for a pipe's other end.
+/// Opens a file whose path a process chose, where it is a regular file and `fits` accepts it. No other file is opened, because
+/// opening could act on a device, or wait for the other end of a pipe.
 pub fn open_regular(
     path: impl AsRef<Path>,
     fits: impl Fn(&fs::Metadata) -> bool,
@@ -253,8 +254,8 @@ pub fn open_regular(
     open(Path::new(&same), libc::O_NONBLOCK | libc::O_NOCTTY)
 }
 
-/// The path by which a process's program is opened, wherever its file is by now; none where the file that is mapped under this name,
-/// without ` (deleted)`, is not that one.
+/// The path by which a process's program is opened, wherever its file lies now; none where the program is not the file that is
+/// mapped under this name (without ` (deleted)`).
 pub fn program_as(pid: u32, name: &str) -> Option<String> {
     let path = of_process(pid, "exe");
     let target = fs::read_link(&path).ok()?;
@@ -262,17 +263,17 @@ pub fn program_as(pid: u32, name: &str) -> Option<String> {
     (target.strip_suffix(" (deleted)").unwrap_or(target) == name).then_some(path)
 }
 
-/// No thread of a process runs any more: it is gone, or waits to be reaped.
+/// True if no thread of a process runs any more: it is gone, or waits to be reaped.
 pub fn has_ended(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_over()))
 }
 
-/// All threads of a process are exiting (PF_EXITING), or it is gone.
+/// True if all threads of a process are exiting (PF_EXITING), or the process is gone.
 pub fn is_ending(pid: u32) -> bool {
     all_threads(pid, |stat| stat.is_none_or(|s| s.is_exiting()))
 }
 
-/// Tells whether `so` holds for all threads. The first thread is asked first; it may have ended before the others.
+/// Tells whether `so` holds for all threads. Asks for the first thread first; it may have ended before the others.
 fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
     so(Stat::of_process(pid).ok())
         && threads(pid)
@@ -281,7 +282,7 @@ fn all_threads(pid: u32, so: impl Fn(Option<Stat>) -> bool) -> bool {
             .all(|tid| so(Stat::of_thread(pid, *tid).ok()))
 }
 
-/// `kernel.yama.ptrace_scope`: which processes may trace others; empty if the kernel has no Yama.
+/// `kernel.yama.ptrace_scope`, which says which processes may trace others; empty if the kernel has no Yama.
 pub fn ptrace_scope() -> String {
     let text = text("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     text.trim().to_owned()
@@ -297,7 +298,7 @@ pub fn kernel_release() -> String {
 mod tests {
     use super::*;
 
-    /// Runs `then` in a thread of this process that has the name.
+    /// Runs `then` in a thread of this process that has this name.
     fn named<T: Send>(name: &std::ffi::CStr, then: impl FnOnce(u32, u32) -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -335,7 +336,7 @@ mod tests {
         assert_eq!(name(u32::MAX, None), None);
     }
 
-    /// Tests that when a process's first thread has ended, its mappings are found by the other thread.
+    /// Tests that the mappings of a process whose first thread has ended are found by another thread.
     #[test]
     fn first_thread_that_has_ended() {
         // SAFETY: the child makes a thread and ends its first one by system calls alone; both end soon.

@@ -1,6 +1,6 @@
-//! Mappings of files that another program answers for. To read one may last for ever: a FUSE file system's program, which any
-//! user may start, need not answer, and the read cannot be given up. So these are known by the numbers of their file systems' devices,
-//! which the kernel tells without asking anybody, and neither opened nor read.
+//! Mappings of files that another program serves. A read of such a mapping may last for ever: a FUSE file system's program, which any user may
+//! start, need not answer, and the read cannot be given up. These mappings are known by the numbers of their file systems' devices, which the
+//! kernel tells without asking any program. They are neither opened nor read.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,9 +15,9 @@ use std::sync::{LazyLock, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::{exists, of_process};
 
-/// Bytes of a `mountinfo` that are read at most: some ten thousand file systems.
+/// The most bytes of a `mountinfo` that are read: some ten thousand file systems.
 const MOST_MOUNTS: u64 = 4 << 20;
-/// Processes that are kept until those that have ended are forgotten.
+/// Number of processes from which on those that have ended are forgotten.
 const MOST_PROCESSES: usize = 1024;
 /// Folder in which the kernel lists the FUSE file systems of all mount namespaces, by the minor numbers of their devices.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -25,7 +25,8 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// A device: major and minor number.
 type Number = (u32, u32);
 
-/// The device numbers of the file systems in a `mountinfo` that a program answers for. A network's, which root mounts, are none of them.
+/// The device numbers of those file systems in a `mountinfo` that a program serves. A network's file systems are left out, because root mounts
+/// them.
 fn mounted(mountinfo: &str) -> BTreeSet<Number> {
     let number = |line: &str| {
         let (mount, system) = line.split_once(" - ")?;
@@ -37,8 +38,8 @@ fn mounted(mountinfo: &str) -> BTreeSet<Number> {
     mountinfo.lines().filter_map(number).collect()
 }
 
-/// A device as `/proc/PID/maps` writes it, in hexadecimal, where it is none that exists: those of disks and of memory without a file are
-/// left out. (Of a disk, too, a program may answer, `fuseblk`: root mounted it.)
+/// A device, from the hexadecimal form of `/proc/PID/maps`. None for the device of a disk, and for memory without a file. (A disk's file system,
+/// too, may be served by a program, `fuseblk`: root mounted it.)
 fn number(device: &str) -> Option<Number> {
     let minor = u32::from_str_radix(device.strip_prefix("00:")?, 16).ok()?;
     (minor != 0).then_some((0, minor))
@@ -55,7 +56,7 @@ fn mountinfo(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The file system that lists the FUSE file systems of this machine: where it is mounted, else mounted for nvcap alone, in no folder.
+/// The file system that lists the FUSE file systems of this machine. Where it is not mounted, it is mounted for nvcap alone, in no folder.
 fn list() -> Option<&'static OwnedFd> {
     static LIST: OnceLock<OwnedFd> = OnceLock::new();
     static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -90,7 +91,7 @@ fn is_list(fd: &OwnedFd) -> bool {
     got == 0 && of.f_type as u64 == MAGIC
 }
 
-/// Mounts the list in no folder: it is gone with the descriptor.
+/// Mounts the list in no folder, so that the mount ends with the descriptor.
 fn mount() -> Option<OwnedFd> {
     let new = |fd: libc::c_long| {
         let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
@@ -115,23 +116,24 @@ const FSOPEN_CLOEXEC: u32 = 1;
 const FSCONFIG_CMD_CREATE: u32 = 6;
 const FSMOUNT_CLOEXEC: u32 = 1;
 
-/// The entries of the list: for each FUSE file system a folder, named by the minor number of its device, of who mounted it.
+/// The entries of the list. Each FUSE file system has a folder, named by the minor number of its device, that belongs to the user who mounted
+/// it.
 fn listed(list: &OwnedFd) -> Option<impl Iterator<Item = fs::DirEntry> + use<>> {
     let all = fs::read_dir(format!("/proc/self/fd/{}", list.as_raw_fd()));
     Some(all.ok()?.flatten())
 }
 
-/// The FUSE file systems of this machine; none where the kernel's list of them is not to be had.
+/// The FUSE file systems of this machine; none where the kernel's list of them is not available.
 fn connections() -> Option<BTreeSet<Number>> {
     let minor = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     let all = listed(list()?)?;
     Some(all.filter_map(minor).map(|minor| (0, minor)).collect())
 }
 
-/// True where a FUSE file system may be mounted that another user than root answers for. Asked before each read, so it is one call of the kernel
-/// where there is none at all. `now`: of a clock, ns.
+/// True where a FUSE file system may be mounted that another user than root serves. It is called before each read, and makes only one system
+/// call where there is no FUSE file system. `now`: time of a clock, ns.
 pub(super) fn strangers_serve(now: u64) -> bool {
-    /// Number of links of the list, when it was looked at, and whether there were any.
+    /// Number of links of the list, time of the last look at it, and whether there were any strangers' file systems.
     static KNOWN: Mutex<(u64, u64, bool)> = Mutex::new((0, 0, false));
     if !LOADED.load(Ordering::Relaxed) {
         static HAS_SYS: LazyLock<bool> = LazyLock::new(|| Path::new(SYS).exists());
@@ -163,16 +165,17 @@ pub(super) fn strangers_serve(now: u64) -> bool {
     known.2
 }
 
-/// The kernel has FUSE.
+/// True once the kernel was seen to have FUSE.
 static LOADED: AtomicBool = AtomicBool::new(false);
 const SYS: &str = "/sys/fs";
 const FUSE: &str = "/sys/fs/fuse";
-/// Links of an empty list.
+/// Number of links of an empty list.
 const EMPTY_LINKS: u64 = 2;
-/// Time after which the list is looked at again although it has as many links, ns.
+/// Time after which the list is looked at again although its number of links has not changed, ns.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 
-/// The file systems that a process may have files of, once they were asked for. Made anew for each look at its mappings.
+/// The served file systems from which a process may have files. They are looked up at the first question. A new value is made for each look at
+/// the process's mappings.
 #[derive(Debug)]
 pub struct Served {
     pid: u32,
@@ -180,7 +183,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Makes that of a process.
+    /// Makes the value of a process.
     pub fn of(pid: u32) -> Self {
         Self {
             pid,
@@ -188,7 +191,7 @@ impl Served {
         }
     }
 
-    /// Makes one of file systems that are named.
+    /// Makes the value of named file systems.
     #[cfg(test)]
     pub(crate) fn made_up(text: &str) -> Self {
         Self {
@@ -197,7 +200,8 @@ impl Served {
         }
     }
 
-    /// By the kernel's list; else by the process's mounts and nvcap's own: its files may be of either.
+    /// Looks up the file systems in the kernel's list; without it in the process's mounts and nvcap's own, because the process's files may be of
+    /// either.
     fn asked(&self) -> BTreeSet<Number> {
         connections().unwrap_or_else(|| {
             let mut all = mounted(&mountinfo(&of_process(self.pid, "mountinfo")));
@@ -206,7 +210,7 @@ impl Served {
         })
     }
 
-    /// True where a program answers for the file of a mapping with this device: its memory must not be read, nor the file be opened.
+    /// True where a program serves the file of a mapping with this device: the memory must not be read, and the file must not be opened.
     pub fn has(&self, device: &str) -> bool {
         number(device).is_some_and(|n| self.all.get_or_init(|| self.asked()).contains(&n))
     }
@@ -214,10 +218,10 @@ impl Served {
 
 /// Ranges of processes' memory that were found to be unreadable, by process.
 static UNREADABLE: RwLock<BTreeMap<u32, Vec<Range<u64>>>> = RwLock::new(BTreeMap::new());
-/// There are such ranges, of any process: without them reads need not ask.
+/// True once any process has such ranges. Without them reads need no check.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Keeps which memory of a process must not be read, by a look at its mappings: ranges that ascend.
+/// Keeps the memory of a process that must not be read, as a look at its mappings found it: ranges that ascend.
 pub(crate) fn keep(pid: u32, ranges: Vec<Range<u64>>) {
     if ranges.is_empty() && !ANY.load(Ordering::Relaxed) {
         return;
@@ -237,7 +241,7 @@ pub(crate) fn keep(pid: u32, ranges: Vec<Range<u64>>) {
 /// Text for a process that has such memory.
 pub(crate) const NOT_READ: &str = "it has mapped files of a FUSE file system: that memory is not read, for its program need not answer";
 
-/// True where any of these ranges (address and length) of a process's memory must not be read, by the last look at its mappings.
+/// True where one of these ranges (address and length) of a process's memory must not be read, by the last look at its mappings.
 pub(super) fn is_unreadable(pid: u32, mut ranges: impl Iterator<Item = (u64, usize)>) -> bool {
     if !ANY.load(Ordering::Relaxed) {
         return false;
@@ -300,7 +304,7 @@ nonsense - fuse x
         }
     }
 
-    /// Memory of this process, as if it were mapped from such a file.
+    /// Memory of this process, treated as if it were mapped from such a file.
     #[test]
     fn kept_ranges_are_not_read() {
         let bytes = [7u8; 64];

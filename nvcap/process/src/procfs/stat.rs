@@ -4,14 +4,14 @@ use std::io;
 
 use super::lossy::text;
 
-/// PF_EXITING: it is exiting.
+/// PF_EXITING: the thread is exiting.
 const EXITING: u64 = 4;
-/// PF_SIGNALED: a signal has killed it.
+/// PF_SIGNALED: a signal has killed the thread.
 const SIGNALED: u64 = 0x400;
-/// PF_FORKNOEXEC: it was forked and still runs its parent's program.
+/// PF_FORKNOEXEC: the process was forked and still runs its parent's program.
 const FORKED: u64 = 0x40;
 
-/// PF_KTHREAD: it is a thread of the kernel.
+/// PF_KTHREAD: a thread of the kernel.
 const KERNEL: u64 = 0x20_0000;
 
 /// A line of `stat`, with the fields that are there.
@@ -25,7 +25,7 @@ pub struct Stat {
     pub parent: Option<u32>,
     /// PF_* of the kernel.
     flags: Option<u64>,
-    /// Clock ticks it has run, in the program and in the kernel.
+    /// Clock ticks that the thread or process has run, in the program and in the kernel.
     pub ticks: Option<u64>,
     /// Threads of its process.
     pub threads: Option<u64>,
@@ -34,10 +34,10 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// The line of a process: that of its first thread, except for the ticks, which are those of all threads.
+    /// The line of a process: the line of its first thread, with the ticks of all threads.
     ///
     /// # Errors
-    /// Those of reading it; `InvalidData` if it is no such line.
+    /// Those of reading the file; `InvalidData` if the text is no such line.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::read(format!("/proc/{pid}/stat"))
     }
@@ -54,7 +54,7 @@ impl Stat {
         Self::parse(&text(path)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Reads a line. The name may hold anything, parentheses too: it ends with the last one.
+    /// Reads a line. The name may hold any characters, parentheses too: it ends at the line's last parenthesis.
     pub fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.rsplit_once(')')?;
         let fields: Vec<&str> = after.split_whitespace().collect();
@@ -71,28 +71,28 @@ impl Stat {
         })
     }
 
-    /// It has ended and waits to be reaped.
+    /// True if it has ended and waits to be reaped.
     pub fn is_over(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
     }
 
-    /// It is a thread of the kernel.
+    /// True for a thread of the kernel.
     pub(crate) fn is_of_kernel(&self) -> bool {
         self.flags.is_some_and(|f| f & KERNEL != 0)
     }
 
-    /// It is exiting, or has ended.
+    /// True if it is exiting, or has ended.
     pub(crate) fn is_exiting(&self) -> bool {
         self.flags.is_none_or(|f| f & EXITING != 0)
     }
 
-    /// It runs no more instructions of its program: a signal has killed it, it is exiting, or has ended. Its memory may be there still, for a
-    /// core dump.
+    /// True if it runs no more instructions of its program: a signal has killed it, it is exiting, or it has ended. Its memory may still be
+    /// there, for a core dump.
     pub(crate) fn is_stopped_for_good(&self) -> bool {
         self.flags.is_none_or(|f| f & (EXITING | SIGNALED) != 0)
     }
 
-    /// It still runs its parent's program.
+    /// True if it still runs its parent's program.
     pub fn is_forked(&self) -> bool {
         self.flags.is_some_and(|f| f & FORKED != 0)
     }

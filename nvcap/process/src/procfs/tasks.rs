@@ -1,4 +1,4 @@
-//! State of a process's threads, from `/proc/PID/task`: nothing is stopped, and no more is read than by any `ps`.
+//! States of a process's threads, from `/proc/PID/task`. Stops no thread, and reads no more than `ps` does.
 
 use std::io;
 
@@ -15,9 +15,10 @@ pub struct Task {
     pub state: char,
     /// Clock ticks it has run, in the program and in the kernel.
     pub ticks: u64,
-    /// The kernel function it sleeps in, if the kernel shows it.
+    /// The kernel function in which the thread sleeps, if the kernel shows it.
     pub wchan: Option<String>,
-    /// The system call it is in; `None` when it runs in the program, or the kernel does not show it.
+    /// The system call that the thread is in; `None` when the thread runs in the program, or the kernel does not
+    /// show the call.
     pub syscall: Option<Syscall>,
 }
 
@@ -59,16 +60,16 @@ fn task(pid: u32, tid: u32) -> Option<Task> {
 /// Position of a thread in its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// It sits in the kernel, and will go on here.
+    /// The thread sits in the kernel, and will go on here.
     InKernel {
         /// Stack pointer.
         sp: u64,
         /// Instruction pointer.
         ip: u64,
     },
-    /// It runs, in the kernel or not.
+    /// The thread runs, in the kernel or not.
     Running,
-    /// The kernel does not show it, or it is gone.
+    /// The kernel does not show the position, or the thread is gone.
     Hidden,
 }
 
@@ -77,7 +78,8 @@ pub fn position(pid: u32, tid: u32) -> Position {
     text(format!("/proc/{pid}/task/{tid}/syscall")).map_or(Position::Hidden, |t| parse_position(&t))
 }
 
-/// The last two words, of a call or of a thread that waits in no call (-1: a page fault).
+/// Reads the last two words of a line of `syscall`: of a thread in a call, or of a thread that waits in no call
+/// (-1: a page fault).
 fn parse_position(line: &str) -> Position {
     let mut words = line.split_whitespace().rev();
     let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
@@ -88,7 +90,7 @@ fn parse_position(line: &str) -> Position {
     }
 }
 
-/// Number and first argument; `None` for a thread that runs or is in no call.
+/// Reads a call's number and first argument; `None` for a thread that runs or is in no call.
 fn parse_syscall(line: &str) -> Option<Syscall> {
     let mut words = line.split_whitespace();
     let number = words.next()?.parse().ok()?;
@@ -129,7 +131,7 @@ pub fn call_name(number: u32) -> Option<&'static str> {
     })
 }
 
-/// The same by the numbers that newer architectures share (include/uapi/asm-generic/unistd.h).
+/// The name of a system call, by the numbers that newer architectures share (include/uapi/asm-generic/unistd.h).
 #[cfg(not(target_arch = "x86_64"))]
 pub fn call_name(number: u32) -> Option<&'static str> {
     Some(match number {

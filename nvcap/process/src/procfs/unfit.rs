@@ -1,4 +1,4 @@
-//! Reasons why a process, named by its id, cannot be looked into, and what to do instead.
+//! Reasons why a process, named by its id, cannot be looked into, and remedies.
 
 use std::{fmt, io};
 
@@ -10,7 +10,7 @@ pub(crate) const SYS_PTRACE: u64 = 1 << 19;
 /// Reason why a process cannot be looked into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
-    /// The reason: its kind, or a rule that forbids it.
+    /// The reason: the kind of the process, or a rule that forbids it.
     pub why: String,
     /// The remedy: what to type instead.
     pub next: String,
@@ -23,8 +23,8 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Returns the reason why nothing of what has this id can be looked into, whoever asks: it is gone, a thread of the kernel, or has
-/// ended. `None` for a program that runs.
+/// Returns the reason why nobody can look into the process with this id: it is gone, a thread of the kernel, or has ended. `None`
+/// for a running program.
 pub fn unfit(pid: u32) -> Option<Unfit> {
     let made = |why: String, next: &str| {
         let next = next.to_owned();
@@ -70,7 +70,7 @@ pub fn refused(pid: u32) -> Unfit {
     refused_to(pid, &name, super::is_root(), effective)
 }
 
-/// Returns what [`refused`] does, for a user who is `root`, with these effective capabilities.
+/// Does as [`refused`], for a user who is `root` or not, with these effective capabilities.
 fn refused_to(pid: u32, name: &str, root: bool, effective: u64) -> Unfit {
     let what = match pid {
         1 => format!("it is the first process of this machine or container ({name}), and "),
@@ -99,7 +99,7 @@ fn refused_to(pid: u32, name: &str, root: bool, effective: u64) -> Unfit {
     }
 }
 
-/// Returns the reason why a process could not be looked into, by the error that came of it.
+/// Returns the reason why a process could not be looked into, derived from the error.
 pub fn because_of(pid: u32, e: &io::Error) -> Unfit {
     match e.raw_os_error() {
         _ if let Some(unfit) = unfit(pid) => unfit,

@@ -1,4 +1,4 @@
-//! A call of the driver through a file: an ioctl, and the status in its argument. Control calls name the client on whose behalf they are made.
+//! A call of the driver through a file: an ioctl, and the status in its argument. Control calls name the client for which they are made.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -39,7 +39,7 @@ pub(super) fn call(
     result.map_err(|error| system(what, error))
 }
 
-/// Asks or tells an object of a client something, through a file.
+/// Makes a control call of an object of a client, through a file.
 pub(super) fn control(
     what: &str,
     os: &dyn Os,
@@ -64,7 +64,7 @@ pub(super) fn control(
     succeeded(what, &argument)
 }
 
-/// Class or parent of an object of a client; `None` where the driver refuses.
+/// Returns the class or the parent of an object of a client; `None` where the driver refuses.
 pub(super) fn info(
     os: &dyn Os,
     version: Option<Version>,

@@ -1,4 +1,4 @@
-//! One client of the driver: its objects and mappings, all of which the driver frees with it.
+//! One client of the driver: its objects and mappings. The driver frees all of them with the client.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -38,18 +38,18 @@ impl Object {
     }
 }
 
-/// A GPU that the driver tells of.
+/// A GPU that the driver lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Card {
     /// The number of its device file.
     pub minor: u32,
-    /// The driver's number of it.
+    /// The driver's number of the GPU.
     pub id: u32,
 }
 
-/// A client: what is allocated lives in it, and goes with it.
+/// A client. Its objects live as long as it does.
 ///
-/// The driver frees all that a client has when its file is closed, so a process that is killed leaves nothing behind.
+/// The driver frees all objects of a client when the client's file is closed, so that a killed process leaves nothing behind.
 pub struct Client {
     os: Rc<dyn Os>,
     control: OwnedFd,
@@ -58,7 +58,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A new client. `version` is the driver's release, where it is known.
+    /// Makes a client. `version`: the driver's release, where it is known.
     pub fn new(os: Rc<dyn Os>, version: Option<Version>) -> Result<Self, Error> {
         let control = open(&*os, CONTROL_FILE)?;
         let mut client = Self {
@@ -76,7 +76,7 @@ impl Client {
         self.root
     }
 
-    /// System calls by which it speaks.
+    /// Returns the system calls that the client makes.
     pub fn os(&self) -> &Rc<dyn Os> {
         &self.os
     }
@@ -86,7 +86,7 @@ impl Client {
         self.version
     }
 
-    /// A structure for the driver's release.
+    /// Makes a structure of the driver's release.
     pub fn structure(
         &self,
         name: &'static str,
@@ -95,7 +95,7 @@ impl Client {
         Structure::of(name, self.version, fields)
     }
 
-    /// The GPUs.
+    /// Returns the GPUs that the driver lists.
     pub fn cards(&self) -> Result<Vec<Card>, Error> {
         let name = "nv_ioctl_card_info_t";
         let layout = layout(name, self.version, None).ok_or(Error::Structure(name))?;
@@ -138,7 +138,7 @@ impl Client {
         Ok(gpu)
     }
 
-    /// A new object; the driver chooses its handle.
+    /// Allocates an object. The driver chooses its handle.
     pub fn alloc(
         &self,
         what: &str,
@@ -161,7 +161,7 @@ impl Client {
         Ok(Object(call.get("hObjectNew")? as u32))
     }
 
-    /// Asks or tells an object something.
+    /// Makes a control call of an object.
     pub fn control(
         &self,
         what: &str,
@@ -172,12 +172,12 @@ impl Client {
         self.control_bytes(what, object, command, parameters.bytes_mut())
     }
 
-    /// Tells an object something that has no parameters.
+    /// Makes a control call that has no parameters.
     pub fn command(&self, what: &str, object: Object, command: u32) -> Result<(), Error> {
         self.control_bytes(what, object, command, &mut [])
     }
 
-    /// Asks or tells an object something whose structure the tables do not have: `parameters` are its bytes.
+    /// Makes a control call whose structure the tables do not have. `parameters`: the structure's bytes.
     pub fn control_bytes(
         &self,
         what: &str,
@@ -197,15 +197,15 @@ impl Client {
         )
     }
 
-    /// Tells whether the driver takes calls on behalf of a client that is not this one through this one's file: it should not.
+    /// Tells whether the driver takes calls for another client through this client's file: it should not.
     #[must_use]
     pub fn may_use(&self, client: u32) -> bool {
         let file = self.control.as_fd();
         client != self.root.0 && is_client(&*self.os, self.version, file, client)
     }
 
-    /// Maps an object of a device or subdevice into this process: of a GPU through its file, of the system's memory through
-    /// the control file. Each mapping has a file of its own, which stays open as long as the mapping.
+    /// Maps an object of a device or subdevice into this process. An object of a GPU is mapped through the GPU's file, system
+    /// memory through the control file. Each mapping has a file of its own, which stays open as long as the mapping.
     pub fn map(
         &self,
         what: &str,
@@ -280,7 +280,7 @@ impl Client {
         call.get("dmaOffset")
     }
 
-    /// Frees an object with all below it.
+    /// Frees an object with all objects below it.
     fn free(&self, object: Object) -> Result<(), Error> {
         let mut call = self.structure(
             "NVOS00_PARAMETERS",

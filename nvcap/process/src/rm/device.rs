@@ -10,7 +10,7 @@ mod class {
     pub(super) const SUBDEVICE: u32 = 0x2080;
 }
 
-/// Control command that tells a GPU's instances (ctrl0000gpu.h).
+/// Control command that returns a GPU's instances (ctrl0000gpu.h).
 const GET_ID_INFO_V2: u32 = 0x205;
 
 /// A GPU of a client.
@@ -20,12 +20,13 @@ pub struct Device {
     pub device: Object,
     /// The subdevice.
     pub subdevice: Object,
-    /// Open as long as the GPU is used: the driver keeps it initialised.
+    /// File that stays open as long as the GPU is used: the driver keeps the GPU initialised.
     _file: OwnedFd,
 }
 
 impl Device {
-    /// Opens a GPU for a client. `fields` are those of NV0080_ALLOC_PARAMETERS beside the GPU's number.
+    /// Opens a GPU for a client. `fields`: the fields of NV0080_ALLOC_PARAMETERS beside the GPU's
+    /// number.
     pub fn open(
         client: &Client,
         card: Card,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::memory::devices;
 
-/// The most descriptors of a process that are looked at, and the most files of the driver among them that are taken.
+/// The most descriptors of a process that are looked at, and the most files of the driver that are taken from them.
 const MOST_DESCRIPTORS: usize = 1 << 16;
 const MOST_FILES: usize = 256;
 

@@ -1,9 +1,8 @@
-//! A client of the driver's resource manager (RM): objects are allocated, asked and mapped by ioctls of /dev/nvidiactl.
+//! A client of the driver's resource manager (RM): objects are allocated, controlled and mapped by ioctls of /dev/nvidiactl.
 //!
-//! Numbers are those of the public headers (nvos.h, nv-ioctl-numbers.h, cl*.h, ctrl*.h); structures come from the tables
-//! of facts/rm by the driver's release, so that one program speaks to all of them. Knows nothing of pushbuffers. Used by
-//! `nvcap bench`, which drives the GPU, by `nvcap share`, which reads the driver's record of context switches, and by `nvcap sample`, which has the
-//! GPU sample program counters.
+//! Numbers are those of the public headers (nvos.h, nv-ioctl-numbers.h, cl*.h, ctrl*.h). Structures come from the tables of facts/rm by the
+//! driver's release, so that one program works with all releases. Knows nothing of pushbuffers. Used by `nvcap bench`, which drives the GPU; by
+//! `nvcap share`, which reads the driver's record of context switches; and by `nvcap sample`, which has the GPU sample program counters.
 
 mod call;
 mod client;
@@ -23,7 +22,7 @@ use std::io;
 
 use nvcap_decode::driver::{Version, names};
 
-/// The release of the driver that this machine runs; `None` where it is not loaded, or says it in no known form.
+/// The release of the driver that this machine runs; `None` where the driver is not loaded, or gives its release in an unknown form.
 #[must_use]
 pub fn running_version() -> Option<Version> {
     let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
@@ -57,7 +56,7 @@ pub enum Error {
         /// NV_STATUS.
         status: u32,
     },
-    /// The tables do not have a structure.
+    /// The tables lack this structure.
     #[error("the tables have no {0} for this release of the driver: update nvcap")]
     Structure(&'static str),
     /// The release's structure has no such field.
@@ -73,7 +72,7 @@ pub enum Error {
     NoGpu {
         /// The minor number that was asked for.
         minor: u32,
-        /// Minor numbers of the GPUs that there are.
+        /// Minor numbers of the existing GPUs.
         there: Vec<u32>,
     },
 }

@@ -1,5 +1,5 @@
-//! The three system calls that the driver takes, open, ioctl and mmap, and the files of another process. Behind a trait, so that a program without a GPU can
-//! answer them.
+//! The three system calls that the driver takes (open, ioctl and mmap), and the files of another process. They are behind a trait, so that a program
+//! without a GPU can answer them.
 
 use std::{
     ffi::CString,
@@ -11,21 +11,21 @@ use std::{
 /// Access that a mapping allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Memory.
+    /// Reads and writes: memory.
     ReadWrite,
-    /// Doorbells, which cannot be read.
+    /// Writes alone: doorbells, which cannot be read.
     WriteOnly,
-    /// Memory that the driver alone writes.
+    /// Reads alone: memory that only the driver writes.
     ReadOnly,
 }
 
-/// System calls as the driver's device files answer them.
+/// System calls of the driver's device files.
 pub trait Os {
     /// Opens a device file.
     fn open(&self, path: &str) -> io::Result<OwnedFd>;
-    /// An ioctl whose argument is `argument`.
+    /// Makes an ioctl with this argument.
     fn ioctl(&self, fd: BorrowedFd<'_>, request: u32, argument: &mut [u8]) -> io::Result<()>;
-    /// Maps what the last NV_ESC_RM_MAP_MEMORY named for `fd`.
+    /// Maps the memory that the last NV_ESC_RM_MAP_MEMORY named for `fd`.
     fn map(&self, fd: BorrowedFd<'_>, len: usize, access: Access) -> io::Result<Mapping>;
     /// Duplicates the files of the control device that a process has open.
     fn files_of(&self, _pid: u32) -> io::Result<Vec<OwnedFd>> {
@@ -33,7 +33,7 @@ pub trait Os {
     }
 }
 
-/// The kernel.
+/// The system calls of the kernel.
 #[derive(Debug)]
 pub struct Kernel;
 
@@ -94,7 +94,7 @@ impl Os for Kernel {
     }
 }
 
-/// Memory that the GPU sees too. Accesses are volatile, for the other side reads and writes at any time; but for those of many bytes.
+/// Memory that the GPU sees too. Accesses of single words are volatile, because the GPU reads and writes at any time; accesses of many bytes are not.
 #[derive(Debug)]
 pub struct Mapping {
     start: *mut u8,
@@ -102,10 +102,10 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// A mapping that is there, and is unmapped with this value.
+    /// Makes the value of an existing mapping. The mapping ends with the value.
     ///
     /// # Safety
-    /// `len` bytes are mapped at `start`, which is that of a page, and nothing but this value unmaps them.
+    /// `len` bytes are mapped at `start`, which is the start of a page, and nothing but this value unmaps them.
     #[must_use]
     pub unsafe fn from_raw(start: *mut u8, len: usize) -> Self {
         Self { start, len }
@@ -114,7 +114,7 @@ impl Mapping {
     /// The address of the 32-bit word at `offset`, which stays valid as long as the mapping.
     ///
     /// # Panics
-    /// When the word does not lie in the mapping, or not at a multiple of 4: a fault of the caller's.
+    /// When the word does not lie in the mapping, or not at a multiple of 4: an error of the caller.
     pub fn word(&self, offset: usize) -> *mut u32 {
         assert!(offset.is_multiple_of(4) && offset < self.len && self.len - offset >= 4);
         // SAFETY: the offset lies in the mapping, as was just asserted.
@@ -149,7 +149,7 @@ impl Mapping {
         unsafe { self.word(offset).cast::<u64>().write_volatile(value) }
     }
 
-    /// Stores bytes from `offset` on, as fast as the processor can: in no certain order.
+    /// Stores bytes from `offset` on, as fast as the processor can, in no certain order.
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
         assert!(offset <= self.len && bytes.len() <= self.len - offset);
         // SAFETY: within the mapping, which nothing else in this process refers to; the bytes lie elsewhere.
@@ -159,7 +159,7 @@ impl Mapping {
         }
     }
 
-    /// Copies bytes from `offset` on, in no certain order: for what the other side has written and leaves alone meanwhile.
+    /// Copies bytes from `offset` on, in no certain order: for bytes that the GPU has written and leaves alone meanwhile.
     pub fn read_bytes(&self, offset: usize, to: &mut [u8]) {
         assert!(offset <= self.len && to.len() <= self.len - offset);
         // SAFETY: within the mapping; nothing else in this process refers to `to`.

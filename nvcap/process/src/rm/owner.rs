@@ -1,9 +1,9 @@
-//! Clients of the driver that belong to a process: told by the driver itself, asked through the files that the process has open.
+//! Clients of the driver that belong to a process. The driver itself tells it, asked through the files that the process has open.
 //!
-//! A client's handle is a number, which any process can have in its memory. But the driver takes a call on behalf of a client only through the
-//! file by which the client was made (its `clientOSInfo`), and refuses it through any other with NV_ERR_INVALID_CLIENT, root's too. So the process's
-//! open files of the control device are duplicated (pidfd_getfd(2)), and the client is asked through them for what it has: calls that change
-//! nothing. The duplicates share the process's open file, which therefore stays open as long as they do: drop them soon.
+//! A client's handle is a number, which any process can have in its memory. But the driver takes a call for a client only through the file by which
+//! the client was made (its `clientOSInfo`). Through any other file it refuses the call with NV_ERR_INVALID_CLIENT, even root's. So the process's
+//! open files of the control device are duplicated (pidfd_getfd(2)), and the client is asked for its objects through them, by calls that change
+//! nothing. The duplicates keep the process's open files open: drop them soon.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ pub struct Owner {
     files: Vec<OwnedFd>,
 }
 
-/// A client that the driver knows as one of a process's own.
+/// A client that the driver knows as a client of a process.
 #[derive(Clone, Copy)]
 pub struct OwnClient<'a> {
     owner: &'a Owner,
@@ -47,7 +47,7 @@ impl Owner {
         self.files.len()
     }
 
-    /// The client with this handle, where it is one that was made by one of the files.
+    /// The client with this handle, where one of the files made it.
     #[must_use]
     pub fn client(&self, handle: u32) -> Option<OwnClient<'_>> {
         let own = |file: &OwnedFd| {
@@ -70,13 +70,13 @@ impl OwnClient<'_> {
         self.ask(object, About::Class)
     }
 
-    /// The object above an object.
+    /// The parent of an object.
     #[must_use]
     pub fn parent(&self, object: u32) -> Option<u32> {
         self.ask(object, About::Parent)
     }
 
-    /// The driver's number of the GPU that a subdevice is.
+    /// The driver's number of a subdevice's GPU.
     #[must_use]
     pub fn gpu(&self, subdevice: u32) -> Option<u32> {
         let (os, version) = (&*self.owner.os, self.owner.version);

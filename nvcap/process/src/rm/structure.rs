@@ -1,4 +1,4 @@
-//! A structure of the driver's interface, laid out as the driver's release has it (`driver::layout`). Does no call.
+//! A structure of the driver's interface, laid out for the driver's release (`driver::layout`). Makes no call.
 
 use nvcap_decode::driver::{Layout, Version, layout};
 
@@ -8,15 +8,16 @@ use super::Error;
 #[derive(Clone, Debug)]
 pub struct Structure {
     layout: Layout,
-    /// The structure, and [`SLACK`] behind it.
+    /// The structure's bytes, and [`SLACK`] bytes behind them.
     bytes: Vec<u8>,
 }
 
-/// Bytes behind a structure: a driver that is newer than nvcap's tables may have a longer one, and writes all of it back.
+/// Bytes behind a structure. A driver that is newer than nvcap's tables may have a longer structure, and writes all of it
+/// back.
 const SLACK: usize = 4096;
 
 impl Structure {
-    /// The structure `name` with these fields set and all others zero; of an array, its first element is set.
+    /// Makes the structure `name` with these fields set and all others zero. Of an array, the first element is set.
     pub fn of(
         name: &'static str,
         version: Option<Version>,
@@ -33,7 +34,7 @@ impl Structure {
         Ok(structure)
     }
 
-    /// Sets element `i` of a field, or the field itself where it is no array.
+    /// Sets element `i` of a field, or the field itself where the field is no array.
     pub fn set(&mut self, field: &'static str, i: usize, value: u64) -> Result<(), Error> {
         let at = self.place(field, i)?;
         for (byte, value) in self.bytes[at].iter_mut().zip(value.to_le_bytes()) {
@@ -42,14 +43,14 @@ impl Structure {
         Ok(())
     }
 
-    /// Element `i` of a field.
+    /// Returns element `i` of a field.
     pub fn element(&self, field: &'static str, i: usize) -> Result<u64, Error> {
         let at = self.place(field, i)?;
         let bytes = self.bytes[at].iter().rev();
         Ok(bytes.fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    /// A field that is no array.
+    /// Returns a field that is no array.
     pub fn get(&self, field: &'static str) -> Result<u64, Error> {
         self.element(field, 0)
     }
@@ -79,14 +80,14 @@ impl Structure {
         }
     }
 
-    /// The structure as the driver takes it.
+    /// Returns the structure's bytes, for the driver.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let size = self.layout.size();
         &mut self.bytes[..size]
     }
 }
 
-/// The elements of a C type: `n` of `T[n]`, else one.
+/// Number of elements of a C type: `n` of `T[n]`, else one.
 fn elements(kind: &str) -> usize {
     let count = kind.split_once('[').and_then(|(_, n)| n.strip_suffix(']'));
     count.and_then(|n| n.parse().ok()).unwrap_or(1).max(1)

@@ -1,11 +1,12 @@
-//! Function of CUDA's interface that a stack's program called.
+//! Function of CUDA's interface that the program of a stack called.
 
 use std::sync::Arc;
 
 use nvcap_decode::record::Frame;
 
-/// The outermost function of the driver's interface (`cu...` of libcuda), or the one of the runtime (`cuda...`) that called
-/// it, where its symbol is known. The runtime may be linked into the program: then its functions have symbols there.
+/// The outermost function of the driver's interface (`cu...` of libcuda); or the function of the runtime (`cuda...`) that
+/// called it, where its symbol is known. The runtime may be linked into the program: its functions' symbols are then the
+/// program's.
 pub(super) fn called(frames: &[Frame]) -> Option<Arc<str>> {
     let driver = frames.iter().rposition(is_driver_call);
     // What lies inside libcuda is no call of the program's; without libcuda's name all frames count.
@@ -23,7 +24,8 @@ fn is_runtime_call(frame: &Frame) -> bool {
     is_named(frame, "cuda")
 }
 
-/// The prefix and a capital letter: of C, not of C++ nor of a library that is called cu-something.
+/// Tells whether a frame's symbol is the prefix with a capital letter behind it: a function of C. Functions of C++, and of
+/// a library named cu-something, have other names.
 fn is_named(frame: &Frame, prefix: &str) -> bool {
     let rest = frame.symbol.as_deref().and_then(|s| s.strip_prefix(prefix));
     rest.is_some_and(|rest| {

@@ -1,17 +1,17 @@
-//! Names as the source has them.
+//! Names of functions as the source writes them.
 
 use std::fmt;
 
-/// The longest mangled name that is taken apart, in bytes: templates of templates grow without bound.
+/// The longest mangled name that is demangled, in bytes: templates of templates grow without bound.
 const MOST: usize = 4096;
-/// The longest text of a frame, in bytes: the name of a function or of a source file. A mangled name of 200 bytes can stand for one
-/// of gigabytes, as each part of it may name one before twice.
+/// The longest text of a frame, in bytes: the name of a function or of a source file. A mangled name of 200 bytes can stand for a
+/// name of gigabytes, because each part of it may repeat an earlier part twice.
 pub(super) const MOST_TEXT: usize = 16 << 10;
-/// The most pieces that a name is put together from; some are empty.
+/// The most pieces that form a name; some are empty.
 const MOST_PIECES: usize = 64 << 10;
 
-/// A function's name from its symbol: of Rust without hash, of C++ with parameters, of C as it is. So is one that would be longer
-/// than [`MOST_TEXT`], or that is too long to be taken apart: `Err` has the symbol then.
+/// A function's name from its symbol: of Rust without hash, of C++ with parameters, of C as it is. `Err` has the symbol where the
+/// name would be longer than [`MOST_TEXT`], or where the symbol is too long to be demangled.
 pub(super) fn demangle(symbol: &str) -> Result<String, &str> {
     if symbol.len() > MOST {
         let is_mangled = symbol.starts_with("_Z") || symbol.starts_with("_R");
@@ -63,7 +63,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Takes what is written; `Err(true)` where it is more, `Err(false)` where it cannot be written.
+    /// Collects the text that `write` writes. `Err(true)` where the text is too long, `Err(false)` where it cannot be written.
     fn of(write: impl FnOnce(&mut Self) -> fmt::Result) -> Result<String, bool> {
         let mut to = Self::default();
         match write(&mut to) {
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(demangle(&long), Ok(long.clone()));
     }
 
-    /// Each type is a function of the one before, twice: 193 bytes that stand for 15 MB.
+    /// A name of types that each take the type before twice: 193 bytes that stand for 15 MB.
     #[test]
     fn a_name_that_doubles_stays_as_it_is() {
         let mut doubling = "_Z4f000PFviiE".to_owned();

@@ -26,7 +26,8 @@ impl std::fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// Makes the lines of a file, of which `section` gives the sections by name; `None` where there are none.
+    /// Makes the lines of a file; `None` where the file has none. `section` returns a section's bytes by its
+    /// name.
     pub(super) fn of(mut section: impl FnMut(&str) -> Option<Vec<u8>>) -> Option<Self> {
         let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
             let bytes = section(id.name()).unwrap_or_default();
@@ -36,7 +37,8 @@ impl Lines {
         Context::from_dwarf(dwarf).ok().map(Self)
     }
 
-    /// The places of an address, the innermost inlined function first; the last is the function itself.
+    /// The source places of an address, the innermost inlined function first; the last is the function
+    /// itself.
     pub(super) fn at(&self, address: u64) -> Vec<Place> {
         let mut places = Vec::new();
         let Ok(mut frames) = self.0.find_frames(address).skip_all_loads() else {

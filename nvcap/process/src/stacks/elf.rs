@@ -1,4 +1,4 @@
-//! A mapped file: where its parts lie, and its symbols. Parts are read when they are first needed.
+//! A mapped ELF file: its segments, sections and symbols. Parts are read when they are first needed.
 
 use std::{
     cell::OnceCell,
@@ -28,13 +28,13 @@ use crate::procfs::{mem::Memory, open_regular, served::Served};
 
 /// The largest part that is read into memory.
 const MOST: u64 = 256 << 20;
-/// The most bytes of debugging information of one file that are read, decompressed.
+/// The most decompressed bytes of one file's debugging information that are read.
 const MOST_LINES: u64 = 512 << 20;
-/// The most sections of a file: one with more counts as one without. Linked ones have some dozen.
+/// The most sections of a file. A file with more counts as one without sections. Linked files have some dozen.
 const MOST_SECTIONS: usize = 1 << 14;
-/// The longest name of a section that is kept, in bytes: those that are looked for are shorter.
+/// The longest name of a section that is kept, in bytes: the sections that are looked for have shorter names.
 const MOST_SECTION_NAME: usize = 32;
-/// The most program headers: Linux executes nothing with more, as they are 64 KiB then.
+/// The most program headers. Linux executes no file with more: headers may take 64 KiB.
 const MOST_SEGMENTS: usize = (64 << 10) / 56;
 /// The most symbols of a table. The largest libraries have about a million.
 const MOST_SYMBOLS: u64 = 1 << 22;
@@ -47,12 +47,12 @@ const MOST_NAME: usize = 8192;
 #[derive(Debug)]
 enum Data {
     File(File),
-    /// Image of code that the kernel gives to each process.
+    /// Image of the code that the kernel gives to each process (the vdso).
     Memory(Vec<u8>),
 }
 
 impl Data {
-    /// Reads up to `len` bytes; fewer at the end.
+    /// Reads up to `len` bytes; fewer at the file's end.
     fn read(&self, offset: u64, len: usize) -> Option<Vec<u8>> {
         match self {
             Self::Memory(bytes) => {
@@ -78,7 +78,7 @@ impl Data {
     }
 }
 
-/// A part of the file that is loaded.
+/// A segment: a part of the file that is loaded.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     address: u64,
@@ -87,15 +87,15 @@ struct Segment {
     executable: bool,
 }
 
-/// A part of the file with a name.
+/// A section: a part of the file with a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Section {
     pub address: u64,
     pub offset: u64,
     pub size: u64,
-    /// SHF_COMPRESSED.
+    /// True for SHF_COMPRESSED.
     compressed: bool,
-    /// Section index of its names, of symbol tables.
+    /// For symbol tables: index of the section with their names.
     link: u32,
     index: u32,
     kind: u32,
@@ -106,14 +106,14 @@ pub(super) struct Section {
 struct Symbol {
     address: u64,
     size: u64,
-    /// Offset in the file of its name.
+    /// Offset in the file of the symbol's name.
     name: u64,
 }
 
 /// See the module. Addresses are those of the file's own tables.
 #[derive(Debug)]
 pub(super) struct Elf {
-    /// Unlike that of any other.
+    /// Number that no other file has.
     number: u64,
     data: Data,
     segments: Vec<Segment>,
@@ -123,7 +123,7 @@ pub(super) struct Elf {
 }
 
 impl Elf {
-    /// Opens the file that is mapped, by whatever way leads to it.
+    /// Opens the mapped file by the first path that leads to it.
     pub(super) fn of(mapped: &Mapped, pid: u32, room: &Room) -> Option<Self> {
         let Some(file) = &mapped.file else {
             return Self::of_kernel(mapped, pid, room);
@@ -149,7 +149,7 @@ impl Elf {
         Some(Self::new(Data::File(opened), segments, sections))
     }
 
-    /// The vdso, which lies in the process's memory alone.
+    /// Reads the vdso, which lies only in the process's memory.
     fn of_kernel(mapped: &Mapped, pid: u32, room: &Room) -> Option<Self> {
         if &*mapped.name != "[vdso]" {
             return None;
@@ -175,14 +175,14 @@ impl Elf {
         }
     }
 
-    /// Reads a file from bytes, whatever they are.
+    /// Reads a file from any bytes.
     #[cfg(test)]
     pub(super) fn of_bytes(bytes: Vec<u8>) -> Option<Self> {
         let (segments, sections) = parts(bytes.as_slice(), &Room::default())?;
         Some(Self::new(Data::Memory(bytes), segments, sections))
     }
 
-    /// Returns the bias: the number to add to the file's addresses to get those of the mapping.
+    /// Returns the bias: the difference between the mapping's addresses and the file's.
     pub(super) fn bias(&self, mapped: &Mapped) -> Option<u64> {
         let within = |s: &&Segment| {
             // A mapping begins at a whole page, maybe before the segment.
@@ -207,7 +207,7 @@ impl Elf {
         self.sections.get(name).copied()
     }
 
-    /// A section's bytes as they lie in the file, where there is room for them.
+    /// A section's bytes as they lie in the file, where the budget suffices.
     fn bytes(&self, section: Section, room: &Room) -> Option<Vec<u8>> {
         if section.size > MOST {
             room.leave_out(left_out::LARGE_TABLES, (self.number, section.index));
@@ -225,7 +225,7 @@ impl Elf {
             .filter(|bytes| bytes.len() == len)
     }
 
-    /// A section's bytes, where they are used as they are.
+    /// A section's bytes, where they are not compressed.
     pub(super) fn plain(&self, name: &str, room: &Room) -> Option<(Section, Arc<[u8]>)> {
         let section = self.section(name).filter(|s| !s.compressed)?;
         Some((section, self.bytes(section, room)?.into()))
@@ -252,7 +252,7 @@ impl Elf {
         (!name.is_empty()).then(|| (name.into_owned(), symbol.address))
     }
 
-    /// `None` where there is no room for them.
+    /// Reads the symbols; `None` where the budget does not suffice.
     fn read_symbols(&self, room: &Room) -> Option<Vec<Symbol>> {
         let mut symbols = Vec::new();
         for table in [".symtab", ".dynsym"] {
@@ -278,7 +278,7 @@ impl Elf {
         Some(symbols)
     }
 
-    /// The places in the source of an address, the innermost inlined function first; none without debugging information.
+    /// The source places of an address, the innermost inlined function first; none without debugging information.
     pub(super) fn places(&self, address: u64, room: &Room) -> Vec<Place> {
         guarded(|| self.lines(room).map(|lines| lines.at(address)))
             .flatten()
@@ -307,7 +307,7 @@ impl Elf {
             .as_ref()
     }
 
-    /// A section's bytes, decompressed, where there is room for them.
+    /// A section's bytes, decompressed, where the budget suffices.
     fn unpacked(&self, section: Section, most: &mut u64, room: &Room) -> Option<Vec<u8>> {
         let bytes = self.bytes(section, room)?;
         let mut fits = |bytes: u64| {
@@ -336,14 +336,14 @@ impl Elf {
     }
 }
 
-/// A number that no other file had.
+/// Returns a number that no other file has.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Tells whether an opened file is the one that the mapping names. The device is not compared: on some file systems (btrfs, overlayfs) the
-/// two ways to ask for it give different numbers.
+/// two ways to read it give different numbers.
 fn is_file(opened: &Metadata, file: &MappedFile) -> bool {
     opened.ino() == file.inode
 }
@@ -414,7 +414,7 @@ fn symbol_of(bytes: &[u8], names: Section) -> Option<Symbol> {
     })
 }
 
-/// The symbol whose function an address lies in. One without a size reaches up to the next.
+/// The symbol of the function that contains an address. A symbol without a size reaches up to the next.
 fn find(symbols: &[Symbol], address: u64) -> Option<Symbol> {
     let behind = symbols.partition_point(|s| s.address <= address);
     let before = symbols[..behind].iter().rev();
@@ -543,7 +543,7 @@ mod tests {
         bytes
     }
 
-    /// Files are sparse: a table of gigabytes costs whoever made it nothing.
+    /// Files may be sparse: a table of gigabytes costs its maker nothing.
     #[test]
     fn tables_without_end_are_left_out_and_said() {
         let few = file_of(&[], None);

@@ -1,4 +1,4 @@
-//! Bounds of what is read for stacks, and counts of what they leave out, by reason.
+//! Limits of the data that is read for stacks, and counts of omissions by reason.
 
 use std::{
     cell::RefCell,
@@ -8,11 +8,11 @@ use std::{
 
 use crate::procfs::budget::Budget;
 
-/// The most bytes of all files of an address space that are read.
+/// The most bytes that are read of all files of an address space together.
 const MOST_OF_SPACE: u64 = 1 << 30;
 
-/// The most parts of one reason that are remembered, so that each is counted once. Further ones are counted as often as they are left
-/// out.
+/// The most parts of one reason that are remembered, so that each part is counted once. Further parts are counted each time that they
+/// are left out.
 const MOST_PARTS: usize = 1 << 16;
 
 /// Files on FUSE.
@@ -27,19 +27,19 @@ pub(super) const LARGE_TABLES: &str =
 pub(super) const SYMBOLS: &str = "symbols of a mapped file that has more than 4 million";
 /// Too many sections.
 pub(super) const SECTIONS: &str = "sections of a mapped file that has more than 16,384";
-/// Names that are cut, or not taken apart.
+/// Names that are cut, or not demangled.
 pub(super) const NAMES: &str = "parts of long names: they are cut at 16 KiB, and mangled ones that stand for more stay mangled";
 /// Names that are not read.
 pub(super) const LONG_SYMBOLS: &str = "names of functions that are longer than 8 KiB";
-/// Python beyond its budget.
+/// Names or lines of Python that exceed the budget.
 pub const PYTHON: &str = "names or lines of Python functions: they have more than is read of one process or of one function";
-/// Callers in Python beyond those that the BPF program walks.
+/// Callers in Python that the BPF program does not reach.
 pub(super) const PYTHON_CALLERS: &str =
     "callers in Python beyond the 64 innermost frames, by stack";
 /// Callers of deep stacks.
 pub(super) const CALLERS: &str = "callers beyond 192 frames or 4 MiB of them, by stack";
 
-/// Counts of what was left out, by reason.
+/// Counts of omissions, by reason.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOut {
     reasons: BTreeMap<&'static str, Parts>,
@@ -67,7 +67,7 @@ impl LeftOut {
         before == 0 && parts.count == 1
     }
 
-    /// Counts so many, whatever they are.
+    /// Counts this many omissions, without a check for repeated parts.
     pub(super) fn count(&mut self, why: &'static str, count: u64) {
         self.reasons.entry(why).or_default().count += count;
     }
@@ -78,7 +78,7 @@ impl LeftOut {
     }
 }
 
-/// Budget for the files of one address space, and what was not read for it.
+/// Budget for the files of one address space, and counts of what was left out because of it.
 #[derive(Debug)]
 pub(super) struct Room {
     budget: Budget,
@@ -92,7 +92,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Room for so many bytes.
+    /// Makes a budget of this many bytes.
     pub(super) fn of(bytes: u64) -> Self {
         Self {
             budget: Budget::of(bytes),
@@ -100,7 +100,7 @@ impl Room {
         }
     }
 
-    /// Takes so many bytes for a part, which is left out where there are fewer.
+    /// Takes this many bytes for a part. None, and the part is left out, where fewer are left.
     pub(super) fn take(&self, bytes: u64, part: impl Hash) -> Option<()> {
         let fits = self.budget.take(bytes);
         if !fits {
@@ -116,12 +116,12 @@ impl Room {
         }
     }
 
-    /// Words for what was not read, and how much of it.
+    /// Names of the parts that were left out, with their counts.
     pub(super) fn left_out(&self) -> Vec<(&'static str, u64)> {
         self.left_out.borrow().counts().collect()
     }
 
-    /// True once more was wanted than there was.
+    /// True once a part needed more bytes than were left.
     pub(super) fn is_spent(&self) -> bool {
         self.budget.is_spent()
     }

@@ -1,7 +1,7 @@
-//! The frames of Python in the place of those of the interpreter that runs them.
+//! Puts Python frames in the place of the frames of the interpreter that runs them.
 //!
 //! Each call of the interpreter (`_PyEval_EvalFrameDefault`) runs a number of Python functions, which call each other without a
-//! frame in C. On the C stack the calls of the interpreter stand in the same order as the runs of Python frames.
+//! C frame. The calls of the interpreter on the C stack have the same order as the runs of Python frames.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use nvcap_common::{PYTHON_ENTRY, PythonFrame};
 
 use nvcap_decode::record::{Frame, StackEnd};
 
-/// The frames of Python, newest first, cut where one call of the interpreter ends and the one around it begins. Of 3.10
-/// (`each`) every function has a call of its own.
+/// Cuts Python frames, newest first, into runs: one for each call of the interpreter. In 3.10 (`each`) every function has a
+/// call of its own.
 pub(super) fn runs(frames: &[PythonFrame], each: bool) -> Vec<Vec<PythonFrame>> {
     let mut runs = vec![Vec::new()];
     for frame in frames {
@@ -28,15 +28,16 @@ pub(super) fn runs(frames: &[PythonFrame], each: bool) -> Vec<Vec<PythonFrame>> 
     runs
 }
 
-/// Tells whether a frame is a call of the interpreter. Compilers split functions, and append to the names of the parts.
+/// Tells whether a frame is a call of the interpreter. Compilers split functions, and append suffixes to the names of the
+/// parts.
 fn is_interpreter(frame: &Frame) -> bool {
     let symbol = frame.symbol.as_deref().unwrap_or("");
     !frame.inlined && symbol.starts_with("_PyEval_EvalFrameDefault")
 }
 
-/// Puts the runs of Python frames, the newest first, where the interpreter's calls are. Its other frames, which say nothing of
-/// the program, are left out. Runs whose call is not on the C stack come behind the oldest call that is, or, where the C stack
-/// was not found to its end, behind all of it.
+/// Puts the runs of Python frames, newest first, in the place of the interpreter's calls. The interpreter's other frames, which
+/// say nothing of the program, are left out. A run whose call is not on the C stack is put behind the oldest call that is;
+/// where the C stack was not found to its end, it is put behind the whole stack.
 pub(super) fn merged(native: Vec<Frame>, runs: Vec<Vec<Frame>>, end: StackEnd) -> Vec<Frame> {
     if runs.is_empty() {
         return native;

@@ -1,24 +1,25 @@
-//! Stacks of threads, found from outside while the threads run on.
+//! Stacks of threads, read from outside without stopping the threads.
 //!
 //! - [`python`]: the frames of CPython.
 //!
-//! Stacks of doorbells, from the bytes that the BPF programs copied to frames with names:
+//! Stacks of doorbells; the BPF programs copied their bytes, which become frames with names:
 //!
-//! - `queue`: stacks on their way from the reader thread to the one that resolves them.
-//! - `modules`: which file is mapped where in a process.
-//! - `elf`: a mapped file: its unwind tables, symbols and debugging information, read when they are needed.
+//! - `queue`: stacks on their way from the reader thread to the thread that resolves them.
+//! - `modules`: the files that are mapped in a process, with their addresses.
+//! - `elf`: a mapped file: its unwind tables, symbols and debugging information, each read when it is first
+//!   needed.
 //! - `dwarf`: source lines and inlined functions.
-//! - `unwind`: from registers and bytes to return addresses.
-//! - `resolve`: all of it: from a stack of the queue to frames.
-//! - `merge`: the frames of Python in the place of the interpreter's.
+//! - `unwind`: computes return addresses from registers and bytes.
+//! - `resolve`: computes frames from a stack of the queue, with all of the above.
+//! - `merge`: puts Python frames in the place of the interpreter's.
 //! - `snapshot`: the stacks of all threads at one look, for `nvcap dump`.
 //! - `sample`: registers and stacks of threads that run in user mode.
-//! - `api`: which function of CUDA's interface was called.
-//! - `guard`: what other crates' parsers cannot do to a trace.
-//! - `demangle`: names as the source has them.
-//! - `left_out`: bounds of all these, and counts of what they leave out.
+//! - `api`: the function of CUDA's interface that was called.
+//! - `guard`: keeps panics of other crates' parsers from ending a trace.
+//! - `demangle`: names as the source writes them.
+//! - `left_out`: limits of all these, and counts of omissions.
 //!
-//! Files are read, never mapped: a program that cuts a file of its own short would end nvcap by SIGBUS.
+//! Files are read, never mapped: a program that truncates its own mapped file would end nvcap by SIGBUS.
 
 pub mod python;
 

@@ -1,4 +1,4 @@
-//! Code of files as it is mapped in a process: the executable lines of `/proc/PID/maps`.
+//! Executable mappings of a process's files: the executable lines of `/proc/PID/maps`.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) struct Mapped {
 pub(crate) struct MappedFile {
     /// The file system's device, as the kernel shows it.
     pub device: Box<str>,
-    /// Its number there.
+    /// The file's inode on that device.
     pub inode: u64,
 }
 
@@ -50,7 +50,8 @@ impl Mapped {
         })
     }
 
-    /// The ways to open its file, the surest first; whether what is opened must be checked to be it.
+    /// The paths by which the mapping's file may be opened, the surest first; each with whether the
+    /// opened file must be checked to be the mapped one.
     pub(super) fn paths(&self, pid: u32) -> Vec<(String, bool)> {
         let range = format!("map_files/{:x}-{:x}", self.start, self.end);
         let mut paths = vec![(path_of(pid, &range), false)];
@@ -63,7 +64,7 @@ impl Mapped {
     }
 }
 
-/// The reason why none of the ways leads to a file.
+/// The reason why none of the paths leads to a file.
 pub(super) fn not_opened(pid: u32) -> &'static str {
     match has_ended(pid) {
         true => "mapped files of a process that has ended, which are not there any more",
@@ -86,7 +87,7 @@ pub(super) fn of_process(pid: u32) -> Vec<Mapped> {
     mapped
 }
 
-/// The mapping that an address lies in.
+/// The mapping that contains an address.
 pub(super) fn at(mapped: &[Mapped], address: u64) -> Option<&Mapped> {
     let behind = mapped.partition_point(|m| m.start <= address);
     mapped[..behind].last().filter(|m| address < m.end)
@@ -96,7 +97,7 @@ pub(super) fn at(mapped: &[Mapped], address: u64) -> Option<&Mapped> {
 mod tests {
     use super::*;
 
-    /// Opens a program whose file is gone; the way that needs a capability of its own is not taken.
+    /// Opens a program whose file is deleted, without the path that needs a capability of its own.
     #[test]
     fn a_deleted_program_is_opened() {
         use std::os::unix::fs::MetadataExt as _;

@@ -1,7 +1,7 @@
-//! Stacks on their way: the reader thread puts them in as they come, the main thread takes them out and finds their frames.
+//! Queue of stacks: the reader thread puts stacks in as they come, the main thread takes them out and finds their frames.
 //!
-//! Bounded in bytes: while the main thread is behind, further stacks are dropped and counted. Submissions have a queue of
-//! their own and wait for no stack.
+//! The queue is bounded in bytes: while the main thread is behind, further stacks are dropped and counted. Submissions have
+//! a queue of their own and do not wait for stacks.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,7 +17,7 @@ use super::{
 };
 use nvcap_decode::record::At;
 
-/// The most bytes of stacks that wait.
+/// The most bytes of waiting stacks.
 const MOST_BYTES: usize = 64 << 20;
 
 /// Registers and bytes of a stack.
@@ -25,7 +25,7 @@ const MOST_BYTES: usize = 64 << 20;
 pub struct RawStack {
     /// Time, process and thread of the doorbell.
     pub at: At,
-    /// Address space: see the glossary.
+    /// Address space (see docs/glossary.md).
     pub space: u32,
     /// Instruction pointer.
     pub ip: u64,
@@ -33,11 +33,11 @@ pub struct RawStack {
     pub sp: u64,
     /// Frame pointer register.
     pub fp: u64,
-    /// Link register, where there is one.
+    /// Link register, on processors that have one.
     pub lr: u64,
     /// The stack from `sp` upward.
     pub bytes: Vec<u8>,
-    /// All bytes that were asked for came: the stack may go on behind them.
+    /// True if as many bytes came as were asked for: the stack may go on behind them.
     pub cut: bool,
     /// The Python frames, the newest first.
     pub python: Vec<PythonFrame>,
@@ -48,25 +48,26 @@ struct Inside {
     waiting: VecDeque<RawStack>,
     bytes: usize,
     lost: u64,
-    /// The mappings of address spaces at their first stack: a process may be gone before its stack's turn comes.
+    /// The mappings of address spaces at the time of their first stack, kept because a process may be gone before its stack
+    /// is resolved.
     first: HashMap<u32, (Vec<Mapped>, Option<Python>)>,
     /// Names of Python frames, by address space.
     named: Vec<(u32, PythonFrame, Location)>,
     left_out: LeftOut,
 }
 
-/// See the module. Clones are the same queue.
+/// See the module. Clones share one queue.
 #[derive(Clone, Debug)]
 pub struct StackQueue {
     inside: Arc<Mutex<Inside>>,
-    /// Bytes of each stack that are taken.
+    /// Number of bytes that are copied of each stack.
     pub stack_bytes: u32,
-    /// Number of doorbells of which one has its stack taken.
+    /// Number of doorbells for each stack that is taken.
     pub every: u32,
 }
 
 impl StackQueue {
-    /// An empty queue, for stacks of so many bytes, of one in `every` doorbells.
+    /// Makes an empty queue for stacks of this many bytes, of one in `every` doorbells.
     pub fn new(stack_bytes: u32, every: u32) -> Self {
         Self {
             inside: Arc::default(),
@@ -79,7 +80,7 @@ impl StackQueue {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a stack, unless too many wait.
+    /// Adds a stack, unless too many bytes wait.
     pub fn put(&self, stack: RawStack) {
         let mut inside = self.lock();
         if inside.bytes + stack.bytes.len() > MOST_BYTES {
@@ -90,23 +91,23 @@ impl StackQueue {
         inside.waiting.push_back(stack);
     }
 
-    /// Counts stacks that were lost before they could be put in.
+    /// Counts stacks that were lost before they reached the queue.
     pub fn add_lost(&self, count: u64) {
         self.lock().lost += count;
     }
 
-    /// Takes note of an address space at its first stack: of its mappings, and of its Python.
+    /// Takes note of an address space at its first stack: its mappings and its Python.
     pub fn put_space(&self, space: u32, pid: u32, python: Option<Python>) {
         let mapped = super::modules::of_process(pid);
         self.lock().first.insert(space, (mapped, python));
     }
 
-    /// Stacks that were lost since the last call.
+    /// Takes the number of stacks that were lost since the last call.
     pub(crate) fn take_lost(&self) -> u64 {
         std::mem::take(&mut self.lock().lost)
     }
 
-    /// Takes note of a Python frame's name, before the stack that it is in.
+    /// Takes note of a Python frame's name. To be called before the stack that has the frame is put in.
     pub fn put_name(&self, space: u32, frame: PythonFrame, name: Location) {
         self.lock().named.push((space, frame, name));
     }
@@ -118,17 +119,17 @@ impl StackQueue {
         }
     }
 
-    /// Counts of what was left out so far, by reason.
+    /// Counts of omissions so far, by reason.
     pub(super) fn left_out(&self) -> Vec<(&'static str, u64)> {
         self.lock().left_out.counts().collect()
     }
 
-    /// The names that were noted since the last call.
+    /// Takes the names that were noted since the last call.
     pub(super) fn take_names(&self) -> Vec<(u32, PythonFrame, Location)> {
         std::mem::take(&mut self.lock().named)
     }
 
-    /// The next stack.
+    /// Takes the next stack.
     pub(crate) fn take(&self) -> Option<RawStack> {
         let mut inside = self.lock();
         let stack = inside.waiting.pop_front()?;
@@ -136,7 +137,7 @@ impl StackQueue {
         Some(stack)
     }
 
-    /// Takes, once, the mappings and the Python that were noted of an address space at its first stack.
+    /// Takes the mappings and the Python that were noted at an address space's first stack. They can be taken once.
     pub(super) fn take_space(&self, space: u32) -> Option<(Vec<Mapped>, Option<Python>)> {
         self.lock().first.remove(&space)
     }

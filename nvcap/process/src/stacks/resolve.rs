@@ -1,5 +1,5 @@
-//! From a stack of the queue to frames with names. What was found is remembered: per address space its code by address and
-//! whole stacks, per file its tables.
+//! Finds the named frames of a stack of the queue. Results are remembered: for each address space its code by address and its
+//! whole stacks, for each file its tables.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,15 +23,15 @@ use super::{
 };
 use nvcap_decode::record::{At, Calls, Frame, Loss, Lost, Record, Stack, StackEnd};
 
-/// The most address spaces, and the most whole stacks and addresses of each, that are remembered.
+/// The most address spaces that are remembered, and the most whole stacks and addresses of each.
 const MOST_SPACES: usize = 256;
 const MOST_REMEMBERED: usize = 1 << 16;
-/// The most bytes that the frames of one stack take in a recording: a stack with more is cut there, as a deep one is.
+/// The most bytes that the frames of one stack take in a recording. A stack with more is cut there, as a deep stack is.
 const MOST_OF_STACK: usize = 4 << 20;
-/// The most bytes of names that are remembered, and of frames of one address space.
+/// The most remembered bytes of names, and of frames of one address space.
 const MOST_NAMES: usize = 64 << 20;
 const MOST_FRAMES: usize = 64 << 20;
-/// Time for which the mappings of a process are believed where an address is in none of them.
+/// Time for which the known mappings of a process are trusted when an address is in none of them.
 const BELIEVED: Duration = Duration::from_millis(20);
 
 /// ELF file of a mapping, if it has one, and the bias of its addresses.
@@ -41,7 +41,7 @@ struct Loaded {
     bias: u64,
 }
 
-/// Return addresses, and Python frames.
+/// Return addresses and Python frames of a stack.
 type CallsKey = (Vec<u64>, Vec<PythonFrame>);
 
 /// State of an address space: its mappings, their files, and the frames found so far.
@@ -51,16 +51,16 @@ struct Space {
     looked: Option<Instant>,
     /// Budget for its files.
     room: Room,
-    /// By the mapping's first address.
+    /// Files by their mapping's first address.
     loaded: HashMap<u64, Loaded>,
     unwinder: Option<Unwinder>,
     frames: HashMap<u64, Rc<[Frame]>>,
-    /// With the end that was found.
+    /// Calls of whole stacks, each with the end of the stack that was found.
     calls: HashMap<CallsKey, (StackEnd, Arc<Calls>)>,
-    /// Bytes of what `frames` and `calls` hold, without the names.
+    /// Bytes of `frames` and `calls`, without the names.
     held: usize,
     python: Option<Python>,
-    /// By code object and instruction.
+    /// Frames by code object and instruction.
     python_frames: HashMap<PythonFrame, Frame>,
 }
 
@@ -70,11 +70,11 @@ pub struct Resolver {
     spaces: HashMap<u32, Space>,
     files: HashMap<MappedFile, Option<Rc<Elf>>>,
     names: Names,
-    /// Counts of what was not read of the files of processes that are not remembered, and of what stacks lack.
+    /// Counts of omissions in the files of processes that are not remembered any more, and in stacks.
     left_out: LeftOut,
 }
 
-/// Names, one for all frames that have it.
+/// Names, each kept once for all frames that have it.
 #[derive(Default)]
 struct Names {
     known: HashMap<String, Arc<str>>,
@@ -82,7 +82,7 @@ struct Names {
 }
 
 impl Names {
-    /// The name; a long one is cut.
+    /// Returns the shared form of a name; a long name is cut.
     fn shared(&mut self, text: String) -> Arc<str> {
         let text = within(text);
         if let Some(name) = self.known.get(&text) {
@@ -100,7 +100,7 @@ impl Names {
 }
 
 impl Resolver {
-    /// For the stacks of a queue.
+    /// Makes a resolver for the stacks of a queue.
     pub fn new(queue: StackQueue) -> Self {
         Self {
             queue,
@@ -111,7 +111,7 @@ impl Resolver {
         }
     }
 
-    /// Finds the frames of the next stack that waits.
+    /// Finds the frames of the next waiting stack.
     #[expect(
         clippy::should_implement_trait,
         reason = "no iterator: more may come behind a `None`"
@@ -123,13 +123,13 @@ impl Resolver {
         Some(Record::Stack(Stack { at: raw.at, calls }))
     }
 
-    /// Names what was not read of the files of a process, in words.
+    /// Names, in words, the data that was left out of a process's files.
     pub(super) fn left_out(&self, space: u32) -> Vec<&'static str> {
         let of = self.spaces.get(&space).map(|s| s.room.left_out());
         of.into_iter().flatten().map(|(what, _)| what).collect()
     }
 
-    /// Words for what stacks of any process lack so far, and how much of it.
+    /// Names of the data that the stacks of any process lack so far, with counts.
     pub fn all_left_out(&self) -> BTreeMap<&'static str, u64> {
         let each = self.spaces.values().flat_map(|s| s.room.left_out());
         let all = self.left_out.counts().chain(self.queue.left_out());
@@ -140,7 +140,7 @@ impl Resolver {
         sums
     }
 
-    /// The stacks that were lost on their way since the last call.
+    /// Returns a record of the stacks that were lost on their way since the last call.
     pub fn lost(&self) -> Option<Record> {
         let count = self.queue.take_lost();
         (count > 0).then(|| {
@@ -152,7 +152,7 @@ impl Resolver {
         })
     }
 
-    /// Takes the names of Python frames, which came before the stacks that have them.
+    /// Takes the names of Python frames: they came before the stacks that have these frames.
     fn take_names(&mut self) {
         for (space, at, name) in self.queue.take_names() {
             let known = &mut self.spaces.entry(space).or_default().python_frames;
@@ -186,7 +186,7 @@ impl Resolver {
         calls
     }
 
-    /// The frames of a stack, as they are known or found now.
+    /// Returns the frames of a stack, remembered or found now.
     fn found(&mut self, raw: &RawStack) -> Arc<Calls> {
         let space = self.spaces.entry(raw.space).or_default();
         if let Some((mapped, python)) = self.queue.take_space(raw.space) {
@@ -227,9 +227,9 @@ impl Resolver {
     }
 }
 
-/// Number of the frames, from the innermost on, that are within so many bytes of a recording.
+/// Number of the frames, from the innermost on, that fit into this many bytes of a recording.
 fn kept(frames: &[Frame], most: usize) -> usize {
-    /// Bytes of what a frame has beside its texts, at most.
+    /// The most bytes of a frame beside its texts.
     const NUMBERS: usize = 64;
     let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |t| t.len());
     let mut bytes = 0;
@@ -241,7 +241,7 @@ fn kept(frames: &[Frame], most: usize) -> usize {
 }
 
 impl Space {
-    /// Makes room for so many bytes of what is remembered.
+    /// Makes room for this many bytes of remembered data.
     fn hold(&mut self, bytes: usize) {
         let most = self.frames.len().max(self.calls.len());
         if most >= MOST_REMEMBERED || self.held + bytes > MOST_FRAMES {
@@ -252,8 +252,8 @@ impl Space {
         self.held += bytes;
     }
 
-    /// Takes the mappings as they are now. Where one that was known is gone, or another stands in its place, nothing that
-    /// was concluded holds any more.
+    /// Takes the current mappings. Where a known mapping is gone, or another has taken its place, all earlier conclusions are
+    /// discarded.
     fn learn(&mut self, mapped: Vec<Mapped>) {
         self.looked = Some(Instant::now());
         if mapped.is_empty() {
@@ -271,7 +271,7 @@ impl Space {
         self.mapped = mapped;
     }
 
-    /// Looks at the mappings anew for an address that is in none, unless it was done just now.
+    /// Reads the mappings anew for an address that is in none of them, unless they were read just now.
     fn look_again(&mut self, pid: u32, address: u64) {
         let known = modules::at(&self.mapped, address).is_some();
         if known || self.looked.is_some_and(|l| l.elapsed() < BELIEVED) {
@@ -297,7 +297,7 @@ impl Space {
         found
     }
 
-    /// Also gives the address at which there is no code, where the stack ends with such a one.
+    /// Unwinds once. Where the stack ends at an address without code, also returns that address.
     fn unwind_once(
         &mut self,
         raw: &RawStack,
@@ -316,7 +316,7 @@ impl Space {
         (found, missed)
     }
 
-    /// Tells which kind of code is at an address; the tables of its file are added first.
+    /// Tells the kind of code at an address. Adds the tables of its file first.
     fn code(
         &mut self,
         pid: u32,
@@ -351,7 +351,7 @@ impl Space {
         }
     }
 
-    /// The frames of an address: of inlined functions, and of the function itself.
+    /// The frames of an address: those of inlined functions, and that of the function itself.
     fn frames_at(&mut self, lookup: u64, address: u64, names: &mut Names) -> Rc<[Frame]> {
         // An instruction pointer and an address that is returned to may be equal.
         let key = lookup ^ ((address - lookup) << 63);
@@ -364,8 +364,8 @@ impl Space {
         frames
     }
 
-    /// The Python frames with their names, in the runs that calls of the interpreter make. A frame whose code object was gone
-    /// has none, and is left out.
+    /// The Python frames with their names, in runs: one run for each call of the interpreter. A frame whose code object was
+    /// gone has no name, and is left out.
     fn python_runs(&self, frames: &[PythonFrame]) -> Vec<Vec<Frame>> {
         let version = self.python.map(|p| (p.version.major, p.version.minor));
         let runs = runs(frames, version == Some((3, 10))).into_iter();

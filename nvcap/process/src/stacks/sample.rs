@@ -1,6 +1,6 @@
-//! Registers and stacks of threads that run in user mode: a perf event of the processor clock, which interrupts a thread after a
-//! millisecond of its time and copies them. The thread goes on at once; nothing is stopped. What a thread does in the kernel
-//! is not sampled: where it sits there, `/proc` tells its registers.
+//! Registers and stacks of threads that run in user mode. A perf event of the processor clock interrupts a thread after a
+//! millisecond of its time and copies both; the thread goes on at once. A thread in the kernel is not sampled: `/proc` shows the
+//! registers of a thread that waits there.
 
 use std::{
     io,
@@ -14,13 +14,13 @@ use perf_event_open_sys::{self as sys, bindings as b};
 
 /// Bytes of each stack.
 const STACK: u32 = 32 << 10;
-/// Bytes of the buffer: a power of two of pages, with room for a sample.
+/// Bytes of the buffer: a power of two of pages, large enough for a sample.
 const BUFFER: usize = 128 << 10;
 /// Nanoseconds of a thread's time before it is sampled.
 const PERIOD: u64 = 1_000_000;
-/// Time for which all threads together are waited for.
+/// Longest wait for all threads together.
 const PATIENCE: Duration = Duration::from_millis(60);
-/// Threads that are sampled at once: each has a buffer, and a user who is not root may have about 500 KB of them.
+/// Threads that are sampled at once. Each has a buffer, and the buffers of a user who is not root may take about 500 KB.
 const MOST: usize = 16;
 
 /// The registers that are sampled, in the order of their bits in perf_regs.h: frame pointer, (link register,) stack pointer,
@@ -39,22 +39,22 @@ pub(super) struct Sample {
     pub sp: u64,
     /// Frame pointer register.
     pub fp: u64,
-    /// Link register, where there is one.
+    /// Link register, on processors that have one.
     pub lr: u64,
     /// The stack from `sp` upward.
     pub bytes: Vec<u8>,
-    /// The stack may go on behind them.
+    /// True if the stack may go on behind these bytes.
     pub cut: bool,
 }
 
-/// Bytes of the page before the buffer.
+/// Size of a page, bytes: one page precedes the buffer.
 fn page_size() -> usize {
     usize::try_from(crate::procfs::page_size()).unwrap_or(4096)
 }
 
 /// A perf event of a thread, with its buffer.
 struct Event {
-    /// The event ends with it.
+    /// Descriptor of the event, which ends with it.
     _fd: OwnedFd,
     buffer: *mut u8,
 }
@@ -147,7 +147,8 @@ fn first_sample(mut bytes: &[u8]) -> Option<Sample> {
     }
 }
 
-/// A record's registers (their ABI, then the registers) and stack (its size, the bytes, how many of them are there).
+/// Parses a record: its registers (their ABI, then the registers) and its stack (its size, the bytes, and how many of the bytes
+/// are valid).
 fn sample(record: &[u8]) -> Option<Sample> {
     // A sample in the kernel, or of a kernel thread, has no registers.
     if word(record, 0)? == 0 {
@@ -171,7 +172,7 @@ fn sample(record: &[u8]) -> Option<Sample> {
     })
 }
 
-/// A sample of each of these threads that runs in user mode meanwhile.
+/// Samples each of these threads that runs in user mode meanwhile.
 pub(super) fn of_threads(tids: &[u32]) -> Vec<(u32, Sample)> {
     let mut all = Vec::new();
     let end = Instant::now() + PATIENCE;
@@ -199,7 +200,7 @@ pub(super) fn of_threads(tids: &[u32]) -> Vec<(u32, Sample)> {
     all
 }
 
-/// An error where this thread may not be sampled.
+/// Fails where this thread may not be sampled.
 #[cfg(test)]
 pub(super) fn allowed(tid: u32) -> io::Result<()> {
     Event::open(tid).map(drop)

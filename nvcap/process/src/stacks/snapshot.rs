@@ -1,9 +1,9 @@
 //! Snapshot of the native stacks of a process's threads, without stopping them.
 //!
-//! - A thread that sits in the kernel: `/proc/PID/task/TID/syscall` has its instruction and stack pointers, `/proc/PID/mem` the
-//!   stack. The frame pointer is the caller's to give ([`Entries`]); without it the stack ends where a function needs it that
-//!   no inner function has saved. What the scheduler counts of the thread is read before and after: if it has run meanwhile,
-//!   it is read again.
+//! - A thread that sits in the kernel: `/proc/PID/task/TID/syscall` has its instruction and stack pointers, `/proc/PID/mem` has the stack.
+//!   The caller gives the frame pointer ([`Entries`]). Without it the stack ends at the first function that needs the frame pointer, if no
+//!   inner function has saved it. The scheduler's counts of the thread are read before and after: if the thread has run meanwhile, it is
+//!   read again.
 //! - A thread that runs in user mode: a sample of a perf event (`super::sample`).
 
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use crate::procfs::{
 };
 use nvcap_decode::record::{At, Calls, Record};
 
-/// Registers of threads that sit in the kernel, known beside `/proc`: by thread, instruction, stack and frame pointer and link register at
-/// the entry into the kernel. Believed of a thread where the first two are those that `/proc` has.
+/// Registers of threads that sit in the kernel, from a source other than `/proc`, by thread: instruction, stack and frame pointer and link
+/// register at the entry into the kernel. They are trusted for a thread if the first two equal those of `/proc`.
 pub type Entries = BTreeMap<u32, [u64; 4]>;
 
 /// Bytes of a stack.
 const STACK: usize = 256 << 10;
-/// Number of times that a thread which runs now and then is read.
+/// Number of times that a thread is read which keeps running.
 const TRIES: usize = 3;
 
-/// Counts how often a thread was given and taken the processor: the same number twice means that it has not run between.
+/// Counts how often a thread was given the processor and lost it. The same counts twice mean that the thread has not run in between.
 fn switches(tid: u32) -> Option<(u64, u64)> {
     let count = |line| procfs::status(tid, line)?.parse().ok();
     Some((
@@ -46,7 +46,7 @@ fn bytes_at(memory: &Ordinary, at: u64) -> Vec<u8> {
     bytes
 }
 
-/// The registers that are known and the stack of a thread in the kernel; `None` of one that runs.
+/// The known registers and the stack of a thread in the kernel; `None` for a thread that runs.
 fn in_kernel(pid: u32, tid: u32, memory: &Ordinary, entries: &Entries) -> Option<RawStack> {
     for _ in 0..TRIES {
         let before = switches(tid)?;
@@ -76,7 +76,7 @@ fn in_kernel(pid: u32, tid: u32, memory: &Ordinary, entries: &Entries) -> Option
     None
 }
 
-/// The stacks of a process's threads, those that could be read; and what was not read of its files for them, in words.
+/// The stacks of a process's threads that could be read; and, in words, the data of its files that was left out.
 pub fn of_threads(
     pid: u32,
     memory: &Ordinary,
@@ -163,7 +163,7 @@ mod tests {
         );
     }
 
-    /// Without its frame pointer the stack ends where a function needs it.
+    /// A stack without a known frame pointer ends at the first function that needs it.
     #[test]
     fn a_thread_that_waits_has_the_innermost_functions_on_the_stack() {
         let pid = std::process::id();

@@ -1,4 +1,4 @@
-//! From registers and bytes of a stack to the addresses that its functions return to, by the unwind tables of mapped files.
+//! Computes return addresses from registers and bytes of a stack, by the unwind tables of mapped files.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ pub(super) const MOST_FRAMES: usize = 192;
 /// Kind of code at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
-    /// Code of a file whose tables have been given ([`Unwinder::add`]), or that has none.
+    /// Code of a file whose tables have been added ([`Unwinder::add`]), or that has no tables.
     OfFile,
     /// Code without a file.
     Other,
-    /// No code: no function returns to it.
+    /// No code: no function can return to the address.
     None,
 }
 
@@ -70,8 +70,8 @@ impl Unwinder {
         }
     }
 
-    /// The addresses: that of the instruction after the doorbell's store, then those that are returned to, and where they
-    /// end. `code` says what is at an address, after it has added the tables of what is there.
+    /// The addresses of a stack: the instruction after the doorbell's store, then the return addresses; and the end of the
+    /// stack. `code` tells the kind of code at an address, after it has added the tables of the address's file.
     pub(super) fn unwind(
         &mut self,
         stack: &RawStack,
@@ -120,7 +120,7 @@ impl Unwinder {
     }
 }
 
-/// Tells whether a failed read was behind the bytes that were taken of a stack, where the stack goes on behind them.
+/// Tells whether a failed read was beyond the copied bytes of a stack that goes on behind them.
 fn is_behind(stack: &RawStack, address: u64) -> bool {
     stack.cut
         && address

@@ -13,10 +13,10 @@
 //! MMAP /dev/nvidia0 fd=16 addr=0x7f.. len=0x10000 prot=2 flags=0x1 off=0x0
 //! ```
 //!
-//! The log has no times: its records have time 0, and no call has a time of return. Process and thread are what `pid=` and
-//! `tid=` at the end of an IOCTL or MMAP line say (tests/gpu/ioctl_log.c writes them), else 0 unless [`LogOptions`] says
-//! otherwise. Where a request does not carry the size of its argument (UVM requests, allocation parameters), the log may hold
-//! fewer bytes of it than there were, or more: [`Bytes::full_len`] is then the size that the tables have.
+//! The log has no times: its records have time 0, and no call has a time of return. Process and thread come from `pid=` and
+//! `tid=` at the end of an IOCTL or MMAP line (tests/gpu/ioctl_log.c writes them), else from [`LogOptions`], else they are 0.
+//! Where a request does not carry the size of its argument (UVM requests, allocation parameters), the log may hold fewer bytes
+//! of the argument than there were, or more: [`Bytes::full_len`] is then the size of the tables.
 
 use std::{
     io::{self, BufRead, BufReader, Read},
@@ -31,9 +31,9 @@ use nvcap_decode::{
     record::{At, Bytes, CpuVa, Device, Ioctl, Mapping, Nested, Record},
 };
 
-/// The most bytes of a line: the longest argument has some ten thousand.
+/// The most bytes of a line. The longest argument has some ten thousand.
 const MOST_LINE: u64 = 1 << 20;
-/// The most bytes of text that are read: a small compressed file may unpack to any length.
+/// The most bytes of text that are read, because a small compressed file may unpack to any length.
 const MOST_TEXT: u64 = 4 << 30;
 /// About how many bytes the records of a log may take in memory.
 const MOST_RECORDS: usize = 1 << 30;
@@ -43,7 +43,7 @@ const MOST_RECORDS: usize = 1 << 30;
 pub struct LogOptions {
     /// Process and thread id to give the records.
     pub pid: u32,
-    /// The driver's release: it gives the sizes of structures that the log has only the beginnings of.
+    /// The driver's release. It gives the sizes of structures of which the log has only the beginnings.
     pub driver_version: Option<Version>,
 }
 
@@ -55,15 +55,15 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Error of opening or reading it.
+        /// Error of opening or reading the file.
         error: io::Error,
     },
-    /// It is not an ioctl log.
+    /// The file is not an ioctl log.
     #[error("{path}: no IOCTL or MMAP line of a driver's file is in it: it is {}", .kind.seems())]
     NotALog {
         /// The file.
         path: PathBuf,
-        /// Kind of file that it seems to be.
+        /// Kind of file that the file seems to be.
         kind: Kind,
     },
 }
@@ -71,13 +71,13 @@ pub enum Error {
 /// A log, read whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    /// Its records, in order.
+    /// The log's records, in order.
     pub records: Vec<Record>,
     /// Lines that could not be understood, by number from 1 (the first thousand).
     pub bad_lines: Vec<usize>,
     /// The number of ioctls whose return value or returned argument is missing, because the log was cut.
     pub unfinished: usize,
-    /// Reason why the end of the log is missing; `None` where it ends as a whole log does.
+    /// Reason why the end of the log is missing; `None` where the log is whole.
     pub cut: Option<String>,
 }
 
@@ -109,16 +109,16 @@ pub fn read_file(path: &Path, options: LogOptions) -> Result<Log, Error> {
     Ok(log)
 }
 
-/// Reads a log's text. Lines that are not of the form are listed ([`Log::bad_lines`]) and skipped. Of a log that was cut
-/// the whole lines are read, and [`Log::cut`] says why the rest is missing.
+/// Reads a log's text. Lines of another form are listed ([`Log::bad_lines`]) and skipped. The whole lines of a log that was cut
+/// are read, and [`Log::cut`] says why the rest is missing.
 ///
 /// # Errors
-/// Those of the reader. That compressed text ends early or is damaged is no error once a line of it was read: see [`Log::cut`].
+/// Those of the reader. Compressed text that ends early or is damaged is no error once a line of it was read: see [`Log::cut`].
 pub fn read(reader: impl Read, options: LogOptions) -> io::Result<Log> {
     read_at_most(reader, options, (MOST_TEXT, MOST_RECORDS))
 }
 
-/// Reads as [`read`] does, but stops after `most.0` bytes of text, or when the records take about `most.1` bytes of memory.
+/// Does as [`read`], but stops after `most.0` bytes of text, or when the records take about `most.1` bytes of memory.
 fn read_at_most(reader: impl Read, options: LogOptions, most: (u64, usize)) -> io::Result<Log> {
     let mut reader = BufReader::new(reader);
     let mut parser = Parser {
@@ -196,7 +196,7 @@ struct Open {
     ioctl: Ioctl,
     nested_input: Option<Bytes>,
     nested_output: Option<Bytes>,
-    /// A `ret=` line was read.
+    /// True once a `ret=` line was read.
     returned: bool,
 }
 
@@ -393,7 +393,7 @@ impl Parser {
     }
 }
 
-/// Sets the true size of an argument: the log may have only its beginning, or bytes behind its end, which are removed.
+/// Sets the true size of an argument. The log may have only the argument's beginning; bytes behind its end are removed.
 fn set_full_len(bytes: &mut Bytes, size: u64) {
     if bytes.data.is_empty() {
         return;

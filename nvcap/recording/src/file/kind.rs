@@ -1,35 +1,35 @@
-//! Kinds of files, told by their first bytes. Nothing here parses the file's content.
+//! Kinds of files, recognized by their first bytes. Parses no file's content.
 
 use std::io::{self, Cursor, Read};
 use std::path::Path;
 
-/// Bytes that are looked at.
+/// Number of bytes that are looked at.
 const MOST: u64 = 16 << 10;
 
-/// Kind that a file seems to be.
+/// Kind of file, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A capture of the oracle (`orc`).
     Orc,
-    /// A recording of nvcap's.
+    /// A recording of nvcap.
     Recording,
     /// A log of ioctls (`ioctl_log`).
     IoctlLog,
-    /// There is nothing in it.
+    /// An empty file.
     Empty,
-    /// Nothing of it can be read: it is compressed, and was cut or damaged so early that nothing can be unpacked.
+    /// A compressed file of which nothing can be unpacked: it was cut or damaged early.
     Unreadable,
     /// A program.
     Program,
-    /// Text, of which more is not known.
+    /// Text of an unknown kind.
     Text,
-    /// Something else, in words where it is a known kind of file.
+    /// Another kind, in words where it is a known one.
     Other(Option<&'static str>),
 }
 
 const JSON: &str = "JSON, which nvcap writes and does not read: record a trace (nvcap record), and read the recording";
 
-/// First bytes of files that are given by mistake.
+/// First bytes of files that users give by mistake.
 const MAGICS: &[(&[u8], &str)] = &[
     (
         &[0xd4, 0xc3, 0xb2, 0xa1],
@@ -69,7 +69,7 @@ const MAGICS: &[(&[u8], &str)] = &[
     (b"doorbell ", "a file of channels (--channels)"),
 ];
 
-/// Tells the kind of what a reader gives. The reader that it gives back has all the bytes again.
+/// Tells the kind of a reader's data. The returned reader gives all the bytes again.
 pub fn of(mut reader: Box<dyn Read>) -> (Kind, Box<dyn Read>) {
     let mut head = Vec::new();
     let failed = reader.by_ref().take(MOST).read_to_end(&mut head).err();
@@ -82,7 +82,7 @@ pub fn of(mut reader: Box<dyn Read>) -> (Kind, Box<dyn Read>) {
     (kind, Box::new(Cursor::new(head).chain(rest)))
 }
 
-/// Gives an error once, at the place where it was met before.
+/// Reader that gives an error once, at the place where it was met before.
 struct Failed(Option<io::Error>);
 
 impl Read for Failed {
@@ -138,7 +138,7 @@ fn contains(head: &[u8], what: &[u8]) -> bool {
     head.windows(what.len()).any(|w| w == what)
 }
 
-/// The kind of a file by its name, in words that go behind "it is": for those whose first bytes tell nothing.
+/// The kind of a file by its name, in words that follow "it is". For files whose first bytes tell nothing.
 #[must_use]
 pub fn by_name(path: &Path) -> Option<&'static str> {
     Some(match path.extension()?.to_str()? {
@@ -156,7 +156,7 @@ fn is_recording(head: &[u8]) -> bool {
     crate::recording::is_recording(head)
 }
 
-/// Tells whether bytes are text: UTF-8 without control characters; the last character may be cut.
+/// Tells whether bytes are text: UTF-8 without control characters, of which the last character may be cut.
 fn is_text(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,
@@ -169,7 +169,7 @@ fn is_text(head: &[u8]) -> bool {
 }
 
 impl Kind {
-    /// The kind in words that go behind "it is", with what to do about the file where that is clear.
+    /// The kind in words that follow "it is", with advice for the file where there is any.
     #[must_use]
     pub fn seems(self) -> &'static str {
         match self {

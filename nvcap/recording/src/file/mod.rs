@@ -9,13 +9,13 @@ use std::{io, io::Read, path::Path};
 
 use kind::Kind;
 
-/// Bytes of the longest text that is read whole.
+/// The most bytes of a text that is read whole.
 const MOST_TEXT: u64 = 16 << 20;
 
 /// Reads a whole text file that the user names, compressed or not: phases (`--phases`) or channels (`--channels`).
 ///
 /// # Errors
-/// When it cannot be read, is no text, or is longer than 16 MiB (`/dev/zero` has no end).
+/// When the file cannot be read, is no text, or is longer than 16 MiB (`/dev/zero` has no end).
 pub fn text(path: &Path) -> io::Result<String> {
     let mut text = Vec::new();
     let file = packed::open(path)?;

@@ -7,13 +7,12 @@
 //! n times: u64 GPFIFO entry, u32 length in bytes, the bytes
 //! ```
 //!
-//! A length with bit 31 set says that the bytes could not be read; none follow then. The process id, the ring sizes
-//! and the channels' classes are not in the file; the oracle prints them to its standard error, and [`Channels`]
-//! reads that.
+//! A length with bit 31 set means that the bytes could not be read; none follow then. The process id, the ring sizes and the channels'
+//! classes are not in the file. The oracle prints them to its standard error, which [`Channels`] parses.
 //!
-//! Damage does not stop the reader. A file that was cut gives every whole record, then what is there of the last one
-//! (its missing bytes are a hole), then an error that says where it was cut. At bytes that are no record the reader searches for
-//! the next magic, and gives an error that says how many bytes it skipped. After 1 GiB without a magic it gives up.
+//! Damage does not stop the reader. A file that was cut gives every whole record, then the part that is left of the last record (its
+//! missing bytes are a hole), then an error with the place of the cut. At bytes that are no record the reader searches for the next
+//! magic, and gives an error with the number of skipped bytes. After 1 GiB without a magic it gives up.
 
 mod channels;
 
@@ -32,18 +31,18 @@ use nvcap_decode::wire::hash::NumberMap;
 const MAGIC: [u8; 4] = *b"ORC1";
 const HEAD: usize = 48;
 const ENTRY_HEAD: usize = 12;
-/// The bit of a length that says: the bytes could not be read, and do not follow.
+/// The bit of a length that marks bytes that could not be read, and do not follow.
 const UNREADABLE: u32 = 0x8000_0000;
-/// The most entries of a record: a bound for damaged numbers. The hardware's field is a log2 of 5 bits; drivers use 1024 to 32768
+/// The most entries of a record, which bounds damaged numbers. The hardware's field is a log2 of 5 bits; drivers use 1024 to 32768
 /// entries.
 const MAX_ENTRIES: u32 = 1 << 20;
-/// The most bytes of a record. A record that would need more is taken for damage.
+/// The most bytes of a record. A record that would need more counts as damage.
 const MOST_RECORD: usize = MOST_BYTES;
-/// The most bytes of a record that are filled with zeros because they could not be read. Further unreadable entries get no bytes: their
-/// length alone says how much is missing.
+/// The most bytes of a record that are filled with zeros because they could not be read. Further unreadable entries get no bytes: only
+/// their length tells how much is missing.
 const MOST_ZEROS: usize = 64 << 20;
-/// The most bytes that are searched for the next record. A damaged capture has a record before that; a file without end
-/// (`/dev/zero`) never has one.
+/// The most bytes that are searched for the next record. In a damaged capture the next record comes sooner; a file without end
+/// (`/dev/zero`) has none.
 const MOST_SKIPPED: u64 = 1 << 30;
 
 /// Error in a capture.
@@ -57,7 +56,7 @@ pub enum Error {
         /// Error of the system.
         source: io::Error,
     },
-    /// There is nothing in it.
+    /// The capture is empty.
     #[error(
         "the capture is empty: a program that submits nothing leaves one, too, but so does one that was not captured"
     )]
@@ -67,14 +66,14 @@ pub enum Error {
         "the capture ends within a record: {have} of at least {needs} bytes of the record at byte {offset} are there"
     )]
     Cut {
-        /// Offset of that record.
+        /// Offset of the last record.
         offset: u64,
-        /// Bytes that are there.
+        /// Number of its bytes that are there.
         have: u64,
-        /// Bytes that it is known to need.
+        /// Number of bytes that the record is known to need.
         needs: u64,
     },
-    /// Something that is no record lies between records.
+    /// Bytes between records that are no record.
     #[error(
         "no record at byte {offset} ({why}): {skipped} B are passed over, and reading goes on behind them"
     )]
@@ -83,7 +82,7 @@ pub enum Error {
         offset: u64,
         /// Number of bytes that were skipped.
         skipped: u64,
-        /// Mismatch that was found there.
+        /// Mismatch that was found at the place.
         why: Damage,
     },
     /// The search for the next record was given up.
@@ -95,7 +94,7 @@ pub enum Error {
         offset: u64,
         /// Number of bytes that were searched.
         skipped: u64,
-        /// Mismatch that was found there.
+        /// Mismatch that was found at the place.
         why: Damage,
     },
 }
@@ -106,13 +105,13 @@ pub enum Damage {
     /// No magic.
     #[error("no magic")]
     Magic,
-    /// More entries than a ring can have.
+    /// A number of entries that is larger than any ring's.
     #[error("{0} entries")]
     Entries(u32),
-    /// More bytes than one record has.
+    /// A record of more bytes than one can have.
     #[error("a record of more than {} MiB", MOST_RECORD >> 20)]
     Large,
-    /// A length that is not the one of its GPFIFO entry.
+    /// A length that differs from that of its GPFIFO entry.
     #[error("an entry of {announced} bytes with {recorded} recorded")]
     Length {
         /// Length that the entry announces, bytes.
@@ -137,7 +136,7 @@ pub enum Damage {
 /// # }
 /// ```
 pub struct Orc<R> {
-    /// At the next record.
+    /// The file, at the next record.
     file: ReadAhead<R>,
     done: bool,
     most_skipped: u64,
@@ -145,9 +144,9 @@ pub struct Orc<R> {
     known: Channels,
     rings: Vec<Ring>,
     by_token: NumberMap<u32, Vec<usize>>,
-    /// A submission whose channel had to be announced first.
+    /// The submission that follows the announcement of its channel.
     next: Option<Submission>,
-    /// The error that follows the last record, which was cut.
+    /// The error that follows the last record, if that record was cut.
     end: Option<Error>,
 }
 
@@ -175,7 +174,7 @@ impl Identity {
 
 /// State kept of a channel.
 struct Ring {
-    /// Its first record and its newest, with their positions. A record that is equal to one of them is the same record again.
+    /// The channel's first and newest record, with their positions. A record that is equal to one of them is that record repeated.
     known: [(Identity, u64); 2],
     last_put: u32,
     position: u64,
@@ -204,8 +203,8 @@ impl Orc<Box<dyn Read>> {
 
 enum Parsed {
     Whole(Submission, u32, usize),
-    /// The record goes on behind the bytes that were read: at least this many bytes are needed from its start. If no more bytes will
-    /// come, with the part that is there.
+    /// The record goes on behind the bytes that were read. The number is the least number of bytes from its start that are needed. If
+    /// no more bytes will come, the second member is the part that is there.
     Needs(usize, Option<(Submission, u32)>),
     Damaged(Damage),
 }
@@ -213,16 +212,16 @@ enum Parsed {
 /// Entries of a record, as far as they were read.
 struct Entries {
     segments: Vec<Segment>,
-    /// End of the entries that are whole, from the record's start.
+    /// End of the whole entries, from the record's start.
     end: usize,
     /// Number of zeros in place of bytes that could not be read.
     zeros: usize,
-    /// Bytes from the record's start that the entry at `end` needs, if it goes on behind those that are there.
+    /// Number of bytes from the record's start that the entry at `end` needs, if the entry is not whole.
     needs: Option<usize>,
 }
 
 impl Entries {
-    /// Reads `n` entries of the record that begins with `b`. `last` says that a cut entry is given as far as it is there.
+    /// Reads `n` entries of the record that begins with `b`. With `last`, a cut entry is given with the bytes that are there.
     fn read(b: &[u8], n: u32, last: bool) -> Result<Self, Damage> {
         let mut entries = Self {
             segments: Vec::new(),
@@ -278,7 +277,7 @@ impl Entries {
         Ok(None)
     }
 
-    /// An entry whose bytes could not be read: zeros, as long as there are not too many of them.
+    /// Makes an entry whose bytes could not be read: it gets zeros, unless there are too many of them.
     fn unreadable(&mut self, entry: u64, announced: u32) -> Segment {
         let len = announced as usize;
         self.zeros += len;
@@ -299,7 +298,7 @@ impl Entries {
     }
 }
 
-/// An entry of which the file has only the bytes that are `there`.
+/// Makes an entry of which the file has only the bytes `there`.
 fn cut(entry: u64, there: &[u8], announced: u32) -> Segment {
     let hole = Hole {
         offset: there.len() as u32,
@@ -315,7 +314,7 @@ fn cut(entry: u64, there: &[u8], announced: u32) -> Segment {
 }
 
 impl<R: Read> Orc<R> {
-    /// A capture that is not compressed.
+    /// Reads a capture that is not compressed.
     pub fn new(reader: R) -> Self {
         Self {
             file: ReadAhead::new(reader),
@@ -330,21 +329,21 @@ impl<R: Read> Orc<R> {
         }
     }
 
-    /// Adds what the oracle printed of the channels: their records then say class, ring and USERD.
+    /// Adds the channels that the oracle printed. The records of channels then have class, ring and USERD.
     #[must_use]
     pub fn with_channels(mut self, channels: Channels) -> Self {
         self.known = channels;
         self
     }
 
-    /// The process that was captured; the file does not say (0 then).
+    /// Sets the id of the captured process. The file does not have it, and it is 0 otherwise.
     #[must_use]
     pub fn with_pid(mut self, pid: u32) -> Self {
         self.pid = pid;
         self
     }
 
-    /// Parses the next record. `last` says that no more bytes will come: a cut record is then given as far as it is there.
+    /// Parses the next record. `last`: no more bytes will come, so that a cut record is given with the bytes that are there.
     fn parse(&self, last: bool) -> Parsed {
         let b = self.file.rest();
         if b.len() < HEAD {
@@ -396,7 +395,7 @@ impl<R: Read> Orc<R> {
         }
     }
 
-    /// Gives a submission its channel and position; announces a channel that is new.
+    /// Gives a submission its channel and position. Announces a new channel first.
     fn place(&mut self, mut s: Submission, token: u32) -> Record {
         let n = s.segments.len() as u64;
         let identity = Identity::of(&s);
@@ -450,7 +449,7 @@ impl<R: Read> Orc<R> {
         Record::Channel(Box::new(channel))
     }
 
-    /// Goes on to the next magic, over bytes that are no record.
+    /// Skips bytes that are no record, up to the next magic.
     fn resynchronise(&mut self, why: Damage) -> Error {
         let offset = self.file.position();
         let mut skipped = self.file.pass(1).len() as u64;
@@ -496,8 +495,8 @@ impl<R: Read> Orc<R> {
     }
 }
 
-/// The number of entries of the ring, if the submission goes over the ring's end: previous GP_PUT plus the submission's entries is then
-/// the new GP_PUT plus the ring's length.
+/// The number of entries of the ring, if the submission goes over the ring's end: then previous GP_PUT plus the submission's entries
+/// equals the new GP_PUT plus the ring's length.
 fn ring_entries(s: &Submission) -> Option<u32> {
     let n = u32::try_from(s.segments.len()).ok()?;
     let entries = s.prev_put.checked_add(n)?.checked_sub(s.gp_put)?;

@@ -1,13 +1,13 @@
-//! Files as users keep them: plain, or compressed by gzip, xz or zstd, which their first bytes tell. They are unpacked piece by
-//! piece as they are read, and never held whole. How much is read is bounded by the readers of this data, not here.
+//! Files as users keep them: plain, or compressed by gzip, xz or zstd, which is recognized by their first bytes. They are unpacked
+//! piece by piece as they are read, and never held whole. The readers of the data bound how much is read; this module does not.
 //!
-//! Of a compressed file that was cut or damaged, or has other data behind its end, the reader gives what can be unpacked, then
-//! an error of kind [`io::ErrorKind::UnexpectedEof`], `InvalidData` or `InvalidInput`: it never looks whole.
+//! A compressed file may be cut or damaged, or have other data behind its end. The reader then gives all that can be unpacked, and
+//! after it an error of kind [`io::ErrorKind::UnexpectedEof`], `InvalidData` or `InvalidInput`. Such a file never looks whole.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::{fs::File, path::Path};
 
-/// Bytes that tell how a file is compressed: the longest are those of xz.
+/// Number of first bytes that tell how a file is compressed. xz has the most.
 const MOST_MAGIC: u64 = 6;
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
@@ -16,7 +16,7 @@ const ZSTD: [u8; 4] = 0xfd2f_b528u32.to_le_bytes();
 /// Opens a file, or standard input for `-`, and unpacks it if it is compressed.
 ///
 /// # Errors
-/// When it cannot be opened or begun, or is compressed in a way that this build does not know.
+/// When the file cannot be opened, or is compressed in a way that this build does not know.
 pub fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     unpacked(match path.as_os_str() == "-" {
         true => Box::new(io::stdin()),
@@ -46,7 +46,7 @@ pub fn unpacked(mut reader: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(whole))
 }
 
-/// A frame that holds data of others, which zstd passes over (RFC 8878, 3.1.2).
+/// Tells whether a frame holds data of other programs, which zstd skips (RFC 8878, 3.1.2).
 fn is_skippable(magic: &[u8]) -> bool {
     matches!(magic, [0x50..=0x5f, 0x2a, 0x4d, 0x18])
 }
@@ -136,8 +136,8 @@ mod xz {
     /// Most memory that unpacking may take, KiB: the largest preset of xz takes 64 MiB.
     const MOST_MEMORY: u32 = 256 << 10;
 
-    /// All streams of a file, one behind the other. A file that was cut is unpacked to its last byte, and gives nearly as much
-    /// as `xz -dc` does.
+    /// All streams of a file, one behind the other. A file that was cut is unpacked to its last byte, and gives nearly as much as
+    /// `xz -dc` does.
     pub(super) struct Streams<R> {
         source: R,
         decoder: XzStream,
@@ -276,8 +276,8 @@ mod zstd {
         io::Error::new(io::ErrorKind::InvalidData, why)
     }
 
-    /// An error for the user: the system's own, or that the file ends, or else that the data is damaged. The decoder's words for
-    /// damage are left out: they are names of its own values.
+    /// Makes an error for the user: the system's own error, the end of the file, or else damaged data. The decoder's words for
+    /// damage are left out, because they are names of its own values.
     fn damage(error: FrameDecoderError) -> io::Error {
         if let FrameDecoderError::WindowSizeTooBig { requested, max } = error {
             let why = format!("it wants a window of {requested} B, and {max} B are given at most");
@@ -332,7 +332,7 @@ mod tests {
         digits.chunks(2).map(byte).collect()
     }
 
-    /// The same text as the tools compress it: `gzip`, `xz -9`, `zstd -19`.
+    /// The same text, compressed by the tools `gzip`, `xz -9` and `zstd -19`.
     fn packed() -> Vec<(&'static str, Vec<u8>)> {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         gzip.write_all(&plain()).unwrap();
@@ -406,7 +406,7 @@ mod tests {
         assert!(out.len() > 100, "{} bytes", out.len());
     }
 
-    /// A changed bit gives an error or, if the bit has no meaning (some in headers, and padding), the same text.
+    /// A changed bit gives an error, or the same text if the bit has no meaning (some in headers, and padding).
     #[test]
     fn what_comes_out_is_right_or_an_error() {
         for (name, bytes) in packed() {

@@ -1,8 +1,8 @@
-//! Blocks of pcapng files (draft-ietf-opsawg-pcapng), written and read. Knows nothing of what is in the packets.
+//! Blocks of pcapng files (draft-ietf-opsawg-pcapng), written and read. Knows nothing of the packets' contents.
 //!
-//! Readers of packets of the network, with a full disk or a damaged file as rare events, have crates for this format. Here a file
-//! that was cut, overwritten or extended anywhere is read on behind the damage, which none of these crates does; and what is written
-//! are six kinds of blocks. Wireshark's own programs check them (`tests/`).
+//! Other crates for this format are made for packets of the network, where a full disk or a damaged file is rare. This reader goes
+//! on behind the damage of a file that was cut, overwritten or extended anywhere, which none of those crates does; and only six
+//! kinds of blocks are written. Wireshark's own programs check them (`tests/`).
 
 mod read;
 mod write;
@@ -30,15 +30,15 @@ const JOURNAL: u32 = 9;
 const SECRETS: u32 = 10;
 /// Custom block that programs may copy to another file.
 const CUSTOM: u32 = 0x0bad;
-/// Custom block that they may not copy.
+/// Custom block that programs may not copy to another file.
 const CUSTOM_NOT_COPIED: u32 = 0x4000_0bad;
-/// The number that tells the byte order of a section.
+/// The number that shows the byte order of a section.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
-/// Link type of what a program defines for itself (LINKTYPE_USER0).
+/// Link type for a program's own packets (LINKTYPE_USER0).
 pub(crate) const USER0: u16 = 147;
 
-/// The most bytes of a block. Wireshark reads packets of 256 KiB, and blocks of 16 MiB.
+/// The most bytes of a block. Wireshark reads packets of 256 KiB and blocks of 16 MiB.
 pub(crate) const MOST_BLOCK: u32 = 16 << 20;
 
 /// Option codes of all blocks.
@@ -55,11 +55,11 @@ pub(crate) mod option {
     pub(crate) const NAME: u16 = 2;
     /// Interface: its description.
     pub(crate) const DESCRIPTION: u16 = 3;
-    /// Interface: unit of times, as a power of 1/10 s.
+    /// Interface: unit of times, s, as a negative power of 10.
     pub(crate) const RESOLUTION: u16 = 9;
-    /// Statistics: when the capture began.
+    /// Statistics: time at which the capture began.
     pub(crate) const BEGIN: u16 = 2;
-    /// Statistics: when it ended.
+    /// Statistics: time at which the capture ended.
     pub(crate) const END: u16 = 3;
     /// Statistics: packets received.
     pub(crate) const RECEIVED: u16 = 4;

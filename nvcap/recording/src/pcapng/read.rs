@@ -1,4 +1,4 @@
-//! Blocks from any bytes: those that are whole, and where there is something else.
+//! Blocks from any bytes: the whole blocks, and errors for the bytes that are none.
 
 use std::io::{self, Read};
 
@@ -13,7 +13,7 @@ const SHORTEST: usize = 12;
 /// The most bytes that are searched for the next block.
 const MOST_SKIPPED: u64 = 1 << 30;
 
-/// A block, as far as a reader of packets has a use for it.
+/// A block, with the parts that a reader of packets uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block<'a> {
     /// A section begins.
@@ -36,14 +36,14 @@ pub(crate) struct Packet<'a> {
     pub(crate) interface: u32,
     /// The captured bytes.
     pub(crate) data: &'a [u8],
-    /// Their offset in the file.
+    /// Offset of the bytes in the file.
     pub(crate) offset: u64,
 }
 
 /// Error in a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("reading the capture failed at byte {offset}: {source}")]
     Io {
         /// Offset in the (decompressed) file.
@@ -54,12 +54,12 @@ pub enum Damage {
     /// The last block is cut off.
     #[error("the file ends within a block: {have} bytes of the block at byte {offset} are there")]
     Cut {
-        /// Offset of that block.
+        /// Offset of the last block.
         offset: u64,
-        /// Bytes that are there.
+        /// Number of its bytes that are there.
         have: u64,
     },
-    /// Something that is no block lies between blocks.
+    /// Bytes between blocks that are no block.
     #[error(
         "no block at byte {offset}: {skipped} B are passed over, and reading goes on behind them"
     )]
@@ -83,7 +83,7 @@ pub enum Damage {
 
 /// The blocks of a file, one after the other.
 pub(crate) struct Blocks<R> {
-    /// At the next block.
+    /// The file, at the next block.
     file: ReadAhead<R>,
     done: bool,
     big_endian: bool,
@@ -91,15 +91,15 @@ pub(crate) struct Blocks<R> {
 
 /// Result of looking for a block at a place.
 enum Here {
-    /// A block of so many bytes.
+    /// A block of this many bytes.
     Block(usize),
-    /// More bytes must be there to tell.
+    /// Undecided: this many bytes must be there to tell.
     Needs(usize),
     Nothing,
 }
 
 impl<R: Read> Blocks<R> {
-    /// The blocks of what `reader` gives, which is not compressed.
+    /// Reads the blocks of `reader`, which is not compressed.
     pub(crate) fn new(reader: R) -> Self {
         Self {
             file: ReadAhead::new(reader),
@@ -108,13 +108,14 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// Bytes of the file that were read and given.
+    /// Returns the number of bytes of the file that were read and given.
     #[must_use]
     pub(crate) fn position(&self) -> u64 {
         self.file.position()
     }
 
-    /// The next block, `None` at the end. An error is no end: reading goes on behind it.
+    /// Returns the next block; `None` at the end. After an error, reading goes on behind the
+    /// damage.
     pub(crate) fn next_block(&mut self) -> Option<Result<Block<'_>, Damage>> {
         if self.done {
             return None;
@@ -136,7 +137,7 @@ impl<R: Read> Blocks<R> {
         Some(Ok(parse(block, self.big_endian, offset)))
     }
 
-    /// The length of the block that is next.
+    /// Finds the next block, and returns its length.
     fn find(&mut self) -> Result<Option<usize>, Damage> {
         let begin = self.position();
         loop {
@@ -192,7 +193,7 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// Returns the distance, in what is left of the file, at which a whole block lies, B.
+    /// Returns the distance to a whole block in the rest of the file, B.
     fn whole_block_behind(&self) -> Option<usize> {
         let rest = self.file.rest();
         (1..rest.len()).find(|at| {
@@ -210,7 +211,7 @@ fn number(b: &[u8], at: usize, big_endian: bool) -> Option<u32> {
     })
 }
 
-/// The type of a section header is the same in both byte orders.
+/// Tells whether a block is a section header: its type is the same in both byte orders.
 fn is_section(block: &[u8]) -> bool {
     number(block, 0, false) == Some(SECTION)
 }
@@ -303,7 +304,7 @@ mod tests {
         to
     }
 
-    /// The packets' first bytes and lengths, and the damages.
+    /// Reads the packets' first bytes and lengths, and the damages.
     fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, Vec<String>) {
         let mut blocks = Blocks::new(bytes);
         let (mut packets, mut damages) = (Vec::new(), Vec::new());

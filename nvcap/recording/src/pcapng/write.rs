@@ -7,13 +7,13 @@ use super::{BYTE_ORDER, CUSTOM, INTERFACE, JOURNAL, PACKET, SECTION, STATISTICS,
 pub(crate) struct Options(Vec<(u16, Vec<u8>)>);
 
 impl Options {
-    /// No options.
+    /// Makes an empty list of options.
     #[must_use]
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a text, cut at the most bytes that an option may have.
+    /// Adds a text, cut to the most bytes of an option.
     #[must_use]
     pub(crate) fn text(self, code: u16, text: &str) -> Self {
         let most = usize::from(u16::MAX);
@@ -30,7 +30,7 @@ impl Options {
         self.bytes(code, &number.to_le_bytes())
     }
 
-    /// Adds a time in ns, which is written as its upper half and its lower half.
+    /// Adds a time in ns, written as its upper half and its lower half.
     #[must_use]
     pub(crate) fn time(self, code: u16, ns: u64) -> Self {
         self.bytes(code, &halves(ns))
@@ -63,12 +63,12 @@ fn halves(ns: u64) -> [u8; 8] {
     both.to_le_bytes()
 }
 
-/// Zeros up to a multiple of four behind `len` bytes.
+/// Appends zeros behind `len` bytes, up to a multiple of four.
 fn pad(to: &mut Vec<u8>, len: usize) {
     to.resize(to.len() + len.next_multiple_of(4) - len, 0);
 }
 
-/// A block of `kind` with the body that `body` appends.
+/// Appends a block of `kind` with the body that `body` appends.
 fn block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = to.len();
     to.extend_from_slice(&kind.to_le_bytes());
@@ -80,7 +80,7 @@ fn block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     to.extend_from_slice(&len);
 }
 
-/// A section header, of a section whose length is not told.
+/// Appends a section header, without the section's length.
 pub(crate) fn section(to: &mut Vec<u8>, options: &Options) {
     block(to, SECTION, |to| {
         to.extend_from_slice(&BYTE_ORDER.to_le_bytes());
@@ -91,7 +91,7 @@ pub(crate) fn section(to: &mut Vec<u8>, options: &Options) {
     });
 }
 
-/// A description of the next interface, whose packets are [`USER0`] and have times in ns.
+/// Appends a description of the next interface. Its packets are [`USER0`] and have times in ns.
 pub(crate) fn interface(to: &mut Vec<u8>, most_packet: u32, options: &Options) {
     let options = options.clone().bytes(option::RESOLUTION, &[9]);
     block(to, INTERFACE, |to| {
@@ -102,7 +102,7 @@ pub(crate) fn interface(to: &mut Vec<u8>, most_packet: u32, options: &Options) {
     });
 }
 
-/// A packet of an interface, of several parts one behind the other.
+/// Appends a packet of an interface, made of several parts.
 pub(crate) fn packet(to: &mut Vec<u8>, interface: u32, time_ns: u64, parts: &[&[u8]]) {
     let len = parts.iter().map(|p| p.len()).sum::<usize>();
     block(to, PACKET, |to| {
@@ -118,7 +118,7 @@ pub(crate) fn packet(to: &mut Vec<u8>, interface: u32, time_ns: u64, parts: &[&[
     });
 }
 
-/// Appends the statistics of an interface: what it received and dropped.
+/// Appends the statistics of an interface: the numbers of received and dropped packets.
 pub(crate) fn statistics(to: &mut Vec<u8>, interface: u32, time_ns: u64, options: &Options) {
     block(to, STATISTICS, |to| {
         to.extend_from_slice(&interface.to_le_bytes());
@@ -127,7 +127,7 @@ pub(crate) fn statistics(to: &mut Vec<u8>, interface: u32, time_ns: u64, options
     });
 }
 
-/// An entry of a log, in the export format of systemd's journal: `FIELD=value` a line.
+/// Appends an entry of a log in the export format of systemd's journal: `FIELD=value` a line.
 pub(crate) fn journal_entry(to: &mut Vec<u8>, fields: &[(&str, &str)]) {
     block(to, JOURNAL, |to| {
         let start = to.len();
@@ -148,7 +148,7 @@ pub(crate) fn journal_entry(to: &mut Vec<u8>, fields: &[(&str, &str)]) {
     });
 }
 
-/// Data of the program with the private enterprise number `enterprise`.
+/// Appends data of the program with the private enterprise number `enterprise`.
 pub(crate) fn custom(to: &mut Vec<u8>, enterprise: u32, data: &[u8]) {
     block(to, CUSTOM, |to| {
         to.extend_from_slice(&enterprise.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Messages as records. A message without a field that its record needs, or with a word that is not known, is none.
+//! Messages as records. A message that lacks a field of its record, or has an unknown word, gives an error.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use prost::{DecodeError, Message as _};
 /// Reason why a body is no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnderstood {
-    /// It is no message.
+    /// The body is no message.
     #[error("it is no message: {0}")]
     NoMessage(#[from] DecodeError),
-    /// A field that is needed is missing.
+    /// A necessary field is missing.
     #[error("it lacks {0}")]
     Lacks(&'static str),
-    /// It has a word that is not known.
+    /// The message has an unknown word.
     #[error("its {field} is '{word}', which this nvcap does not know; a newer one may")]
     Word {
         /// Name of the field.
@@ -29,7 +29,7 @@ pub enum NotUnderstood {
         /// The word.
         word: String,
     },
-    /// It names calls that no packet has given.
+    /// The message names calls that no packet has given.
     #[error("it names calls {0}, which are missing")]
     Calls(u32),
     /// A number is too large.
@@ -190,7 +190,7 @@ fn kernel(k: m::Kernel) -> Result<Record> {
     })))
 }
 
-/// Calls, and the number by which stacks name them.
+/// The calls of a message, and the number by which stacks name them.
 pub(super) fn calls(body: &[u8]) -> Result<(u32, r::Calls)> {
     let calls = m::Calls::decode(body)?;
     let frame = |f: m::Frame| r::Frame {
@@ -256,7 +256,7 @@ fn loss(l: m::Loss) -> Result<Record> {
     }))
 }
 
-/// The record with this body; `calls` are those that a stack names. `None` for a packet that is no record's.
+/// The record with this body; `None` for a packet of another kind. `calls`: the calls that stacks may name.
 pub(super) fn record(
     kind: Kind,
     body: &[u8],
@@ -329,7 +329,7 @@ fn skipped(p: pm::Passed) -> Result<Record> {
     }))
 }
 
-/// The account of the trap.
+/// The trap's account of its work.
 pub(super) fn trapped(t: tm::Trapped) -> Trapped {
     let estimate = |about, margin| Estimate { about, margin };
     let duty = t.duty.map(|d| Duty {

@@ -1,5 +1,5 @@
-//! Decoder's account of a record, for readers of packets that have no decoder (Wireshark's dissector): the field `FIELD` of the
-//! messages. Recordings have none; `nvcap export wireshark` adds it, and nvcap itself skips it.
+//! Decoder's account of a record, for readers of packets that have no decoder (Wireshark's dissector). It is the field `FIELD`
+//! of the messages. Recordings do not have it; `nvcap export wireshark` adds it, and nvcap itself skips it.
 
 use prost::Message;
 use prost::encoding::message;
@@ -13,7 +13,7 @@ pub struct Decoded {
     /// The serial number of the submission in the trace.
     #[prost(uint64, optional, tag = "1")]
     pub serial: Option<u64>,
-    /// One line.
+    /// Description in one line.
     #[prost(string, tag = "2")]
     pub text: String,
     /// GPU by device file minor number, where known.
@@ -51,10 +51,10 @@ pub struct Value {
     /// Name of the value, such as `grid.x`.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Number, where the value is one; of a truth value 0 or 1.
+    /// Number, where the value is one; 0 or 1 for a truth value.
     #[prost(uint64, optional, tag = "2")]
     pub number: Option<u64>,
-    /// Text, where the value is one; of a method's field the word for its number.
+    /// Text, where the value is one; for a field of a method the word for its number.
     #[prost(string, optional, tag = "3")]
     pub text: Option<String>,
 }
@@ -68,21 +68,21 @@ pub struct Operation {
     /// Description of the operation in one line.
     #[prost(string, tag = "2")]
     pub text: String,
-    /// Index of the entry with the method that completes it, in the submission.
+    /// Index, in the submission, of the entry with the method that completes the operation.
     #[prost(uint32, optional, tag = "3")]
     pub entry: Option<u32>,
     /// Byte offset in the entry of that method's data word (for immediate data: of the header).
     #[prost(uint32, optional, tag = "4")]
     pub offset: Option<u32>,
-    /// The submission, where it is another one than that of the message.
+    /// The serial number of the submission, where it is not the message's.
     #[prost(uint64, optional, tag = "5")]
     pub serial: Option<u64>,
-    /// Values of the operation that are known.
+    /// Known values of the operation.
     #[prost(message, repeated, tag = "6")]
     pub values: Vec<Value>,
 }
 
-/// A method write, or several of data words that follow one another.
+/// A method write, or several consecutive ones.
 #[derive(Clone, PartialEq, Message)]
 pub struct Method {
     /// Index of its entry in the submission.
@@ -94,7 +94,7 @@ pub struct Method {
     /// Number of the subchannel.
     #[prost(uint32, tag = "3")]
     pub subchannel: u32,
-    /// Number of the class that interprets it; 0 where that is not known.
+    /// Number of the class that interprets the method; 0 where the class is not known.
     #[prost(uint32, tag = "4")]
     pub class: u32,
     /// Byte address of the method.
@@ -106,7 +106,7 @@ pub struct Method {
     /// First data word.
     #[prost(uint32, tag = "7")]
     pub data: u32,
-    /// True if the subdevice mask skips it.
+    /// True if the subdevice mask skips the method.
     #[prost(bool, tag = "8")]
     pub masked: bool,
     /// Number of data words.
@@ -143,7 +143,7 @@ pub struct Class {
 }
 
 impl Decoded {
-    /// The bytes of the field, to be appended to those of a message.
+    /// Returns the bytes of the field, which are appended to a message's bytes.
     pub fn field(&self) -> Vec<u8> {
         let mut to = Vec::new();
         message::encode(FIELD, self, &mut to);

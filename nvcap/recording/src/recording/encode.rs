@@ -169,7 +169,7 @@ impl From<&r::Kernel> for m::Kernel {
 }
 
 impl m::Calls {
-    /// Calls under the number by which stacks name them.
+    /// Makes the message of calls. `number`: the number by which stacks name them.
     pub(super) fn of(number: u32, calls: &r::Calls) -> Self {
         let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
         let frame = |f: &r::Frame| m::Frame {
@@ -274,7 +274,7 @@ impl From<&Observed> for m::Observed {
     }
 }
 
-/// The body of a record's packet, after those of the calls that a stack names ([`m::Calls`]), by the number that it gives them.
+/// Makes the body of a record's packet. `calls` writes the calls of a stack first ([`m::Calls`]), and returns their number.
 pub(super) fn body(record: &Record, calls: impl FnOnce(&r::Stack) -> u32) -> Vec<u8> {
     use prost::Message as _;
 

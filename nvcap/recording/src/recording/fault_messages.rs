@@ -1,4 +1,4 @@
-//! Message `Fault`: a fault of the GPU, made of the record, and the record made of it.
+//! Message `Fault` (a fault of the GPU): conversion from the record, and to the record.
 
 use prost::Message;
 

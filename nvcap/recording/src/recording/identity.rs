@@ -1,4 +1,4 @@
-//! Who a process is, as a message and back.
+//! Conversion of a process's identity to a message, and back.
 
 use super::messages as m;
 use nvcap_decode::record as r;

@@ -1,4 +1,4 @@
-//! Information on a trace at the beginning and at the end of its recording.
+//! Facts about a trace, at the beginning and at the end of its recording.
 
 use super::decode::{observed, trapped};
 use super::messages as m;
@@ -19,38 +19,39 @@ pub struct TraceInfo {
     pub processor: String,
     /// `CLOCK_MONOTONIC` when the recording began, ns.
     pub monotonic_ns: u64,
-    /// `CLOCK_REALTIME` at the same time, ns.
+    /// `CLOCK_REALTIME` at the time `monotonic_ns`, ns.
     pub realtime_ns: u64,
-    /// Way in which submissions were seen: `trap`, `observe`, or the format that the recording was made of.
+    /// Way in which submissions were seen: `trap`, `observe`, or the format from which the recording was made.
     pub how: String,
-    /// The GPU's time stamps were read.
+    /// True if the GPU's time stamps were read.
     pub gpu_time: bool,
-    /// Stacks were taken.
+    /// True if stacks were taken.
     pub stacks: bool,
-    /// The records are in the order of their times; those of a live trace are in the order in which they came.
+    /// True if the records are in the order of their times. The records of a live trace are in the order in
+    /// which they came.
     pub in_order: bool,
-    /// Users' data was left out.
+    /// True if users' data was left out.
     pub redacted: bool,
     /// The command that was traced, with its arguments.
     pub command: Vec<String>,
-    /// Number of this file among the trace's, counted from 0.
+    /// Number of this file among the trace's files, counted from 0.
     pub file: u32,
-    /// Records of earlier files that this one would need and lacks.
+    /// Number of records of earlier files that this file would need and lacks.
     pub left_out: u64,
-    /// The GPUs of the machine. Empty where it has none, or nothing was known of them.
+    /// The GPUs of the machine. Empty where the machine has none, or nothing was known of them.
     pub gpus: Vec<HostGpu>,
 }
 
-/// A GPU of the machine on which the recording was made, as the driver tells of it.
+/// A GPU of the machine on which the recording was made, as the driver describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostGpu {
     /// N of `/dev/nvidiaN`.
     pub minor: u32,
     /// The model's name.
     pub model: Option<String>,
-    /// `GPU-...`.
+    /// The UUID, `GPU-...`.
     pub uuid: Option<String>,
-    /// Its PCI address, such as `0000:c1:00.0`.
+    /// The PCI address, such as `0000:c1:00.0`.
     pub bus: Option<String>,
 }
 
@@ -72,7 +73,7 @@ impl TraceInfo {
         monotonic_ns.wrapping_add(offset)
     }
 
-    /// The processor and the GPUs, as text for people.
+    /// Describes the processor and the GPUs, as text for people.
     pub(super) fn hardware(&self) -> String {
         let gpus = self.gpus.iter().map(ToString::to_string);
         let all = { [self.processor.clone()].into_iter() }.chain(gpus);
@@ -136,23 +137,24 @@ impl TraceInfo {
     }
 }
 
-/// Reading of a GPU's clock at some moment, as closely as the trace knows it.
+/// Reading of a GPU's clock at one moment, which is known to lie between two times of the processor's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuClock {
     /// A process that uses the GPU.
     pub pid: u32,
-    /// The semaphore that the GPU wrote its time beside.
+    /// The semaphore beside which the GPU wrote its time.
     pub address: GpuVa,
     /// The GPU's clock, ns.
     pub gpu_ns: u64,
-    /// The moment came after this time of `CLOCK_MONOTONIC`, ns.
+    /// Latest known time of `CLOCK_MONOTONIC` before the moment, ns.
     pub before_ns: u64,
-    /// The moment came no later than this time of `CLOCK_MONOTONIC`, ns.
+    /// Time of `CLOCK_MONOTONIC` at which the moment was over at the latest, ns.
     pub seen_ns: u64,
 }
 
 impl GpuClock {
-    /// Takes the clock from a stamp, where it has a time of the GPU and the moment is known from both sides.
+    /// Makes a reading from a stamp, where the stamp has a time of the GPU and the moment is bounded on both
+    /// sides.
     pub(super) fn of(pid: u32, stamp: &Stamp) -> Option<Self> {
         Some(Self {
             pid,
@@ -164,28 +166,28 @@ impl GpuClock {
         .filter(|c| c.before_ns != 0 && c.before_ns <= c.seen_ns)
     }
 
-    /// For how long the moment may have been, ns.
+    /// Uncertainty of the moment, ns.
     pub(super) fn width(&self) -> u64 {
         self.seen_ns.saturating_sub(self.before_ns)
     }
 }
 
-/// Information that a live trace gives at its end beside its records.
+/// Facts that a live trace gives at its end beside its records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndInfo {
     /// The time of the last record, ns.
     pub time_ns: u64,
     /// The account of observing.
     pub observed: Option<Observed>,
-    /// The stack of one in so many doorbells was taken, and how many doorbells were skipped.
+    /// Stacks, if they were taken: one for this many doorbells, and the number of doorbells that were skipped.
     pub stack_sample: Option<(u32, u64)>,
-    /// Packets that could not be written (a full disk).
+    /// Number of packets that could not be written (a full disk).
     pub unwritten: u64,
-    /// The clock of the GPU that each process uses, where its time stamps were read.
+    /// Clocks of the GPUs by process, where the time stamps were read.
     pub gpu_clocks: Vec<GpuClock>,
     /// The account of the trap.
     pub trapped: Option<Trapped>,
-    /// Words for what stacks lack, and how much of it.
+    /// Data that stacks lack, in words, with counts.
     pub left_out_of_stacks: Vec<(String, u64)>,
 }
 

@@ -1,4 +1,5 @@
-//! Names of kernels alone, from the bytes of a recording: they are looked for beside a trace, and come behind the first launches of theirs.
+//! Reads only the names of kernels from a recording. Names are looked up beside a trace, and come behind the first launches of their
+//! kernels.
 
 use std::io::Read;
 
@@ -8,10 +9,10 @@ use super::reader::{Assembly, whole};
 use crate::pcapng::{Block, Blocks};
 use nvcap_decode::record::{Kernel, Record};
 
-/// The kernels of the trace with this number ([`super::Reader::trace_number`]) in a recording, in the order of its packets. What is damaged,
-/// and what is no kernel, is passed over: [`super::Reader`] tells of it.
+/// The kernels in a recording of the trace with this number ([`super::Reader::trace_number`]), in the order of the packets. Damaged packets
+/// and packets of other kinds are skipped: [`super::Reader`] reports them.
 ///
-/// Much faster than reading all records, whose packets are not decoded.
+/// Much faster than reading all records, because the packets of other records are not decoded.
 pub fn kernels(reader: impl Read, trace: u32) -> impl Iterator<Item = Kernel> {
     let mut blocks = Blocks::new(reader);
     let mut assembly = None;
@@ -27,7 +28,7 @@ pub fn kernels(reader: impl Read, trace: u32) -> impl Iterator<Item = Kernel> {
     })
 }
 
-/// The kernel of a packet, or of those of which it is the last one.
+/// The kernel of a packet, or of several packets of which this is the last.
 fn kernel(packet: &[u8], trace: u32, assembly: &mut Option<Assembly>) -> Option<Kernel> {
     let (head, part) = Head::parse(packet)?;
     if head.trace != trace || Kind::with_number(head.kind) != Some(Kind::Kernel) {

@@ -4,20 +4,20 @@ use nvcap_decode::record::{MOST_BYTES, Record};
 
 /// The first bytes of each packet.
 pub(super) const MAGIC: [u8; 4] = *b"nvcp";
-/// The version of the head. A reader refuses others.
+/// The version of the head. A reader refuses other versions.
 pub(super) const VERSION: u8 = 1;
 /// Bytes of the head.
 pub(super) const HEAD: usize = 32;
-/// Bytes of the head whose checksum is taken: all behind the checksum.
+/// Offset of the bytes of the head that the checksum covers: all behind the checksum.
 const CHECKED: usize = 8;
-/// The most bytes of a body in one packet: with its head well below 256 KiB, which is the most that Wireshark reads.
+/// The most bytes of a body in one packet. With its head the packet is well below 256 KiB, the most that Wireshark reads.
 pub(super) const MOST_PART: usize = 192 << 10;
-/// The most bytes of a body: the bytes of a record, with their heads. A reader gives up a longer one, as of damaged numbers, and a
-/// writer makes none.
+/// The most bytes of a body: the bytes of a record, with their heads. A reader gives up a longer body as damage, and a writer
+/// makes none.
 pub(super) const MOST_BODY: usize = MOST_BYTES + (MOST_BYTES >> 1);
-/// The most bytes of a body that is a list of small things: in memory each takes many times what it takes in a file.
+/// The most bytes of a body that is a list of small parts: each takes many times more in memory than in the file.
 pub(super) const MOST_LIST: usize = 16 << 20;
-/// A record that stood in an earlier file of the same trace, too (`--rotate`).
+/// Flag of a record that an earlier file of the trace has, too (`--rotate`).
 pub(super) const AGAIN: u8 = 1;
 
 macro_rules! kinds {
@@ -37,7 +37,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Its name, as messages and the interface of the packets have it.
+            /// The kind's name in messages and in the interface of the packets.
             pub(super) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $name,)*
@@ -62,17 +62,17 @@ kinds! {
     Stack = 10, "stack";
     Stamps = 11, "stamps";
     Loss = 12, "loss";
-    /// Calls that stacks name.
+    /// Calls that stacks name by number.
     Calls = 13, "calls";
-    /// The live trace had shown everything up to here.
+    /// Mark: the live trace had shown everything before it.
     Idle = 14, "idle";
-    /// The trace ended.
+    /// End of the trace.
     End = 15, "end";
-    /// The trace goes on in another file.
+    /// Mark: the trace goes on in another file.
     Continued = 16, "continued";
     /// Snapshot of a process.
     Snapshot = 17, "look";
-    /// Entries that nobody read because the user asked for it.
+    /// Entries that were not read because the user asked for it.
     Skipped = 18, "passed";
     /// A fault of the GPU.
     Fault = 19, "fault";
@@ -119,18 +119,18 @@ impl Kind {
 pub(super) struct Head {
     /// The number of the kind.
     pub kind: u8,
-    /// [`AGAIN`].
+    /// Flags: 0 or [`AGAIN`].
     pub flags: u8,
-    /// The trace's own random number.
+    /// The trace's random number.
     pub trace: u32,
     /// The number of the record in the trace, counted from 0.
     pub number: u64,
-    /// Part of the body that follows, and the number of parts.
+    /// Number of the part of the body that follows, and the count of parts.
     pub part: (u32, u32),
 }
 
 impl Head {
-    /// The head of a packet with the part `part` of the body.
+    /// Makes the bytes of the head of a packet with this part of the body.
     pub(super) fn bytes(&self, part: &[u8]) -> [u8; HEAD] {
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&MAGIC);

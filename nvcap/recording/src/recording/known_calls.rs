@@ -1,7 +1,7 @@
 //! Calls that stacks name by a number, and a bound on their memory.
 //!
-//! A writer tells its calls anew before they have more bytes than a reader holds, and a reader lets go the ones told first: it has all that a
-//! writer names.
+//! A writer gives its calls anew before they take more bytes than a reader holds. A reader drops the calls that were given first, so that it
+//! holds all calls that the writer names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use nvcap_decode::record::{Calls, Frame};
 pub(super) const MOST_NAMED: usize = 1 << 16;
 /// The most calls that a reader holds.
 const MOST_HELD: usize = 1 << 17;
-/// The most bytes of the calls that a writer names, and of those that a reader holds.
+/// The most bytes of the calls that a writer names, and of the calls that a reader holds.
 pub(super) const MOST_BYTES: usize = 512 << 20;
-/// Bytes of calls, and of a text, beside their own: counts, and places in maps.
+/// Bytes of calls, and of a text, beside their contents: counts, and entries of maps.
 const BESIDE: usize = 96;
 
 /// Bytes of calls in memory. Equal texts count once.
 #[derive(Default)]
 pub(super) struct Weight {
-    /// Texts of frames, with the number of places that have each.
+    /// Texts of frames, each with the number of places that use it.
     texts: HashMap<Arc<str>, usize>,
     pub(super) bytes: usize,
 }
@@ -67,7 +67,7 @@ impl Weight {
         }
     }
 
-    /// Replaces texts by equal ones that are there.
+    /// Replaces texts by equal texts that are held already.
     fn share(&self, calls: &mut Calls) {
         let share = |text: &mut Arc<str>| {
             if let Some((known, _)) = self.texts.get_key_value(text) {
@@ -83,9 +83,9 @@ impl Weight {
     }
 }
 
-/// Calls that were told to a reader, by their numbers.
+/// Calls that were given to a reader, by their numbers.
 pub(super) struct KnownCalls {
-    /// With the time at which each was told, counted in calls.
+    /// Calls by number, each with its place in the order in which they were given.
     calls: HashMap<u32, (u64, Arc<Calls>)>,
     by_time: BTreeMap<u64, u32>,
     time: u64,
@@ -106,7 +106,7 @@ impl Default for KnownCalls {
 }
 
 impl KnownCalls {
-    /// Takes calls, in place of earlier ones with their number: each file of a trace tells its own anew.
+    /// Takes calls, in place of earlier calls with their number: each file of a trace gives its own calls anew.
     pub(super) fn add(&mut self, number: u32, mut calls: Calls) {
         self.remove(number);
         self.weight.share(&mut calls);
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The author of a file chooses how long the texts of its frames are.
+    /// The held calls are bounded in bytes, because the author of a file chooses how long the texts of its frames are.
     #[test]
     fn what_is_held_has_a_bound_in_bytes() {
         let mut told = KnownCalls {

@@ -1,7 +1,7 @@
-//! The bodies of packets: protobuf messages, field by field as `docs/nvcap.proto` has them (a test compares the two).
+//! The bodies of packets: protobuf messages with the fields of `docs/nvcap.proto` (a test compares the two).
 //!
-//! Numbers of fields are never used for anything else. Words that name a kind of something are texts, so that a reader that is older
-//! than the writer can show what it does not know.
+//! The number of a field is never used for another field. Words that name a kind are texts, so that a reader that is older than the
+//! writer can show kinds that it does not know.
 
 use prost::{Message, Oneof};
 
@@ -118,7 +118,7 @@ pub(super) struct Process {
     reason = "one at a time is made, and taken apart at once"
 )]
 pub(super) enum Life {
-    /// Its command name.
+    /// The command name of a process that was there before.
     #[prost(string, tag = "2")]
     Present(String),
     #[prost(uint32, tag = "3")]
@@ -131,7 +131,7 @@ pub(super) enum Life {
     /// True if the whole process ended.
     #[prost(bool, tag = "6")]
     Exit(bool),
-    /// Who it is.
+    /// Identity of the process.
     #[prost(message, tag = "7")]
     Identity(Identity),
 }
@@ -346,7 +346,7 @@ pub(super) struct Frame {
     pub inlined: bool,
 }
 
-/// Calls that stacks name by their number.
+/// Calls that stacks name by number.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Calls {
     #[prost(uint32, tag = "1")]
@@ -443,7 +443,7 @@ pub(super) enum Lost {
     Untraced(String),
 }
 
-/// The first packet of a file: what was traced, where and how.
+/// The first packet of a file: the description of the trace.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Trace {
     #[prost(string, tag = "1")]
@@ -560,7 +560,7 @@ pub(super) struct Observed {
     pub readers: Vec<ReaderCost>,
 }
 
-/// Reading of a GPU's clock at some moment.
+/// Reading of a GPU's clock at one moment.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct GpuClock {
     #[prost(uint32, tag = "1")]
@@ -584,7 +584,7 @@ pub(super) struct End {
     pub observed: Option<Observed>,
     #[prost(message, optional, tag = "3")]
     pub stack_sample: Option<StackSample>,
-    /// Objects that could not be written to the file.
+    /// Number of objects that could not be written to the file.
     #[prost(uint64, tag = "4")]
     pub unwritten: u64,
     #[prost(message, repeated, tag = "5")]

@@ -1,11 +1,11 @@
 //! Recordings: files of [`Record`](nvcap_decode::record::Record)s, as raw as the source gave them, in the order in which they came.
 //!
-//! A recording is a pcapng file. Each record is a packet, or several where it is long; each channel is an interface, and what is
-//! of no channel is on the first one, so that tools for packets can list, filter and cut. nvcap itself reads the packets alone: each has
-//! a checksum and the record's number, so that damage anywhere is found, and what is missing is known. `docs/file-format.md` has
-//! the layout, and `docs/nvcap.proto` the messages within.
+//! A recording is a pcapng file. Each record is a packet, or several where the record is long. Each channel is an interface, and records
+//! of no channel are on the first interface, so that tools for packets can list, filter and cut them. nvcap itself reads only the
+//! packets. Each has a checksum and the record's number, so that damage anywhere is found, and missing records are known.
+//! `docs/file-format.md` has the layout, and `docs/nvcap.proto` the messages within.
 //!
-//! This module makes bytes of records, and records of bytes. It opens no file.
+//! This module turns records into bytes, and bytes into records. It opens no file.
 
 mod decode;
 pub mod decoded;
@@ -39,10 +39,10 @@ pub use kernels::kernels;
 pub use reader::{Error, Item, Reader};
 pub use writer::Writer;
 
-/// The number of the organisation in custom blocks: that of examples (RFC 5612), as none is assigned to nvcap.
+/// The private enterprise number in custom blocks. It is the number for examples (RFC 5612), because nvcap has none.
 pub const ENTERPRISE: u32 = 32473;
 
-/// A recording with one packet, of this kind and with this body: for tests of what is in packets.
+/// Makes a recording with one packet of this kind and body, for tests of packets' contents.
 #[doc(hidden)]
 #[must_use]
 pub fn recording_with(kind: u8, body: &[u8]) -> Vec<u8> {

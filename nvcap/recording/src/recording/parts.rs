@@ -1,4 +1,4 @@
-//! Number of parts of a message, counted before it is decoded: an empty part takes two bytes in a file and many times that in memory.
+//! Counts the parts of a message before it is decoded. An empty part takes two bytes in a file, and many times that in memory.
 
 use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -6,21 +6,21 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use super::decode::NotUnderstood;
 use super::kind::Kind;
 
-/// The most parts of a message with bytes of memory: more than the largest ring has entries.
+/// The most parts of a message with bytes of memory: the largest ring has fewer entries.
 const MOST: usize = 1 << 21;
-/// The most parts of any other message: many times what is written of one.
+/// The most parts of any other message: many times the parts that a writer makes.
 const MOST_OF_LIST: usize = 1 << 19;
-/// The most fields of calls: several times what a stack that is taken has.
+/// The most fields of calls: several times the fields of a stack that is taken.
 const MOST_OF_CALLS: usize = 1 << 14;
 
-/// Field that holds parts, with what it counts for: one for some 64 bytes of memory.
+/// Field that holds parts, with its weight: one for some 64 bytes of memory.
 struct Field(u32, usize, Holds);
 
-/// Parts that a field holds.
+/// Kind of parts that a field holds.
 enum Holds {
-    /// A message, with those of its fields that hold parts themselves.
+    /// Messages, with those of their fields that hold parts themselves.
     Fields(&'static [Field]),
-    /// Numbers, each of a byte or more: eight count for one.
+    /// Numbers, each of a byte or more. Eight count as one part.
     Numbers,
 }
 use Holds::{Fields, Numbers};
@@ -96,7 +96,8 @@ pub(super) fn check(kind: Kind, body: &[u8]) -> Result<(), NotUnderstood> {
     }
 }
 
-/// Counts all fields, and those of parts; `None` where there are too many. What is no message ends the count: it is not decoded either.
+/// Counts all fields, and the fields of parts; `None` where there are too many. Bytes that are no message end the count, because they
+/// are not decoded either.
 fn count(mut body: &[u8], fields: &[Field], left: &mut usize) -> Option<()> {
     while body.has_remaining() {
         let Ok((number, wire)) = decode_key(&mut body) else {
@@ -177,7 +178,7 @@ mod tests {
         ));
     }
 
-    /// Each takes many times in memory what it takes in a file.
+    /// Lists of parts that each take many times more memory than bytes in the file.
     #[test]
     fn lists_are_counted() {
         let is_taken = |kind, body: &[u8]| check(kind, body).is_ok();

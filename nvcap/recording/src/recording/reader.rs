@@ -1,4 +1,4 @@
-//! Records from the bytes of a file: all that are whole, then what is missing.
+//! Records from the bytes of a file: all whole records, then reports of the missing ones.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -29,18 +29,18 @@ pub enum Item {
     Trace(TraceInfo),
     /// A record.
     Record(Record),
-    /// Here the live trace had shown all that came before.
+    /// Mark: the live trace had shown all that came before it.
     Idle,
     /// The trace goes on in another file.
     Continued,
-    /// The trace's end.
+    /// End of the trace.
     End(EndInfo),
 }
 
-/// Error in a recording. Reading goes on behind each.
+/// Error in a recording. Reading goes on behind it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There are bytes that are no block, or it could not be read.
+    /// Bytes that are no block, or a failed read.
     #[error(transparent)]
     Damage(#[from] Damage),
     /// A packet was changed, or is no packet of a recording.
@@ -54,38 +54,39 @@ pub enum Error {
     NotUnderstood {
         /// The record's number.
         number: u64,
-        /// Its kind.
+        /// Kind of the record.
         kind: String,
         /// Reason why it is not understood.
         why: NotUnderstood,
     },
-    /// A packet of a kind that this nvcap does not know: told for the first one of each kind.
+    /// A packet of a kind that this nvcap does not know. Reported for the first packet of each
+    /// kind.
     #[error("record {number} is of kind {kind}, which this nvcap does not know; a newer one may")]
     Kind {
         /// The record's number.
         number: u64,
-        /// Its kind.
+        /// Kind of the record.
         kind: u8,
     },
-    /// More packets of a kind that this nvcap does not know: told at the end.
+    /// More packets of a kind that this nvcap does not know. Reported at the end.
     #[error("{count} more records are of kind {kind}, which this nvcap does not know")]
     MoreOfKind {
-        /// Their kind.
+        /// Kind of the packets.
         kind: u8,
-        /// Number of them, without the first.
+        /// Number of these packets, without the first.
         count: u64,
     },
-    /// Records are missing: told at the end.
+    /// Records are missing. Reported at the end.
     #[error("{count} of the records up to number {last} are missing, the first is number {first}")]
     Missing {
         /// Number of missing records.
         count: u64,
-        /// The first one's number.
+        /// Number of the first missing record.
         first: u64,
-        /// The highest number.
+        /// The highest number of a record.
         last: u64,
     },
-    /// Files of a trace were joined in another order than theirs: told at the end.
+    /// Files of a trace were joined in the wrong order. Reported at the end.
     #[error(
         "{count} records of earlier files came behind later ones and are not shown; join the files in the order of their numbers"
     )]
@@ -93,12 +94,12 @@ pub enum Error {
         /// Number of records.
         count: u64,
     },
-    /// The recording was not ended.
+    /// The recording has no end.
     #[error(
         "the recording has no end: nvcap was ended before, or the file was cut; what came behind record {last} is missing"
     )]
     NoEnd {
-        /// The highest number.
+        /// The highest number of a record.
         last: u64,
     },
     /// The file has no packet of a recording.
@@ -115,14 +116,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// The system could not read it: it is no damage of the file.
+    /// True if the system could not read the file, which is no damage of the file.
     #[must_use]
     pub fn is_of_system(&self) -> bool {
         matches!(self, Self::Damage(Damage::Io { .. }))
     }
 }
 
-/// A body of which parts are there.
+/// A body of which some parts have come.
 pub(super) struct Assembly {
     head: Head,
     body: Vec<u8>,
@@ -151,18 +152,18 @@ pub struct Reader<R> {
     assembly: Option<Assembly>,
     pub(super) calls: KnownCalls,
     numbers: Numbers,
-    /// Number of records of unknown kinds that came, by kind.
+    /// Numbers of records of unknown kinds, by kind.
     unknown: BTreeMap<u8, u64>,
     ended: bool,
     done: bool,
-    /// Read before it was asked for.
+    /// The first item, if it was read before it was asked for.
     first: Option<Result<Item, Error>>,
-    /// Told at the end.
+    /// Errors that are reported at the end.
     last: Vec<Error>,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads from what is not compressed.
+    /// Reads a recording that is not compressed.
     pub fn new(reader: R) -> Self {
         Self {
             blocks: Blocks::new(reader),
@@ -190,13 +191,14 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns the number that all files of the trace have; none before a packet of it was read.
+    /// Returns the random number that all files of the trace have; none before one of its packets
+    /// was read.
     #[must_use]
     pub fn trace_number(&self) -> Option<u32> {
         self.trace
     }
 
-    /// Bytes of the file that were read.
+    /// Returns the number of bytes of the file that were read.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.blocks.position()
@@ -306,7 +308,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Collects the errors to tell at the end, the last first.
+    /// Collects the errors that are reported at the end, the last first.
     fn conclude(&mut self) {
         if self.trace.is_none() {
             self.last.push(Error::Empty);
@@ -353,7 +355,7 @@ impl<R: Read> Iterator for Reader<R> {
     }
 }
 
-/// The body of a record when its last part has come.
+/// Adds a part to a body. Returns the body when its last part has come.
 pub(super) fn whole(assembly: &mut Option<Assembly>, head: Head, part: &[u8]) -> Option<Vec<u8>> {
     let (index, count) = head.part;
     if index == 0 {
@@ -383,25 +385,25 @@ pub(super) fn whole(assembly: &mut Option<Assembly>, head: Head, part: &[u8]) ->
     }
 }
 
-/// Numbers of records that have come.
+/// Numbers of the records that have come.
 #[derive(Default)]
 struct Numbers {
     next: u64,
     begun: bool,
-    /// A later file of a trace: what earlier ones had is not missing.
+    /// True for a later file of a trace: records of earlier files are not missing.
     later: bool,
-    /// The first number of the first file.
+    /// The first number of the first file that was read.
     from: u64,
-    /// Records of files before that one that came all the same.
+    /// Number of records of earlier files that came all the same.
     earlier: u64,
-    /// Ranges of numbers below `next` that have not come: first, and behind the last.
+    /// Ranges of numbers below `next` that have not come: first number, and number behind the last.
     missing: Vec<(u64, u64)>,
-    /// Numbers in ranges that were not kept.
+    /// Number of records in missing ranges that were not kept.
     unkept: u64,
 }
 
 impl Numbers {
-    /// The beginning of a file or of a part of it.
+    /// Takes note of the beginning of a file, or of a part of a file.
     fn begin(&mut self, number: u64, file: u32) {
         if !self.begun && file > 0 {
             self.next = number;
@@ -411,7 +413,8 @@ impl Numbers {
         self.begun = true;
     }
 
-    /// Tells whether records of earlier files are wanted: those files were not read.
+    /// Tells whether repeated records of earlier files are wanted, because those files were not
+    /// read.
     fn wants_again(&self) -> bool {
         self.later
     }

@@ -1,6 +1,7 @@
-//! Message `Samples`: samples of program counters, made of the record, and the record made of it.
+//! Message `Samples` (samples of program counters): conversion from the record, and to the record.
 //!
-//! A window has thousands of program counters with a few samples each: lists of numbers, one of each kind, take a few bytes for each.
+//! A window has thousands of program counters with a few samples each. The message has one list of numbers for each member, which
+//! takes a few bytes for each counter.
 
 use prost::Message;
 

@@ -1,4 +1,4 @@
-//! Message `Passed`: entries that were skipped, made of the record.
+//! Message `Passed` (skipped entries), made from the record.
 
 use prost::Message;
 

@@ -1,4 +1,4 @@
-//! The messages `Look` and what is in it: a snapshot of a process, made of the record.
+//! Message `Look` and the messages in it: a snapshot of a process, made from the record.
 
 use prost::Message;
 

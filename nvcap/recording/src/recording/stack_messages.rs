@@ -1,4 +1,4 @@
-//! The messages at a trace's end about the stacks that were taken.
+//! Messages at the end of a trace about the stacks that were taken.
 
 use prost::Message;
 
@@ -10,7 +10,7 @@ pub(super) struct StackSample {
     pub passed: u64,
 }
 
-/// Parts that stacks lack.
+/// Data that stacks lack.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct LeftOutOfStacks {
     #[prost(string, tag = "1")]

@@ -1,6 +1,7 @@
-//! Message `Switches`: context switches of a GPU, made of the record, and the record made of it.
+//! Message `Switches` (context switches of a GPU): conversion from the record, and to the record.
 //!
-//! A window may have tens of thousands of the driver's records: lists of numbers, one of each kind, take some ten bytes for each.
+//! A window may have tens of thousands of the driver's records. The message has one list of numbers for each member, which takes
+//! some ten bytes for each record.
 
 use prost::Message;
 
@@ -51,10 +52,10 @@ pub(super) struct ClockReading {
     pub error_ns: u64,
 }
 
-/// News that is no record of the driver.
+/// News between the driver's records that is no record itself.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(super) struct Between {
-    /// The number of the driver's records before it in the window.
+    /// Number of the driver's records before the news in the window.
     #[prost(uint32, tag = "1")]
     pub behind: u32,
     #[prost(oneof = "News", tags = "2, 3, 4")]
@@ -107,7 +108,8 @@ impl From<ClockReading> for Reading {
     }
 }
 
-/// A MIG instance as one number: 0 for none, else 2^17, the GPU instance's number, and 256 times the compute instance's and 1.
+/// Packs a MIG instance into a number: 0 for none; else 2^17, plus the GPU instance's number, plus 256 times (the number of the
+/// compute instance, if there is one, plus 1).
 fn packed(instance: Option<Instance>) -> u32 {
     instance.map_or(0, |i| {
         let compute = i.compute.map_or(0, |c| u32::from(c) + 1);
@@ -192,7 +194,7 @@ impl Switches {
         self.instance.push(packed(switch.instance));
     }
 
-    /// Tells whether all lists are as long as they must be.
+    /// Tells whether all lists have the lengths that they must have.
     fn is_even(&self) -> bool {
         let n = self.tag.len();
         let all = [

@@ -59,7 +59,7 @@ fn bytes(data: &[u8]) -> Bytes {
     }
 }
 
-/// At least one of each kind, with every field set and with none.
+/// Records of every kind, each with every field set and with none.
 fn all_records() -> Vec<Record> {
     let frame = Frame {
         module: "libcuda.so.1".into(),
@@ -339,7 +339,7 @@ fn file_of(records: &[Record]) -> Vec<u8> {
     to
 }
 
-/// The records, and what is wrong.
+/// Reads the records and the errors.
 fn read(bytes: &[u8]) -> (Vec<Record>, Vec<String>) {
     let (mut records, mut errors) = (Vec::new(), Vec::new());
     for item in Reader::new(bytes) {
@@ -441,7 +441,7 @@ fn a_later_section_depends_on_none_before() {
     assert_eq!(errors, Vec::<String>::new());
 }
 
-/// A later file whose beginning could not be written: what is missing of it is known all the same.
+/// The beginning of a later file could not be written: its missing records are known all the same.
 #[test]
 fn a_later_file_says_what_is_missing_at_its_beginning() {
     let (mut lost, mut later) = (Vec::new(), Vec::new());
@@ -562,7 +562,7 @@ proptest! {
     }
 }
 
-/// All that may be known of a process.
+/// An identity with every member set.
 fn identity() -> Identity {
     let some = |text: &str| Some(text.to_owned());
     Identity {

@@ -1,4 +1,4 @@
-//! The messages of the account of the trap, made of it.
+//! Messages of the trap's account, made from the account.
 
 use prost::Message;
 

@@ -1,4 +1,4 @@
-//! Records as blocks of a file.
+//! Writes records as blocks of a file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,39 +14,39 @@ use crate::pcapng::{self, Options, option};
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Calls, Channel, ChannelId, Loss, Lost, Record, StackEnd, Stamps};
 
-/// The most GPUs' clocks that a section's comment has.
+/// The most GPU clocks in a section's comment.
 const MOST_CLOCKS: usize = 16;
 
-/// The interface of records that are of no channel.
+/// Number of the interface for records of no channel.
 const NO_CHANNEL: u32 = 0;
 
-/// Makes the blocks of a recording. It appends them to a buffer: each call appends whole blocks, and what one call has appended must
-/// be in the file as a whole or not at all ([`Writer::begin_section`] says what to do then).
+/// Writer of the blocks of a recording. Each call appends whole blocks to a buffer. The blocks of one call must come into the file as a
+/// whole or not at all; [`Writer::begin_section`] continues behind blocks that could not be written.
 pub struct Writer {
     info: TraceInfo,
     trace: u32,
     number: u64,
-    /// The number of the file's first record.
+    /// Number of the file's first record.
     first: u64,
     newest_ns: u64,
     interfaces: HashMap<ChannelId, u32>,
     /// Descriptions of channels, for later sections.
     descriptions: HashMap<ChannelId, String>,
-    /// By their address, at which they stay while they are held here.
+    /// Calls and their numbers, by the address of the calls, which does not change while they are held here.
     calls: HashMap<usize, (Arc<Calls>, u32)>,
     weight: Weight,
-    /// The most bytes of calls that stacks name; then they are written anew, as behind [`MOST_NAMED`].
+    /// The most bytes of calls that stacks name. Beyond it calls are written anew, as beyond [`MOST_NAMED`].
     pub(super) most_calls: usize,
     next_calls: u32,
-    /// Nothing was recorded since the last mark of idleness.
+    /// True if nothing was recorded since the last mark of idleness.
     idle: bool,
-    /// Best known reading of the GPU's clock, by process.
+    /// Closest known reading of the GPU's clock, by process.
     gpu_clocks: BTreeMap<u32, GpuClock>,
     /// Bytes to append to the body of the next record.
     decoded: Vec<u8>,
     /// The most bytes of a body.
     pub most: usize,
-    /// Records of which a loss stands in the recording.
+    /// Number of records that were too long, and were replaced by a loss.
     too_long: u64,
 }
 
@@ -55,8 +55,8 @@ fn address(calls: &Arc<Calls>) -> usize {
 }
 
 impl Writer {
-    /// A writer for one trace. `trace` is a random number: it tells the packets of this trace from those of others with which
-    /// a tool may merge them.
+    /// Makes a writer for one trace. `trace`: a random number, which distinguishes this trace's packets from those of other traces that a
+    /// tool may merge.
     #[must_use]
     pub fn new(info: TraceInfo, trace: u32) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Writer {
         }
     }
 
-    /// The beginning of a file; also of a new part of it, behind blocks that could not be written: it depends on none before it.
+    /// Begins a file, or a new part of it behind blocks that could not be written. The section depends on no block before it.
     pub fn begin_section(&mut self, to: &mut Vec<u8>) {
         self.interfaces.clear();
         self.forget_calls();
@@ -109,7 +109,7 @@ impl Writer {
         );
     }
 
-    /// Describes the clocks, as text for people: the GPU's as far as they are known by now.
+    /// Describes the clocks, as text for people: those of GPUs that are known by now.
     fn clocks(&self) -> String {
         let TraceInfo {
             monotonic_ns,
@@ -127,7 +127,7 @@ impl Writer {
         text
     }
 
-    /// Takes note of the GPU's clock: the closest knowledge is kept.
+    /// Takes note of a reading of the GPU's clock. The closest reading is kept.
     fn note_clock(&mut self, stamps: &Stamps) {
         let pid = stamps.at.pid;
         for found in stamps.stamps.iter().filter_map(|s| GpuClock::of(pid, s)) {
@@ -138,12 +138,13 @@ impl Writer {
         }
     }
 
-    /// The end of a file behind which the trace goes on in another. [`Writer::counts`] should follow.
+    /// Ends a file of a trace that goes on in another file. Call [`Writer::counts`] next.
     pub fn continued(&mut self, to: &mut Vec<u8>) {
         self.packet(to, Kind::Continued, AGAIN, NO_CHANNEL, self.newest_ns, &[]);
     }
 
-    /// The beginning of the trace's next file. Of the records that it would need, `left_out` do not follow by [`Writer::again`].
+    /// Begins the trace's next file. `left_out`: the number of records that the file would need, and that do not follow by
+    /// [`Writer::again`].
     pub fn begin_file(&mut self, left_out: u64, to: &mut Vec<u8>) {
         self.info.file += 1;
         self.first = self.number;
@@ -151,12 +152,13 @@ impl Writer {
         self.begin_section(to);
     }
 
-    /// Sets the decoder's account of the next record, or of the end: the field that `Decoded` makes.
+    /// Sets the decoder's account of the next record, or of the end. `field`: the bytes of
+    /// [`Decoded::field`](super::decoded::Decoded::field).
     pub fn decoded(&mut self, field: Vec<u8>) {
         self.decoded = field;
     }
 
-    /// A record.
+    /// Appends a record.
     pub fn record(&mut self, record: &Record, to: &mut Vec<u8>) {
         let had_clock = !self.gpu_clocks.is_empty();
         self.append(record, 0, to);
@@ -167,7 +169,7 @@ impl Writer {
         }
     }
 
-    /// A record that an earlier file of the trace has, too, and without which this one cannot be understood.
+    /// Appends a record again that an earlier file of the trace has, and without which this file cannot be understood.
     pub fn again(&mut self, record: &Record, to: &mut Vec<u8>) {
         self.append(record, AGAIN, to);
     }
@@ -212,15 +214,15 @@ impl Writer {
         self.packet(to, kind, flags, interface, time, &body);
     }
 
-    /// Records that were too long for a recording, so that a loss stands there in their place. A stack is none of them: no submission is
-    /// missing for it.
+    /// Returns the number of records that were too long for a recording and were replaced by a loss. Stacks are not counted, because no
+    /// submission is missing for them.
     #[must_use]
     pub fn too_long(&self) -> u64 {
         self.too_long
     }
 
-    /// A section whose header has the GPU's clock, too, which has just become known; with all channels of the one before, so that the
-    /// counts at the end are of all.
+    /// Begins a section whose header has the GPU's clock, which has just become known. It has all channels of the section before, so that
+    /// the counts at the end cover them.
     fn begin_section_with_clock(&mut self, to: &mut Vec<u8>) {
         let mut channels: Vec<_> = self.interfaces.iter().map(|(id, n)| (*n, *id)).collect();
         channels.sort_unstable();
@@ -230,7 +232,7 @@ impl Writer {
         }
     }
 
-    /// The live trace has shown all that came before: whoever reads the recording shows it then, too.
+    /// Appends the mark that the live trace has shown all that came before. A reader of the recording shows it at the same place.
     pub fn idle(&mut self, to: &mut Vec<u8>) {
         if !self.idle {
             self.idle = true;
@@ -238,7 +240,7 @@ impl Writer {
         }
     }
 
-    /// The end of the trace, with the counts of each interface. `account` is the ledger as JSON.
+    /// Appends the end of the trace, with the counts of each interface. `account`: the ledger as JSON.
     pub fn end(&mut self, end: EndInfo, ledger: &Ledger, account: &[u8], to: &mut Vec<u8>) {
         let time = self.newest_ns;
         let end = EndInfo {
@@ -253,8 +255,8 @@ impl Writer {
         self.counts(ledger, account, to);
     }
 
-    /// The counts of each interface, and the ledger as JSON, behind the last packet of a file: for other programs. `ledger` has counted from
-    /// the trace's beginning on, as pcapng wants it of these blocks.
+    /// Appends the counts of each interface, and the ledger as JSON, behind the last packet of a file. They are for other programs. `ledger`
+    /// counts from the trace's beginning, as pcapng demands for these blocks.
     pub fn counts(&self, ledger: &Ledger, account: &[u8], to: &mut Vec<u8>) {
         let begin = self.info.realtime_of(self.info.monotonic_ns);
         let end = self.info.realtime_of(self.newest_ns);
@@ -274,7 +276,7 @@ impl Writer {
         pcapng::custom(to, super::ENTERPRISE, account);
     }
 
-    /// A line of the kernel's log.
+    /// Appends a line of the kernel's log.
     pub fn kernel_log(&mut self, time_ns: u64, message: &str, to: &mut Vec<u8>) {
         let realtime = (self.info.realtime_of(time_ns) / 1000).to_string();
         let monotonic = (time_ns / 1000).to_string();
@@ -319,7 +321,7 @@ impl Writer {
         self.packet(to, Kind::Calls, AGAIN, NO_CHANNEL, time, &body);
     }
 
-    /// The interface of a channel, which is described at its first packet.
+    /// Returns the interface of a channel. Describes it at the channel's first packet.
     fn interface(&mut self, id: ChannelId, known: Option<&Channel>, to: &mut Vec<u8>) -> u32 {
         if let Some(interface) = self.interfaces.get(&id) {
             return *interface;
@@ -364,7 +366,7 @@ impl Writer {
     }
 }
 
-/// The loss that stands for a record that is longer than a reader takes.
+/// Makes the loss that replaces a record which is longer than a reader takes.
 fn too_long(record: &Record) -> Loss {
     let (channel, what) = match record {
         Record::Submission(s) => (

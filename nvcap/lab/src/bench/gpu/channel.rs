@@ -32,17 +32,17 @@ const RING_LEN: u64 = 0x4000;
 const GP_GET: usize = USERD + 0x88;
 const GP_PUT: usize = USERD + 0x8c;
 
-/// The doorbell in the page of doorbells (NVC361_NOTIFY_CHANNEL_PENDING).
+/// Offset of the doorbell in the page of doorbells (NVC361_NOTIFY_CHANNEL_PENDING).
 const DOORBELL: usize = 0x90;
 
-/// Pushbuffer bytes of a channel: the longest submission.
+/// Bytes of a channel's pushbuffer, which is the most that one submission may have.
 pub(crate) const PUSHBUFFER_LEN: u64 = 8 << 20;
 
-/// The semaphores of a channel, 16 bytes each: payload, and the time in ns at +8.
+/// Bytes of a channel's semaphores, 16 bytes each: payload, and the time in ns at +8.
 const SEMAPHORES_LEN: u64 = 0x1000;
 const SEMAPHORE: usize = 16;
 
-/// Time that the GPU may take for a submission before it is said to hang.
+/// Time after which a submission that the GPU has not finished counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A channel with its ring, pushbuffer and semaphores.
@@ -52,7 +52,7 @@ pub(crate) struct Channel {
     ring: Memory,
     pushbuffer: Memory,
     semaphores: Memory,
-    /// The driver writes errors there; never read, but kept as long as the channel.
+    /// Memory in which the driver writes errors. It is never read, but must live as long as the channel.
     _notifier: Memory,
     doorbells: Rc<Mapping>,
     token: u32,
@@ -67,12 +67,12 @@ pub(crate) struct Channel {
 /// Moment at which a submission was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submitted {
-    /// Before the doorbell was rung.
+    /// Time before the doorbell was rung.
     pub(crate) rung: Instant,
 }
 
 impl Gpu {
-    /// A channel of an engine, with an object of the engine's class (`engine_class`).
+    /// Makes a channel of an engine, with an object of the engine's class (`engine_class`).
     pub(crate) fn channel(&self, engine: u32, engine_class: u32) -> Result<Channel, Error> {
         let client = &self.client;
         let name = match engine::copy_number(engine) {
@@ -143,7 +143,7 @@ impl Gpu {
     }
 }
 
-/// The name that a release has for the parameters of a channel.
+/// The name of a channel's parameters in this release.
 fn channel_parameters(version: Option<nvcap_decode::driver::Version>) -> &'static str {
     let new = "NV_CHANNEL_ALLOC_PARAMS";
     let first = layouts(new).map(|l| l.range().first).min();
@@ -154,7 +154,7 @@ fn channel_parameters(version: Option<nvcap_decode::driver::Version>) -> &'stati
 }
 
 impl Channel {
-    /// The engine, as RM numbers it.
+    /// Returns the engine, by RM's number (NV2080_ENGINE_TYPE).
     pub(crate) fn engine(&self) -> u32 {
         self.engine
     }
@@ -164,7 +164,7 @@ impl Channel {
         self.class
     }
 
-    /// A payload that no semaphore of the channel had before.
+    /// Returns a payload that no semaphore of the channel had before.
     pub(crate) fn next_payload(&mut self) -> u32 {
         self.payload = self.payload.wrapping_add(1).max(1);
         self.payload
@@ -180,12 +180,12 @@ impl Channel {
         mapped(&self.semaphores).write(i * SEMAPHORE, payload);
     }
 
-    /// The GPU's time in ns that was stored with semaphore `i`.
+    /// Returns the GPU's time that was stored with semaphore `i`, ns.
     pub(crate) fn time(&self, i: usize) -> u64 {
         mapped(&self.semaphores).read_long(i * SEMAPHORE + 8)
     }
 
-    /// The GPU's time between two releases, in ns.
+    /// Returns the GPU's time between two releases, ns.
     pub(crate) fn between(&self, start: usize, end: usize) -> Result<f64, Error> {
         let (start, end) = (self.time(start), self.time(end));
         match end.checked_sub(start) {
@@ -194,7 +194,8 @@ impl Channel {
         }
     }
 
-    /// Writes a submission and its ring entry, and rings. The one before must be over: it lies in the same place.
+    /// Writes a submission and its ring entry, and rings the doorbell. The submission before must be over,
+    /// because its memory is used again.
     pub(crate) fn submit(&mut self, push: &Pushbuffer) -> Result<Submitted, Error> {
         let words = push.words();
         let len = words.len() as u64 * 4;
@@ -210,7 +211,7 @@ impl Channel {
         Ok(self.commit())
     }
 
-    /// Submits what was submitted last once more, as it lies in memory.
+    /// Submits the last submission again, as it lies in memory.
     pub(crate) fn submit_again(&mut self) -> Submitted {
         self.commit()
     }
@@ -236,7 +237,7 @@ impl Channel {
         Submitted { rung }
     }
 
-    /// Waits until semaphore `i` has this payload, and tells when that was seen.
+    /// Waits until semaphore `i` has this payload, and returns the time at which that was seen.
     pub(crate) fn wait(&self, i: usize, payload: u32) -> Result<Instant, Error> {
         let word = mapped(&self.semaphores).word(i * SEMAPHORE);
         let start = Instant::now();
@@ -266,14 +267,14 @@ impl Channel {
     }
 }
 
-/// The one store that commits submissions: a token into the doorbell.
+/// Stores a token into the doorbell: the one store that commits submissions.
 #[inline(never)]
 fn ring_doorbell(doorbell: *mut u32, token: u32) {
     // SAFETY: the doorbell lies in the mapping of the doorbells, which the channel keeps.
     unsafe { doorbell.write_volatile(token) };
 }
 
-/// The process's mapping of memory that was asked to have one.
+/// Returns the mapping of memory that was allocated with one.
 fn mapped(memory: &Memory) -> &Mapping {
     memory.mapping().expect("a channel's memory is mapped")
 }

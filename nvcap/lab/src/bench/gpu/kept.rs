@@ -1,4 +1,4 @@
-//! Submissions that are kept: the bytes that a tracer must see.
+//! Submissions that are kept: the bytes that a tracer of this program must see.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -13,5 +13,5 @@ pub struct Submission {
     pub words: Vec<u32>,
 }
 
-/// The submissions of all channels, in order, where they are kept.
+/// The submissions of all channels, in order, if they are kept.
 pub(crate) type Kept = Rc<RefCell<Vec<Submission>>>;

@@ -1,5 +1,5 @@
-//! Memory: allocated, mapped into the GPU's address space, and where it is to be written by the processor into the
-//! process too.
+//! Memory, allocated and mapped into the GPU's address space. It is also mapped into the process where the
+//! processor must write it.
 
 use super::Gpu;
 use crate::bench::error::Error;
@@ -9,9 +9,9 @@ use nvcap_process::rm::{Access, Mapping, Object};
 /// Location of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The GPU's own.
+    /// The GPU's own memory.
     Video,
-    /// The system's, cached by the processor; the GPU's accesses snoop.
+    /// The system's memory, cached by the processor; the GPU's accesses snoop.
     System,
 }
 
@@ -37,7 +37,7 @@ mod flag {
 /// NVOS46_FLAGS_CACHE_SNOOP_ENABLE.
 const SNOOP: u64 = 1 << 4;
 
-/// The pages that large memory is made of.
+/// Bytes of a page of large memory.
 const LARGE: u64 = 2 << 20;
 const SMALL: u64 = 0x1000;
 
@@ -61,7 +61,7 @@ impl Memory {
         self.address
     }
 
-    /// Its bytes.
+    /// Returns the memory's bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -73,7 +73,7 @@ impl Memory {
 }
 
 impl Gpu {
-    /// New memory of at least `len` bytes.
+    /// Allocates memory of at least `len` bytes.
     pub(crate) fn memory(
         &self,
         what: &str,

@@ -1,7 +1,7 @@
 //! One GPU, opened by plain calls of the resource manager: device, address space, memory, channels.
 //!
-//! The address space is RM's own (mappings by NV_ESC_RM_MAP_MEMORY_DMA, as Vulkan's driver makes them), so UVM has no part
-//! in it: its addresses are not those of the process.
+//! The address space is RM's own (mappings by NV_ESC_RM_MAP_MEMORY_DMA, as Vulkan's driver makes them), without UVM. Its
+//! addresses are not those of the process.
 
 mod channel;
 mod kept;
@@ -22,7 +22,7 @@ use nvcap_process::rm::{self, Access, Client, Device, Mapping, Object, Os};
 mod class {
     pub(super) const VASPACE: u32 = 0x90f1;
     pub(super) const MEMORY_VIRTUAL: u32 = 0x70;
-    /// HOPPER_USERMODE_A: from here on doorbells may lie in BAR1.
+    /// HOPPER_USERMODE_A: from this class on doorbells may lie in BAR1.
     pub(super) const HOPPER_USERMODE: u32 = 0xc661;
 }
 
@@ -48,21 +48,21 @@ pub(crate) mod engine {
     }
 }
 
-/// The classes that a GPU takes, the newest of each kind.
+/// The newest class of each kind that a GPU takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Classes {
-    /// Channels.
+    /// Class of channels.
     pub(crate) channel: u32,
-    /// Doorbells.
+    /// Class of doorbells.
     pub(crate) usermode: u32,
-    /// Compute, which takes inline data and kernels.
+    /// Class of compute, which takes inline data and kernels.
     pub(crate) compute: u32,
-    /// Copy engines.
+    /// Class of copy engines.
     pub(crate) copy: u32,
 }
 
 impl Classes {
-    /// Picks the newest of each kind among all classes of a GPU; `None` if it lacks one.
+    /// Picks the newest class of each kind among all classes of a GPU; `None` if a kind is missing.
     fn newest(all: &[u32]) -> Option<Self> {
         // The engine's kind is in the low byte; what lies below c3.. (Volta) has no doorbell.
         let newest = |kind: u32| {
@@ -78,10 +78,10 @@ impl Classes {
     }
 }
 
-/// The page of doorbells (USERMODE class).
+/// Bytes of the page of doorbells (USERMODE class).
 const DOORBELLS_LEN: u64 = 0x1_0000;
 
-/// A GPU of a client. Dropped, it frees all that it has.
+/// A GPU of a client. When it is dropped, all its objects are freed.
 pub(crate) struct Gpu {
     client: Client,
     minor: u32,
@@ -94,7 +94,7 @@ pub(crate) struct Gpu {
     doorbells: Rc<Mapping>,
     /// List of submissions, if they are kept.
     kept: Option<Kept>,
-    /// Open as long as the GPU is used.
+    /// The opened device, which stays open as long as the GPU is used.
     _opened: Device,
 }
 
@@ -178,23 +178,23 @@ impl Gpu {
         })
     }
 
-    /// Keeps there what channels that are made from now on submit.
+    /// Makes all channels that are made from now on keep their submissions in this list.
     pub(crate) fn keep_in(&mut self, kept: Option<Kept>) {
         self.kept = kept;
     }
 
-    /// The classes of its engines.
+    /// Returns the classes of the GPU's engines.
     pub(crate) fn classes(&self) -> Classes {
         self.classes
     }
 
-    /// Its copy engines, as RM numbers all engines, and their own numbers.
+    /// Returns the GPU's copy engines: each with RM's number of the engine and its own number.
     pub(crate) fn copy_engines(&self) -> impl Iterator<Item = (u32, u32)> {
         let engines = self.engines.iter();
         engines.filter_map(|e| Some((*e, engine::copy_number(*e)?)))
     }
 
-    /// The physical copy engines that serve a copy engine, a bit each.
+    /// Returns the physical copy engines that serve a copy engine, a bit each.
     pub(crate) fn physical_engines(&self, copy: u32) -> Result<u32, Error> {
         let fields = [("ceEngineType", copy.into())];
         let client = &self.client;
@@ -209,7 +209,7 @@ impl Gpu {
     }
 }
 
-/// The numbers of a list in a structure, as many as the structure says.
+/// Returns the numbers of a list in a structure, whose count the structure has.
 fn numbers(
     list: &rm::Structure,
     count: &'static str,

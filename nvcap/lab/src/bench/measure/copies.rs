@@ -1,4 +1,4 @@
-//! Copies by a copy engine, between two releases of its own in one submission.
+//! Copies by a copy engine, between two releases of the same engine in one submission.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use crate::bench::{
     push::{Segment, Waits},
 };
 
-/// The memory that is copied from and to.
+/// Memory between which copies are made.
 pub(crate) struct Buffers {
-    /// The system's.
+    /// Memory of the system.
     pub(crate) host: Memory,
-    /// The GPU's.
+    /// Memory of the GPU.
     pub(crate) device: Memory,
-    /// The GPU's, another part.
+    /// Memory of the GPU, another part.
     pub(crate) other: Memory,
 }
 
@@ -29,7 +29,8 @@ impl Buffers {
     }
 }
 
-/// Returns the number of times that a size is measured in a pass: long ones vary less.
+/// Returns the number of times that a size is measured in a pass: long copies vary less, and are
+/// measured less often.
 pub(super) fn runs(bytes: u64) -> usize {
     match bytes {
         0..=0x10_0000 => 21,
@@ -50,7 +51,7 @@ pub(crate) fn bind(channel: &mut Channel, class: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Copies for so long, as fast as one submission after the other: an idle GPU has low clocks.
+/// Copies for this time without a pause, because an idle GPU has low clocks.
 pub(crate) fn warm_up(
     channel: &mut Channel,
     class: u32,
@@ -65,7 +66,7 @@ pub(crate) fn warm_up(
     Ok(())
 }
 
-/// One copy, or with no bytes none; its time in ns.
+/// Makes one copy (none with 0 bytes), and returns its time in ns.
 fn one(
     channel: &mut Channel,
     class: u32,
@@ -87,7 +88,7 @@ fn one(
     channel.between(START, END)
 }
 
-/// Copies of these sizes in the three ways. The channel's copy class is bound before.
+/// Measures copies of these sizes in the three ways. The channel's copy class must be bound before.
 pub(crate) fn copies(
     channel: &mut Channel,
     class: u32,

@@ -1,4 +1,4 @@
-//! Inline data: the compute engine writes what lies in the pushbuffer, between two releases of its own.
+//! Inline data: the compute engine writes data of the pushbuffer, between two releases of the same engine.
 
 use super::{END, Point, START, Series, Times, Way, copies::runs, repeat};
 use crate::bench::{
@@ -7,11 +7,11 @@ use crate::bench::{
     push::{Segment, Waits},
 };
 
-/// The most inline data that is measured: what fits into one submission with its headers.
+/// The most inline data that is measured: it must fit into one submission with its headers.
 const MOST: u64 = PUSHBUFFER_LEN / 2;
 
-/// Binds the compute class of a channel and tells it where its windows on shared and local memory lie, before its first
-/// method.
+/// Binds the compute class of a channel before its first method, and sets the places of its windows on shared and local
+/// memory.
 pub(crate) fn bind(channel: &mut Channel, class: u32) -> Result<(), Error> {
     let payload = channel.next_payload();
     let mut segment = Segment::new(channel, class, payload);
@@ -23,7 +23,8 @@ pub(crate) fn bind(channel: &mut Channel, class: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Inline writes of these sizes, as far as they fit into one submission. The channel's compute class is bound before.
+/// Measures inline writes of these sizes, if they fit into one submission. The channel's compute class must be bound
+/// before.
 pub(crate) fn inline(
     channel: &mut Channel,
     class: u32,

@@ -9,21 +9,21 @@ use crate::bench::{
 use nvcap_decode::decode::{encode::Qmd, qmd};
 use nvcap_decode::wire::GpuVa;
 
-/// `EXIT`, as Volta and all after it encode it (nvcc's cubins have it, see tests/captures/h200-graphs.cubin.xz).
+/// `EXIT`, in the encoding of Volta and all later GPUs (nvcc's cubins have it, see tests/captures/h200-graphs.cubin.xz).
 const EXIT: [u64; 2] = [0x794d, 0x000f_ea00_0380_0000];
 /// Offset of the QMD, which lies behind the program.
 const QMD: u64 = 0x1000;
-/// Instructions that are written: what is fetched ahead of the first is one too.
+/// Number of instructions that are written: the words that the GPU fetches ahead must be instructions, too.
 const INSTRUCTIONS: usize = 64;
 
-/// The oldest layout of QMDs that is formed here.
+/// The oldest QMD layout that is formed here.
 const OLDEST: (u8, u8) = (4, 0);
 
-/// Empty kernels, by the GPU's clock and by the processor's, whose program and QMD lie in `memory`, the GPU's. Both are written
-/// there as inline data, as CUDA's driver does it.
+/// Measures empty kernels, by the GPU's clock and by the processor's. Their program and QMD lie in `memory`, which is the
+/// GPU's. Both are written there as inline data, as CUDA's driver does it.
 ///
 /// # Errors
-/// Where the GPU's QMDs have another layout, [`Error::NoKernel`].
+/// [`Error::NoKernel`] where the GPU's QMDs have another layout.
 pub(crate) fn kernel(
     channel: &mut Channel,
     class: u32,
@@ -68,7 +68,7 @@ pub(crate) fn kernel(
     ])
 }
 
-/// The QMD of one thread of the program at `program`, with what CUDA's driver sets for an empty kernel.
+/// Forms the QMD of one thread of the program at `program`, with the values that CUDA's driver sets for an empty kernel.
 fn form(class: u32, program: GpuVa) -> Result<Vec<u8>, Error> {
     let version = qmd::versions_of(class).first().copied();
     let version = version

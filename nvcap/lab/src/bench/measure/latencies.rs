@@ -1,4 +1,4 @@
-//! Times that are no transfers: doorbell, semaphores, and the processor's own accesses to the GPU's memory.
+//! Times that belong to no transfer: doorbell, semaphores, and the processor's own accesses to the GPU's memory.
 
 use std::{
     sync::atomic::{Ordering, fence},
@@ -12,21 +12,21 @@ use crate::bench::{
     push::{Segment, Waits},
 };
 
-/// Runs of a pass.
+/// Number of runs of a pass.
 pub(super) const RUNS: usize = 501;
 
-/// Time for which the GPU is let wait for a semaphore before it is released, so that it waits indeed: for another while each time,
-/// evenly spread, for it looks at the semaphore now and then.
+/// Time for which the GPU waits for a semaphore before it is released, and the spread that is added to it. The waits of the runs
+/// differ, evenly spread, because the GPU looks at the semaphore only now and then.
 const WAITING: Duration = Duration::from_micros(30);
 const SPREAD: Duration = Duration::from_micros(20);
 
-/// Runs of a pass over accesses, which take longer.
+/// Number of runs of a pass over accesses, which take longer.
 const ACCESSES: usize = 101;
 
-/// Words that are read or written for one time.
+/// Number of words that are read or written in one run.
 const WORDS: usize = 256;
 
-/// Bytes that are written for one time.
+/// Number of bytes that are written in one run.
 const WRITTEN: usize = 0x1_0000;
 
 /// Measures the latencies of a channel.
@@ -103,9 +103,11 @@ fn round_trip(channel: &mut Channel, class: u32) -> Result<Latency, Error> {
     })
 }
 
-/// Reads and writes of the GPU's memory through its BAR. `memory` is mapped into the process, and has at least [`WRITTEN`] bytes.
+/// Measures reads and writes of the GPU's memory through its BAR. `memory` is mapped into the process, and has at least [`WRITTEN`]
+/// bytes.
 ///
-/// What else the host does changes them for seconds (64 KiB by 8-byte stores took 8 us or 13), so they are best measured now and then.
+/// Other work of the host changes these times for seconds (64 KiB by 8-byte stores took 8 us or 13), so they are best measured
+/// repeatedly.
 pub(crate) fn accesses(memory: &Memory) -> Result<Vec<Latency>, Error> {
     let Some(mapping) = memory.mapping() else {
         return Ok(Vec::new());

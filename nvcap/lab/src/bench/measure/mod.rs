@@ -1,5 +1,5 @@
-//! The measurements. The GPU's own times are those between two releases in one submission, around what is measured; the
-//! processor's are those of CLOCK_MONOTONIC around a store and what is seen of it.
+//! The measurements. A time of the GPU is the time between two releases in one submission, with the measured work between them. A time of
+//! the processor is taken by CLOCK_MONOTONIC: from a store to the moment at which its effect is seen.
 
 mod copies;
 mod inline;
@@ -13,26 +13,26 @@ pub(crate) use latencies::{accesses, latencies};
 
 use super::error::Error;
 
-/// The semaphores of a submission: its start, its end, and one that the processor releases.
+/// The semaphores of a submission: its start, its end, and a semaphore that the processor releases.
 const START: usize = 0;
 const END: usize = 1;
 const GATE: usize = 2;
 
-/// Runs before those that count.
+/// Number of runs before the runs that count.
 const WARM_UP: usize = 2;
 
-/// Times of several runs of one thing.
+/// Times of several runs of one measurement.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Times {
-    /// The mean of the middle half of the runs of the fastest pass but one, in ns; of the fastest where there were fewer than three.
+    /// The mean of the middle half of the runs, ns: of the fastest pass but one; with fewer than three passes, of the fastest.
     pub ns: f64,
-    /// The shortest, in ns.
+    /// The shortest time, ns.
     pub min_ns: f64,
-    /// The longest, in ns.
+    /// The longest time, ns.
     pub max_ns: f64,
     /// Number of runs.
     pub runs: usize,
-    /// The two fastest passes, in ns.
+    /// The times of the two fastest passes, ns.
     #[serde(skip)]
     fastest: [f64; 2],
     #[serde(skip)]
@@ -67,7 +67,7 @@ impl Times {
         }
     }
 
-    /// Takes in another pass over the same thing. What disturbs adds time, so a fast pass counts; but a single one may be fast by chance.
+    /// Adds another pass over the same work. Disturbances add time, so that a fast pass counts; but a single pass may be fast by chance.
     fn join(&mut self, other: &Self) {
         let [first, second] = self.fastest;
         self.fastest = [first.min(other.ns), second.min(first.max(other.ns))];
@@ -79,7 +79,7 @@ impl Times {
     }
 }
 
-/// The time of `runs` calls, each of which tells its own in ns.
+/// Measures `runs` calls, each of which returns its own time in ns.
 fn repeat(runs: usize, mut once: impl FnMut() -> Result<f64, Error>) -> Result<Times, Error> {
     for _ in 0..WARM_UP {
         once()?;
@@ -91,17 +91,17 @@ fn repeat(runs: usize, mut once: impl FnMut() -> Result<f64, Error>) -> Result<T
 /// A transfer of some size.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Point {
-    /// Its bytes.
+    /// Number of its bytes.
     pub bytes: u64,
     /// Times of its runs.
     #[serde(flatten)]
     pub times: Times,
-    /// 10^9 bytes a second.
+    /// Rate, 10^9 bytes a second.
     pub gb_per_s: f64,
 }
 
 impl Point {
-    /// Makes the point of so many bytes (`bytes`) with these times, and its rate.
+    /// Makes the point of a transfer of `bytes` with these times, and computes its rate.
     pub fn new(bytes: u64, times: Times) -> Self {
         let gb_per_s = bytes as f64 / times.ns;
         Self {
@@ -112,7 +112,7 @@ impl Point {
     }
 }
 
-/// From where to where.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
@@ -145,16 +145,16 @@ pub struct Series {
     pub engine: String,
     /// NV2080_ENGINE_TYPE.
     pub engine_type: u32,
-    /// From where to where.
+    /// Direction of the transfers.
     pub way: Way,
-    /// The two releases with nothing between them: a part of every time.
+    /// Times of two releases with nothing between them, which are a part of every time.
     pub nothing: Times,
-    /// By size.
+    /// Points by size.
     pub points: Vec<Point>,
 }
 
 impl Series {
-    /// Takes in another pass over the same transfers.
+    /// Adds another pass over the same transfers.
     pub(crate) fn join(&mut self, other: &Self) {
         self.nothing.join(&other.nothing);
         for (point, other) in self.points.iter_mut().zip(&other.points) {
@@ -164,7 +164,7 @@ impl Series {
     }
 }
 
-/// A time that is no transfer.
+/// A time that belongs to no transfer.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Latency {
     /// Its name, one word.
@@ -177,7 +177,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Takes in another pass over the same thing.
+    /// Adds another pass over the same work.
     pub(crate) fn join(&mut self, other: &Self) {
         self.times.join(&other.times);
     }

@@ -1,4 +1,5 @@
-//! Findings from the scenes beside the rules: priorities, the null stream, grids that fill the GPU. Figures alone, without a verdict.
+//! Findings of the scenes that no rule covers: priorities, the null stream, grids that fill the GPU. They have figures without a
+//! verdict.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ pub struct Finding {
     pub text: String,
 }
 
-/// All that the scenes give.
+/// Returns all findings of the scenes.
 pub(crate) fn findings(scenes: &[Scene], channels: &[Channel]) -> Vec<Finding> {
     let scene = |name: &str| scenes.iter().find(|s| s.name == name);
     let finding = |about, text: Option<String>| Some(Finding { about, text: text? });
@@ -59,7 +60,7 @@ fn priorities(scene: &Scene, channels: &[Channel]) -> String {
     )
 }
 
-/// Tells when the kernel behind one that fills the GPU several times over started.
+/// Tells when a kernel started that was behind a kernel which fills the GPU several times over.
 fn behind_a_full_gpu(scene: &Scene) -> Option<String> {
     let [first, second] = scene.kernels.as_slice() else {
         return None;
@@ -95,7 +96,7 @@ fn null_stream(scene: &Scene) -> Option<String> {
     ))
 }
 
-/// From the end of one to the start of another.
+/// Describes the time from the end of one kernel to the start of another.
 fn after(kernel: &Ran, before: &Ran) -> String {
     match kernel.start_ns.checked_sub(before.end_ns) {
         Some(gap) => format!("{} ms", ms(gap)),

@@ -1,4 +1,4 @@
-//! Join of the program's account and the trace of it: the channel of each kernel, and what it waited behind.
+//! Joins the program's account with the trace of it: the channel of each kernel, and the kernel behind which it waited.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use nvcap_decode::record::ChannelId;
 /// A channel of a process of the study.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Channel {
-    /// Its number in the recording.
+    /// Number of the channel in the recording.
     pub number: u32,
     pub pid: u32,
     /// N of /dev/nvidiaN.
@@ -20,22 +20,22 @@ pub struct Channel {
     pub token: Option<u32>,
     pub chid: Option<u32>,
     pub runlist: Option<u32>,
-    /// Its channel group (TSG), numbered in the order of the channels.
+    /// Channel group (TSG) of the channel, numbered in the order of the channels.
     pub group: Option<usize>,
-    /// The engines that it can feed.
+    /// Engines that the channel can feed.
     pub engines: Vec<String>,
-    /// True if a kernel or a copy of a scene went into it.
+    /// True if a kernel or a copy of a scene went into the channel.
     pub used: bool,
 }
 
-/// Kernel that another kernel waited behind.
+/// Kernel behind which another kernel waited.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Behind {
-    /// The stream of the kernel at whose end, or at the start of whose last block, it started.
+    /// Stream of this kernel. The waiting kernel started at this kernel's end, or at the start of its last block.
     pub stream: String,
-    /// From there until it started, ns.
+    /// Time from that moment to the start of the waiting kernel, ns.
     pub after_ns: u64,
-    /// True if that kernel is in the same channel; `None` unless both channels are known.
+    /// True if both kernels are in the same channel; `None` unless both channels are known.
     pub same_channel: Option<bool>,
 }
 
@@ -45,7 +45,7 @@ pub struct Ran {
     pub pid: u32,
     pub stream: String,
     pub priority: i32,
-    /// Its place in its stream, from 0.
+    /// Place of the kernel in its stream, from 0.
     pub nth: usize,
     /// Number of its channel.
     pub channel: Option<u32>,
@@ -54,14 +54,14 @@ pub struct Ran {
     pub called_ns: u64,
     pub returned_ns: u64,
     pub start_ns: u64,
-    /// Time at which its last block started, ns.
+    /// Time at which the kernel's last block started, ns.
     pub dispatched_ns: u64,
     pub end_ns: u64,
     /// True for the first kernel of its stream if it started more than a quarter of its length after its launch had returned.
     pub late: bool,
-    /// Kernel that a late one waited behind, where one was found.
+    /// Kernel behind which a late kernel waited, where one was found.
     pub behind: Option<Behind>,
-    /// Times at which its first block ran.
+    /// Times at which the kernel's first block ran.
     pub busy: Busy,
     #[serde(skip)]
     pub starts_ns: Vec<u64>,
@@ -75,14 +75,14 @@ pub struct Copied {
     pub way: String,
     pub bytes: u64,
     pub copies: usize,
-    /// Number of them that the trace shows.
+    /// Number of these copies that the trace shows.
     pub seen: u64,
-    /// Numbers of the channels that they went into.
+    /// Numbers of the channels into which the copies went.
     pub channels: Vec<u32>,
-    /// From one's end to the next one's, the median, ns.
+    /// Median time from the end of one copy to the end of the next, ns.
     pub each_ns: u64,
     pub gb_per_s: f64,
-    /// Between ends that are not further apart than four times `each_ns`.
+    /// Times between ends that are not further apart than four times `each_ns`.
     pub busy: Busy,
 }
 
@@ -91,17 +91,17 @@ pub struct Copied {
 pub struct Scene {
     pub name: String,
     pub connections: Option<u32>,
-    /// Streams with kernels.
+    /// Number of streams with kernels.
     pub streams: usize,
-    /// The channels of their kernels; `None` where one is not known.
+    /// Number of the channels of these streams' kernels; `None` where a channel is not known.
     pub channels: Option<usize>,
-    /// The most streams in one channel.
+    /// The most streams that share one channel.
     pub most_in_one: usize,
-    /// Late kernels among the first ones of their streams.
+    /// Number of late kernels among the first kernels of the streams.
     pub late: usize,
     /// Part of `late`: kernels that waited behind a kernel of their own channel.
     pub late_behind_channel: usize,
-    /// The same, when nobody traced.
+    /// Number of late kernels in the run without a trace.
     pub late_untraced: Option<usize>,
     /// The most kernels that ran at the same time.
     pub at_once: usize,
@@ -110,7 +110,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// The streams by channel: its number, and which.
+    /// Returns the streams by the number of their channel.
     pub(crate) fn streams_by_channel(&self) -> BTreeMap<Option<u32>, BTreeSet<&str>> {
         let mut all: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();
         for kernel in &self.kernels {
@@ -122,7 +122,7 @@ impl Scene {
     }
 }
 
-/// The channels of the processes that took part, numbered by the recording.
+/// Returns the channels of the processes that took part, numbered as in the recording.
 pub(crate) fn channels(told: &Told, seen: &TracedScenes) -> Vec<Channel> {
     let pids: BTreeSet<u32> = told
         .scenes
@@ -157,7 +157,7 @@ pub(crate) fn channels(told: &Told, seen: &TracedScenes) -> Vec<Channel> {
     taking_part.map(channel).collect()
 }
 
-/// The scenes, in their order.
+/// Returns the scenes, in their order.
 pub(crate) fn scenes(told: &Told, seen: &TracedScenes, untraced: Option<&Told>) -> Vec<Scene> {
     let late_in = |name: &str| {
         let scene = untraced?.scenes.iter().find(|s| s.name == name)?;
@@ -214,7 +214,7 @@ fn origin(scene: &told::Scene) -> u64 {
     times.chain(ends).min().unwrap_or(0)
 }
 
-/// Kernels of a scene, each process's in the order of its launches.
+/// Returns the kernels of a scene: those of each process, in the order of its launches.
 fn ran(scene: &told::Scene, seen: Option<&TracedScenes>) -> Vec<Ran> {
     let origin = origin(scene);
     let since = |time: u64| time.saturating_sub(origin);
@@ -259,8 +259,8 @@ fn ran(scene: &told::Scene, seen: Option<&TracedScenes>) -> Vec<Ran> {
     all
 }
 
-/// The kernel whose end, or whose last block's start, comes last before this one's start, if it had to be waited for: it comes after
-/// the launch.
+/// The kernel for which this one waited: its end, or the start of its last block, is the last such moment before this one's start.
+/// The moment must come after this kernel's launch, or there was nothing to wait for.
 fn behind(kernel: &Ran, all: &[Ran]) -> Option<Behind> {
     let moments = all
         .iter()
@@ -276,7 +276,7 @@ fn behind(kernel: &Ran, all: &[Ran]) -> Option<Behind> {
     })
 }
 
-/// The most that ran at the same time.
+/// Returns the largest number of kernels that ran at the same time.
 fn at_once(kernels: &[Ran]) -> usize {
     let running = |at: u64| {
         let runs = |k: &&Ran| (k.start_ns..k.end_ns).contains(&at);
@@ -287,7 +287,7 @@ fn at_once(kernels: &[Ran]) -> usize {
 }
 
 impl TracedScenes {
-    /// By channel, the copies of each size that the program has made.
+    /// Returns the copies of each size that the program has made, by channel.
     fn copies_of(&self, told: &Told) -> impl Iterator<Item = &BTreeMap<ChannelId, u64>> {
         let processes = told.scenes.iter().flat_map(|s| &s.processes);
         let sizes = processes.flat_map(|p| &p.copies).map(|c| c.bytes);

@@ -1,7 +1,8 @@
-//! Streams, priorities, copies and processes that share a GPU: which channel, group and runlist each got, and what waited behind what.
+//! Streams, priorities, copies and processes that share a GPU: the channel, group and runlist of each, and the work behind which each
+//! waited.
 //!
-//! [`told`] is what the program says of its times, `traced` what the trace shows of it; `joined` puts the two together by the kernels'
-//! numbers and the copies' sizes, `mod@rules` and `mod@findings` draw conclusions, `timeline` draws the scenes.
+//! [`told`] is the program's account of its times, and `traced` is the trace of it. `joined` joins the two by the kernels' numbers and
+//! the copies' sizes; `mod@rules` and `mod@findings` draw conclusions; `timeline` draws the scenes.
 
 pub(crate) mod findings;
 pub(crate) mod joined;
@@ -35,18 +36,18 @@ pub struct Study {
     pub findings: Vec<Finding>,
     /// Channels of the processes that took part.
     pub channels: Vec<Channel>,
-    /// The GPU's copy engines, as the driver told of them.
+    /// The GPU's copy engines, as the driver describes them.
     pub copy_engines: Vec<CopyEngine>,
     /// Scenes that were played, in their order.
     pub scenes: Vec<Scene>,
     /// Notes on what could not be done.
     pub notes: Vec<String>,
-    /// Account of what the trace lacks, in words.
+    /// Account of what is missing in the trace, in words.
     pub ledger: String,
 }
 
-/// Puts together what the traced program said, what was seen of it, what it said when nobody traced it, and what the driver said of the
-/// copy engines, or why it did not.
+/// Joins the account of the traced program, the trace, the account of the run without a trace, and the driver's answer about the copy
+/// engines (or the reason why there is none).
 pub fn study(
     told: &Told,
     seen: &TracedScenes,
@@ -107,7 +108,7 @@ pub(crate) const COPIES: [&str; 8] = [
 ];
 
 impl Study {
-    /// The first line.
+    /// Formats the first line.
     pub(crate) fn head(&self) -> String {
         let device = &self.device;
         format!(
@@ -121,7 +122,7 @@ impl Study {
         )
     }
 
-    /// Scenes of many streams, a row each.
+    /// Makes rows of the scenes with many streams, one for each.
     pub(crate) fn stream_rows(&self) -> Vec<Vec<String>> {
         let is_one = |s: &&Scene| s.name.starts_with("streams_") || s.connections.is_some();
         let number = |n: Option<usize>| n.map_or_else(|| "?".to_owned(), |n| n.to_string());
@@ -141,7 +142,7 @@ impl Study {
         self.scenes.iter().filter(is_one).map(row).collect()
     }
 
-    /// The channels that were used.
+    /// Makes rows of the channels that were used.
     pub(crate) fn channel_rows(&self) -> Vec<Vec<String>> {
         let row = |c: &Channel| {
             vec![
@@ -158,7 +159,7 @@ impl Study {
         self.channels.iter().filter(|c| c.used).map(row).collect()
     }
 
-    /// The kernels of a scene.
+    /// Makes rows of the kernels of a scene.
     pub(crate) fn kernel_rows(&self, scene: &Scene) -> Vec<Vec<String>> {
         let rows = scene.kernels.iter().map(|k| {
             let channel = self.channels.iter().find(|c| Some(c.number) == k.channel);
@@ -178,7 +179,7 @@ impl Study {
         rows.collect()
     }
 
-    /// All copies.
+    /// Makes rows of all copies.
     pub(crate) fn copy_rows(&self) -> Vec<Vec<String>> {
         let rows = self.scenes.iter().flat_map(|s| {
             s.copies.iter().map(|c| {
@@ -198,7 +199,8 @@ impl Study {
         rows.collect()
     }
 
-    /// Scenes whose kernels are shown one by one: of those of many streams, the one with the most.
+    /// Returns the scenes whose kernels are shown one by one. Of the scenes with many streams, only the one with the most is among
+    /// them.
     pub(crate) fn shown(&self) -> impl Iterator<Item = &Scene> {
         let streams = |s: &&Scene| s.name.starts_with("streams_");
         let largest = self.scenes.iter().filter(streams).max_by_key(|s| s.streams);
@@ -209,7 +211,7 @@ impl Study {
             .filter(move |s| !s.name.starts_with("streams_") || Some(s.name.as_str()) == largest)
     }
 
-    /// A rule in words.
+    /// Describes the rules in words.
     pub(crate) fn rule_lines(&self) -> impl Iterator<Item = [String; 3]> {
         self.rules.iter().map(|r| {
             let head = format!("{} {}: {}", r.rule, r.verdict.words(), r.says);
@@ -217,7 +219,7 @@ impl Study {
         })
     }
 
-    /// The tables.
+    /// Formats the tables.
     pub fn text(&self) -> String {
         let rules = self.rule_lines().flat_map(|[head, evidence, limit]| {
             [head, format!("   {evidence}"), format!("   {limit}")]

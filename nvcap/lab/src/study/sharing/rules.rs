@@ -1,5 +1,5 @@
-//! The rules of Bakita and Anderson ("Demystifying NVIDIA GPU Internals to Enable Reliable GPU Management", RTAS 2024), and what the scenes
-//! say of each.
+//! The rules of Bakita and Anderson ("Demystifying NVIDIA GPU Internals to Enable Reliable GPU Management", RTAS 2024), each with the
+//! scenes' verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ impl Verdict {
         }
     }
 
-    /// The verdict of two questions, the second of which is asked only where the first has no answer.
+    /// Makes a verdict of two answers. The second counts only where the first is no.
     fn of(shown: bool, contradicted: bool) -> Self {
         match (shown, contradicted) {
             (true, _) => Self::Shown,
@@ -41,13 +41,13 @@ impl Verdict {
 /// A rule.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rule {
-    /// `R1`.
+    /// Name of the rule, such as `R1`.
     pub rule: &'static str,
     pub says: &'static str,
     pub verdict: Verdict,
-    /// The figures.
+    /// The figures that the verdict rests on.
     pub evidence: String,
-    /// Limit of the verdict: what it does not cover, or why there is none.
+    /// Limit of the verdict: the cases that it does not cover, or the reason why there is no verdict.
     pub limit: &'static str,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Facts<'a> {
     pub copy_engines: &'a [CopyEngine],
 }
 
-/// All eight.
+/// Judges all eight rules.
 pub(crate) fn rules(facts: &Facts<'_>) -> Vec<Rule> {
     vec![
         facts.r1(),
@@ -241,7 +241,7 @@ impl Facts<'_> {
         channels.filter_map(|c| self.runlist(*c)).collect()
     }
 
-    /// Each runlist with each engine of its channels.
+    /// Returns each runlist with each engine of its channels.
     fn served(&self) -> impl Iterator<Item = (u32, &str)> {
         self.channels.iter().flat_map(|channel| {
             let engines = channel.engines.iter();

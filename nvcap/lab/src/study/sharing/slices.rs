@@ -1,13 +1,13 @@
-//! Times at which something ran, and at which it stood still.
+//! Times at which work ran, and at which it was interrupted.
 
 use serde::Serialize;
 
-/// The times at which something ran, ns.
+/// The times at which a kernel or a row of copies ran, ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Busy {
     pub start_ns: u64,
     pub end_ns: u64,
-    /// Times at which it stood still between the two, ns: from, to. In order, apart from each other.
+    /// Pauses between the two: begin and end of each, ns. In order, without overlap.
     pub pauses: Vec<(u64, u64)>,
 }
 
@@ -20,8 +20,8 @@ impl Busy {
         }
     }
 
-    /// Returns, for things that ended at these times one after the other, the median distance of the ends and the times at which they ran.
-    /// If two ends are further apart than four times the median, the time beyond the median is a pause.
+    /// Makes the times of work that ended repeatedly at `ends`. Returns the median distance of the ends, ns, and the times at which the
+    /// work ran. If two ends are further apart than four times the median, the time beyond the median is a pause.
     pub(crate) fn of_ends(ends: &[u64]) -> (u64, Self) {
         let (Some(first), Some(last)) = (ends.first(), ends.last()) else {
             return (0, Self::default());
@@ -33,7 +33,7 @@ impl Busy {
         (each, Self::new(*first, *last, pauses.collect()))
     }
 
-    /// The times at which it ran: from, to.
+    /// Returns the times without a pause: begin and end of each.
     pub(crate) fn slices(&self) -> Vec<(u64, u64)> {
         let begins = std::iter::once(self.start_ns).chain(self.pauses.iter().map(|p| p.1));
         let ends = self.pauses.iter().map(|p| p.0);
@@ -45,7 +45,8 @@ impl Busy {
         self.pauses.iter().map(|(a, b)| b - a).sum()
     }
 
-    /// The median of the times for which it ran without a pause, but for the first and the last; and that of its pauses.
+    /// Returns the median length of the times without a pause, without the first and the last of them; and the median length of the
+    /// pauses.
     pub(crate) fn median_slice_and_pause(&self) -> (u64, u64) {
         let slices = self.slices();
         let inner = slices.get(1..slices.len().saturating_sub(1));
@@ -55,7 +56,7 @@ impl Busy {
     }
 }
 
-/// The time in which both had begun and neither had ended, and for how long of it both ran, ns.
+/// Returns the time in which both had begun and neither had ended, and the part of it in which both ran, ns.
 pub(crate) fn overlap(a: &Busy, b: &Busy) -> (u64, u64) {
     let from = a.start_ns.max(b.start_ns);
     let to = a.end_ns.min(b.end_ns);

@@ -1,4 +1,5 @@
-//! From times and channels to rules, with made data. Times are in thousandths of a millisecond.
+//! Tests of the way from times and channels to rules, with made-up data. Times are in thousandths of a
+//! millisecond.
 
 use super::joined::{Channel, Scene};
 use super::rules::{Rule, Verdict};
@@ -67,7 +68,8 @@ fn told(scenes: &[(&str, Vec<ProcessAccount>)]) -> Told {
     }
 }
 
-/// Channels by number: process, runlist, engines. The kernels and sizes of copies that went into which.
+/// Makes a trace of channels (number, process, runlist, engines), with the kernels and the sizes of
+/// copies that went into each.
 fn seen(
     channels: &[(u32, u32, Option<u32>, &[&str])],
     kernels: &[(u32, u32)],
@@ -180,7 +182,7 @@ fn a_channel_that_nobody_waits_in() {
     );
 }
 
-/// It waits behind the other channel's kernel: that is not the rule.
+/// A kernel that waits behind another channel's kernel is no evidence for the rule.
 #[test]
 fn a_wait_for_another_channel() {
     let (told, seen) = three_in_two(4025);
@@ -206,7 +208,7 @@ fn what_the_trace_lacks_is_not_shown() {
     assert!(verdicts(&study).iter().all(|v| *v == Verdict::NotShown));
 }
 
-/// Two processes' kernels: turns of 2 ms, or none.
+/// Makes a study of two processes' kernels, which take turns of 2 ms, or take none.
 fn pair(turns: bool) -> Study {
     let long = |number, phase: u64| {
         let mut kernel = kernel(number, "spin", 0);
@@ -244,7 +246,7 @@ fn processes_at_the_same_time() {
     assert_eq!(rule(&study, "R4").verdict, Verdict::Contradicted);
 }
 
-/// A kernel beside another process's copies, of which each takes so long.
+/// Makes a kernel beside another process's copies, each of which takes this long.
 fn beside(copy_takes: u64, copies_on: u32) -> Study {
     let ends = |each: u64| (1..100).map(move |i| i * each);
     let told = told(&[

@@ -1,4 +1,4 @@
-//! A scene drawn over time: one row a stream, those of a channel beside each other.
+//! A scene drawn over time: one row a stream. The rows of one channel are adjacent.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,12 +11,12 @@ const LEFT: f64 = 230.0;
 const RIGHT: f64 = 20.0;
 const ROW: f64 = 16.0;
 const FOOT: f64 = 26.0;
-/// Told apart with the common kinds of colour blindness too (after Okabe and Ito).
+/// Colours that remain distinct with the common kinds of colour blindness (after Okabe and Ito).
 const COLOURS: [&str; 7] = [
     "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#8a8a00",
 ];
 
-/// A row: what stands before it, and its bars. Rows of one key have one colour.
+/// A row: its label and its bars. Rows with the same key have the same colour.
 struct Row {
     /// Key for sorting and colouring: process, channel.
     key: (u32, Option<u32>),
@@ -27,12 +27,12 @@ struct Row {
 struct Bar {
     from: u64,
     to: u64,
-    /// Time at which its last block started, ns.
+    /// Time at which the kernel's last block started, ns.
     dispatched: Option<u64>,
     says: String,
 }
 
-/// The drawing.
+/// Draws a scene.
 pub(crate) fn drawing(scene: &Scene, escaped: impl Fn(&str) -> String) -> String {
     let rows = rows(scene);
     let ends = rows.iter().flat_map(|r| &r.bars).map(|b| b.to);
@@ -85,7 +85,7 @@ impl Bar {
     }
 }
 
-/// The times below the rows.
+/// Draws the times below the rows.
 fn axis(out: &mut String, top: f64, end: f64, at: &dyn Fn(u64) -> f64) {
     let _ = writeln!(
         out,
@@ -151,7 +151,7 @@ fn bar((from, to): (u64, u64), what: &str) -> Bar {
     }
 }
 
-/// A kernel: a bar for each time between its pauses.
+/// Makes the bars of a kernel: one for each time between its pauses.
 fn bars(kernel: &Ran) -> Vec<Bar> {
     let slices = kernel.busy.slices();
     let whole = (kernel.start_ns, kernel.end_ns);

@@ -1,8 +1,8 @@
-//! Account that the program (`sharing.py`) gives of its scenes. Times are those of the GPU's clock, ns.
+//! Account that the program (`sharing.py`) gives of its scenes. Times are of the GPU's clock, ns.
 
 use serde::{Deserialize, Serialize};
 
-/// All that it says.
+/// The whole account.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Told {
     /// GPU that the scenes were played on.
@@ -20,18 +20,18 @@ pub struct Device {
     pub cuda: u32,
     /// Streaming multiprocessors.
     pub sms: u64,
-    /// Blocks of 512 threads that run at once.
+    /// Number of blocks of 512 threads that run at the same time.
     pub fill_blocks: u64,
     /// Number of the least urgent priority of a stream, which is the greatest number.
     pub least_priority: i32,
-    /// The number of the most urgent one, which is the least number.
+    /// Number of the most urgent priority, which is the least number.
     pub greatest_priority: i32,
 }
 
 /// Work of some processes at the same time.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Scene {
-    /// `streams_8`.
+    /// Name of the scene, such as `streams_8`.
     pub name: String,
     /// `CUDA_DEVICE_MAX_CONNECTIONS`, where it was set.
     pub connections: Option<u32>,
@@ -44,7 +44,7 @@ pub struct Scene {
 pub struct ProcessAccount {
     /// Id of the process.
     pub pid: u32,
-    /// By how much times of the processor may be wrong on the GPU's clock.
+    /// Largest error of the processor's times when they are converted to the GPU's clock, ns.
     pub clock_error: u64,
     /// Kernels that it launched, in the order of launches.
     pub kernels: Vec<Kernel>,
@@ -59,23 +59,23 @@ pub struct Kernel {
     pub stream: String,
     /// Priority of its stream, as CUDA numbers it: a lower number is more urgent.
     pub priority: i32,
-    /// Its first argument's lower half: unique in a run.
+    /// Lower half of the kernel's first argument, which is unique in a run.
     pub number: u32,
-    /// For how long each block was asked to last.
+    /// Time that each block was asked to last, ns.
     pub ns: u64,
     /// Time at which the launch was called, ns.
     pub called: u64,
     /// Time at which the launch returned, ns.
     pub returned: u64,
-    /// Time at which its first block started, ns.
+    /// Time at which the kernel's first block started, ns.
     pub start: u64,
-    /// Time at which its last block ended, ns.
+    /// Time at which the kernel's last block ended, ns.
     pub end: u64,
     /// Times at which each block started, sorted, ns.
     pub starts: Vec<u64>,
-    /// On how many SMs its blocks were.
+    /// Number of SMs on which the kernel's blocks ran.
     pub sms: u64,
-    /// Times at which its first block stood still, ns: from, to.
+    /// Pauses of the kernel's first block: begin and end of each, ns.
     pub pauses: Vec<(u64, u64)>,
 }
 
@@ -84,10 +84,10 @@ pub struct Kernel {
 pub struct Copies {
     /// Name of their stream in the scene.
     pub stream: String,
-    /// `h2d` or `d2h`.
+    /// Direction: `h2d` or `d2h`.
     pub way: String,
-    /// Bytes of each: unique in a run.
+    /// Bytes of each copy: a size that is unique in a run.
     pub bytes: u64,
-    /// Time at which each had ended, ns.
+    /// Time at which each copy had ended, ns.
     pub ends: Vec<u64>,
 }

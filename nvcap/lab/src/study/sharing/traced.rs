@@ -1,4 +1,5 @@
-//! Scenes as a recording shows them: the channel of each kernel and of each row of copies, and what is known of all channels.
+//! Scenes as a recording shows them: the channel of each kernel and of each row of copies, and the known facts of all
+//! channels.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,18 +21,18 @@ pub struct TracedChannel {
     pub token: Option<u32>,
     pub chid: Option<u32>,
     pub runlist: Option<u32>,
-    /// Its group: client and handle.
+    /// Channel group: client and handle.
     pub group: Option<(u32, u32)>,
-    /// The engines that it can feed.
+    /// Engines that the channel can feed.
     pub engines: Vec<String>,
 }
 
-/// All of a recording.
+/// All scenes of a recording.
 #[derive(Debug, Default)]
 pub struct TracedScenes {
-    /// By the kernel's number.
+    /// Channel of each kernel, by the kernel's number.
     pub kernels: BTreeMap<u32, ChannelId>,
-    /// By the copies' size: how many in which channel.
+    /// Number of copies in each channel, by the copies' size.
     pub copies: BTreeMap<u64, BTreeMap<ChannelId, u64>>,
     pub channels: BTreeMap<ChannelId, TracedChannel>,
 }
@@ -58,7 +59,7 @@ impl TracedScenes {
     }
 }
 
-/// The number of a kernel of the program's, by its arguments.
+/// Returns the number of a kernel of the program, from its arguments.
 fn number(args: &[u8]) -> Option<u32> {
     let first = u64::from_le_bytes(*args.first_chunk()?);
     (first >> 32 == NUMBERED).then_some(first as u32)

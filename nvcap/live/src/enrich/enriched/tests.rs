@@ -11,7 +11,7 @@ use nvcap_decode::record::{At, ChannelId, How, Life, Process, Segment, Submissio
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::error::Error;
 
-/// More than the kernel gives.
+/// A process id that the kernel never gives.
 const PID: u32 = 0x7fff_fff0;
 
 /// A source that gives one submission a step.
@@ -22,7 +22,7 @@ struct Steady {
     ends: bool,
     launches: bool,
     quiet: bool,
-    /// Told when it ends; then it gives one more.
+    /// Sends that the source has ended; after it the source gives one more record.
     ended: Option<mpsc::Sender<Option<QmdSearchResult>>>,
 }
 
@@ -170,13 +170,13 @@ fn kinds(records: &[Record]) -> Vec<String> {
     records.iter().map(kind).collect()
 }
 
-/// A moment, and what happens then.
+/// A moment, and an action that is due then.
 type Due = (Duration, Box<dyn FnOnce()>);
 
 thread_local! {
     /// The time of this thread's test, from its beginning.
     static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// Happens once it is so late.
+    /// Action that is done once its moment has come.
     static LATER: RefCell<Option<Due>> = const { RefCell::new(None) };
 }
 
@@ -258,7 +258,7 @@ fn nothing_is_held_without_a_search() {
     assert_eq!(kinds(&all), ["gpu", "process", "0"]);
 }
 
-/// Searches are waited for as long as patience lasts, and no longer.
+/// The wait for searches lasts as long as patience, and no longer.
 #[test]
 fn at_the_end_held_records_come_behind_the_results() {
     for (after, wanted) in [
@@ -279,7 +279,7 @@ fn at_the_end_held_records_come_behind_the_results() {
     }
 }
 
-/// Nothing is read while searches are waited for: what is submitted meanwhile would be lost unsaid where its process ends.
+/// Nothing is read while searches are waited for: submissions of that time would be lost without a report if their process ends.
 #[test]
 fn the_source_ends_before_searches_are_waited_for() {
     let (mut source, end) = searched();
@@ -330,7 +330,7 @@ fn ends_are_held_no_longer_than_names_are_asked_for() {
     assert!(!source.inner.ends);
 }
 
-/// The thread that looks for names answers of a process that is not there, too: else its end would be held for good.
+/// The thread that looks for names also answers for a process that is gone; without an answer, the process's end would be held for good.
 #[test]
 fn asks_about_a_process_that_is_gone_are_answered() {
     let mut source = enriched(Steady::default());
@@ -347,8 +347,8 @@ fn asks_about_a_process_that_is_gone_are_answered() {
     assert!(!source.held.asks());
 }
 
-/// The names of a graph's programs are waited for while nothing is submitted; a replay comes behind its images all the same, and waits no longer
-/// for that, whatever comes meanwhile.
+/// The names of a graph's programs are waited for while nothing is submitted. A replay still comes behind its images, and waits no longer for
+/// them, whatever comes meanwhile.
 #[test]
 fn images_of_a_quiet_process_are_not_kept_back() {
     for answered in [false, true] {

@@ -1,16 +1,18 @@
-//! Room for asks that wait for the thread which searches: a program may launch new ones faster than names are found.
+//! Limit of requests that wait for the searching thread: a program may launch new kernels faster than their names
+//! are found.
 
 use std::collections::HashMap;
 
 use super::resolver::Ask;
 
-/// The most bytes of asks of one process that wait; where those of all are [`MOST_WAITING`], less.
+/// The most bytes of one process's waiting requests. Fewer are allowed where those of all processes reach
+/// [`MOST_WAITING`].
 const MOST_OF_ONE: usize = 16 << 20;
 const LEAST_OF_ONE: usize = 1 << 20;
-/// See [`MOST_OF_ONE`].
+/// The most bytes of all processes' waiting requests.
 pub(super) const MOST_WAITING: usize = 128 << 20;
 
-/// Bytes of asks that wait, by process.
+/// Bytes of waiting requests, by process.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     of: HashMap<u32, usize>,
@@ -22,7 +24,7 @@ impl Backlog {
         size_of::<Ask>() + ask.code.as_ref().map_or(0, Vec::len)
     }
 
-    /// Takes an ask, where there is room for it.
+    /// Counts a request; false where there is no room for it.
     pub(super) fn take(&mut self, ask: &Ask) -> bool {
         let most = match self.all < MOST_WAITING {
             true => MOST_OF_ONE,
@@ -38,7 +40,7 @@ impl Backlog {
         has_room
     }
 
-    /// The thread has taken one.
+    /// Takes note that the thread has taken a request.
     pub(super) fn give(&mut self, ask: &Ask) {
         let weight = Self::weight(ask);
         self.all = self.all.saturating_sub(weight);

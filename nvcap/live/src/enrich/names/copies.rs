@@ -1,11 +1,11 @@
-//! Destinations of the copy engine's copies, found before a submission is decoded: libcuda uploads modules by such copies.
+//! Destinations of copies by the copy engine, found before a submission is decoded, because libcuda uploads modules by such copies.
 
 use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::header::Step;
 use nvcap_decode::wire::method::{COPY_LAUNCH_DMA, COPY_LINE_LENGTH_IN, COPY_OFFSET_OUT_UPPER};
 use nvcap_decode::wire::stream::{Item, Stream};
 
-/// Returns the memory that the copy engine's copies write by commands that begin with `bytes`: the address and the number of bytes of each.
+/// Returns the address and the number of bytes of each range that the copy engine's copies write, by commands that begin with `bytes`.
 /// Finds only copies that set address and length in the same commands, as libcuda does.
 pub(super) fn copies(bytes: &[u8]) -> Vec<(GpuVa, u64)> {
     // Of each subchannel: OFFSET_OUT_UPPER, OFFSET_OUT_LOWER, LINE_LENGTH_IN, LINE_COUNT.

@@ -1,9 +1,10 @@
-//! Names by the code of functions in the fat binaries of files that a process has mapped: its program and its libraries.
+//! Names found by code: the code of functions in the fat binaries of files that a process has mapped, which are its program and its
+//! libraries.
 //!
-//! This is for programs without a record and without an image in the process's memory. Their code was seen at its upload; here it is compared
-//! with the functions of the files, by size and bytes. To unpack all images of a large library takes seconds, so that it is done once
-//! for each file, in small pieces, within a share of processor time, and by whoever has nothing else to do. What is kept of a
-//! function is its place, its size, and a hash of some instructions; an image is unpacked again when a function of it may be the one.
+//! This serves programs without a record and without an image in the process's memory. Their code was seen when it was uploaded; here it is
+//! compared with the functions of the files, by size and bytes. Unpacking all images of a large library takes seconds. It is done once for
+//! each file, in small pieces, within a share of processor time, by a thread that has nothing else to do. Of each function its place, its
+//! size and a hash of some instructions are kept; an image is unpacked again when one of its functions may match.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -24,9 +25,9 @@ use nvcap_decode::wire::words::{u16_at, u32_at, u64_at};
 use nvcap_process::memory::chip;
 use nvcap_process::procfs::{self, maps::Line, served::Served};
 
-/// Sections with fat binaries: linked code, and code that is linked when it is loaded.
+/// Sections with fat binaries: of linked code, and of code that is linked when it is loaded.
 const SECTIONS: [&[u8]; 2] = [b".nv_fatbin", b"__nv_relfatbin"];
-/// The most files with fat binaries: each stays open.
+/// The most files with fat binaries. Each stays open.
 const MOST_FILES: usize = 64;
 /// The most images of all files.
 const MOST_ENTRIES: usize = 1 << 18;
@@ -37,17 +38,17 @@ const MOST_IMAGE: u64 = 256 << 20;
 /// The most sections of a program or library, and bytes of their names.
 const MOST_SECTIONS: u64 = 1 << 14;
 const MOST_NAMES: u64 = 1 << 20;
-/// The most functions that code is compared with whole.
+/// The most functions whose whole code is compared.
 const MOST_COMPARED: usize = 64;
 /// The most bytes of images that are unpacked again for one process, to compare code with.
 const MOST_COMPARED_BYTES: u64 = 64 << 30;
-/// Processor time that the files may take at once, over the whole trace.
+/// Processor time that reading the files may take without a limit of its share, over the whole trace.
 const FREE: Duration = Duration::from_secs(1);
-/// The share of one core that they may take beyond it, in thousandths.
+/// Share of one core that reading the files may take beyond that time, in thousandths.
 const SHARE_PER_MILLE: u32 = 5;
 /// Bytes of an instruction.
 const INSTRUCTION: usize = 16;
-/// Instructions of a function that are hashed, spread over it.
+/// Number of instructions of a function that are hashed, spread over it.
 const SAMPLES: usize = 16;
 
 /// A file, read at its own offsets.
@@ -64,16 +65,16 @@ struct Fat {
     file: Opened,
     sections: Vec<Range<u64>>,
     bytes: u64,
-    /// Account of its images, unpacked.
+    /// Budget for the unpacked bytes of its images.
     room: Room,
     /// Architectures whose images were put on the list.
     listed: Vec<BTreeSet<u32>>,
 }
 
-/// A hash of instructions that the loader does not change, of those that are looked at.
+/// A hash of some of the sampled instructions: those that the loader does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sample {
-    /// Instructions that are hashed, of those that are looked at: a bit each.
+    /// Sampled instructions that are hashed, a bit each.
     which: u16,
     hash: u64,
 }
@@ -87,20 +88,20 @@ struct Place {
     sample: Sample,
 }
 
-/// A function whose code is the one that was asked for.
+/// A function whose code is the one asked for.
 #[derive(Clone, Debug)]
 pub(super) struct MatchingFunction {
     pub(super) function: Function,
-    /// It is one of the driver's own kernels.
+    /// True if it is one of the driver's own kernels.
     pub(super) driver: bool,
 }
 
 /// Files that a process has mapped.
 #[derive(Default)]
 pub(super) struct OfProcess {
-    /// By device and inode, with the file's number where it has fat binaries.
+    /// Files by device and inode; with the file's number where it has fat binaries.
     known: HashMap<(Box<str>, u64), Option<usize>>,
-    /// Bytes of images that were unpacked again for it.
+    /// Bytes of images that were unpacked again for this process.
     compared: u64,
 }
 
@@ -113,20 +114,20 @@ impl OfProcess {
 /// See the module. All processes of a trace share it.
 pub(crate) struct Files {
     files: Vec<Fat>,
-    /// By device, inode, size and time of the last change.
+    /// Files by device, inode, size and time of the last change.
     known: HashMap<(u64, u64, u64, i64), Option<usize>>,
-    /// Images that were or are to be read.
+    /// Images that were read or are to be read.
     taken: HashSet<(usize, u64)>,
-    /// Images that are to be read; the last one first.
+    /// Images that are to be read. The last one is read first.
     waiting: Vec<(usize, Entry)>,
-    /// By the size of the code.
+    /// Functions by the size of their code.
     functions: BTreeMap<u64, Vec<Place>>,
     count: usize,
-    /// There are more files, images or functions than are looked at.
+    /// True if there are more files, images or functions than are kept.
     too_many: bool,
     unpacked: u64,
     cpu: Duration,
-    /// Processor time that they may take at once.
+    /// Processor time that reading may still take without a limit of its share.
     free: Duration,
     began: Instant,
 }
@@ -158,8 +159,8 @@ impl Files {
         }
     }
 
-    /// Takes the files that a process has mapped now, and their images for the generations of the architectures (sm_8x); for all where
-    /// none is given.
+    /// Takes the files that a process has mapped now. Their images are taken for the generations of these architectures (sm_8x); all images
+    /// where no architecture is given.
     pub(super) fn add(&mut self, pid: u32, architectures: &BTreeSet<u32>, of: &mut OfProcess) {
         let before = scan::thread_cpu();
         let mut mapped: BTreeMap<(Box<str>, u64), ([String; 2], String)> = BTreeMap::new();
@@ -209,7 +210,7 @@ impl Files {
         self.cpu += scan::thread_cpu().saturating_sub(before);
     }
 
-    /// The number of a file; none if it has no fat binaries.
+    /// The number of a file; none if the file has no fat binaries.
     fn file(&mut self, file: File) -> Option<usize> {
         let data = file.metadata().ok()?;
         let key = (data.dev(), data.ino(), data.size(), data.mtime());
@@ -273,7 +274,7 @@ impl Files {
         }
     }
 
-    /// Reads images for up to so much processor time, at least one.
+    /// Reads images for up to this much processor time, and at least one image.
     pub(super) fn step(&mut self, most: Duration) {
         let before = scan::thread_cpu();
         while let Some((number, entry)) = self.waiting.pop() {
@@ -290,17 +291,17 @@ impl Files {
         self.waiting.is_empty()
     }
 
-    /// Tells whether the functions of all images are known: all were read, and there were not too many.
+    /// Tells whether the functions of all images are known: all images were read, and none was beyond the limits.
     pub(super) fn is_whole(&self) -> bool {
         self.is_done() && !self.too_many
     }
 
-    /// Tells whether processor time is left for the images.
+    /// Tells whether processor time is left for reading images.
     pub(crate) fn may_work(&self) -> bool {
         self.cpu < self.free + self.began.elapsed() * SHARE_PER_MILLE / 1000
     }
 
-    /// Describes for a log the amounts read and the time that reading took.
+    /// Describes for a log the amounts read and the time that it took.
     pub(crate) fn cost(&self) -> String {
         format!(
             "{} files with fat binaries: {} functions, {:.0} MB of images, {:.0} ms of processor time, {} images not read",
@@ -354,7 +355,7 @@ impl Files {
         }
     }
 
-    /// An image: its bytes, and what they are.
+    /// An image: its bytes, and its structure.
     fn image(&self, number: usize, entry: &Entry) -> Option<(Vec<u8>, Cubin)> {
         let fat = self.files.get(number)?;
         let bytes = match entry.unpack(&fat.file, MOST_IMAGE) {
@@ -369,7 +370,7 @@ impl Files {
         Some((bytes, image))
     }
 
-    /// The functions of a process's files whose code is the one that was seen at its upload, but for what the loader changes.
+    /// The functions of a process's files whose code equals the uploaded code, except where the loader changes it.
     pub(super) fn with_code(
         &mut self,
         of: &mut OfProcess,
@@ -433,21 +434,21 @@ impl Files {
     }
 }
 
-/// Bytes of an image.
+/// Bytes of a range of an image.
 fn of_image<'a>(bytes: &'a [u8], range: &Range<u64>) -> Option<&'a [u8]> {
     let from = usize::try_from(range.start).ok()?;
     let to = usize::try_from(range.end).ok()?;
     bytes.get(from..to).filter(|code| !code.is_empty())
 }
 
-/// The instructions that are looked at, of code of a length.
+/// The sampled instructions of code of this length.
 fn looked_at(len: usize) -> impl Iterator<Item = (usize, usize)> {
     let all = len.div_ceil(INSTRUCTION);
     let samples = all.min(SAMPLES);
     (0..samples).map(move |n| (n, n * all / samples * INSTRUCTION))
 }
 
-/// Returns those of the instructions that are looked at which the loader does not change: a bit each.
+/// Returns the sampled instructions that the loader does not change, a bit each.
 fn unchanged(len: usize, relocations: &[u64]) -> u16 {
     looked_at(len)
         .filter(|(_, at)| {
@@ -458,7 +459,7 @@ fn unchanged(len: usize, relocations: &[u64]) -> u16 {
         .fold(0, |which, (n, _)| which | 1 << n)
 }
 
-/// A hash of these of the instructions that are looked at (FNV-1a, by words).
+/// Returns a hash of these sampled instructions (FNV-1a, by words).
 fn sample(code: &[u8], which: u16) -> Sample {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for (_, at) in looked_at(code.len()).filter(|(n, _)| which >> n & 1 != 0) {
@@ -473,13 +474,13 @@ fn sample(code: &[u8], which: u16) -> Sample {
     Sample { which, hash }
 }
 
-/// Opens a mapped file; none if it is another file by now, or no plain one.
+/// Opens a mapped file; none if it was replaced by another file, or is no regular file.
 fn open(way: &str, inode: u64) -> Option<File> {
     procfs::open_regular(way, |data| data.ino() == inode)
 }
 
-/// An architecture of the generation that all GPUs of this machine are of, by the compute class of their chips (open-gpu-doc,
-/// `cl*c0.h`); none where it is not known or they differ.
+/// An architecture of the generation of this machine's GPUs, by the compute class of their chips (open-gpu-doc, `cl*c0.h`); none where the
+/// generation is not known, or differs among the GPUs.
 pub(super) fn architecture_of_chip() -> Option<u32> {
     match chip::only()?.compute {
         0xc3c0 => Some(70),

@@ -1,4 +1,4 @@
-//! The cubin images that libcuda keeps in a process's memory: which function has its name where.
+//! The cubin images that libcuda keeps in a process's memory, and the functions whose names lie in them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -11,22 +11,22 @@ use nvcap_decode::wire::words::{u16_at, u64_at};
 const MOST_NAME: usize = 64 << 10;
 /// The most bytes of an image.
 const MOST_IMAGE: u64 = 1 << 30;
-/// Distance before a name in which the beginning of its image is looked for, B.
+/// Longest distance between a name and the beginning of its image, as far as it is searched, B.
 const MOST_SOUGHT: u64 = 8 << 20;
 
-/// An image, read when it is first needed.
+/// An image. It is read when it is first needed.
 enum Known {
-    /// Only its end.
+    /// An image of which only the end is known.
     End(u64),
     Read(Box<Read>),
-    /// It is none, or no more.
+    /// No image, or no image any more.
     None,
 }
 
 struct Read {
     end: u64,
     image: Cubin,
-    /// Indices of its functions by name.
+    /// Indices of the image's functions by name.
     by_name: HashMap<String, usize>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Images {
     end: u64,
 }
 
-/// A function by its place: the image's address, and the function's index there.
+/// A function by its place: the image's address, and the function's index in the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Named {
     pub(super) image: u64,
@@ -46,7 +46,7 @@ pub(super) struct Named {
 }
 
 impl Images {
-    /// Takes images' addresses. What was known of memory that has another image now is forgotten.
+    /// Adds images by their addresses. Facts about earlier images in the same memory are forgotten.
     pub(super) fn add(&mut self, space: &dyn Space, heads: &[u64]) {
         for &at in heads {
             let Some(end) = end(space, at) else {
@@ -82,8 +82,8 @@ impl Images {
         })
     }
 
-    /// Looks for the image in which a name lies, from the name down to `from`; where it begins. The names are in the first part
-    /// of an image.
+    /// Looks for the image that contains a name, from the name down to `from`. Returns the image's beginning. (The names are in
+    /// the first part of an image.)
     pub(super) fn seek(&mut self, space: &dyn Space, at: u64, from: u64) -> Option<u64> {
         if !string(space, at).is_some_and(|name| is_identifier(&name)) {
             return None;
@@ -144,7 +144,7 @@ impl Images {
         }
     }
 
-    /// The code of a function, and whether it is all there.
+    /// The code of a function; none where it is not all there.
     pub(super) fn code(&self, space: &dyn Space, of: Named) -> Option<Vec<u8>> {
         let range = self.function(of)?.code.clone();
         let mut bytes = vec![0; usize::try_from(range.end.checked_sub(range.start)?).ok()?];
@@ -154,7 +154,8 @@ impl Images {
         Some(bytes)
     }
 
-    /// Tells whether a function is one of the driver's own kernels: its name is, and so are those of most functions of its image.
+    /// Tells whether a function is one of the driver's own kernels. Its own name must be one of theirs, and so must the names of
+    /// most functions of its image.
     pub(super) fn is_driver_s(&self, of: Named) -> bool {
         let Some(Known::Read(read)) = self.all.get(&of.image) else {
             return false;
@@ -163,7 +164,7 @@ impl Images {
         function.is_some_and(|f| is_driver_s_in(&read.image, f))
     }
 
-    /// The architectures of the images that were read; of the first one if none was.
+    /// The architectures of the images that were read; where none was read, of the first image.
     pub(super) fn architectures(&mut self, space: &dyn Space) -> BTreeSet<u32> {
         let of = |known: &Known| match known {
             Known::Read(read) => Some(read.image.sm),
@@ -179,7 +180,7 @@ impl Images {
         all
     }
 
-    /// The functions whose code has one of these sizes: of one image, or of all.
+    /// The functions whose code has one of these sizes, in one image or in all.
     pub(super) fn with_code_size(
         &mut self,
         space: &dyn Space,
@@ -218,7 +219,7 @@ fn read(space: &dyn Space, at: u64, known: &mut Known) {
     };
 }
 
-/// The end of the image at an address: that of its table of sections, which linkers write last.
+/// The end of the image at an address: the end of its table of sections, which linkers write last.
 fn end(space: &dyn Space, at: u64) -> Option<u64> {
     let mut head = [0; 64];
     space.read_bytes(at, &mut head).ok()?;
@@ -261,13 +262,15 @@ pub(super) fn is_identifier(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$' | b'.'))
 }
 
-/// Tells whether a function is one of the driver's own kernels: its name is, and so are those of most functions of its image.
+/// Tells whether a function is one of the driver's own kernels. Its own name must be one of theirs, and so must the names of most
+/// functions of its image.
 pub(super) fn is_driver_s_in(image: &Cubin, function: &Function) -> bool {
     let own = image.functions.iter().filter(|f| is_driver_s(&f.name));
     is_driver_s(&function.name) && own.count() * 2 > image.functions.len()
 }
 
-/// Names of the kernels in libcuda's own images, as they were in processes on an H200 under 580.159.04 (docs/decoding.md).
+/// Tells whether a name is that of a kernel in libcuda's own images, as seen in processes on an H200 under 580.159.04
+/// (docs/decoding.md).
 fn is_driver_s(name: &str) -> bool {
     let sized = |head: &str| {
         name.strip_prefix(head)

@@ -1,10 +1,12 @@
-//! Tests in step (`in_step.rs`): which programs have names. Without the feature nothing is told, and names are waited for as usual.
+//! Tests in step (`in_step.rs`): tells which programs have names. Without the feature nothing is told, and names are waited for as
+//! usual.
 
 use std::time::Duration;
 
 use nvcap_decode::record::Record;
 
-/// Returns the time for which output waits for names; where a program is in step with nvcap, as long as it does for the GPU's times.
+/// Returns the time for which output waits for names. Where a program is in step with nvcap, it is as long as the wait for the GPU's
+/// times.
 pub(super) fn patience(usual: Duration) -> Duration {
     #[cfg(feature = "in-step")]
     if nvcap_process::in_step::is_on() {
@@ -13,7 +15,7 @@ pub(super) fn patience(usual: Duration) -> Duration {
     usual
 }
 
-/// Programs of each process that have names.
+/// Programs that have names, by process.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     #[cfg(feature = "in-step")]
@@ -21,7 +23,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Tells how many there are, of those that these records name.
+    /// Tells the number of named programs, with those that these records name.
     #[cfg_attr(not(feature = "in-step"), expect(unused_variables))]
     pub(super) fn tell(&mut self, records: &[Record]) {
         #[cfg(feature = "in-step")]

@@ -1,10 +1,10 @@
-//! The layout of libcuda's records of functions, learnt from a process's memory: a record holds a program's address, and at a
-//! fixed distance a pointer to the function's name. The distance is another with each release of the driver, so that it is
-//! taken from what holds for most programs, and believed only then.
+//! The layout of libcuda's records of functions, learnt from a process's memory. A record holds a program's address and, at a
+//! fixed distance, a pointer to the function's name. The distance differs between releases of the driver. So it is learnt: the
+//! distance that holds for most programs is taken, and only that is believed.
 //!
-//! The pointer leads into the string table of the function's own cubin image. That is the evidence: hardly anything else near a
-//! word that happens to equal a program's address does so, and the image says how many registers the function takes, which the
-//! launch says too. Where images are not kept, text that looks like a name is taken instead; what it says is not certain.
+//! The pointer leads into the string table of the function's own cubin image. This is the evidence, because hardly any other
+//! word near a copy of a program's address leads there. The image also says how many registers the function takes, and so does
+//! the launch. Where images are not kept, text that looks like a name is taken instead; such a name is not certain.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,21 +12,21 @@ use super::images::{self, Images, Named};
 use super::scan::Space;
 use nvcap_decode::wire::words::{u32_at, u64_at};
 
-/// Distance from a program's address in which other words of its record are looked for, B.
+/// Farthest distance from a program's address at which other words of its record are looked for, B.
 const REACH: i64 = 768;
-/// Programs, and places of each, that are looked at while learning.
+/// The most programs, and the most places of each, that are looked at while learning.
 const MOST_PROGRAMS: usize = 48;
 const MOST_PLACES: usize = 48;
-/// Without images: so many programs must agree.
+/// Number of programs that must agree where there are no images.
 const LEAST_WITHOUT_IMAGES: usize = 4;
-/// Records that are asked for their neighbours while learning.
+/// The most records that are searched for links to their neighbours while learning.
 const MOST_SAMPLES: usize = 8;
-/// Distance beyond a program's address in which a link to the next record is looked for, B.
+/// Farthest distance beyond a program's address at which a link to the next record is looked for, B.
 const LINK_REACH: i64 = 1536;
-/// The greatest distance from the address that a link holds to the program's address there.
+/// The greatest distance between the address in a link and the program's address in the linked record.
 const LINK_OFFSET: i64 = 512;
 
-/// A program as launches name it.
+/// A program, by the values of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) address: u64,
@@ -34,30 +34,30 @@ pub(super) struct Program {
     pub(super) registers: Option<u32>,
 }
 
-/// Distances in bytes from the word that holds a program's address.
+/// Distances in bytes from the word with a program's address to other words of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct Layout {
-    /// To the pointer to the name.
+    /// Distance to the pointer to the name.
     pub(super) name: i64,
-    /// To the number of registers (32 bits), where that was learnt.
+    /// Distance to the number of registers (32 bits), where it was learnt.
     pub(super) registers: Option<i64>,
-    /// The names lie in images.
+    /// True if the names lie in images.
     pub(super) in_images: bool,
-    /// Programs that have a name at this distance, and those that were looked at.
+    /// Number of programs that have a name at this distance, and number that were looked at.
     pub(super) agree: usize,
     pub(super) of: usize,
-    /// To pointers to other records of the same module.
+    /// Distances to pointers to other records of the same module.
     pub(super) links: Vec<i64>,
-    /// From the address that such a pointer holds to the program's address there.
+    /// Distance from the address in such a pointer to the program's address in the record it leads to.
     pub(super) link_offset: i64,
 }
 
-/// Name as a record gives it.
+/// Name that a record leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Name {
-    /// The function of an image.
+    /// The name of an image's function.
     Of(Named),
-    /// Text.
+    /// A text.
     Text(String),
 }
 
@@ -66,11 +66,11 @@ pub(super) enum Name {
 struct Votes {
     programs: BTreeSet<u64>,
     names: BTreeSet<String>,
-    /// Distances at which the launch's registers are, each with the programs for which.
+    /// Distances of the launch's number of registers, each with the programs for which it holds.
     registers: BTreeMap<i64, BTreeSet<u64>>,
 }
 
-/// The distance that holds for most programs, and for how many; none where two hold for as many.
+/// Returns the distance that holds for most programs, and their number; none where two distances hold for as many.
 fn most_of(votes: &BTreeMap<i64, BTreeSet<u64>>) -> Option<(i64, usize)> {
     let (distance, programs) = votes.iter().max_by_key(|(_, p)| p.len())?;
     let as_many = votes.values().filter(|p| p.len() == programs.len());
@@ -82,7 +82,7 @@ fn shifted(at: u64, by: i64) -> u64 {
 }
 
 impl Layout {
-    /// Learns it from programs and the places that hold their addresses; `None` where nothing is certain enough.
+    /// Learns the layout from programs and the places that hold their addresses; `None` where nothing is certain enough.
     pub(super) fn learn(
         space: &dyn Space,
         images: &mut Images,
@@ -135,7 +135,7 @@ impl Layout {
         Some(layout)
     }
 
-    /// By what `name_of` says of words near the places.
+    /// Learns the layout by the names that `name_of` finds for words near the places.
     fn by(
         space: &dyn Space,
         held: &[&Program],
@@ -206,12 +206,13 @@ impl Layout {
         })
     }
 
-    /// The pointer to the name in the record around a program's address.
+    /// Returns the pointer to the name, in the record around a program's address.
     pub(super) fn pointer_at(&self, space: &dyn Space, at: u64) -> Option<u64> {
         space.word(shifted(at, self.name)).ok()
     }
 
-    /// The name that the record around a program's address leads to, unless its registers are not the launch's.
+    /// Returns the name that the record around a program's address leads to; none if the record's number of registers is not
+    /// the launch's.
     pub(super) fn name_at(
         &self,
         space: &dyn Space,
@@ -236,7 +237,7 @@ impl Layout {
         images::is_identifier(&name).then_some(Name::Text(name))
     }
 
-    /// Learns where a record holds pointers to its neighbours.
+    /// Learns the distances of a record's pointers to its neighbours.
     fn learn_links(&mut self, space: &dyn Space, images: &mut Images, known: &[u64]) {
         let mut votes: BTreeMap<(i64, i64), usize> = BTreeMap::new();
         let samples = known.iter().take(MOST_SAMPLES);
@@ -299,7 +300,7 @@ impl Layout {
         images.named_at(space, pointer).map(|n| n.image)
     }
 
-    /// The records that others lead to: places of their programs' addresses. Takes at most `most`.
+    /// Returns the records that other records lead to, as places of their programs' addresses; at most `most`.
     pub(super) fn neighbours(
         &self,
         space: &dyn Space,

@@ -1,11 +1,10 @@
-//! The names of kernels, found in the process's own memory: no injection, no restart, nothing of CUPTI.
+//! The names of kernels, found in the process's own memory: without injection, restart or CUPTI.
 //!
-//! libcuda keeps a record of each function, which holds the program's address and a pointer to the function's name; the name
-//! lies in the cubin image of the function's module, which libcuda keeps too. `layout` learns where in a record the pointer
-//! is; `images` reads images; `scan` searches memory; `files` reads the
-//! fat binaries of mapped files; `resolver` puts them together for one process; `programs` finds
-//! programs in submissions as they come, and what overwrites them (`copies`); `namer` does so beside a live source, with room for so much
-//! that waits (`backlog`).
+//! libcuda keeps a record of each function, which holds the program's address and a pointer to the function's name. The name lies in the
+//! cubin image of the function's module, which libcuda keeps too. `layout` learns the place of the pointer in a record; `images` reads
+//! images; `scan` searches memory; `files` reads the fat binaries of mapped files; `resolver` uses all of these for one process; `programs`
+//! finds programs in submissions as they come, and what overwrites them (`copies`); `namer` does the work beside a live source, with a limit
+//! of waiting requests (`backlog`).
 
 mod backlog;
 mod copies;
@@ -32,7 +31,7 @@ use nvcap_process::memory::chip;
 use programs::Programs;
 use resolver::{Ask, Resolver};
 
-/// The kernels of a process's programs, each with the registers of its launch; none where the memory may not be read.
+/// The kernels of a process's programs; none where the memory may not be read. `programs`: each with the registers of its launch.
 #[must_use]
 pub fn of(pid: u32, programs: &[(GpuVa, Option<u32>)]) -> Vec<Kernel> {
     let asks = asks(pid, programs);
@@ -42,22 +41,22 @@ pub fn of(pid: u32, programs: &[(GpuVa, Option<u32>)]) -> Vec<Kernel> {
     }
 }
 
-/// The most bytes of a function's code in front of one of its instructions.
+/// The most bytes of a function's code before one of its instructions.
 const MOST_BEFORE: u64 = 512 << 10;
 
-/// Words between a function's instruction and its beginning that equal other addresses of its code.
+/// The most words between a function's beginning and its instruction that equal other addresses of its code.
 const MOST_NEARER: usize = 8;
 
 /// The most addresses that are looked for.
 const MOST_SOUGHT: usize = 1 << 20;
 
-/// Programs are at least aligned to this.
+/// Least alignment of a program.
 const PROGRAM_ALIGNED: u64 = 128;
 
-/// The kernels in which these instructions of a process lie, as far as they are found; `counters` are their addresses for the GPU, in order.
+/// The kernels that contain these instructions of a process, as far as they are found. `counters`: the instructions' GPU addresses, in order.
 ///
-/// A program that libcuda has loaded has its address in a record of libcuda's: of all addresses in front of the instructions those count that
-/// are there as a word.
+/// A loaded program's address is in a record of libcuda's. So, of all addresses before the instructions, those count that are found as a word
+/// in memory.
 ///
 /// # Errors
 /// Those of reading the process's maps and memory.
@@ -93,7 +92,7 @@ pub fn of_counters(pid: u32, counters: &[u64]) -> io::Result<Vec<Kernel>> {
     Ok(kernels)
 }
 
-/// The programs nearest in front of instructions, but for so many.
+/// The nearest program before each instruction, after `further` nearer ones are skipped.
 fn nearest(programs: &[u64], counters: &[u64], further: usize) -> BTreeSet<u64> {
     let before = |counter: &u64| {
         let behind = programs.partition_point(|program| program <= counter);
@@ -131,8 +130,8 @@ fn asks(pid: u32, programs: &[(GpuVa, Option<u32>)]) -> Vec<Ask> {
     programs.iter().map(ask).collect()
 }
 
-/// The kernel of one program of a process, and where the image with its function begins, if it has one. The programs of
-/// `records`, what the process has submitted, make sure that the name is right: the more are known the better.
+/// The kernel of one program of a process, and the beginning of the image with its function, if it has one. The programs of `records` (the
+/// process's submissions) confirm the name: the more are known, the better.
 ///
 /// # Errors
 /// Those of opening the process's memory.
@@ -149,7 +148,7 @@ pub fn of_program(
     Ok(one_of(&mut resolver, program, &asks(pid, &programs)))
 }
 
-/// The kernel of `program` among those that are asked for.
+/// The kernel of `program` among the requested ones.
 fn one_of(resolver: &mut Resolver, program: GpuVa, asks: &[Ask]) -> Option<(Kernel, Option<u64>)> {
     let mut kernels = resolver.resolve(asks).into_iter();
     let kernel = kernels.find(|k| k.program == program)?;

@@ -1,7 +1,7 @@
 //! Finds the names of programs beside a live source, as records.
 //!
-//! Each submission is looked at as it comes from the source, some 100 ms before the pipeline decodes it. Programs that are new
-//! are looked for by a thread of their own; the kernels that it finds become records, which the pipeline takes at once.
+//! Each submission is looked at as it comes from the source, some 100 ms before the pipeline decodes it. A separate thread looks for the names of new
+//! programs. The kernels that it finds become records, which the pipeline takes at once.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -28,34 +28,34 @@ use nvcap_process::clock;
 
 /// Time for which lines wait for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
-/// Time for which output waits that has no line for a name that is found later.
+/// Time for which output waits for names if it has no line for a name that is found later.
 pub(crate) const LONG_PATIENCE: Duration = Duration::from_secs(1);
-/// While names are outstanding, the source is asked this often.
+/// Time between two calls of the source while names are outstanding.
 pub(crate) const SOON: Duration = Duration::from_millis(2);
-/// Asks that come within this time are answered by one search.
+/// Time within which requests are gathered for one search.
 const GATHER: Duration = Duration::from_millis(2);
 /// Time between two searches for programs without a name, where processor time is left for it.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Time after a search that did not find them, the first time; twice as long after each.
+/// Time from a search that did not find all programs to the next one. It doubles with each such search.
 const FIRST_AGAIN: Duration = Duration::from_millis(30);
-/// Time for which nothing must have been asked before files are looked into.
+/// Time without a request after which files are searched.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// The most processes that ended whose programs are remembered.
+/// The most ended processes whose programs are remembered.
 const MOST_ENDED: usize = 64;
 
-/// Set to `file` where names are looked for in mapped files alone, for as long as that takes: the tests' way to compare what is found there with the names
-/// from the driver's records.
+/// Environment variable that, set to `file`, makes names be looked for in mapped files alone, however long it takes. Tests compare these names with
+/// the names from the driver's records.
 const NAMES_BY: &str = "NVCAP_NAMES_BY";
 
-/// To the thread that searches.
+/// Request to the searching thread.
 enum Request {
     Find(Vec<Ask>),
     /// A process has ended or runs another program.
     Forget(u32),
 }
 
-/// From it: how many asks were dealt with, and the kernels.
+/// Answer of the searching thread: the number of requests dealt with, and the kernels.
 type Answer = (usize, Vec<Kernel>);
 
 /// See the module.
@@ -65,22 +65,22 @@ pub(crate) struct Namer {
     programs: HashMap<u32, Programs>,
     to: mpsc::Sender<Request>,
     from: mpsc::Receiver<Answer>,
-    /// Requests that the thread has not taken yet.
+    /// Number of requests that the thread has not taken yet.
     waiting: Arc<AtomicUsize>,
-    /// Room for them.
+    /// Limit of the waiting requests.
     backlog: Arc<Mutex<Backlog>>,
-    /// Asks for which there was none: their kernels have no names.
+    /// Number of requests without room: their kernels have no names.
     left_out: u64,
-    /// Asks without an answer: when they were made, and how many.
+    /// Requests without an answer: time and number.
     outstanding: VecDeque<(Instant, usize)>,
-    /// Those of the last processes that ended or ran another program: names of theirs may be on the way.
+    /// Programs of the last processes that ended or ran another program: their names may still come.
     ended: VecDeque<(u32, Programs)>,
-    /// Programs of which it is not known any more what lies there.
+    /// Programs whose code is not known any more.
     doubted: Vec<Record>,
-    /// No records come any more: it is not known what is written while names are looked for.
+    /// True once no records come any more: from then on writes to programs' addresses are not seen.
     has_ended: bool,
     patience: Duration,
-    /// In step: programs that have names.
+    /// Programs that have names, for tests in step.
     named: in_step::Named,
     now: fn() -> Instant,
 }
@@ -125,7 +125,7 @@ impl Namer {
         }
     }
 
-    /// A namer without a thread, at a time that the test says: the test answers.
+    /// Makes a namer without a thread, with the test's clock: the test gives the answers.
     #[cfg(test)]
     pub(crate) fn answered_by_test(class: Option<u32>, now: fn() -> Instant) -> (Self, Answers) {
         let (to, _asked) = mpsc::channel();
@@ -146,7 +146,7 @@ impl Namer {
         Some((self.now)().saturating_duration_since(*asked))
     }
 
-    /// Output waits longer for names.
+    /// Makes output wait longer for names.
     #[must_use]
     pub(crate) fn patient(self) -> Self {
         Self {
@@ -209,7 +209,7 @@ impl Namer {
         }
     }
 
-    /// Counts asks for which there is no room; says the first of them in the log.
+    /// Counts requests for which there is no room; logs the first.
     fn leave_out(&mut self, asks: u64) {
         if asks > 0 && self.left_out == 0 {
             log::info!("programs come faster than names are found: kernels of some have none");
@@ -217,7 +217,7 @@ impl Namer {
         self.left_out += asks;
     }
 
-    /// Takes the answers that have come; waits for the first for up to `wait`.
+    /// Takes the answers that have come. Waits for the first one up to `wait`.
     pub(crate) fn answers(&mut self, wait: Duration, to: &mut Vec<Record>) {
         to.append(&mut self.doubted);
         let mut next = if wait.is_zero() {
@@ -235,13 +235,13 @@ impl Namer {
         }
     }
 
-    /// No records come any more.
+    /// Takes note that no records come any more.
     pub(crate) fn end(&mut self) {
         self.has_ended = true;
     }
 
-    /// Returns a kernel as certain as what was written to its program's address allows: memory is read behind the launch, and may tell what
-    /// was loaded there since, or what had been there before.
+    /// Returns a kernel with the certainty that the writes to its program's address allow. Memory is read later than the launch: it may hold code
+    /// that was loaded since, or the record of code that was there before.
     fn trusted(&mut self, kernel: Kernel, read_ns: u64) -> Option<Kernel> {
         let (pid, time_ns) = (kernel.at.pid, kernel.at.time_ns);
         let ended = self.ended.iter_mut().rev();
@@ -260,7 +260,7 @@ impl Namer {
         })
     }
 
-    /// So many of the oldest asks have an answer.
+    /// Takes note that this many of the oldest requests have an answer.
     fn answered(&mut self, mut done: usize) {
         while let Some((_, count)) = self.outstanding.front_mut() {
             if *count > done {
@@ -272,12 +272,12 @@ impl Namer {
         }
     }
 
-    /// Tells whether names are outstanding, for less than `most`.
+    /// Tells whether names have been outstanding for less than `most`.
     pub(crate) fn is_asking(&self, most: Duration) -> bool {
         self.asked_for().is_some_and(|time| time < most)
     }
 
-    /// Tells whether output waits for a name longer than its order takes.
+    /// Tells whether output waits for a name longer than its order requires.
     pub(crate) fn is_holding(&self) -> bool {
         self.patience > PATIENCE && self.is_asking(self.patience)
     }
@@ -298,7 +298,7 @@ pub(crate) struct Answers {
 
 #[cfg(test)]
 impl Answers {
-    /// So many asks were dealt with; no name was found.
+    /// Answers this many requests without a name.
     pub(crate) fn none_of(&self, asks: usize) {
         self.answer.send((asks, Vec::new())).unwrap();
     }
@@ -317,7 +317,7 @@ fn ask(at: At, new: New) -> Ask {
     }
 }
 
-/// Answers requests until nobody asks any more.
+/// Answers requests until the namer is gone.
 fn serve(
     from: &mpsc::Receiver<Request>,
     to: &mpsc::Sender<Answer>,
@@ -362,14 +362,14 @@ fn serve(
     searches.tell();
 }
 
-/// Nobody takes answers any more.
+/// The namer is gone.
 struct NobodyAsks;
 
 /// Searches for the names of each process's programs.
 struct Searches<'a> {
     to: &'a mpsc::Sender<Answer>,
     waiting: &'a Arc<AtomicUsize>,
-    /// The searches by process; none where its memory cannot be opened.
+    /// Searches by process; none where the process's memory cannot be opened.
     resolvers: HashMap<u32, Option<Resolver>>,
     files: Files,
     files_alone: bool,
@@ -392,13 +392,13 @@ impl<'a> Searches<'a> {
         }
     }
 
-    /// Tells whether there are names to look for in files, and time for it.
+    /// Tells whether names are to be looked for in files, and there is time for it.
     fn want_files(&self) -> bool {
         let mut all = self.resolvers.values().flatten();
         all.any(|r| self.files.may_work() && r.wants_files().is_some())
     }
 
-    /// Answers requests that came at about the same time, by one search for each process.
+    /// Answers requests that came at about the same time, with one search for each process.
     fn answer(&mut self, requests: Vec<Request>) -> Result<(), NobodyAsks> {
         let mut asks: BTreeMap<u32, Vec<Ask>> = BTreeMap::new();
         let mut over = Vec::new();
@@ -431,7 +431,7 @@ impl<'a> Searches<'a> {
         }
     }
 
-    /// Looks for the programs of a process. Asks for those that are left are answered by the next search.
+    /// Looks for the programs of a process. Requests for programs that are not found are answered by the next search.
     fn find(&mut self, pid: u32, asks: &[Ask]) -> Answer {
         let (files_alone, waiting) = (self.files_alone, self.waiting);
         let resolver = self
@@ -459,7 +459,7 @@ impl<'a> Searches<'a> {
         (done, kernels)
     }
 
-    /// Uses a time in which nothing is asked: for programs that are left, or else for files, where `in_files` says so.
+    /// Uses a time without requests: looks again for programs that were not found, or else in files, where `in_files` says so.
     fn use_quiet(&mut self, in_files: bool) -> Result<(), NobodyAsks> {
         if self.next.is_due() {
             return self.find_again();
@@ -479,7 +479,7 @@ impl<'a> Searches<'a> {
         }
     }
 
-    /// Looks again for programs that are left, where there is time for it.
+    /// Looks again for programs that were not found, where there is time for it.
     fn find_again(&mut self) -> Result<(), NobodyAsks> {
         let left = self.resolvers.values_mut().flatten();
         let left = left.filter(|r| r.has_left());
@@ -488,7 +488,7 @@ impl<'a> Searches<'a> {
         self.give(done, kernels)
     }
 
-    /// Gives an answer, unless it says nothing.
+    /// Gives an answer, unless it is empty.
     fn give(&self, done: usize, kernels: Vec<Kernel>) -> Result<(), NobodyAsks> {
         if done == 0 && kernels.is_empty() {
             return Ok(());
@@ -496,7 +496,7 @@ impl<'a> Searches<'a> {
         self.to.send((done, kernels)).map_err(|_| NobodyAsks)
     }
 
-    /// Says in the log what all searches took.
+    /// Logs the cost of all searches.
     fn tell(&self) {
         if !self.files.is_empty() {
             log::info!("names of kernels: {}", self.files.cost());
@@ -509,13 +509,13 @@ impl<'a> Searches<'a> {
     }
 }
 
-/// The next search for programs that are left.
+/// The next search for programs that were not found.
 struct NextSearch {
-    /// Time when it is due.
+    /// Time at which it is due.
     again: Instant,
-    /// Time until then after the next search that does not find all.
+    /// Pause before the search after that, if not all are found.
     soon: Duration,
-    /// Asks that it answers.
+    /// Number of requests that it answers.
     owed: usize,
 }
 
@@ -532,7 +532,7 @@ impl NextSearch {
         Instant::now() >= self.again
     }
 
-    /// A search left so many asks without a name.
+    /// Takes note that a search left this many requests without a name.
     fn owe(&mut self, nameless: usize) {
         if nameless > 0 {
             self.owed += nameless;
@@ -541,8 +541,8 @@ impl NextSearch {
         }
     }
 
-    /// Programs were looked for again; returns the number of asks that are answered by it. The next search comes soon where this one
-    /// was broken off for requests that came.
+    /// Takes note that programs were looked for again, and returns the number of requests that it answers. The next search comes soon if this one was
+    /// interrupted by requests.
     fn searched(&mut self, waiting: &AtomicUsize) -> usize {
         let (done, pause) = match waiting.load(Ordering::SeqCst) {
             0 => (std::mem::take(&mut self.owed), AGAIN),
@@ -553,7 +553,7 @@ impl NextSearch {
     }
 }
 
-/// Says in the log what the search of a process took.
+/// Logs the cost of a process's search.
 fn tell(pid: u32, resolver: &Resolver) {
     let cost = resolver.cost();
     log::info!(

@@ -1,9 +1,9 @@
-//! The programs that a submission may launch, before it is decoded: QMDs that its commands write, and code that they write
-//! before. Memory that they copy to has other code from then on.
+//! The programs that a submission may launch, found before it is decoded: by the QMDs and the code that its commands write. Memory that the
+//! commands copy to holds other code from then on.
 //!
-//! A launch names a QMD that was written by an inline write, in the same submission or earlier; libcuda writes QMDs of graphs
-//! when a graph is made or uploaded. So a program's address is known here at its first doorbell, and its name can be looked
-//! for while the submission waits for its turn.
+//! A launch names a QMD that was written by an inline write, in the same submission or an earlier one; libcuda writes QMDs of graphs when a
+//! graph is made or uploaded. So a program's address is known here at its first doorbell, and its name can be looked up while the submission
+//! waits for its turn.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,28 +12,28 @@ use super::copies;
 use nvcap_decode::decode::{qmd_copy, view::View};
 use nvcap_decode::record::{ChannelId, Submission};
 
-/// The most words of an inline write that is looked at: code of one function, or a QMD.
+/// The most words of an inline write that is looked at. It may be the code of one function, or a QMD.
 const MOST_WORDS: u16 = 0x1fff;
-/// The most bytes of code kept of a process, the oldest go first.
+/// The most bytes of code that are kept of a process. The oldest code is dropped first.
 const MOST_CODE: usize = 8 << 20;
-/// Code lies at a multiple of this.
+/// Alignment of code.
 const CODE_ALIGNED: u64 = 128;
 /// The shortest code: one block of instructions.
 const LEAST_CODE: usize = 128;
 /// Compute classes with different layouts of QMDs, tried where the chip is not known.
 const CLASSES: [u32; 4] = [0xcbc0, 0xcdc0, 0xc6c0, 0xc3c0];
 
-/// A program that is new.
+/// A new program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct New {
     pub(super) address: u64,
-    /// Registers of its launch; not known of a program that another stands in for.
+    /// Registers of its launch; none where another program stands in for it.
     pub(super) registers: Option<u32>,
     pub(super) code: Option<Vec<u8>>,
 }
 
 impl New {
-    /// The program that a kernel's QMD names.
+    /// Returns the program that a kernel's QMD names.
     fn named(view: &View) -> Self {
         Self {
             address: view.program.0,
@@ -43,7 +43,7 @@ impl New {
     }
 }
 
-/// The time within which something was submitted: behind `after_ns`, and by `by_ns`. Of what a doorbell's trap saw both are the same.
+/// The time of a submission: after `after_ns`, and at `by_ns` at the latest. Both are the same for a doorbell's trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct When {
     channel: ChannelId,
@@ -52,7 +52,7 @@ struct When {
 }
 
 impl When {
-    /// Tells whether this may have been submitted behind the other.
+    /// Tells whether this submission may have come after the other.
     fn may_follow(self, other: Self) -> bool {
         match self.channel == other.channel {
             true => self.by_ns >= other.by_ns,
@@ -60,20 +60,20 @@ impl When {
         }
     }
 
-    /// Tells whether this was certainly submitted behind the other, which came first.
+    /// Tells whether this submission certainly came after the other, which was seen first.
     fn follows(self, other: Self) -> bool {
         self.channel == other.channel || self.after_ns >= other.by_ns
     }
 }
 
-/// Evidence that a name from the process's memory is that of what was launched.
+/// Evidence that a name from the process's memory belongs to the launched program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Nothing else was seen at the address.
+    /// No other code was seen at the address.
     Whole,
-    /// Other code lay there before, whose record may be left over: the code that was uploaded decides.
+    /// Other code lay at the address before, and its record may be left over: the uploaded code decides.
     ByCode,
-    /// The launch may have been of the code before.
+    /// The launch may have been of the earlier code.
     None,
 }
 
@@ -82,16 +82,16 @@ pub(super) enum Trust {
 struct Asked {
     time_ns: u64,
     trust: Trust,
-    /// The time by which memory had been read for its name, where a name was told.
+    /// Time by which memory had been read for the name, if a name was told.
     read_ns: Option<u64>,
 }
 
 /// Evidence for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct By {
-    /// A QMD names it; else one that names another has it fetched beforehand.
+    /// True if a QMD names the program; false if a QMD that names another program has this one fetched beforehand.
     is_named: bool,
-    /// That may have been submitted before its code was written.
+    /// True if that QMD may have been submitted before the program's code was written.
     in_doubt: bool,
 }
 
@@ -102,17 +102,18 @@ impl By {
     };
 }
 
-/// The most pieces of memory that are remembered for having had other code.
+/// The most pieces of memory that are remembered because they held other code before.
 const MOST_REUSED: usize = 1 << 12;
-/// The most launches of one program whose names are awaited or told.
+/// The most launches of one program whose names are awaited or were told.
 const MOST_ASKED: usize = 16;
-/// The most programs of a process that are told apart.
+/// The most programs of a process that are distinguished.
 const MOST_PROGRAMS: usize = 1 << 16;
-/// Longest time by which records of several channels come in another order than what they tell of, ns.
+/// Longest time by which records of several channels may come out of the order of their events, ns.
 const LATE_NS: u64 = 1_000_000_000;
-/// The most programs that writes come upon, beyond [`EACH`] for each launch: what a process writes again and again is not followed.
+/// The most programs that writes may hit, beyond [`EACH`] for each launch. A process that writes over its programs more often is not
+/// followed.
 const VISITS: u64 = 1 << 20;
-/// See [`VISITS`].
+/// Number of hits for each launch (see [`VISITS`]).
 const EACH: u64 = 256;
 
 /// Known programs of one process.
@@ -121,38 +122,38 @@ pub(super) struct Programs {
     known: BTreeMap<u64, By>,
     /// Code by address, with its number.
     code: BTreeMap<u64, (u64, Vec<u8>)>,
-    /// Addresses of code by these numbers.
+    /// Addresses of code by number.
     code_order: BTreeMap<u64, u64>,
     code_bytes: usize,
     written: u64,
-    /// The last submissions of each channel: the time of the newest ones, and that of the ones before.
+    /// The last submissions of each channel: the time of the newest ones, and of those before them.
     channels: HashMap<ChannelId, (u64, u64)>,
     /// The last launch of each program.
     launched: BTreeMap<u64, When>,
-    /// Programs whose names are asked for, with the launches, since their code was written last.
+    /// Programs whose names were asked for since their code was last written, with their launches.
     asked: BTreeMap<u64, Vec<Asked>>,
-    /// Pieces of memory that had other code before, by the beginning: the end, and when it was written last. No two overlap.
+    /// Pieces of memory that held other code before, by their beginning: the end, and the time of the last write. They do not overlap.
     reused: BTreeMap<u64, (u64, When)>,
-    /// Programs whose names held until a time and may be those of what came later.
+    /// Programs whose names held until a time, and may belong to later code.
     doubted: BTreeSet<(u64, u64)>,
-    /// Launches that were taken in, and programs that writes came upon.
+    /// Number of launches, and number of programs that writes have hit.
     launches: u64,
     visits: u64,
-    /// Nothing of it is followed any more.
+    /// True if the process is not followed any more.
     given_up: bool,
-    /// Something is left out, and whether that was told.
+    /// Description of an omission, and whether it was reported.
     left_out: Option<(&'static str, bool)>,
 }
 
 impl Programs {
-    /// Returns once what is left out of this process.
+    /// Returns an omission of this process, once.
     pub(super) fn left_out(&mut self) -> Option<&'static str> {
         let (what, is_told) = self.left_out.as_mut()?;
         let is_told = std::mem::replace(is_told, true);
         (!is_told).then_some(*what)
     }
 
-    /// The programs that a submission names for the first time, or since their code was written again. `class` is the
+    /// The programs that a submission names for the first time, or for the first time since their code was written again. `class`: the
     /// compute class of the GPU, if known.
     pub(super) fn of(&mut self, submission: &Submission, class: Option<u32>) -> Vec<New> {
         let mut new = Vec::new();
@@ -202,7 +203,8 @@ impl Programs {
         }
     }
 
-    /// The program named by a QMD that was found in the process's memory, or by the driver's part of a kernel's constants, if it is new.
+    /// The program named by a QMD that was found in the process's memory, or by the driver's part of a kernel's constants; none if it is
+    /// known.
     pub(super) fn of_image(&mut self, bytes: &[u8], class: Option<u32>) -> Option<New> {
         if let Some(own) = class.and_then(|class| own_program(class, bytes)) {
             return self.of_constants(own);
@@ -219,7 +221,7 @@ impl Programs {
         })
     }
 
-    /// A kernel's own program, for which a profiler's may stand in the QMD.
+    /// A kernel's own program, where a profiler's program may stand in for it in the QMD.
     fn of_constants(&mut self, program: u64) -> Option<New> {
         let may_be = (0x1_0000..1 << 57).contains(&program) && program.is_multiple_of(CODE_ALIGNED);
         if !may_be
@@ -242,8 +244,8 @@ impl Programs {
         })
     }
 
-    /// Returns how far a name is to be trusted that was found for the launch of a program at a time; `None` where other code has been written
-    /// there since. `read_ns`: when it was found.
+    /// Tells how far a name is to be trusted that was found for a launch of a program; `None` where other code was written there since.
+    /// `time_ns`: time of the launch. `read_ns`: time at which the name was found.
     pub(super) fn found(&mut self, program: u64, time_ns: u64, read_ns: u64) -> Option<Trust> {
         let asked = self.asked.get_mut(&program)?;
         let asked = asked.iter_mut().find(|a| a.time_ns == time_ns)?;
@@ -251,12 +253,12 @@ impl Programs {
         Some(asked.trust)
     }
 
-    /// Takes the programs, each with a time, of which it is not known from then on what lay there.
+    /// Takes the programs whose code is not known from a time on, each with that time.
     pub(super) fn take_doubted(&mut self) -> BTreeSet<(u64, u64)> {
         std::mem::take(&mut self.doubted)
     }
 
-    /// The same when the process has ended: what names on the way need.
+    /// Reduces the value to the parts that names on the way need after the process's end.
     pub(super) fn ended(self) -> Self {
         Self {
             asked: self.asked,
@@ -270,13 +272,13 @@ impl Programs {
         !self.reused.is_empty()
     }
 
-    /// Returns the time at which the code at a program's address was written last, if other code was launched there before.
+    /// Returns the time of the last write to the code at a program's address, if other code was launched there before.
     fn rewritten(&self, program: u64) -> Option<When> {
         let (_, (end, when)) = self.reused.range(..=program).next_back()?;
         (program < *end).then_some(*when)
     }
 
-    /// Tells whether a program is known, or is one more that is told apart.
+    /// Tells whether a program is known, or can still be added.
     fn has_room_for(&mut self, program: u64) -> bool {
         let in_known = self.known.contains_key(&program) || self.known.len() < MOST_PROGRAMS;
         let has_room = in_known
@@ -308,7 +310,7 @@ impl Programs {
         });
     }
 
-    /// Takes in that a kernel's QMD names a program, or has it fetched beforehand; true if that is new.
+    /// Takes note that a kernel's QMD names a program, or has it fetched beforehand. True if that is new.
     fn launch(&mut self, program: u64, is_named: bool, when: When) -> bool {
         self.launches += 1;
         if self.given_up || !self.has_room_for(program) {
@@ -339,9 +341,9 @@ impl Programs {
         true
     }
 
-    /// Adds the new programs of a kernel: the one that its QMD names, and the one that it fetches beforehand where that is another. Under
-    /// CUPTI a program of CUPTI's own stands in for each kernel's, and has registers of its own (docs/names.md): the one that is fetched is
-    /// what is launched. In a graph the program of another kernel may be fetched, which is named later.
+    /// Adds the new programs of a kernel: the program that its QMD names, and the program that the QMD has fetched beforehand, if that is
+    /// another one. Under CUPTI a program of CUPTI's stands in for each kernel's, with its own number of registers (docs/names.md); the
+    /// fetched program is then the launched one. In a graph, the fetched program may be another kernel's, which is named later.
     fn of_kernel(&mut self, view: &View, when: When, new: &mut Vec<New>) {
         let mut add = |of: New, is_named: bool| {
             if self.launch(of.address, is_named, when) {
@@ -361,7 +363,7 @@ impl Programs {
         }
     }
 
-    /// Memory that is written with what is not seen: modules are uploaded by the copy engine.
+    /// Takes note that memory is written with data that is not seen: the copy engine uploads modules so.
     fn forget(&mut self, at: u64, bytes: u64, when: When) {
         let end = at.saturating_add(bytes);
         self.overwrite(at, end, when);
@@ -415,7 +417,7 @@ impl Programs {
         }
     }
 
-    /// Takes in that memory which had code is written.
+    /// Takes note that memory which held code is written.
     fn reuse(&mut self, at: u64, end: u64, mut when: When) {
         loop {
             let before = self.reused.range(..end).next_back();
@@ -440,7 +442,7 @@ impl Programs {
         }
     }
 
-    /// Follows the process no longer: names that were told hold no more.
+    /// Stops following the process: names that were told are withdrawn.
     fn give_up(&mut self, when: When) {
         let told = std::mem::take(&mut self.asked);
         let doubted = told.into_keys().map(|at| (at, when.after_ns + 1));
@@ -455,7 +457,7 @@ impl Programs {
         };
     }
 
-    /// Data that may be code.
+    /// Takes data that may be code.
     fn write(&mut self, at: u64, data: &[u8], when: When) {
         self.overwrite(at, at.saturating_add(data.len() as u64), when);
         if self.given_up {

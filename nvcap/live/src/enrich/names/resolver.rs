@@ -1,8 +1,8 @@
 //! The names of one process's programs.
 //!
-//! A program that is new is looked for where it costs least first: in the records that are known already (each module's
-//! functions are linked, and a function that is loaded later has had its record all the time), then in memory ([`memory_search`]). A record
-//! leads to its image: the pointer to the name points into it.
+//! A new program is looked for where the search costs least: first in the known records, then in memory ([`memory_search`]). (Each module's
+//! functions are linked, and a function that is loaded later has had its record from the beginning.) A record leads to its image, because
+//! its pointer to the name points into the image.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -39,56 +39,56 @@ use nvcap_process::procfs::mem::Ordinary;
 const LEAST_PROGRAM: u64 = 0x1_0000;
 /// The most records that are followed.
 const MOST_RECORDS: usize = 1 << 18;
-/// The most programs that are remembered for their places; the oldest go first.
+/// The most programs whose places are remembered. The oldest are dropped first.
 const MOST_PROGRAMS: usize = 1 << 17;
 /// The most programs whose names are looked for again later.
 const MOST_LEFT: usize = 256;
 
-/// A layout that holds for so many programs is learnt again when there are twice as many.
+/// Number of programs from which a layout is settled: it is learnt again when twice as many are known.
 const SETTLED: usize = 8;
 
 /// A program whose name is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    /// Time, process and thread of the submission that launches the program first.
+    /// Time, process and thread of the first submission that launches the program.
     pub(crate) at: At,
     pub(crate) program: GpuVa,
-    /// Registers of a thread, as the launch says.
+    /// Registers of a thread, by the launch.
     pub(crate) registers: Option<u32>,
-    /// The code, if its upload was seen.
+    /// Code of the program, if its upload was seen.
     pub(crate) code: Option<Vec<u8>>,
 }
 
 /// Cost of the searches of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// Programs that were asked for, and those whose kernels were found.
+    /// Number of programs that were asked for, and number whose kernels were found.
     pub(crate) asked: usize,
     pub(crate) found: usize,
     pub(crate) searches: u32,
-    /// Number of those searches that went through memory searched before, beyond what is close to the last finds.
+    /// Number of the searches that went again through memory beyond the surroundings of the last finds.
     pub(crate) whole: u32,
     pub(crate) bytes: u64,
     pub(crate) time: Duration,
-    /// Processor time over all threads: of the first search of memory, and of all others.
+    /// Processor time of all threads: of the first search of memory, and of all others.
     pub(crate) first: Duration,
     pub(crate) later: Duration,
-    /// The longest search.
+    /// Duration of the longest search.
     pub(crate) longest: Duration,
-    /// The longest time from a program's first launch to its name.
+    /// Longest time from a program's first launch to its name.
     pub(crate) latest: Duration,
 }
 
-/// Extent to which the programs that are left have been looked for in files.
+/// Extent of the search in files for the programs that are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FileSearch {
-    /// Not at all.
+    /// No search.
     Not,
-    /// The files are known, and being read.
+    /// The files are known, and are being read.
     Reading,
-    /// Looked for in what was read while there was time.
+    /// Search in the part of the files that was read while there was time.
     InPart,
-    /// In all files.
+    /// Search in all files.
     Whole,
 }
 
@@ -106,20 +106,19 @@ pub(crate) struct Resolver {
     /// Number of images that were known when the layout was last looked for, and when [`Resolver::tell_again`] last looked.
     images_learnt: usize,
     images_told: usize,
-    /// Programs whose names are from text alone: an image may tell them again.
+    /// Programs named by text alone. An image may name them again.
     by_text: BTreeMap<u64, Ask>,
-    /// Number of programs that were known when launches were last found to contradict the layout.
+    /// Number of known programs when launches were last found to contradict the layout.
     contradicted_at: usize,
-    /// Programs that were not found: they are looked for again with the next ones.
+    /// Programs that were not found. They are looked for again with the next ones.
     left: Vec<Ask>,
-    /// Programs that are left and whose code is that of several functions: they have a name that is not certain. A record tells which it
-    /// is.
+    /// Programs that are left, and whose code equals that of several functions. They have a name that is not certain; a record decides.
     ambiguous: HashSet<u64>,
     /// Every program that was asked for.
     programs: Vec<Program>,
     /// Places of programs' addresses.
     places: HashMap<u64, Vec<u64>>,
-    /// Words that were seen beside them.
+    /// Words that were seen near programs' addresses.
     noted: Noted,
     /// The code of functions that were named.
     named_code: NamedCode,
@@ -129,25 +128,25 @@ pub(crate) struct Resolver {
     records: BTreeSet<u64>,
     /// The files that the process has mapped.
     files: OfProcess,
-    /// Extent to which its programs have been looked for in them.
+    /// Extent of the search in the files for the process's programs.
     file_search: FileSearch,
-    /// Nothing but files is looked at.
+    /// True if only files are searched.
     files_alone: bool,
     /// Requests that wait for this search to end.
     waiting: Arc<AtomicUsize>,
     clocks: Clocks,
     began: Instant,
-    /// Processor time of the search that is being made: of this thread, and of others.
+    /// Processor time at the begin of this search, of this thread and of others.
     began_cpu: Cpu,
     helpers: Duration,
     cost: Cost,
 }
 
 impl Resolver {
-    /// For a process of this machine.
+    /// Makes the resolver of a process of this machine.
     ///
     /// # Errors
-    /// Those of opening its memory.
+    /// Those of opening the process's memory.
     pub(crate) fn open(pid: u32) -> io::Result<Self> {
         let space = Box::new(Ordinary::open(pid)?);
         Ok(Self::of(pid, space, Listing::PROCESS))
@@ -187,7 +186,7 @@ impl Resolver {
         }
     }
 
-    /// The same, which looks at nothing but mapped files: for tests of what is found there.
+    /// Makes the resolver search only mapped files, for tests of what is found there.
     #[must_use]
     pub(crate) fn in_files_alone(self) -> Self {
         Self {
@@ -196,7 +195,7 @@ impl Resolver {
         }
     }
 
-    /// The same, whose limits are of the test's time.
+    /// Makes the resolver's limits use the test's clocks.
     #[must_use]
     #[cfg(test)]
     pub(super) fn by(self, clocks: Clocks) -> Self {
@@ -208,7 +207,7 @@ impl Resolver {
         }
     }
 
-    /// The same, which breaks off what it looks for again while requests wait.
+    /// Makes the resolver interrupt repeated searches while requests wait.
     #[must_use]
     pub(crate) fn that_yields_to(self, waiting: &Arc<AtomicUsize>) -> Self {
         Self {
@@ -217,7 +216,7 @@ impl Resolver {
         }
     }
 
-    /// Forgets the images that were found: their modules are no more.
+    /// Forgets the images that were found, because their modules are gone.
     #[cfg(test)]
     pub(super) fn forget_images(&mut self) {
         self.images = Images::default();
@@ -247,8 +246,7 @@ impl Resolver {
         }
     }
 
-    /// The kernels of programs, as far as they are found. Each is asked for once; a program whose code was replaced is asked
-    /// for again.
+    /// Returns the kernels of the programs that are found. Ask for each program once, and again when its code was replaced.
     pub(crate) fn resolve(&mut self, asks: &[Ask]) -> Vec<Kernel> {
         let began = Instant::now();
         (self.began_cpu, self.helpers) = (Cpu::by(self.clocks.cpu), Duration::ZERO);
@@ -310,14 +308,14 @@ impl Resolver {
         found
     }
 
-    /// Forgets what was found of a program.
+    /// Forgets the findings about a program.
     fn forget(&mut self, program: u64) {
         self.places.remove(&program);
         self.ambiguous.remove(&program);
         self.by_text.remove(&program);
     }
 
-    /// Counts what was found, and returns the time.
+    /// Counts the found kernels, and returns the time.
     fn account(&mut self, found: &[Kernel], took: Duration) -> u64 {
         self.cost.found += found.len();
         self.cost.time += took;
@@ -329,22 +327,22 @@ impl Resolver {
         now
     }
 
-    /// Returns the address at which the image with a program's function begins, if the image was found.
+    /// Returns the address of the image with a program's function, if the image was found.
     pub(crate) fn image_of(&self, program: GpuVa) -> Option<u64> {
         self.homes.get(&program.0).copied()
     }
 
-    /// Tells whether programs are left that another search could find.
+    /// Tells whether programs are left that a further search could find.
     pub(crate) fn has_left(&self) -> bool {
         !self.files_alone && !self.left.is_empty() && self.may_search_again()
     }
 
-    /// Processor time after the first search.
+    /// Returns the processor time spent after the first search.
     fn spent(&self) -> Duration {
         self.cost.later + self.began_cpu.elapsed() + self.helpers
     }
 
-    /// Looks into the records that are known.
+    /// Looks into the known records.
     fn in_known_records(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         if self.layout.is_none() || self.records.is_empty() {
             return;
@@ -404,7 +402,7 @@ impl Resolver {
         seen.iter().map(|(_, at)| *at).collect()
     }
 
-    /// Takes the programs that new places lead to.
+    /// Takes the programs to which new places lead.
     fn take_places(&mut self, mut from: Vec<u64>, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         self.conclude(wanted, found, false);
         if !wanted.is_empty() || self.is_without_images() {
@@ -421,7 +419,7 @@ impl Resolver {
         self.follow_links(from);
     }
 
-    /// Finds the records of the modules of which one of these places is a record.
+    /// Finds all records of the modules that have one of these places as a record.
     fn follow_links(&mut self, mut from: Vec<u64>) {
         let Some(layout) = &self.layout else {
             return;
@@ -442,7 +440,7 @@ impl Resolver {
         );
     }
 
-    /// Takes those of the wanted whose records are found; those that their code contradicts only if `contradicted`.
+    /// Takes the wanted programs whose records are found. A program whose code contradicts its record is taken only with `contradicted`.
     fn conclude(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>, contradicted: bool) {
         let Some(layout) = self.layout.clone() else {
             return;
@@ -463,7 +461,7 @@ impl Resolver {
         });
     }
 
-    /// The name that the record at a place leads to. An image that is not known yet is looked for where the record points.
+    /// The name that the record at a place leads to. An unknown image is looked for where the record points.
     fn name_at(&mut self, layout: &Layout, at: u64, registers: Option<u32>) -> Option<Name> {
         let name = layout.name_at(&*self.space, &mut self.images, at, registers);
         if name.is_some() || !layout.in_images {
@@ -558,8 +556,8 @@ impl Resolver {
     }
 }
 
-/// Returns the asks for programs that are looked for: not the driver's companion launches, which have none (zeros are everywhere), and not
-/// those without registers where another has those of the program's launches.
+/// Returns the requests that are searched for. Left out are the driver's companion launches, which have no program address (zeros are
+/// everywhere), and requests without registers where another request has those of the program's launches.
 fn sought(asks: &[Ask]) -> Vec<&Ask> {
     let named = asks.iter().filter(|a| a.registers.is_some());
     let named: HashSet<GpuVa> = named.map(|a| a.program).collect();
@@ -568,7 +566,7 @@ fn sought(asks: &[Ask]) -> Vec<&Ask> {
     programs.filter(is_best).collect()
 }
 
-/// A kernel that is this function.
+/// Makes a kernel that is this function.
 fn of_function(ask: &Ask, name: String, function: Option<&Function>) -> Kernel {
     let params = |f: &Function| {
         let params = f.params.iter().map(|p| KernelParam {

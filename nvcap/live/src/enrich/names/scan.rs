@@ -1,7 +1,7 @@
 //! A search of a process's private memory for words: the addresses of programs, and the heads of cubin images.
 //!
-//! Memory is read with `process_vm_readv`, which pins pages and copies from them directly: twice as fast as
-//! `/proc/PID/mem`, and it reads no registers of a device, wherever a word may lead. Large searches are split over threads.
+//! Memory is read with `process_vm_readv`, which pins pages and copies from them directly. It is twice as fast as `/proc/PID/mem`, and
+//! reads no device registers, wherever a word may lead. Large searches are split over threads.
 
 use std::{
     fs::File,
@@ -23,27 +23,27 @@ pub(crate) use nvcap_process::procfs::{
 };
 use nvcap_process::{clock, memory::maps};
 
-/// Bytes read at once: they stay in a core's cache while they are searched.
+/// Bytes that are read at once: they stay in a core's cache while they are searched.
 const CHUNK: usize = 512 << 10;
-/// A thread takes so many bytes of the work at a time.
+/// Number of bytes that a thread takes on at a time.
 const PIECE: u64 = 8 << 20;
 /// The most threads of one search.
 const MOST_THREADS: usize = 12;
-/// A search of fewer bytes is not split.
+/// Least number of bytes of a search that is split.
 const SPLIT_FROM: u64 = 32 << 20;
-/// An area larger than this holds no records (reserved address space, model weights in host memory).
+/// Largest area that may hold records. Larger ones are reserved address space, or model weights in host memory.
 const MOST_AREA: u64 = 16 << 30;
-/// The most bytes that are searched, the smallest areas first.
+/// The most bytes that are searched. The smallest areas are searched first.
 const MOST_SEARCHED: u64 = 32 << 30;
-/// The most places kept of one program. Each node of a graph holds its program's address twice.
+/// The most places that are kept of one program. (Each node of a graph holds its program's address twice.)
 const MOST_PLACES: usize = 1 << 16;
 /// The most images.
 const MOST_IMAGES: usize = 1 << 16;
-/// Words so near the address of a program may be those of other programs: libcuda's areas for code lie some GB apart.
+/// Distance from a program's address within which words may be other programs' addresses. (libcuda's areas for code lie some GB apart.)
 const NEAR: u64 = 4 << 30;
-/// The most such words that are noted.
+/// The most words near programs' addresses that are noted.
 pub(super) const MOST_NEAR: usize = 1 << 17;
-/// Programs are at least aligned to this, if all that are known are.
+/// Alignment that is assumed of all programs, if all known ones have it.
 const ALIGNMENT: u64 = 256;
 
 /// A range of addresses.
@@ -61,7 +61,7 @@ impl Run {
     }
 }
 
-/// The memory of a process, or what a test puts in its place.
+/// The memory of a process, or a test's substitute.
 pub(crate) trait Space: ReadMemory + Sync {
     /// Reads as many bytes from `at` on as can be read; returns their number.
     fn read_some(&self, at: u64, to: &mut [u8]) -> usize;
@@ -91,7 +91,7 @@ impl Space for Ordinary {
     }
 }
 
-/// The private memory of a process: where libcuda may have allocated. The smallest areas come first.
+/// The private memory of a process, in which libcuda may have allocated. The smallest areas come first.
 ///
 /// # Errors
 /// Those of reading `/proc/PID/maps`.
@@ -173,7 +173,7 @@ pub(crate) fn within(runs: &[Run], areas: &[Run]) -> Vec<Run> {
     all
 }
 
-/// The memory up to so many bytes from each of these places, which ascend.
+/// The memory within `reach` bytes of each of these places, which ascend.
 pub(crate) fn windows(places: impl Iterator<Item = u64>, reach: u64) -> Vec<Run> {
     let mut all: Vec<Run> = Vec::new();
     for at in places {
@@ -186,7 +186,7 @@ pub(crate) fn windows(places: impl Iterator<Item = u64>, reach: u64) -> Vec<Run>
     all
 }
 
-/// Takes the first so many bytes.
+/// Takes the first `bytes` bytes.
 pub(crate) fn take(runs: &mut Vec<Run>, bytes: u64) -> Vec<Run> {
     let (mut taken, mut left) = (Vec::new(), bytes);
     let mut whole = 0;
@@ -219,17 +219,17 @@ pub(crate) struct ScanResults {
     pub(crate) images: Vec<u64>,
     /// Bytes that were searched.
     pub(crate) bytes: u64,
-    /// Processor time of the threads but the one that asked.
+    /// Processor time of the helping threads.
     pub(crate) helpers: Duration,
 }
 
 /// The words that are looked for.
 struct Needles {
     sorted: Vec<u64>,
-    /// The least word that is looked at, and the greatest less it: most words are outside.
+    /// Least word that is looked at, and the span from it to the greatest. Most words lie outside.
     first: u64,
     span: u64,
-    /// The bits that no program has.
+    /// Bits that are 0 in all programs' addresses.
     low: u64,
 }
 
@@ -256,7 +256,8 @@ impl Needles {
         }
     }
 
-    /// Tells whether a word may be a program's address, or the head of an image: without a branch, so that many are looked at together.
+    /// Tells whether a word may be a program's address, or the head of an image. It has no branch, so that many words are tested
+    /// together.
     #[inline(always)]
     fn may_be(&self, word: u64) -> bool {
         ((word.wrapping_sub(self.first) <= self.span) & (word & self.low == 0))
@@ -408,7 +409,7 @@ pub(crate) fn search(space: &dyn Space, runs: &[Run], programs: &[u64]) -> ScanR
     found
 }
 
-/// The clocks that bound searches: tests have their own.
+/// The clocks by which searches are bounded. Tests have their own.
 #[derive(Clone, Copy)]
 pub(super) struct Clocks {
     pub(super) now: fn() -> Instant,
@@ -451,7 +452,7 @@ pub(super) fn thread_cpu() -> Duration {
     Duration::from_nanos(clock::thread_cpu())
 }
 
-/// Keeps [`MOST_PLACES`] of each program.
+/// Keeps at most [`MOST_PLACES`] of each program.
 fn bound(places: &mut Vec<(u64, u64)>) {
     let (mut last, mut count) = (None, 0);
     places.retain(|(program, _)| {

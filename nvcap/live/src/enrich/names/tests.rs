@@ -18,7 +18,7 @@ use nvcap_decode::record::{At, Kernel, NamedBy};
 use nvcap_decode::wire::GpuVa;
 use nvcap_process::procfs::mem::ReadMemory;
 
-/// Memory.
+/// Made-up memory.
 #[derive(Clone)]
 pub(super) struct Fake {
     base: u64,
@@ -156,7 +156,7 @@ const BASE: u64 = 0x5500_0000_0000;
 const PROGRAM: u64 = 0x7f00_0040_0000;
 const PID: u32 = 4711;
 
-/// Distances from the program's address in a record: of the name's pointer, the registers, the link to the next record.
+/// Distances from the program's address in a record: to the name's pointer, the registers, and the link to the next record.
 #[derive(Clone, Copy)]
 struct Distances {
     name: i64,
@@ -171,7 +171,7 @@ const HOPPER: Distances = Distances {
     next: 1048,
 };
 
-/// A process with one module of these functions; those before `loaded` are loaded.
+/// Makes a process with one module of these functions. The functions before `loaded` are loaded.
 fn process(functions: &[Function], d: Distances, loaded: usize) -> Fake {
     let mut fake = Fake::new(BASE, 8 << 20);
     let (bytes, names) = image(functions);
@@ -241,7 +241,7 @@ fn resolver(fake: &Fake) -> Resolver {
     Resolver::of(PID, Box::new(fake.clone()), WHOLE).by(CLOCKS)
 }
 
-/// Clocks that stand still unless the test says how they go.
+/// Clocks that stand still unless the test lets them go on.
 pub(super) const CLOCKS: Clocks = Clocks {
     now: || *BEGUN + PASSED.get(),
     cpu: || {
@@ -255,7 +255,7 @@ static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
 thread_local! {
     static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// Time by which the clock of processor time goes on each time that it is read.
+    /// Time by which the clock of processor time goes on at each reading.
     static TICK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
@@ -418,7 +418,7 @@ fn code_alone_gives_a_name_and_contradicts_a_wrong_one() {
     );
 }
 
-/// A record that is left over from a module that is no more, of a function that is nearly the same as the one that was loaded.
+/// A record is left over from a module that is gone, and its function is nearly the same as the loaded one.
 #[test]
 fn nearly_the_same_code_is_the_neighbour_s() {
     let mut functions = many(8);
@@ -441,7 +441,7 @@ fn nearly_the_same_code_is_the_neighbour_s() {
     assert_eq!(of(5), Some((functions[5].name.as_str(), true)));
 }
 
-/// A module that is loaded again, and unloaded before memory is read: its code was seen before.
+/// A module is loaded again, and unloaded before memory is read. Its code was seen before.
 #[test]
 fn code_that_was_named_before_has_its_name_with_a_question_mark() {
     let functions = many(8);

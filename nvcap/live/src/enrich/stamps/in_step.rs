@@ -1,11 +1,12 @@
-//! Tests in step (`in_step.rs`): how far the semaphores of a process were read. Without the feature nothing is told, and times are as usual.
+//! Tests in step (`in_step.rs`): tells how far the semaphores of a process were read. Without the feature nothing is told, and times are as
+//! usual.
 
 use std::time::Duration;
 
 use super::regions::Regions;
 use nvcap_decode::record::Stamp;
 
-/// The time after which changes are handed on, which is usually so long: at once where a program waits for it.
+/// Returns the time after which changes are handed on: `usual`, or zero where a program waits for them.
 pub(super) fn batch(usual: Duration) -> Duration {
     #[cfg(feature = "in-step")]
     if nvcap_process::in_step::is_on() {
@@ -14,7 +15,7 @@ pub(super) fn batch(usual: Duration) -> Duration {
     usual
 }
 
-/// Returns the time for which stamps are waited for, ns; `usual` is the one out of step.
+/// Returns the time for which stamps are waited for, ns. `usual`: the time out of step.
 pub(super) fn patience_ns(usual: u64) -> u64 {
     #[cfg(feature = "in-step")]
     if nvcap_process::in_step::is_on() {
@@ -23,7 +24,7 @@ pub(super) fn patience_ns(usual: u64) -> u64 {
     usual
 }
 
-/// Tells of words that were read for the first time: only their next change is one.
+/// Tells of words that were read for the first time, which is no change.
 #[cfg_attr(not(feature = "in-step"), expect(unused_variables))]
 pub(super) fn tell_first(pid: u32, regions: &mut Regions) {
     #[cfg(feature = "in-step")]
@@ -37,7 +38,7 @@ pub(super) fn tell_first(pid: u32, regions: &mut Regions) {
     }
 }
 
-/// Keeps what there will be to tell of changes that are about to be handed on.
+/// Keeps the changes that are about to be handed on, to tell of them afterwards.
 #[cfg_attr(not(feature = "in-step"), expect(unused_variables))]
 pub(super) fn read(stamps: &[Stamp]) -> Vec<Stamp> {
     #[cfg(feature = "in-step")]

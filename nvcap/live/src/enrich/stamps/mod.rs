@@ -1,9 +1,9 @@
-//! Time stamps of the GPU, as records: the semaphores that a process's submissions release are read again and again, by a
-//! thread of nvcap's own. The traced process notices nothing of it.
+//! Time stamps of the GPU, as records. A thread of nvcap's own reads the semaphores that a process's submissions release, again and again.
+//! The traced process is not affected.
 //!
-//! Which semaphores: those that its submissions name, as they come from the source. CUDA's stamp stands until the next
-//! submission of its channel writes it again, so what is read often enough is seen whole ([`regions`]). Vulkan and OpenGL write each
-//! stamp to a place of its own ([`once`]), which the process has at another address than the GPU.
+//! The semaphores are those that a process's submissions name, as they come from the source. A stamp of CUDA's stands until the next
+//! submission of its channel overwrites it, so that frequent reads see every stamp ([`regions`]). Vulkan and OpenGL write each stamp to a
+//! place of its own ([`once`]), whose address in the process differs from the GPU's.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -29,46 +29,49 @@ use regions::{Kind, Regions};
 
 /// Time for which output waits for the times of a submission, ns.
 pub(crate) const PATIENCE_NS: u64 = 1_000_000_000;
-/// While stamps are awaited, the source is asked this often.
+/// Time between two calls of the source while stamps are awaited.
 pub(crate) const SOON: Duration = Duration::from_millis(2);
 /// Time for which the last stamps are waited for at the end.
 pub(crate) const LAST: Duration = Duration::from_millis(5);
-/// Changes are handed on this often.
+/// Time between two deliveries of changes.
 const BATCH: Duration = Duration::from_millis(1);
-/// Time between two records that semaphores were read, where nothing changes, ns.
+/// Time between two records which say that semaphores were read, while nothing changes, ns.
 const QUIET_NS: u64 = 100_000_000;
-/// Time for which semaphores are read without a pause after the last change; then with pauses.
+/// Time after the last change for which semaphores are read without a pause.
 const EAGER: Duration = Duration::from_millis(5);
 const PAUSE: Duration = Duration::from_micros(20);
-/// The length of a burst, where reading has a share of a processor alone.
+/// The length of a burst of reads, where reading may take only a share of a processor.
 const BURST: Duration = Duration::from_millis(2);
-/// The first submissions of a channel whose kernels' releases are looked for, and of the later ones each of so many.
+/// Number of a channel's first submissions in which kernels' releases are looked for, and number of later ones of which one is searched.
 const FIRST: u64 = 256;
 const EACH: u64 = 16;
-/// Bytes of an entry below which it is always looked through: a replay of a graph is short.
+/// Size of an entry below which it is always looked through, bytes: a replay of a graph is short.
 const SMALL: usize = 512;
 
-/// Longest time from a doorbell to its trap, ns: the processor traps behind the store.
+/// Longest time from a doorbell to its trap, ns. (The processor traps behind the store.)
 const TRAP_NS: u64 = 10_000;
 
-/// Number of processors from which the thread that reads runs before others: there it takes none that the traced process needs.
+/// Number of processors from which the reading thread runs before others: it then takes no processor that the traced process needs.
 const MANY: usize = 4;
 const NICENESS: i32 = -10;
-/// The most changes in a process's semaphores that were not taken yet: it can write there faster than they are decoded. It is not read then.
+/// The most changes in a process's semaphores that may be waiting to be taken: a process can write faster than its changes are decoded.
+/// Beyond it the process is not read.
 const MOST_UNTAKEN: usize = 1 << 20;
-/// The most semaphores of a process that are looked at: of more than fit into the regions that are read, none is.
+/// The most semaphores of a process that are known. Where more semaphores exist than fit into the regions that are read, the rest is not
+/// read.
 const MOST_KNOWN: usize = 1 << 14;
 
-/// To the thread that reads.
+/// Request to the reading thread.
 enum Request {
     Watch(u32, Kind, GpuVa),
-    /// A stamp that is written once, where the process has it, and when it was not written yet (0: not known).
+    /// Awaits a stamp that is written once: its process, its number, its address in the process, and a time at which it was not written yet
+    /// (0: not known).
     Await(u32, Value, CpuVa, u64),
     /// A process has ended or runs another program.
     Forget(u32),
 }
 
-/// Number of changes of each process that were handed on and not taken yet.
+/// Number of changes by process that were handed on and not taken yet.
 #[derive(Clone, Debug, Default)]
 struct Untaken(Arc<Mutex<HashMap<u32, usize>>>);
 
@@ -96,7 +99,7 @@ impl Untaken {
         }
     }
 
-    /// Returns the processes that are not to be read now.
+    /// Returns the processes that must not be read now.
     fn full(&self) -> Vec<u32> {
         let counts = self.counts();
         let full = counts.iter().filter(|(_, count)| **count > MOST_UNTAKEN);
@@ -108,7 +111,7 @@ impl Untaken {
 pub(crate) struct Stamper {
     /// The compute class of all GPUs, if known.
     class: Option<u32>,
-    /// Semaphores of each process that were named to the thread.
+    /// Semaphores by process that were named to the thread.
     known: HashMap<u32, HashSet<GpuVa>>,
     counts: HashMap<ChannelId, u64>,
     to: mpsc::Sender<Request>,
@@ -119,7 +122,7 @@ pub(crate) struct Stamper {
 }
 
 impl Stamper {
-    /// Starts the thread that reads. `share`: of one processor; all of it where there is none.
+    /// Starts the reading thread. `share`: its share of one processor; none for all of it.
     pub(crate) fn start(class: Option<u32>, share: Option<f64>) -> Option<Self> {
         let (to, requests) = mpsc::channel();
         let (records, from) = mpsc::channel();
@@ -148,8 +151,8 @@ impl Stamper {
         })
     }
 
-    /// Looks at new records, and has the semaphores read that they name for the first time. `locate`: the process's address of
-    /// what the GPU has at an address of a channel.
+    /// Looks at new records, and has the semaphores read that they name for the first time. `locate`: returns the process's address of the
+    /// memory at a GPU address of a channel.
     pub(crate) fn look(
         &mut self,
         records: &[Record],
@@ -219,7 +222,7 @@ impl Stamper {
         to.extend(taken.inspect(|record| self.untaken.take(record)));
     }
 
-    /// Tells whether stamps of submissions that came may still come, and are waited for.
+    /// Tells whether stamps of earlier submissions may still come, and are waited for.
     pub(crate) fn is_waiting(&self) -> bool {
         let patience = Duration::from_nanos(in_step::patience_ns(PATIENCE_NS));
         self.newest.is_some_and(|n| n.elapsed() < patience)
@@ -230,12 +233,12 @@ impl Stamper {
 struct StampedProcess {
     memory: Ordinary,
     regions: Regions,
-    /// Memory that `process_vm_readv` does not read, for stamps that are written once.
+    /// Memory for stamps that are written once, which `process_vm_readv` does not read.
     whole: Option<Memory>,
     once: Once,
-    /// It has stamps that are written once: the time in which none is awaited is no gap.
+    /// True if the process has stamps that are written once: a time without an awaited stamp is then no gap.
     awaits: bool,
-    /// Since when they are read without a gap, and how often since the last record.
+    /// Time since which its semaphores are read without a gap, and number of reads since the last record.
     from_ns: u64,
     reads: u64,
     stamps: Vec<Stamp>,
@@ -255,7 +258,7 @@ impl StampedProcess {
         }
     }
 
-    /// Reads no more; what was seen stands.
+    /// Ends the reading. Stamps that were seen stand.
     fn end(&mut self) {
         (self.regions, self.whole, self.once, self.awaits) = Default::default();
     }
@@ -265,11 +268,12 @@ impl StampedProcess {
     }
 }
 
-/// The pauses between bursts, at random: what is seen in bursts is a sample of all, whatever rhythm the traced program has.
+/// Random pauses between bursts: so bursts see a sample of all stamps, whatever rhythm the traced program has.
 struct Pauses(u64);
 
 impl Pauses {
-    /// The pause behind a burst, so that bursts have this share of the time: of an exponential distribution, ten times the mean at most.
+    /// Returns the pause after a burst, so that bursts have this share of the time. It is drawn from an exponential distribution, ten times
+    /// the mean at most.
     fn next(&mut self, burst: Duration, share: f64) -> Duration {
         // Xorshift: any number but 0 will do to begin with.
         let mut x = self.0 | 1;
@@ -288,10 +292,10 @@ struct Reader {
     share: Option<f64>,
     processes: HashMap<u32, StampedProcess>,
     untaken: Untaken,
-    /// Processes that are not read until what was handed on is taken.
+    /// Processes that are not read until their changes are taken.
     full: Vec<u32>,
     pauses: Pauses,
-    /// Time at which something changed last, and time at which records were handed on.
+    /// Time of the last change, and time of the last delivery of records.
     changed: Instant,
     handed: Instant,
 }
@@ -383,7 +387,7 @@ impl Reader {
         }
     }
 
-    /// A process that something is to be read of; `None` where that may not be.
+    /// The process with this id, ready to be read; `None` where it may not be read.
     fn process(&mut self, pid: u32) -> Option<&mut StampedProcess> {
         self.changed = Instant::now();
         match self.processes.entry(pid) {
@@ -427,7 +431,8 @@ impl Reader {
         }
     }
 
-    /// Hands on what was seen; false where nobody takes it any more. At the end of a burst also that nothing was: the time was read.
+    /// Hands on what was seen; false where nobody takes it any more. At the end of a burst, also hands on that nothing was seen in the time
+    /// that was read.
     fn hand_on(&mut self, records: &mpsc::Sender<Record>, burst_ends: bool) -> bool {
         let now = clock::now();
         for (pid, process) in &mut self.processes {
@@ -464,7 +469,7 @@ impl Reader {
 mod tests {
     use super::*;
 
-    /// A process whose submissions release ever new semaphores costs no more than a bound, and takes nothing from another.
+    /// A process whose submissions release ever new semaphores costs no more than a limit, and takes no room from others.
     #[test]
     fn semaphores_of_a_process_are_bounded() {
         let (to, requests) = mpsc::channel();
@@ -486,7 +491,7 @@ mod tests {
         assert_eq!(requests.try_iter().count(), MOST_KNOWN + 1);
     }
 
-    /// A process that writes into its semaphores faster than that is decoded is not read until it was, and others are.
+    /// A process that writes into its semaphores faster than the changes are decoded is not read meanwhile; others are.
     #[test]
     fn changes_that_were_not_taken_are_bounded() {
         let untaken = Untaken::default();

@@ -1,4 +1,4 @@
-//! The semaphores of one process that are written once and then stand, each read until its stamp has come.
+//! The semaphores of one process that are written once and then keep their value. Each is read until its stamp has come.
 
 use std::collections::VecDeque;
 
@@ -7,17 +7,17 @@ use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::read_memory::ReadMemory;
 use nvcap_decode::wire::words::{u32_at, u64_at};
 
-/// Bytes of a semaphore with a time stamp: number, nothing, time.
+/// Bytes of a semaphore with a time stamp: number, unused, time.
 const STAMPED: usize = 16;
-/// The most that are read together; beyond that the oldest have no stamp.
+/// The most semaphores that are read together. Beyond it the oldest have no stamp.
 const MOST: usize = 256;
 /// Longest time for which a stamp is awaited, ns: somewhat longer than any output waits for it. Later the process may have other memory there.
 const AWAITED_NS: u64 = 61_000_000_000;
-/// A stamp that has not come in this time, ns, is awaited with others of its kind: of those, some are read at a time, in turn.
+/// Time after which a stamp that has not come is late, ns. Of the late stamps only some are read at a time, in turn.
 const SOON_NS: u64 = 2_000_000_000;
-/// The most of those that are read at a time.
+/// The most late stamps that are read at a time.
 const MOST_LATE: usize = 16;
-/// A stamp older than the newest one by more, ns, was written the last time that the driver used the place.
+/// Age beyond which a stamp belongs to an earlier use of its place, ns before the newest stamp.
 const LAST_TIME_NS: u64 = 1_000_000_000;
 
 /// A semaphore whose stamp is awaited.
@@ -26,11 +26,11 @@ struct Awaited {
     gpu: GpuVa,
     cpu: CpuVa,
     payload: u32,
-    /// Stamps up to this one are old, ns of the GPU's clock.
+    /// Latest time of an old stamp, ns of the GPU's clock: a new stamp is later.
     old_ns: u64,
-    /// Time at which it had no stamp yet: before its doorbell, or when it was read last; 0 where that is not known, ns.
+    /// Time at which the semaphore had no stamp yet, ns: before its doorbell, or at its last read; 0 where none is known.
     absent_ns: u64,
-    /// Time at which it was read first; `None`: not yet, ns.
+    /// Time at which the semaphore was first read, ns; `None` if it was not read yet.
     first_ns: Option<u64>,
 }
 
@@ -40,18 +40,18 @@ pub(super) struct Once {
     awaited: VecDeque<Awaited>,
     /// The newest stamp, ns of the GPU's clock.
     newest_ns: u64,
-    /// Number of times that all were read: for the turns of those that are late.
+    /// Number of times that all were read, which decides whose turn it is among the late ones.
     times: usize,
 }
 
 impl Once {
-    /// Tells whether nothing is awaited.
+    /// Tells whether no stamp is awaited.
     pub(super) fn is_empty(&self) -> bool {
         self.awaited.is_empty()
     }
 
-    /// Awaits the stamp with this number in a semaphore, which the process has at an address of its own. `absent_ns`: when it was not
-    /// written yet, 0 where that is not known.
+    /// Awaits the stamp with this number in a semaphore, which has an address of its own in the process. `absent_ns`: time at which the stamp was not
+    /// written yet, 0 where none is known.
     pub(super) fn add(&mut self, (gpu, cpu): (GpuVa, CpuVa), payload: u32, absent_ns: u64) {
         self.awaited.retain(|a| a.cpu != cpu);
         if self.awaited.len() >= MOST {
@@ -67,9 +67,10 @@ impl Once {
         });
     }
 
-    /// Reads all once, and of those that are late some; stamps that have come go to `to`. What cannot be read is given up: it is unmapped, or the process is gone.
+    /// Reads all semaphores once, and some of the late ones. Stamps that have come go to `to`. A semaphore that cannot be read is given up: it is
+    /// unmapped, or the process is gone.
     ///
-    /// The memory is that of `/proc/PID/mem`: the driver maps these pages so that `process_vm_readv` refuses them.
+    /// Reads through `/proc/PID/mem`, because the driver maps these pages so that `process_vm_readv` refuses them.
     pub(super) fn read(
         &mut self,
         memory: &impl ReadMemory,

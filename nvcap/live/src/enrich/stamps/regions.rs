@@ -1,4 +1,4 @@
-//! The semaphores of one process that are read again and again, and what changed in them from one read to the next.
+//! The semaphores of one process that are read again and again, and their changes from one read to the next.
 
 use std::io;
 
@@ -7,25 +7,25 @@ use nvcap_decode::wire::GpuVa;
 use nvcap_decode::wire::words::{u32_at, u64_at};
 use nvcap_process::procfs::mem::{Ordinary, Ranges};
 
-/// Bytes of a semaphore with a time stamp: number, nothing, time.
+/// Bytes of a semaphore with a time stamp: number, unused, time.
 const STAMPED: u64 = 16;
-/// Words without stamps are read with what lies beside them, in pieces of this size.
+/// Size of the pieces in which words without stamps are read, together with the bytes beside them.
 const PIECE: u64 = 64;
-/// Regions do not reach across pages: a page that cannot be read must not hide another.
+/// Bytes of a page. Regions do not cross pages, because a page that cannot be read must not hide another.
 const PAGE: u64 = 4096;
 /// Number of times that each region is read alone, to learn how long that takes.
 const PACES: usize = 32;
-/// Time allowed between the end of a region's read and the next one's beyond the least of both, ns.
+/// Time that is allowed, beyond the least times of both, between the end of a region's read and the next region's read, ns.
 const MARGIN_NS: u64 = 150;
 /// The most regions of a process: each costs some 50 ns a read.
 const MOST_REGIONS: usize = 24;
 
 /// Reads of a process's memory, several ranges at once.
 pub(super) trait Read {
-    /// The number of bytes read until a range could not be.
+    /// Reads the ranges. Returns the number of bytes up to the first range that could not be read.
     fn read(&self, ranges: &Ranges, to: &mut [u8]) -> io::Result<usize>;
 
-    /// Calls `read`, which reads; again where that read does not count.
+    /// Calls `read`, which makes a read, and calls it again if the read does not count.
     fn counting<T>(&self, mut read: impl FnMut() -> T) -> T {
         read()
     }
@@ -45,9 +45,9 @@ impl Read for Ordinary {
 /// Content of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Semaphores with time stamps, each known.
+    /// Semaphores with time stamps. Each is known.
     Stamped,
-    /// Words: any of them may be one.
+    /// Words, any of which may be a semaphore.
     Words,
 }
 
@@ -57,9 +57,9 @@ struct Slot {
     address: u64,
     payload: u32,
     gpu_ns: u64,
-    /// It was read before.
+    /// True if the slot was read before.
     known: bool,
-    /// A change that the next read confirms: its number and time may be of two writes.
+    /// A change that the next read must confirm, because its number and time may belong to two writes.
     pending: Option<Stamp>,
 }
 
@@ -73,7 +73,7 @@ struct Region {
     old: Vec<u8>,
     old_begin: u64,
     slots: Vec<Slot>,
-    /// The words that were read for the first time.
+    /// Words that were read for the first time.
     #[cfg(feature = "in-step")]
     first: Vec<(u64, u32)>,
 }
@@ -87,25 +87,25 @@ pub(super) struct Regions {
     pace: Pace,
     /// Addresses that cannot be read.
     refused: Vec<u64>,
-    /// Begin of the last read, ns, 0 before the first, and its duration, ns.
+    /// Begin of the last read, ns (0 before the first), and its duration, ns.
     last: u64,
     last_took: u64,
 }
 
-/// Durations of reads. The regions are read one after the other: each is read within a part of that time.
+/// Durations of reads. The regions are read one after the other, so that each is read within a part of the whole time.
 #[derive(Clone, Debug, Default)]
 struct Pace {
-    /// The least time of a read of each region alone, and of all of them, ns.
+    /// Least time of a read of each region alone, and of a read of all regions, ns.
     alone: Vec<u64>,
     all: u64,
     samples: usize,
-    /// Time from the begin of the fastest read to the read of each region, and from the end of that to the read's end, ns; empty while
-    /// that is not known.
+    /// For each region, the time from the begin of the fastest read to the region's read, and from the end of that to the read's end,
+    /// ns; empty while that is not known.
     parts: Vec<(u64, u64)>,
 }
 
 impl Pace {
-    /// Creates the pace of so many regions.
+    /// Creates the pace of this many regions.
     fn new(regions: usize) -> Self {
         Self {
             alone: vec![u64::MAX; regions],
@@ -114,7 +114,7 @@ impl Pace {
         }
     }
 
-    /// The region that is to be read alone next; none where all is known.
+    /// Returns the region that is to be read alone next; none where all times are known.
     fn wants(&self) -> Option<usize> {
         let count = self.alone.len();
         (count > 1 && self.samples < count * PACES).then(|| self.samples % count)
@@ -131,7 +131,7 @@ impl Pace {
         }
     }
 
-    /// Each read has the same time before its first region.
+    /// Computes the parts of the time. (Each read has the same time before its first region.)
     fn split(&mut self) {
         let others = self.alone.len().saturating_sub(1) as u64;
         let sum: u64 = self.alone.iter().sum();
@@ -151,8 +151,8 @@ impl Pace {
         }
     }
 
-    /// Returns the earliest time of a region's read after the begin of a read that took `first`, and the latest time before the end of
-    /// another one that took `second`, ns.
+    /// Returns the earliest time of a region's read after the begin of a read that took `first`, and the latest time of its read
+    /// before the end of another read that took `second`, ns.
     fn of(&self, region: usize, first: u64, second: u64) -> (u64, u64) {
         let (begin, behind) = self.parts.get(region).copied().unwrap_or_default();
         // A slower read may have been held up in any of its parts: no more than the fastest one's time is sure.
@@ -167,7 +167,7 @@ impl Pace {
 }
 
 impl Regions {
-    /// Tells whether nothing is read.
+    /// Tells whether no semaphore is read.
     pub(super) fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
@@ -229,7 +229,7 @@ impl Regions {
         self.pace = Pace::new(self.regions.len());
     }
 
-    /// Reads one region while the durations are still learnt: returns its index and the duration, ns.
+    /// Reads one region while the durations are still being learnt. Returns its index and the duration, ns.
     fn one(&mut self, memory: &impl Read, now: &impl Fn() -> u64) -> Option<(usize, u64)> {
         let index = self.pace.wants()?;
         let region = self.regions.get(index)?;
@@ -241,13 +241,13 @@ impl Regions {
         Some((index, now() - begun))
     }
 
-    /// Takes the words that were read for the first time, and are no change.
+    /// Takes the words that were read for the first time, which are no change.
     #[cfg(feature = "in-step")]
     pub(super) fn first(&mut self) -> impl Iterator<Item = (u64, u32)> {
         self.regions.iter_mut().flat_map(|r| r.first.drain(..))
     }
 
-    /// Reads all once; changes go to `to`. `now` is asked before and after. False where the process cannot be read any more.
+    /// Reads all regions once. Changes go to `to`. `now` is called before and after. False if the process cannot be read any more.
     pub(super) fn read(
         &mut self,
         memory: &impl Read,
@@ -345,7 +345,7 @@ impl Region {
 }
 
 impl Slot {
-    /// Takes what a read found.
+    /// Takes the result of a read.
     fn take(&mut self, payload: u32, gpu_ns: u64, before: u64, seen: u64, to: &mut Vec<Stamp>) {
         let stands = payload == self.payload && gpu_ns == self.gpu_ns;
         if self.known && (stands || payload == self.payload || gpu_ns == self.gpu_ns) {
@@ -459,7 +459,8 @@ mod tests {
         assert_eq!(read(&mut regions, &memory, 50), []);
     }
 
-    /// A channel's first submission has words read beside those that are read already: a kernel that ends just then is seen to end.
+    /// A channel's first submission makes words be read beside those that are read already. The end of a kernel at that moment is
+    /// still seen.
     #[test]
     fn a_change_is_seen_while_a_region_grows() {
         let (mut regions, memory) = (Regions::default(), Fake::default());

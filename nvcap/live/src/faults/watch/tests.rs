@@ -1,4 +1,4 @@
-//! The channel of an error notifier.
+//! Tests of the channel of an error notifier.
 
 use super::*;
 use nvcap_decode::record::FaultSource;
@@ -54,7 +54,7 @@ fn a_channel_is_known_by_its_token() {
     assert_eq!(told(&BTreeMap::new(), &all), [(None, false, 31, false)]);
 }
 
-/// Two GPUs of one process that fault with one number are two faults, each with the message about its GPU.
+/// Two GPUs of one process that fault with the same number are two faults. Each gets the message about its GPU.
 #[test]
 fn faults_of_two_gpus_are_two() {
     let (kernel, mut messages) = made_up_log();
@@ -80,7 +80,7 @@ fn faults_of_two_gpus_are_two() {
     assert!(!messages.has_waiting());
 }
 
-/// A message about another GPU is no repetition of a fault that was told.
+/// A message about another GPU is not taken for a repetition of a reported fault.
 #[test]
 fn a_message_of_another_gpu_is_another_fault() {
     let (kernel, mut messages) = made_up_log();
@@ -273,8 +273,8 @@ fn the_channels_of_a_group_are_one_fault_that_waits_for_its_messages() {
     assert_eq!(messages.join(new(), begun, |pid| pid == NOBODY).len(), 1);
 }
 
-/// A process that executes another program takes its channels' memory with it: its faults are told then, also where their messages were not
-/// read yet.
+/// A process that executes another program loses its channels' memory. Its faults are reported then, even if their messages were not read
+/// yet.
 #[test]
 fn faults_are_told_when_another_program_is_executed() {
     let (kernel, messages) = made_up_log();

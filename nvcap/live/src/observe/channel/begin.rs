@@ -15,14 +15,14 @@ use nvcap_decode::wire::release::{self, Release};
 use nvcap_process::memory::ring;
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
-/// Entries before the first one that is followed from which it is learnt whether they bear payloads.
+/// Number of entries before the first followed one that show whether entries carry payloads.
 const LEARNT: u64 = 32;
 
 impl Follower {
-    /// Begins to follow an announced channel. `None`: its record lacks what is needed.
+    /// Begins to follow an announced channel. `None` if its record lacks something that is needed.
     ///
     /// # Errors
-    /// When its ring cannot be read.
+    /// When the channel's ring cannot be read.
     pub(crate) fn new(
         announced: Channel,
         begin: Begin,
@@ -73,7 +73,7 @@ impl Follower {
         Ok(Some(new))
     }
 
-    /// Follows from `position` on, where GP_PUT is now: all entries before it are left out.
+    /// Follows from `position` on, where GP_PUT is now. All entries before it are left out.
     pub(in crate::observe) fn stand_at(
         &mut self,
         memory: &impl ReadMemory,
@@ -101,8 +101,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Learns whether each entry of this channel bears a payload, from entries that came before following begins: then payloads
-    /// tell from the first followed entry on how many are missing, should some be.
+    /// Learns, from entries before the first followed one, whether each entry of this channel carries a payload. Payloads then
+    /// show from the first followed entry on how many entries are missing.
     fn learn_payloads(&mut self, memory: &impl ReadMemory) -> io::Result<()> {
         let size = u64::from(self.size);
         let most = if self.went_round(memory)? {
@@ -134,7 +134,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Tells whether a ring was ever filled: until then its last slot is zero, as it was made.
+    /// Tells whether a ring was ever filled. (Until then its last slot is zero, as it was made.)
     pub(in crate::observe) fn went_round(&self, memory: &impl ReadMemory) -> io::Result<bool> {
         let last = u64::from(self.size) - 1;
         Ok(ring::entries(memory, self.ring(), last, last + 1)?[0] != 0)

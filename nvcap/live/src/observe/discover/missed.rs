@@ -1,13 +1,12 @@
-//! Reports of a process's work that may have been missed, when it has given channels up or its memory is gone.
+//! Reports of a process's work that may have been missed, when the process has given channels up or its memory is gone.
 
 use super::{CONTEXT_NS, Watched, parts::GpuUse};
 use crate::observe::followed::{self, Dropped, quiet};
 
-/// Channels that a process unmaps so long after the last search for channels, ns, may not have been all of its.
+/// Time after the last search for channels from which unmapped channels may not have been all of the process's, ns.
 const UNSOUGHT_NS: u64 = 30_000_000;
 
-/// The same, but in step, where a program waits until its channels have been read before it unmaps them: it has missed nothing that it was
-/// late for.
+/// The same time; longer in step, where a program unmaps its channels only after they were read, so that lateness misses nothing.
 fn unsought_ns() -> u64 {
     #[cfg(feature = "in-step")]
     if nvcap_process::in_step::is_on() {
@@ -17,8 +16,8 @@ fn unsought_ns() -> u64 {
 }
 
 impl Watched {
-    /// Its memory is gone before its channels were found or read: what is said then, if it could submit. `how` it went: `ended`,
-    /// say.
+    /// Reports that the process's memory was gone before its channels were found or read, if it could submit. `how`: the way it went, such
+    /// as `ended`.
     pub(crate) fn unfound(&self, how: &str) -> Option<String> {
         let doorbell = self.files.seen == GpuUse::Doorbell;
         match self.not_followed.unread.len() {
@@ -32,7 +31,7 @@ impl Watched {
         }
     }
 
-    /// It has ended: what is said where it may have submitted what nobody saw.
+    /// Reports that the process has ended, and may have submitted unseen.
     pub(crate) fn unseen(&self, now: u64) -> Option<String> {
         let unseen_ns = now.saturating_sub(self.mapped_at());
         let ended = self.descent.is_launched() && !self.program.life.is_seen_to_its_end();
@@ -53,9 +52,9 @@ impl Watched {
         }
     }
 
-    /// It stood still at its end, and was looked at since `begun`, for the last time. `mapped_at`: when its mappings were looked
-    /// at before that. Where it has a GPU's file open and no doorbell mapped, that was too long ago if it opened the file since,
-    /// or could have made a context and given it up again.
+    /// Takes note that the process stood still at its end and was looked at for the last time, since `begun`. `mapped_at`: time of the
+    /// look at its mappings before that. For a process with a GPU's file open and no doorbell mapped, that earlier look is too old if the
+    /// file was opened after it, or if a context could have been made and given up since.
     pub(crate) fn was_seen_to_its_end(&mut self, begun: u64, mapped_at: u64) {
         let unseen_ns = begun.saturating_sub(mapped_at);
         self.files.opened_late = match self.files.seen {
@@ -65,19 +64,19 @@ impl Watched {
         self.program.life.see_to_its_end();
     }
 
-    /// Nobody has one of its channels any more.
+    /// Takes note of a channel of the process that no process has any more.
     pub(crate) fn drop_channel(&mut self, dropped: Dropped) {
         self.given_up.add(dropped, self.search.sought_at);
     }
 
-    /// Its memory or channels of it are gone, and what that means has not been said yet.
+    /// True if the process's memory or some of its channels are gone, and nothing was reported of it yet.
     pub(crate) fn has_lost(&self) -> bool {
         let gone = self.program.life.is_memory_gone();
         self.suspect || gone || !self.given_up.channels.is_empty()
     }
 
-    /// It lives on without the channels that were dropped: what is said where something of them may have been missed. `active`:
-    /// when something last came on any of the channels that it has, ns; `None` where nothing ever came.
+    /// Reports what may have been missed of dropped channels of a process that lives on. `active`: time of the last news on any channel
+    /// that it has, ns; `None` where nothing ever came.
     pub(crate) fn unmapped(&mut self, active: Option<u64>) -> Option<String> {
         let active = active.max(self.given_up.moved);
         if self.program.life.is_memory_gone() {
@@ -99,8 +98,8 @@ impl Watched {
         })
     }
 
-    /// All its memory is gone. Gives how long before that one of its channels was last looked at, ns, if it had any then and did not
-    /// stand at its end: however quiet they were, it may have submitted since.
+    /// Takes note that all memory of the process is gone. Returns the time since the last look at one of its channels, ns, if it had any
+    /// and did not stand at its end: however quiet they were, it may have submitted since.
     pub(crate) fn ended_unseen(&mut self) -> Option<u64> {
         let dropped = std::mem::take(&mut self.given_up.channels);
         let unseen = dropped.iter().map(|d| d.now.saturating_sub(d.looked));
@@ -118,7 +117,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A channel that was looked at a ms before it was unmapped.
+    /// Makes a channel that was looked at a ms before it was unmapped.
     fn dropped(channel: u32, moved: u64) -> Dropped {
         Dropped {
             hot: false,

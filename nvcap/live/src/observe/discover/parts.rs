@@ -1,5 +1,5 @@
-//! Parts of a watched process: its descent, its program and that program's life, its mappings, its use of a GPU, its channels and
-//! the search for them, rings that are not followed, and channels that nobody has any more. Plain data: reads nothing of the process.
+//! Parts of a watched process: its descent, its program and that program's life, its mappings, its use of a GPU, its channels and the
+//! search for them, rings that are not followed, and channels that no process has any more. Plain data: reads nothing of the process.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,19 +13,19 @@ use crate::observe::{
 use nvcap_decode::record::CpuVa;
 use nvcap_process::memory::maps::Area;
 
-/// Descent of a process, as far as it is observed.
+/// Descent of a process, as far as it was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Descent {
-    /// It ran when observing it began.
+    /// The process ran when observing it began.
     Present,
-    /// It was born under observation, and no process that is observed is known to have made it.
+    /// The process was born under observation, and no observed process is known to have made it.
     Launched,
-    /// It was born under observation, and this process made it, which is observed too.
+    /// The process was born under observation, and this observed process made it.
     ChildOf(u32),
 }
 
 impl Descent {
-    /// Descent of a process as it is opened; a child is told to be one afterwards.
+    /// Descent of a process when it is opened. A child's parent is set afterwards.
     pub(super) fn of(begin: Begin) -> Self {
         match begin {
             Begin::First => Self::Launched,
@@ -38,7 +38,7 @@ impl Descent {
         self != Self::Present
     }
 
-    /// Returns the process that made it, where that is observed too.
+    /// Returns the process's parent, if it is observed too.
     pub(super) fn parent(self) -> Option<u32> {
         match self {
             Self::ChildOf(parent) => Some(parent),
@@ -47,23 +47,23 @@ impl Descent {
     }
 }
 
-/// Life of a program, as far as looks have shown it. Its memory may go before or after it is seen to its end.
+/// Life of a program, as far as looks have shown it. Its memory may go before or after the last look at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Life {
-    /// It runs.
+    /// The program runs.
     #[default]
     Running,
-    /// Its memory is gone: the process is ending, or executing another program.
+    /// The program's memory is gone: the process is ending, or executing another program.
     MemoryGone,
-    /// It was looked at when it stood at its end.
+    /// The program was looked at when it stood at its end.
     SeenToItsEnd {
-        /// Its memory is gone too.
+        /// True if its memory is gone, too.
         memory_gone: bool,
     },
 }
 
 impl Life {
-    /// Takes down that its memory is gone.
+    /// Takes note that the program's memory is gone.
     pub(super) fn lose_memory(&mut self) {
         *self = match self {
             Self::Running | Self::MemoryGone => Self::MemoryGone,
@@ -71,14 +71,14 @@ impl Life {
         };
     }
 
-    /// Takes down that it was looked at when it stood at its end.
+    /// Takes note that the program was looked at when it stood at its end.
     pub(super) fn see_to_its_end(&mut self) {
         *self = Self::SeenToItsEnd {
             memory_gone: self.is_memory_gone(),
         };
     }
 
-    /// Tells whether its memory is gone.
+    /// Tells whether the program's memory is gone.
     pub(super) fn is_memory_gone(self) -> bool {
         matches!(
             self,
@@ -86,7 +86,7 @@ impl Life {
         )
     }
 
-    /// Tells whether it was looked at when it stood at its end.
+    /// Tells whether the program was looked at when it stood at its end.
     pub(super) fn is_seen_to_its_end(self) -> bool {
         matches!(self, Self::SeenToItsEnd { .. })
     }
@@ -97,11 +97,11 @@ impl Life {
 pub(crate) struct Program {
     /// Memory and clock of the process; `None` while they cannot be read.
     pub process: Option<Arc<OpenedProcess>>,
-    /// Program image; empty where that is not known yet.
+    /// Program image; empty where it is not known yet.
     pub mm: Arc<MmIdentity>,
-    /// Time at which it was seen to begin, ns.
+    /// Time at which the program was seen to begin, ns.
     pub began_at: u64,
-    /// True if it was the parent's program still at the last look.
+    /// True if it was still the parent's program at the last look.
     pub(super) forked: bool,
     pub(super) life: Life,
 }
@@ -110,26 +110,26 @@ pub(crate) struct Program {
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
     pub areas: Vec<Area>,
-    /// Pages of memory at that look: where they are as many, the mappings are taken to be the same.
+    /// Pages of memory at that look. While their number is the same, the mappings count as unchanged.
     pub pages: u64,
     /// Time of that look, ns; `None` before the program's first.
     pub looked_at: Option<u64>,
-    /// Time from which they are looked at again where they have changed, ns; 0: at once.
+    /// Time from which changed mappings are read again, ns; 0 for at once.
     pub next: u64,
 }
 
 /// Use of a GPU by a program, as far as its mappings and open files show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum GpuUse {
-    /// None was seen.
+    /// No use was seen.
     #[default]
     Unseen,
-    /// It has a GPU's file open, and no doorbell was seen.
+    /// The program has a GPU's file open, and no doorbell was seen.
     FileOpen {
         /// Time at which the file was first seen open, ns.
         since: u64,
     },
-    /// It mapped memory of a GPU that it may write, such as a doorbell.
+    /// The program has mapped memory of a GPU with the right to write, such as a doorbell.
     Doorbell,
 }
 
@@ -137,26 +137,26 @@ pub(super) enum GpuUse {
 #[derive(Debug, Default)]
 pub(super) struct GpuFiles {
     pub seen: GpuUse,
-    /// Time from which they are looked for again, ns; 0: at once.
+    /// Time from which the files are looked for again, ns; 0 for at once.
     pub next: u64,
-    /// The process came to its end with a GPU's file open and no doorbell mapped, and either the file was opened after the last look but
-    /// one at its mappings, or more than `CONTEXT_NS` lay between these two looks: a context may have come and gone.
+    /// True if a context may have come and gone unseen: the process came to its end with a GPU's file open and no doorbell mapped, and
+    /// the file was opened after the last look but one at its mappings, or more than `CONTEXT_NS` lay between the last two looks.
     pub opened_late: bool,
 }
 
-/// Channels of a process that are known.
+/// Known channels of a process.
 #[derive(Debug)]
 pub(super) struct Channels {
-    /// Addresses of their rings.
+    /// Addresses of the channels' rings.
     pub rings: BTreeSet<u64>,
-    /// At least one was found since the program began.
+    /// True if at least one channel was found since the program began.
     pub found: bool,
-    /// Place where following one begins that is found next.
+    /// Position at which following the next found channel begins.
     pub begin: Begin,
 }
 
 impl Channels {
-    /// Takes down that some were found: those that appear from now on appear under observation.
+    /// Takes note that channels were found: later ones appear under observation.
     pub(super) fn were_found(&mut self) {
         self.begin = Begin::First;
         self.found = true;
@@ -166,18 +166,18 @@ impl Channels {
 /// Search for channels.
 #[derive(Debug)]
 pub(super) struct Search {
-    /// Time from which rings are searched for again, ns; 0: at once.
+    /// Time from which rings are searched for again, ns; 0 for at once.
     pub next: u64,
-    /// Time from which the search by structure may be made again, ns; 0: at once.
+    /// Time from which the search by structure may be made again, ns; 0 for at once.
     pub next_thorough: u64,
-    /// CPU time that the process had used at the last search, ns; `None` where the next search must not be left out.
+    /// CPU time that the process had used at the last search, ns; `None` where the next search must be made in any case.
     pub cpu_then: Option<u64>,
-    /// Begin of the last search for rings at whose end all known ones were still there, ns; `None` where there was none, or others
-    /// than those that the user names are not looked for.
+    /// Begin of the last search for rings at whose end all known rings were still there, ns; `None` where there was none, or where only
+    /// rings that the user names are looked for.
     pub sought_at: Option<u64>,
     /// Time until which channels are expected to appear, ns.
     pub appear_until: u64,
-    /// Next search for tokens; `None` where all are known, or nothing has come that may have one.
+    /// Next search for tokens; `None` where all are known, or no new channel has come that may have one.
     pub tokens: Option<TokenSearch>,
 }
 
@@ -195,24 +195,24 @@ impl Search {
     }
 }
 
-/// Search for tokens that is to be made.
+/// A search for tokens that is due at some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokenSearch {
-    /// Time from which it is made, ns.
+    /// Time from which the search is made, ns.
     pub at: u64,
-    /// Number of times that it may be made.
+    /// Number of times that the search may still be made.
     pub tries: u32,
 }
 
-/// Number of times that rings which could not be read are looked for again; all rings of a process count together.
+/// Number of times that unreadable rings are looked for again, for all rings of a process together.
 const AGAIN: u32 = 200;
 
-/// Rings that were found, or may be there, and are not followed.
+/// Rings that were found, or may exist, and are not followed.
 #[derive(Debug, Default)]
 pub(super) struct NotFollowed {
     /// Rings that were found and could not be read.
     pub unread: Vec<CpuVa>,
-    /// Rings that were found while it was not certain to which program they belong. They are followed when they are found again.
+    /// Rings that were found while their program was not certain. They are followed when they are found again.
     pub put_off: BTreeSet<u64>,
     /// Rings that could not be read, and are not looked for again before the mappings are read anew.
     pub stale: BTreeSet<u64>,
@@ -223,7 +223,7 @@ pub(super) struct NotFollowed {
 }
 
 impl NotFollowed {
-    /// Takes down that a ring was found, and could be read, or not.
+    /// Takes note that a ring was found, and whether it could be read.
     pub(super) fn found(&mut self, ring: Option<CpuVa>, readable: bool) {
         if let Some(ring) = ring {
             self.put_off.remove(&ring.0);
@@ -236,7 +236,7 @@ impl NotFollowed {
         }
     }
 
-    /// Takes down that a ring could not be read. Gives it back if it is to be looked for again.
+    /// Takes note that a ring could not be read. Returns it if it is to be looked for again.
     pub(super) fn forget(&mut self, ring: Option<CpuVa>) -> Option<CpuVa> {
         self.forgotten += 1;
         let again = ring.filter(|_| self.forgotten < AGAIN);
@@ -245,13 +245,13 @@ impl NotFollowed {
     }
 }
 
-/// Channels that nobody has any more, as far as that has not been said.
+/// Channels that no process has any more, as far as that was not reported.
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
     pub channels: Vec<Dropped>,
-    /// Time at which something last came on any such channel of the program, said or not, ns; `None` where nothing ever came.
+    /// Time of the last news on any such channel of the program, reported or not, ns; `None` where nothing ever came.
     pub moved: Option<u64>,
-    /// Longest time between the last search and finding a channel gone, ns; `None` where there was no search.
+    /// Longest time from the last search to the moment at which a channel was found gone, ns; `None` where there was no search.
     pub unsought: Option<u64>,
 }
 

@@ -15,31 +15,31 @@ const SEMAPHORE: u64 = 0x2_0460_fff0;
 /// Behaviour of the program between two reads.
 #[derive(Clone, Copy)]
 pub(super) struct Program {
-    /// Entries at most.
+    /// The most entries.
     pub most: u64,
-    /// One in so many times; else nothing.
+    /// Average number of reads to one at which the program acts.
     pub one_in: u64,
-    /// Bytes of pushbuffer memory, which is used again and again.
+    /// Bytes of pushbuffer memory, which is used cyclically.
     pub memory: u64,
-    /// Entries look alike from round to round: their memory goes round with the ring.
+    /// True if entries look alike from round to round, because their memory goes round with the ring.
     pub alike: bool,
-    /// Words of an entry at most.
+    /// The most words of an entry.
     pub words: u64,
-    /// Each entry ends with a release of the channel's semaphore.
+    /// True if each entry ends with a release of the channel's semaphore.
     pub releases: bool,
-    /// Simulated GPU that runs the entries; without one they are never waited for.
+    /// Simulated GPU that runs the entries. Without one, the program never waits for entries.
     pub gpu: Option<Gpu>,
 }
 
-/// Simulated GPU. The program waits for it only when the ring is full, and only then, as libcuda, looks how far it is;
-/// if it is done with all, pushbuffer memory is used from its beginning again.
+/// Simulated GPU. The program waits for it only when the ring is full, and only then, as libcuda, checks how far it
+/// is. If the GPU is done with all entries, pushbuffer memory is used from its beginning again.
 #[derive(Clone, Copy)]
 pub(super) struct Gpu {
-    /// Time that it needs for an entry, ns.
+    /// Time that the GPU needs for an entry, ns.
     pub entry_ns: u64,
-    /// Time that the program needs to submit one, ns.
+    /// Time that the program needs to submit an entry, ns.
     pub submit_ns: u64,
-    /// Its semaphore can be read from outside.
+    /// True if its semaphore can be read from outside.
     pub readable: bool,
     /// Amount by which the number read from the semaphore is too high.
     pub ahead: u32,
@@ -55,22 +55,23 @@ pub(super) struct Inner {
     pub truth: Vec<(u64, Vec<u8>)>,
     random: u64,
     reads: u64,
-    /// Reads of the ring and of USERD.
+    /// Number of reads of the ring and of USERD.
     pub ring_reads: u32,
     pub fails_after: u64,
     program: Program,
-    /// An entry whose words and slot are written and which is not committed.
+    /// True if an entry's words and slot are written, and it is not committed.
     written: bool,
-    /// ns.
+    /// Time of the simulation, ns.
     pub time: u64,
-    /// Entries that the GPU is done with, until when that is computed, and how many of them the program knows of.
+    /// Number of entries that the GPU is done with, the time up to which that is computed, and the number of them that
+    /// the program knows of.
     pub done: u64,
     done_at: u64,
     known_done: u64,
     pub ran_until: u64,
 }
 
-/// Simulated program: it goes on whenever its memory is read.
+/// Simulated program, which goes on whenever its memory is read.
 pub(super) struct Simulated(pub RefCell<Inner>);
 
 impl Inner {
@@ -106,7 +107,7 @@ impl Inner {
         bytes
     }
 
-    /// Half a submission: first its bytes and its entry, then GP_PUT.
+    /// Does half a submission: first its bytes and its entry, then GP_PUT.
     pub(super) fn half(&mut self) {
         if std::mem::take(&mut self.written) {
             self.put += 1;
@@ -134,7 +135,7 @@ impl Inner {
         self.written = true;
     }
 
-    /// The GPU runs until `now`.
+    /// Lets the GPU run until `now`.
     fn run_gpu(&mut self, gpu: Gpu, now: u64) {
         if self.done == self.put {
             self.done_at = now;
@@ -156,7 +157,7 @@ impl Inner {
         self.put - self.known_done < most
     }
 
-    /// Program and GPU run until now, with pauses.
+    /// Lets program and GPU run until now, with pauses.
     fn run_both(&mut self, gpu: Gpu) {
         while self.ran_until <= self.time {
             self.run_gpu(gpu, self.ran_until);
@@ -170,7 +171,7 @@ impl Inner {
         }
     }
 
-    /// Goes on between two reads.
+    /// Lets the program go on between two reads.
     pub(super) fn run(&mut self) {
         if let Some(gpu) = self.program.gpu {
             return self.run_both(gpu);

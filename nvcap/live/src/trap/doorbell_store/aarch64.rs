@@ -1,8 +1,9 @@
-//! The store on aarch64: the one instruction of four bytes that a trap stands at.
+//! The store on aarch64: the instruction of four bytes at which a trap stops.
 //!
-//! The registers are those before the store, so that forms which change their base (pre- and post-index) are computed from
-//! what it was. Encodings: Arm Architecture Reference Manual, C4.1 "Loads and Stores". Stores of vector registers, of tags and
-//! exclusive stores are not decoded: a token is written by none of them, and a doorbell that is rung so scans all channels.
+//! The registers are those before the store, so that forms which change their base (pre- and post-index) are computed from the
+//! base's earlier value. Encodings: Arm Architecture Reference Manual, C4.1 "Loads and Stores". Stores of vector registers, of
+//! tags and exclusive stores are not decoded: tokens are not written by them, and a doorbell that is rung so makes all
+//! channels be scanned.
 
 use nvcap_common::CODE;
 
@@ -10,19 +11,19 @@ use super::store::Store;
 
 /// Bytes of every instruction.
 const LEN: usize = 4;
-/// In a base's place the stack pointer; in that of a stored register the constant 0.
+/// Register number that means the stack pointer as a base, and the constant 0 as a stored register.
 const SP_OR_ZERO: u32 = 31;
 
 /// Registers that a store writes, and the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Written {
-    /// The stored register, and the second one of a pair, which goes behind it.
+    /// The stored register, and the second one of a pair, which is stored behind it.
     registers: (u32, Option<u32>),
-    /// Bytes of each.
+    /// Bytes of each stored register.
     size: u64,
     /// Register with the address's base.
     base: u32,
-    /// Offset that is added to it.
+    /// Offset that is added to the base.
     plus: Plus,
 }
 
@@ -31,7 +32,7 @@ struct Written {
 enum Plus {
     /// A constant.
     Constant(i64),
-    /// A register, extended as the instruction says, and shifted.
+    /// A register, extended and shifted as the instruction says.
     Register {
         index: u32,
         extend: Extend,
@@ -68,7 +69,7 @@ pub(super) fn decode(code: &[u8; 2 * CODE], regs: &[u64], doorbell: u64) -> Opti
 }
 
 impl Written {
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     fn address(&self, regs: &[u64]) -> Option<u64> {
         let base = *regs.get(self.base as usize)?;
         Some(match self.plus {
@@ -93,23 +94,23 @@ impl Written {
     }
 }
 
-/// The bits of `word` from `low` on, `count` of them.
+/// Returns `count` bits of `word` from `low` on.
 fn bits(word: u32, low: u32, count: u32) -> u32 {
     word >> low & ((1 << count) - 1)
 }
 
-/// The same as a signed number.
+/// Returns the same bits as a signed number.
 fn signed(word: u32, low: u32, count: u32) -> i64 {
     let unused = 32 - count;
     i64::from((bits(word, low, count) << unused) as i32 >> unused)
 }
 
-/// Returns the write of a store of one or two general registers of 32 or 64 bits.
+/// Decodes a store of one or two general registers of 32 or 64 bits.
 fn written(word: u32) -> Option<Written> {
     pair(word).or_else(|| single(word))
 }
 
-/// STP and STNP: pre-index, post-index, or with an offset.
+/// Decodes STP and STNP: pre-index, post-index, or with an offset.
 fn pair(word: u32) -> Option<Written> {
     let wide = match word & 0xfe40_0000 {
         0x2800_0000 => false,
@@ -127,7 +128,7 @@ fn pair(word: u32) -> Option<Written> {
     })
 }
 
-/// STR, STUR, STTR, STLR, STLUR and STLLR of a word or a doubleword.
+/// Decodes STR, STUR, STTR, STLR, STLUR and STLLR of a word or a doubleword.
 fn single(word: u32) -> Option<Written> {
     // The two sizes differ in one bit.
     let wide = bits(word, 30, 1);
@@ -157,7 +158,7 @@ fn single(word: u32) -> Option<Written> {
     })
 }
 
-/// The index register of STR (register).
+/// Decodes the index register of STR (register).
 fn indexed(word: u32, wide: u32) -> Option<Plus> {
     let extend = match bits(word, 13, 3) {
         0b010 => Extend::Unsigned32,
@@ -178,7 +179,7 @@ mod tests {
 
     const DOORBELL: u64 = 0xffff_8011_0090;
 
-    /// The store `word`, trapped at with these registers; all others hold what is no address near the doorbell.
+    /// Decodes the store `word`, with these registers at its trap. All other registers hold no address near the doorbell.
     fn case(word: u32, set: &[(usize, u64)]) -> Option<Store> {
         let mut code = [0x1f; 2 * CODE];
         code[CODE - LEN..CODE].copy_from_slice(&word.to_le_bytes());
@@ -321,8 +322,8 @@ mod tests {
         }
     }
 
-    /// Any word, with registers that all hold the doorbell's address: no panic, and an address of one register and a constant
-    /// is the doorbell's.
+    /// Any word, with registers that all hold the doorbell's address, causes no panic; an address of one register and a
+    /// constant is the doorbell's.
     #[test]
     fn any_word() {
         let mut seed = 1u64;

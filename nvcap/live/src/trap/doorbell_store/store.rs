@@ -1,4 +1,4 @@
-//! Facts of a store.
+//! A decoded store.
 
 /// A store that rings the doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,6 +7,7 @@ pub(crate) struct Store {
     pub register: u32,
     /// Length of the instruction in bytes.
     pub len: u32,
-    /// Register and displacement of the doorbell's address, where it is made of one register and a displacement.
+    /// Register and displacement that make the doorbell's address, where it is made of one register and a
+    /// displacement.
     pub address: Option<(u32, i64)>,
 }

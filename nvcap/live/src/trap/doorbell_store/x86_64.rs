@@ -1,8 +1,8 @@
 //! The store on x86-64: decoded from the bytes before the trap.
 //!
 //! x86 cannot be decoded backwards with certainty: `44 89 08` ends in `89 08`. So every length is tried. The store's address,
-//! computed from the registers, must be the doorbell. Among the readings that remain, one whose register holds a known token
-//! wins, then the one that most decodings from earlier bytes run into, then the longest.
+//! computed from the registers, must be the doorbell. Of the remaining readings, one whose register holds a known token wins;
+//! then the one that most decodings from earlier bytes lead to; then the longest.
 
 use nvcap_common::CODE;
 
@@ -11,7 +11,8 @@ use super::store::Store;
 /// Registers by the numbers in instructions: rax rcx rdx rbx rsp rbp rsi rdi r8..r15.
 const REGISTERS: usize = 16;
 
-/// Decodes as [`super::decode`] does: the bytes end in the store, and the registers are those after it, which changes none.
+/// Decodes as [`super::decode`] does. The bytes end with the store. The registers are those after the store, which changes
+/// none.
 pub(super) fn decode(
     ip: u64,
     code: &[u8; 2 * CODE],
@@ -112,7 +113,7 @@ mod tests {
     const IP: u64 = 0x7f00_0000_1000;
     const DOORBELL: u64 = 0x7f11_2233_0090;
 
-    /// Decodes a case as in libcuda: bytes of whole instructions before the store, so that a linear decoding runs into it.
+    /// Decodes a case as in libcuda: whole instructions precede the store, so that a linear decoding leads to it.
     fn case(tail: &[u8], set: &[(usize, u64)]) -> Option<Store> {
         let mut code = [0x90; 2 * CODE];
         code[CODE - tail.len()..CODE].copy_from_slice(tail);

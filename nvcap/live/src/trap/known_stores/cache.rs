@@ -1,8 +1,9 @@
-//! File that hands known stores from trace to trace.
+//! File that passes known stores from trace to trace.
 //!
-//! It and its folder belong to the user who runs nvcap, and nobody else may write there; links are not followed. It is written anew
-//! beside the old one and renamed, so that a trace that reads meanwhile has either. Where something is not so, or cannot be read, there
-//! are no known stores, which costs what it cost without them: the reason is a line at debug level.
+//! The file and its folder must belong to the user who runs nvcap, and no other user may write there; links are not followed. The file
+//! is written anew beside the old one and renamed, so that a trace that reads meanwhile gets one of them whole. If a condition is not
+//! met, or the file cannot be read, there are no known stores. A trace then costs as much as without the file; a line at debug level
+//! has the reason.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,7 +14,7 @@ use std::{
 
 use super::store::{KnownStore, merge, parse, text};
 
-/// The most bytes that are read.
+/// The most bytes of the file that are read.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// A file of known stores.
@@ -27,7 +28,7 @@ impl Cache {
         Self { path }
     }
 
-    /// Reads the stores; none where that is not possible.
+    /// Reads the stores; none where the file cannot be read.
     pub(crate) fn read(&self) -> Vec<KnownStore> {
         match self.try_read() {
             Ok(stores) => stores,
@@ -58,7 +59,7 @@ impl Cache {
         Ok(parse(&text))
     }
 
-    /// Adds stores to the file's.
+    /// Adds stores to the file.
     pub(crate) fn write(&self, stores: &[KnownStore]) {
         if let Err(e) = self.try_write(stores) {
             log::debug!(
@@ -104,7 +105,7 @@ fn folder(path: &Path) -> io::Result<&Path> {
     folder.ok_or_else(|| io::Error::other("the path is not absolute"))
 }
 
-/// Fails where it is a link, another user's, or others may write it.
+/// Fails if the file is a link, is another user's, or may be written by others.
 fn is_own(about: &fs::Metadata) -> io::Result<()> {
     // SAFETY: reads an id.
     let user = unsafe { libc::geteuid() };
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-    /// A folder of a test's own, removed at its end.
+    /// A folder for one test, removed at its end.
     struct Folder(PathBuf);
 
     impl Folder {

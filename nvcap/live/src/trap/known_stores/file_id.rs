@@ -5,13 +5,13 @@ use std::fmt;
 /// The most bytes of a build id.
 pub(super) const MOST_ID: usize = 64;
 
-/// A file's identity: its build id, or a sum of its first page where it has none. Sizes and places of the file's parts are in that page,
-/// and the store's bytes are compared besides.
+/// A file's identity: its build id, or a checksum of its first page where it has none. That page has sizes and places of the file's
+/// parts, and the store's bytes are compared as well.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FileId {
     /// The build id that the linker made.
     Build(Vec<u8>),
-    /// A sum of the first page.
+    /// A checksum of the first page.
     Head(u64),
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for FileId {
 }
 
 impl FileId {
-    /// Reads what `fmt` writes.
+    /// Reads the text that `fmt` writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if let Some(sum) = text.strip_prefix('h') {
             return u64::from_str_radix(sum, 16).ok().map(Self::Head);

@@ -1,4 +1,4 @@
-//! Files that a process has mapped to be executed, and the stores that are known in them.
+//! Executable mappings of files in a process, and the known stores in them.
 //!
 //! Everything is read from the process's memory, nothing from the file's path: a container's path leads elsewhere, and the file may
 //! have been replaced since.
@@ -14,7 +14,7 @@ use super::{
 };
 pub(crate) use nvcap_process::procfs::mem::ReadMemory;
 
-/// Bytes of a file's beginning that are read: the ELF header, and with it mostly the program headers and notes.
+/// Bytes of a file's beginning that are read: the ELF header, which the program headers and notes mostly follow.
 const HEAD: usize = 4096;
 /// The most bytes of notes that are read.
 const MOST_NOTES: u64 = 4096;
@@ -22,19 +22,19 @@ const MOST_NOTES: u64 = 4096;
 /// A piece of a file that is mapped privately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// First address, and the one behind the last.
+    /// First address, and the address behind the last.
     pub start: u64,
     pub end: u64,
     /// Offset of the first byte in the file.
     pub offset: u64,
-    /// The file system's device, and the inode there.
+    /// The file system's device, and the file's inode there.
     pub file: (String, u64),
-    /// May be executed.
+    /// True if it may be executed.
     pub execute: bool,
 }
 
 impl Piece {
-    /// Address of a range of the file that lies in this piece whole.
+    /// Returns the address of a range of the file that lies wholly in this piece.
     fn address(&self, offset: u64, len: u64) -> Option<u64> {
         let within = offset.checked_sub(self.offset)?;
         let end = within.checked_add(len)?;
@@ -42,7 +42,7 @@ impl Piece {
     }
 }
 
-/// The pieces of files that a process has mapped privately and may read. A device's memory is none.
+/// Returns the pieces of files that a process has mapped privately and may read. A device's memory is not among them.
 ///
 /// # Errors
 /// Those of reading `/proc/PID/maps`.
@@ -62,7 +62,7 @@ pub(crate) fn pieces(pid: u32) -> io::Result<Vec<Piece>> {
     Ok(all)
 }
 
-/// The file whose instruction ends at an address, and the offset there; the bytes before it lie in the same piece.
+/// Finds the file whose instruction ends at an address, and the offset in it. The bytes before must lie in the same piece.
 pub(crate) fn file_of(
     pieces: &[Piece],
     memory: &impl ReadMemory,
@@ -77,7 +77,7 @@ pub(crate) fn file_of(
     ))
 }
 
-/// Finds known stores in a process: the address behind each, where the bytes are the store's and the file is the same.
+/// Finds known stores in a process, with the address behind each. The bytes must be the store's, and the file must be the same.
 pub(crate) fn found_in<'a>(
     known: &'a [KnownStore],
     pieces: &[Piece],
@@ -105,7 +105,7 @@ pub(crate) fn found_in<'a>(
     found
 }
 
-/// Identity of the file that a piece is of.
+/// Returns the identity of a piece's file.
 fn id_of(pieces: &[Piece], memory: &impl ReadMemory, of: &Piece) -> Option<FileId> {
     let read = |offset: u64, len: usize| {
         let mut same = pieces.iter().filter(|p| p.file == of.file);
@@ -124,7 +124,7 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// Offsets and lengths of the notes of an ELF file of 64 bits.
+/// Returns offsets and lengths of the notes of a 64-bit ELF file.
 fn notes_of(head: &[u8]) -> impl Iterator<Item = (u64, usize)> + '_ {
     const IS_NOTE: u32 = 4;
     let is_elf = head.starts_with(b"\x7fELF\x02\x01");
@@ -145,7 +145,7 @@ fn notes_of(head: &[u8]) -> impl Iterator<Item = (u64, usize)> + '_ {
     })
 }
 
-/// The build id among notes.
+/// Finds the build id among notes.
 fn build_id(notes: &[u8]) -> Option<FileId> {
     const IS_BUILD_ID: u32 = 3;
     let mut at = 0;
@@ -164,7 +164,7 @@ fn build_id(notes: &[u8]) -> Option<FileId> {
     }
 }
 
-/// FNV-1a.
+/// Computes FNV-1a.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
@@ -178,7 +178,7 @@ mod tests {
 
     const BASE: u64 = 0x7f00_0000_0000;
 
-    /// A file that is mapped whole at an address.
+    /// A file that is mapped wholly at an address.
     struct Made(Vec<u8>);
 
     impl ReadMemory for Made {

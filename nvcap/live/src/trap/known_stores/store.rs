@@ -1,4 +1,4 @@
-//! A store that rings doorbells, where it is in its file, and its line in the text that is kept.
+//! A store that rings doorbells: its place in its file, and its line in the text that is kept.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use super::{
     file_id::{self, FileId},
 };
 
-/// Stores that are kept: those of some releases of libcuda, and of other drivers.
+/// The most stores that are kept: those of some releases of libcuda, and of other drivers.
 pub(super) const MOST: usize = 64;
 
-/// First line of the text: the form, and the processor whose registers are numbered. Another one is not read.
+/// First line of the text: the format, and the processor whose registers are numbered. A text with another first line is not read.
 const FORM: &str = if cfg!(target_arch = "aarch64") {
     "nvcap stores 1 aarch64"
 } else {
@@ -24,11 +24,11 @@ const FORM: &str = if cfg!(target_arch = "aarch64") {
 pub(crate) struct KnownStore {
     /// The file.
     pub file: FileId,
-    /// Offset in the file of the byte behind the store.
+    /// Offset of the byte behind the store, in the file.
     pub end: u64,
-    /// Bytes before that place, of which the last ones are the store.
+    /// Bytes before that place. They end with the store.
     pub code: [u8; CODE],
-    /// The store; its address is made of one register.
+    /// The decoded store. Its address is made of one register.
     pub store: doorbell_store::Store,
     /// The doorbell's offset in its page of 4 KiB.
     pub doorbell: u32,
@@ -37,12 +37,12 @@ pub(crate) struct KnownStore {
 }
 
 impl KnownStore {
-    /// Tells whether the bytes are those of the store, and decode as they did.
+    /// Tells whether the bytes are those of the store, and decode to the same.
     pub(super) fn is_at(&self, before: &[u8; CODE]) -> bool {
         *before == self.code && doorbell_store::is_store(before, self.store, self.doorbell)
     }
 
-    /// The store as a line of the text.
+    /// Formats the store as a line of the text.
     fn line(&self) -> String {
         let mut line = format!("{} {:x} ", self.file, self.end);
         for byte in self.code {
@@ -60,7 +60,7 @@ impl KnownStore {
         line
     }
 
-    /// Reads a line; none where it is no store that could have been taught.
+    /// Reads a line; none where it is no store that could have been learnt.
     fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
         let (of_store, of_copy) = words.split_at_checked(8)?;
@@ -94,7 +94,7 @@ impl KnownStore {
     }
 }
 
-/// Reads a text of stores. Lines that are none are left out; so is all of another form.
+/// Reads a text of stores. Invalid lines are left out; a text of another format is ignored.
 pub(super) fn parse(text: &str) -> Vec<KnownStore> {
     let mut lines = text.lines();
     if lines.next() != Some(FORM) {
@@ -111,7 +111,7 @@ pub(super) fn parse(text: &str) -> Vec<KnownStore> {
     lines.take(MOST).filter_map(read).collect()
 }
 
-/// The text of stores.
+/// Formats the text of stores.
 pub(super) fn text(stores: &[KnownStore]) -> String {
     let lines = stores.iter().map(|known| known.line() + "\n");
     [FORM.to_owned(), "\n".to_owned()]
@@ -120,8 +120,7 @@ pub(super) fn text(stores: &[KnownStore]) -> String {
         .collect()
 }
 
-/// Adds a store to others, in the place of what was known there before. The oldest one goes where there are too many. False where it was
-/// known.
+/// Adds a store, in the place of an earlier one there. The oldest one is dropped where there are too many. False if the store was known.
 pub(super) fn merge(all: &mut Vec<KnownStore>, new: KnownStore) -> bool {
     let same = |k: &KnownStore| {
         (&k.file, k.end, &k.code, k.store) == (&new.file, new.end, &new.code, new.store)
@@ -139,7 +138,7 @@ pub(super) fn merge(all: &mut Vec<KnownStore>, new: KnownStore) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// `mov %ecx,(%rax)` behind other instructions, at an offset in a file.
+    /// Makes the store `mov %ecx,(%rax)` behind other instructions, at an offset in a file.
     pub(crate) fn known(file: &str, end: u64) -> KnownStore {
         let mut code = [0x90; CODE];
         code[CODE - 2..].copy_from_slice(&[0x89, 0x08]);

@@ -14,12 +14,12 @@ pub(crate) struct KnownStores {
     cache: Option<Cache>,
     /// Count of additions.
     pub(crate) added: u64,
-    /// Something is not in the file yet.
+    /// True if something is not in the file yet.
     unsaved: bool,
 }
 
 impl KnownStores {
-    /// Takes those of a file, if one is given.
+    /// Begins with the stores of a file, if one is given.
     pub(crate) fn new(cache: Option<Cache>) -> Self {
         let all = cache.as_ref().map(Cache::read).unwrap_or_default();
         if !all.is_empty() {
@@ -33,12 +33,12 @@ impl KnownStores {
         }
     }
 
-    /// All.
+    /// Returns all stores.
     pub(crate) fn all(&self) -> &[KnownStore] {
         &self.all
     }
 
-    /// A process taught a store. False where it was known.
+    /// Adds a store that was learnt from a process. False if it was known.
     pub(crate) fn add(&mut self, new: KnownStore) -> bool {
         let is_new = merge(&mut self.all, new);
         self.added += u64::from(is_new);
@@ -46,7 +46,7 @@ impl KnownStores {
         is_new
     }
 
-    /// A process taught where the copy of GP_PUT is.
+    /// Adds the place of the copy of GP_PUT that was learnt from a process.
     pub(crate) fn add_copy(&mut self, file: &FileId, end: u64, copy: Option<Place>) {
         let of = |k: &&mut KnownStore| k.file == *file && k.end == end;
         if let Some(known) = self.all.iter_mut().find(of)
@@ -57,7 +57,7 @@ impl KnownStores {
         }
     }
 
-    /// Writes to the file what is not there yet.
+    /// Writes additions to the file.
     pub(crate) fn save(&mut self) {
         if std::mem::take(&mut self.unsaved)
             && let Some(cache) = &self.cache

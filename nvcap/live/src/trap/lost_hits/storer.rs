@@ -1,5 +1,5 @@
-//! A process that does nothing but store to one word, bound to one processor, and counts the SIGTRAPs that it gets. It is forked and never
-//! executes another program, so it may call nothing that takes a lock or allocates.
+//! A process that only stores to one word, bound to one processor, and counts its SIGTRAPs. It is forked and never executes another program,
+//! so that it must not call anything that takes a lock or allocates.
 
 use std::{
     ffi::c_int,
@@ -19,7 +19,7 @@ mod order {
 #[repr(C, align(4096))]
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// The word that it stores to, alone on its page.
+    /// The word that the child stores to, alone on its page.
     pub word: AtomicU32,
     counts: Counts,
 }
@@ -39,17 +39,17 @@ struct Counts {
 /// Result of the stores of a child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stored {
-    /// Stores.
+    /// Number of stores.
     pub stores: u64,
-    /// SIGTRAPs.
+    /// Number of SIGTRAPs.
     pub traps: u64,
-    /// SIGTRAPs for debug exceptions right behind the store that the kernel found no cause of.
+    /// SIGTRAPs for debug exceptions right behind the store, for which the kernel found no cause.
     pub causeless: u64,
-    /// `si_code` of the last one of the others.
+    /// `si_code` of the last other SIGTRAP.
     pub other_code: Option<i32>,
 }
 
-/// The child, ended when this is dropped.
+/// The child. It is ended when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Storer {
     shared: NonNull<Shared>,
@@ -59,8 +59,8 @@ pub(super) struct Storer {
 }
 
 impl Storer {
-    /// Forks a child that waits. With `int1` it executes that instruction behind every so many stores: the same exception without a cause as
-    /// one with a DR6 that names no breakpoint.
+    /// Forks a child that waits. With `int1` it executes that instruction after each time that it has made this many stores: the exception
+    /// looks as without a cause, as one with a DR6 that names no breakpoint.
     ///
     /// # Errors
     /// Those of mmap(2) and fork(2).
@@ -81,20 +81,20 @@ impl Storer {
         if pid < 0 { Err(error) } else { Ok(storer) }
     }
 
-    /// The address of the word that it stores to.
+    /// Returns the address of the word that the child stores to.
     pub(super) fn address(&self) -> u64 {
         self.shared().word.as_ptr() as u64
     }
 
-    /// Lets it store.
+    /// Lets the child store.
     pub(super) fn start(&self) {
         self.shared().counts.order.store(order::STORE, SeqCst);
     }
 
-    /// Lets it end; returns its counts.
+    /// Ends the child, and returns its counts.
     ///
     /// # Errors
-    /// When it was killed.
+    /// When the child was killed.
     pub(super) fn end(&mut self) -> io::Result<Stored> {
         self.shared().counts.order.store(order::END, SeqCst);
         let status = self.wait();
@@ -113,7 +113,7 @@ impl Storer {
         })
     }
 
-    /// Returns the number of times that it has stored.
+    /// Returns the number of stores so far.
     #[cfg(test)]
     pub(super) fn stores(&self) -> u64 {
         self.shared().counts.stores.load(SeqCst)
@@ -203,7 +203,7 @@ fn child(shared: &Shared, processor: Option<usize>, int1: Option<u64>) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Stores, after noting where the processor will be right behind the store.
+/// Stores, after noting the address right behind the store, where the processor will be.
 #[cfg(target_arch = "x86_64")]
 fn store(shared: &Shared, value: u32) {
     // SAFETY: both addresses are of atomic members.
@@ -216,7 +216,7 @@ fn store(shared: &Shared, value: u32) {
     }
 }
 
-/// An exception without a cause, where the handler expects one.
+/// Raises an exception without a cause, where the handler expects one.
 #[cfg(target_arch = "x86_64")]
 fn without_cause(counts: &Counts) {
     // SAFETY: the kernel sends SIGTRAP, which has a handler; the address is of an atomic member.
@@ -254,7 +254,7 @@ extern "C" fn on_trap(_signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
-/// Tells whether the signal was made by exception 1, the debug exception.
+/// Tells whether exception 1, the debug exception, caused the signal.
 #[cfg(target_arch = "x86_64")]
 fn is_debug_exception(context: *mut libc::c_void) -> bool {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a ucontext.
@@ -262,7 +262,8 @@ fn is_debug_exception(context: *mut libc::c_void) -> bool {
     context.uc_mcontext.gregs[libc::REG_TRAPNO as usize] == 1
 }
 
-/// Goes on behind an int1 that would be executed again: virtual machines of KVM on AMD's processors raise its exception before it.
+/// Continues behind an int1 that would be executed again. (Virtual machines of KVM on AMD processors raise its exception before the
+/// instruction.)
 #[cfg(target_arch = "x86_64")]
 fn skip_int1(context: *mut libc::c_void) -> bool {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a ucontext, which it may change.

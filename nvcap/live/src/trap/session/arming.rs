@@ -1,8 +1,8 @@
-//! Doorbells are watched and stores stopped at, as far as debug registers go.
+//! Watches doorbells, and stops threads at stores, as far as debug registers suffice.
 //!
-//! Each thread has four registers, and a process of a job on a whole node maps two doorbells of each of its GPUs. Where they do not
-//! suffice, one register is for the store that rings, which serves all doorbells; until it is known the others go to the doorbells that
-//! most likely are rung, and move where none of them is (`moving.rs`).
+//! Each thread has four registers, and a process of a job on a whole node maps two doorbells of each of its GPUs. Where the registers do
+//! not suffice, one is used for the store that rings, which serves all doorbells. Until that store is known, the other registers watch the
+//! doorbells that are most likely rung, and move where none of them is (`moving.rs`).
 
 use nvcap_common::Birth;
 use std::collections::BTreeSet;
@@ -23,23 +23,23 @@ use nvcap_process::error::Result;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DoorbellPage {
     pub(super) start: CpuVa,
-    /// Minor number of its GPU.
+    /// Minor number of the page's GPU.
     pub(super) gpu: u32,
     pub(super) readable: bool,
 }
 
-/// GPUs of the rings that were found in a running process; a GPU that is not known may be any.
+/// GPUs of the rings that were found in a running process. An unknown GPU may be any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RingGpus {
-    /// GPUs of rings whose GP_PUT moved while it was looked at.
+    /// GPUs of rings whose GP_PUT moved during the look.
     pub(super) moving: BTreeSet<Option<u32>>,
     /// GPUs of rings that were used.
     pub(super) used: BTreeSet<Option<u32>>,
 }
 
 impl RingGpus {
-    /// The order in which doorbells are watched: those first by which a ring moves right now, then those of GPUs that were used; of
-    /// each GPU CUDA's, which are write-only, before those of other clients.
+    /// Rank by which doorbells are watched: first those of GPUs on which a ring moves right now, then those of GPUs that were used; of each
+    /// GPU first CUDA's, which are write-only, then those of other clients.
     fn rank(&self, page: &DoorbellPage) -> (bool, bool, bool) {
         let is_of = |all: &BTreeSet<Option<u32>>| all.contains(&Some(page.gpu));
         (!is_of(&self.moving), !is_of(&self.used), page.readable)
@@ -47,8 +47,8 @@ impl RingGpus {
 }
 
 impl Session {
-    /// Watches the doorbells that the user named, and those of a running process's doorbell pages. `was_there`: its rings are followed from
-    /// where they are when this is done.
+    /// Watches the doorbells that the user named, and those of a running process's doorbell pages. `was_there`: the process's rings are
+    /// followed from their position at the end of this call.
     pub(super) fn arm_present(
         &mut self,
         (space, pid): (u32, u32),
@@ -108,7 +108,7 @@ impl Session {
         Ok(())
     }
 
-    /// Follows the rings of some GPUs from where they are now, of which nothing was captured yet.
+    /// Follows rings of some GPUs from their present position, if nothing was captured of them yet.
     fn follow_from_here(&mut self, space: u32, of: impl Fn(Option<u32>) -> bool) {
         for index in self.capture.table.of_space(space) {
             if of(self.capture.table[index].gpu) {
@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    /// Stops at stores that are known beforehand, where a process has more doorbells than registers, before its doorbells take these.
+    /// Stops threads at known stores before the process's doorbells take the registers, if the process has more doorbells than registers.
     fn stop_at_known_first(&mut self, space: u32, pid: u32, pages: &[Target]) -> Result<()> {
         let is_known = self.sites.to_stop_at(space).next().is_some();
         if !self.options.watch || !is_known {
@@ -146,8 +146,8 @@ impl Session {
         Ok(())
     }
 
-    /// Watches a doorbell, and looks at the channels that it may ring. Where no debug register is left for it in a process that
-    /// has another doorbell watched, its rings are looked at instead, until the store that rings is known and stopped at.
+    /// Watches a doorbell, and looks at the channels that it may ring. If no debug register is left for it, and the process has another
+    /// doorbell watched, its rings are looked at instead, until the store that rings is known and threads stop at it.
     pub(super) fn arm(&mut self, target: Target, life: Life) -> Result<()> {
         if let Some(space) = self.watch(target, life)? {
             if life.until_exec {
@@ -160,7 +160,7 @@ impl Session {
         Ok(())
     }
 
-    /// Watches a doorbell, and connects it with the channels that it may ring. Returns the address space where that is new.
+    /// Watches a doorbell, and connects it with the channels that it may ring. Returns the address space if it is new.
     fn watch(&mut self, target: Target, life: Life) -> Result<Option<u32>> {
         if !self.options.watch {
             return Ok(None);
@@ -217,7 +217,7 @@ impl Session {
         set
     }
 
-    /// Watches a new thread for what it did not inherit, and looks at the rings that it may have rung for meanwhile.
+    /// Sets the watches in a new thread that it did not inherit, and looks at the rings that it may have rung for meanwhile.
     pub(super) fn thread_came(&mut self, at: At, (tid, born): (u32, Birth), space: u32) {
         let bpf = &self.capture.bpf;
         let birth = |tid| bpf.birth(tid);
@@ -244,7 +244,7 @@ impl Session {
         self.look_behind(at.pid, space);
     }
 
-    /// Watches a child process for what it did not inherit, and looks at the rings that it may have rung for meanwhile.
+    /// Sets the watches in a child process that it did not inherit, and looks at the rings that it may have rung for meanwhile.
     pub(super) fn child_came(&mut self, at: At, (child, born): (u32, Birth), space: u32) {
         let lacking = self.breakpoints.inherit(at.pid, (child, &born));
         self.stores.inherit(at.pid, child);
@@ -267,7 +267,7 @@ impl Session {
         self.look_behind(child, space);
     }
 
-    /// Looks at the rings of a process of which a thread was watched late.
+    /// Looks at the rings of a process in which a thread was watched late.
     fn look_behind(&mut self, pid: u32, space: u32) {
         if self.is_resting() {
             self.breakpoints.wake_all(false);
@@ -279,7 +279,7 @@ impl Session {
         self.capture.peek_when_watched(space, &indexes);
     }
 
-    /// Not every thread of the process has the doorbell watched.
+    /// Takes note that a doorbell is not watched in every thread of the process.
     fn leave_unwatched(&mut self, pid: u32, address: u64) {
         let is_first = !self.stores.lacks([pid].into_iter());
         if !self.stores.unwatched((pid, address), watchpoints::now()) || !is_first {
@@ -292,14 +292,14 @@ impl Session {
         self.free_register(pid, false);
     }
 
-    /// Stops watching one of several doorbells of a process, or with `only` even the only one; that is returned.
+    /// Stops watching one of several doorbells of a process, or with `only` even the only one. Returns the doorbell.
     fn free_register(&mut self, pid: u32, only: bool) -> Option<u64> {
         let spare = self.breakpoints.spare(pid, only)?;
         self.stop_watching(pid, spare);
         Some(spare)
     }
 
-    /// Stops watching a doorbell of a process, which stays one whose rings are looked at.
+    /// Stops watching a doorbell of a process. Its rings are looked at from then on.
     pub(super) fn stop_watching(&mut self, pid: u32, address: u64) {
         let heirs = self.breakpoints.disarm(pid, address);
         for pid in heirs.into_iter().chain([pid]) {
@@ -307,7 +307,7 @@ impl Session {
         }
     }
 
-    /// Stops at the stores that ring in an address space before they do: where the user asks for it, or debug registers are lacking.
+    /// Stops threads at the stores of an address space before they ring, if the user asks for it or debug registers are lacking.
     pub(super) fn stop_at_stores(&mut self, space: u32) {
         let pids = Vec::from_iter(self.capture.spaces.pids(space));
         let lacks = self.stores.lacks(pids.iter().copied());
@@ -339,7 +339,8 @@ impl Session {
         }
     }
 
-    /// Stops at a store of a process, if need be with the debug register of one of its doorbells; with `only` even of the only one.
+    /// Stops a process's threads at a store, if necessary with the debug register of one of its doorbells; with `only` even of the only
+    /// one.
     fn stop_at_store(
         &mut self,
         pid: u32,

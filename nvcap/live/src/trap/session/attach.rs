@@ -1,5 +1,5 @@
-//! Begin of the trace of a process: of a command before it is executed, of a running process; its doorbells, and the channels
-//! that the user named in it.
+//! Begin of the trace of a process: of a command before it is executed, or of a running process. Finds its doorbells, and the channels that
+//! the user named in it.
 
 use std::{io, thread};
 
@@ -44,10 +44,10 @@ impl Session {
         }
     }
 
-    /// Traces a command that is about to be executed by `pid`, which waits for nvcap to release it.
+    /// Traces a command that `pid` is about to execute; the process waits until nvcap releases it.
     ///
     /// # Errors
-    /// When its doorbells, where the user named them, cannot be watched.
+    /// When doorbells that the user named cannot be watched in it.
     pub(crate) fn expect_exec(&mut self, pid: u32) -> Result<()> {
         let space = self.capture.bpf.new_space()?;
         self.capture.spaces.join(pid, space);
@@ -81,13 +81,13 @@ impl Session {
     /// Attaches to a running process.
     ///
     /// # Errors
-    /// When it is gone, belongs to another user, or has no free debug register.
+    /// When the process is gone, belongs to another user, or has no free debug register.
     pub(crate) fn attach(&mut self, pid: u32) -> Result<()> {
         self.attach_from(pid, true)
     }
 
-    /// Attaches to one of many processes, if it is not traced yet. `was_there`: what is in its rings is not shown; else they are
-    /// shown from their first entry on.
+    /// Attaches to one of many processes, if it is not traced yet. `was_there`: the present contents of its rings are not shown; otherwise
+    /// rings are shown from their first entry on.
     ///
     /// # Errors
     /// As [`Session::attach`].
@@ -130,7 +130,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to record the calls of a running process, in an address space of its own: nothing is lost between later looks at the
+    /// Begins to record the calls of a running process, in an address space of its own, so that nothing is lost between later looks at the
     /// process and its breakpoints.
     fn begin_present(&mut self, pid: u32) -> Result<(u32, At)> {
         let name = comm_of(pid, pid).unwrap_or_default();
@@ -150,7 +150,7 @@ impl Session {
         Ok((space, at))
     }
 
-    /// Reports the mappings that a running process has, and returns those of them that are doorbell pages.
+    /// Reports the mappings of a running process, and returns its doorbell pages.
     fn report_mappings(&mut self, areas: &[Area], at: At) -> Vec<DoorbellPage> {
         let mut pages = Vec::new();
         for area in areas {
@@ -175,8 +175,8 @@ impl Session {
         pages
     }
 
-    /// Follows the rings that were found in a running process, those of one that `was_there` from their present position on. Returns the
-    /// channels of rings in use, which are announced, and the GPUs of these and of those that move.
+    /// Follows the rings that were found in a running process; those of a process that `was_there`, from their present position on. Returns
+    /// the channels of rings in use, which are announced, and the GPUs of rings that are in use or move.
     fn follow_rings(
         &mut self,
         (space, at): (u32, At),
@@ -227,8 +227,8 @@ impl Session {
         Ok(())
     }
 
-    /// Adds the channels that the user named, and returns those that are there. `memory`: that of a process that already runs, whose channels
-    /// are followed from their present position, if it was there before the trace (`true`), else from their first entry.
+    /// Adds the channels that the user named, and returns those whose memory is there. `memory`: the memory of a process that already runs.
+    /// Its channels are followed from their present position if the process was there before the trace (`true`), else from their first entry.
     pub(super) fn install_named(
         &mut self,
         space: u32,
@@ -265,7 +265,7 @@ impl Session {
     }
 }
 
-/// Returns the mappings of a process, which has some while it lives.
+/// Returns the mappings of a process. An empty list is an error, because a living process has some.
 fn areas_of(pid: u32) -> Result<Vec<Area>> {
     let areas = maps::areas(pid).map_err(|e| cannot_attach(pid, &e))?;
     if areas.is_empty() {
@@ -279,7 +279,7 @@ fn areas_of(pid: u32) -> Result<Vec<Area>> {
     Ok(areas)
 }
 
-/// Finds rings and tokens, at the same time: both read memory of devices, for some ms.
+/// Finds rings and tokens at the same time, because both searches read device memory for some ms.
 fn rings_and_tokens(memory: &Memory, areas: &[Area]) -> (Vec<scan::FoundRing>, Vec<RingToken>) {
     thread::scope(|scope| {
         let tokens = || snapshot::tokens(memory, areas);

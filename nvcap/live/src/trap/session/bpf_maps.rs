@@ -1,11 +1,11 @@
-//! Writing maps of the BPF programs, as a trait: unit tests have an implementation that remembers what was written.
+//! Trait for writing maps of the BPF programs. Unit tests have an implementation that remembers all writes.
 
 use nvcap_common::{Ranges, TokenKey, TokenValue};
 
 use super::super::load::Loaded;
 use nvcap_process::error::Result;
 
-/// Maps of the BPF programs that the session's tables write.
+/// Maps of the BPF programs that the session writes.
 pub(super) trait BpfMaps {
     /// Sets the channel that a token names.
     fn set_token(&mut self, key: TokenKey, value: TokenValue) -> Result<()>;
@@ -35,7 +35,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// The maps' content.
+    /// Content of the maps.
     #[derive(Default)]
     pub(in super::super) struct Written {
         pub(in super::super) tokens: HashMap<TokenKey, TokenValue>,

@@ -1,7 +1,7 @@
-//! Threads, and the doorbells that each of them has watched. May not know anything of captures.
+//! Threads, and the doorbells that are watched in each. Must not know anything of captures.
 //!
-//! Invariant: a process has at most one set of events for an address, its own or an inherited one: two would trap twice.
-//! Hits of events that were closed stay counted.
+//! Invariant: a process has at most one set of events for an address, its own or an inherited one, because two would trap twice. Hits of events
+//! that were closed stay counted.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,7 +17,7 @@ use super::super::{
 };
 use nvcap_process::error::{Error, remedy_for_refusal};
 
-/// For so long a breakpoint may have no debug register while its thread runs, ns: what it takes to set it, and much more.
+/// Time for which a breakpoint may have no debug register while its thread runs, ns: much more than it takes to set the register.
 pub(super) const UNSET_NS: u64 = 1_000_000;
 
 /// Reason why a doorbell cannot be watched.
@@ -42,7 +42,7 @@ impl From<io::Error> for WatchError {
 }
 
 impl WatchError {
-    /// The error that the user sees.
+    /// Makes the error that the user sees.
     pub(super) fn of(self, pid: u32, address: u64) -> Error {
         let what = format!("watching the doorbell {address:#x} of process {pid}");
         match self {
@@ -63,11 +63,11 @@ impl WatchError {
 pub(super) struct Target {
     pub(super) pid: u32,
     pub(super) address: u64,
-    /// Its GPU, where known.
+    /// GPU of the doorbell, where it is known.
     pub(super) gpu: Option<u32>,
 }
 
-/// A doorbell that is to be watched, or a store that is to be stopped at.
+/// A doorbell to watch, or a store at which threads are to stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     pub(super) pid: u32,
@@ -79,11 +79,11 @@ pub(super) struct Watch {
 /// Result of setting a breakpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Set {
-    /// It is watched already.
+    /// It was set before.
     Before,
-    /// In every thread.
+    /// It is set in every thread.
     Whole,
-    /// In some threads; the others have no debug register left.
+    /// It is set in some threads; the others have no debug register left.
     Partial,
 }
 
@@ -91,17 +91,17 @@ pub(super) enum Set {
 #[derive(Debug, Default)]
 pub(super) struct Breakpoints {
     armed: HashMap<u32, Vec<Armed>>,
-    /// Breakpoints that ended with an exec or with their process. They stay open: closing them would end the ones that
-    /// children inherited from them.
+    /// Breakpoints that ended with an exec or with their process. They stay open, because closing them would end the breakpoints that children
+    /// inherited from them.
     ended: Vec<Armed>,
     /// Hits of closed breakpoints.
     closed_hits: u64,
-    /// Processes that got breakpoints since they were last taken out.
+    /// Processes that got breakpoints since the last call of `take_new`.
     new: BTreeSet<u32>,
 }
 
 impl Breakpoints {
-    /// Watches a doorbell, with `program` and `birth` as [`Present::new`] takes them.
+    /// Watches a doorbell. `program` and `birth`: see [`Present::new`].
     ///
     /// # Errors
     /// When no thread can be watched.
@@ -134,8 +134,8 @@ impl Breakpoints {
         Ok(set)
     }
 
-    /// Watches a new thread of a process for what it did not inherit: its maker was being armed when it was made. Returns the addresses that it
-    /// lacked, and whether all threads have a register for each.
+    /// Sets the watches in a new thread that it did not inherit, because its maker was being armed at its birth. Returns the addresses that it
+    /// lacked, each with whether all threads have a register for it.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -160,7 +160,7 @@ impl Breakpoints {
         Ok(lacked)
     }
 
-    /// Takes out the processes that got breakpoints since the last call.
+    /// Takes the processes that got breakpoints since the last call.
     pub(super) fn take_new(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.new)
     }
@@ -170,7 +170,7 @@ impl Breakpoints {
         self.armed.get(&pid).is_some_and(|all| !all.is_empty())
     }
 
-    /// A doorbell that the process has watched: the last one. To stop watching it frees a register. `only`: even where it is the only one.
+    /// Returns the last doorbell that is watched in the process. Stopping its watch frees a register. `only`: even if it is the only one.
     pub(super) fn spare(&self, pid: u32, only: bool) -> Option<u64> {
         let all = self.armed.get(&pid)?.iter();
         let mut watched = all.filter(|a| a.stops == Stops::AfterWrite && a.of.is_none());
@@ -178,14 +178,15 @@ impl Breakpoints {
         (only || watched.next().is_some()).then_some(last.address)
     }
 
-    /// The doorbells that the process has watched.
+    /// Returns the doorbells that are watched in the process.
     pub(super) fn doorbells(&self, pid: u32) -> impl Iterator<Item = u64> + '_ {
         let all = self.armed.get(&pid).into_iter().flatten();
         all.filter(|a| a.stops == Stops::AfterWrite)
             .map(|a| a.address)
     }
 
-    /// For how long breakpoints of the process, which may be its parent's, had no debug register while threads that have them ran, ns.
+    /// Returns the time for which breakpoints of the process (or of its parent, whose breakpoints it shares) had no debug register while threads
+    /// with them ran, ns.
     pub(super) fn unset_ns(&self, pid: u32) -> u64 {
         let own = self.armed.get(&pid).into_iter().flatten();
         let events = own.flat_map(|a| {
@@ -196,7 +197,7 @@ impl Breakpoints {
         events.map(|e| e.counted().unset_ns).max().unwrap_or(0)
     }
 
-    /// Lets a process's watchpoints rest, or wakes them; those that it inherited from a process that is gone, too.
+    /// Disables or enables a process's watchpoints, including those that it inherited from a process that is gone.
     pub(super) fn wake(&self, pid: u32, wake: bool) {
         let own = self.armed.get(&pid).into_iter().flatten();
         let own: Vec<&Armed> = own.filter(|a| a.stops == Stops::AfterWrite).collect();
@@ -211,13 +212,14 @@ impl Breakpoints {
             .for_each(|a| a.wake(wake));
     }
 
-    /// Lets all breakpoints rest, or wakes them.
+    /// Disables or enables all breakpoints.
     pub(super) fn wake_all(&self, wake: bool) {
         let all = self.armed.values().flatten().chain(&self.ended);
         all.for_each(|a| a.wake(wake));
     }
 
-    /// Notes that a child process has the breakpoints that it was born with: its own would trap twice. Returns those of its parent that it lacks.
+    /// Takes note of the breakpoints that a child process was born with: own ones would trap twice. Returns the breakpoints of its parent that it
+    /// lacks.
     pub(super) fn inherit(&mut self, pid: u32, (child, born): (u32, &Birth)) -> Vec<Watch> {
         let parents = self.armed.get(&pid).into_iter().flatten();
         let shares = Vec::from_iter(parents.map(|a| a.share(pid)));
@@ -239,8 +241,8 @@ impl Breakpoints {
         lacking
     }
 
-    /// A process executed another program, which ends its breakpoints. Those set after the exec, before nvcap heard of it,
-    /// would hold registers of the new program for addresses of the old one.
+    /// Takes note that a process executed another program, which ends its breakpoints. Breakpoints that were set after the exec, before nvcap
+    /// heard of it, are closed: they would hold registers of the new program for addresses of the old one.
     pub(super) fn exec_ends(&mut self, pid: u32) {
         let list = self.armed.get_mut(&pid).into_iter();
         let over = list.flat_map(|l| l.extract_if(.., |a| a.life.until_exec));
@@ -248,7 +250,7 @@ impl Breakpoints {
         self.give_up(pid, over);
     }
 
-    /// A process has ended.
+    /// Takes note that a process has ended.
     pub(super) fn close(&mut self, pid: u32) {
         let over = self.armed.remove(&pid).unwrap_or_default();
         self.give_up(pid, over);
@@ -266,7 +268,7 @@ impl Breakpoints {
         }
     }
 
-    /// Stops watching a doorbell, in the process and in the children that inherited the breakpoint. Returns these.
+    /// Stops watching a doorbell in the process and in the children that inherited the breakpoint. Returns these children.
     pub(super) fn disarm(&mut self, pid: u32, address: u64) -> Vec<u32> {
         if let Some(list) = self.armed.get_mut(&pid) {
             self.closed_hits += list
@@ -285,7 +287,7 @@ impl Breakpoints {
         heirs
     }
 
-    /// Closes all; returns the number of hits since the trace began.
+    /// Closes all breakpoints. Returns the number of hits since the trace began.
     pub(super) fn finish(&mut self) -> u64 {
         let mut armed: Vec<Armed> = self.armed.drain().flat_map(|(_, list)| list).collect();
         armed.append(&mut self.ended);
@@ -316,7 +318,7 @@ mod tests {
         list.map(|a| a.address).collect()
     }
 
-    /// Birth with these breakpoints.
+    /// Makes a birth with these breakpoints.
     fn born(breakpoints: &[u64]) -> Birth {
         let mut birth = Birth::default();
         birth.breakpoints[..breakpoints.len()].copy_from_slice(breakpoints);
@@ -341,7 +343,7 @@ mod tests {
         assert_eq!((watched(&all, 20).len(), watched(&all, 30).len()), (0, 0));
     }
 
-    /// A child that was forked while its parent was being armed has nothing, or what runs no program.
+    /// A child that was forked while its parent was being armed has no breakpoint, or one that runs no program.
     #[test]
     fn what_a_child_did_not_inherit_it_lacks() {
         for breakpoints in [&[][..], &[8], &[7 | Birth::IDLE]] {

@@ -1,7 +1,7 @@
-//! Reads ring entries that no doorbell fetched through the process's memory file: entries submitted before the breakpoint
-//! was set, entries left by a full ring buffer or a lost hit, pages that the BPF programs could not fault in.
+//! Reads, through the process's memory file, ring entries that no doorbell fetched: entries that were submitted before the breakpoint
+//! was set, entries that a full ring buffer or a lost hit left behind, and pages that the BPF programs could not fault in.
 //!
-//! Only reads. The caller holds the claim on the channel and uses the result.
+//! Only reads. The caller must hold the claim on the channel, and uses the result.
 
 use nvcap_common as c;
 
@@ -22,11 +22,11 @@ pub(super) use nvcap_process::{
 /// Ring entries behind the captured ones.
 #[derive(Debug)]
 pub(super) enum Fetch {
-    /// GP_PUT cannot be read, or its value is invalid.
+    /// No entries: GP_PUT cannot be read, or its value is invalid.
     Nothing,
-    /// There are entries up to this position, but they cannot be read.
+    /// Entries up to this position, which cannot be read.
     Unreadable { target: u64 },
-    /// The result of the read, which may be empty.
+    /// Entries that were read; there may be none.
     Read(Read),
 }
 
@@ -38,20 +38,20 @@ pub(super) struct Read {
     /// GP_GET and GP_PUT.
     pub(super) get: u32,
     pub(super) put: u32,
-    /// Positions of the first entry and behind the last.
+    /// Position of the first entry, and position behind the last one.
     pub(super) from: u64,
     pub(super) target: u64,
-    /// Address bits 56:40 behind the last entry.
+    /// Address bits 56:40 that hold behind the last entry.
     pub(super) extended: u64,
-    /// Entries before the first that were overwritten.
+    /// Loss of entries before the first, which were overwritten.
     pub(super) lost: Option<Lost>,
     pub(super) segments: Vec<Segment>,
 }
 
-/// The most entries that a process has written behind GP_PUT before it moves it.
+/// The most entries that a process writes behind GP_PUT before it moves GP_PUT.
 const AHEAD: u64 = 8;
 
-/// Reads the entries of a channel's ring behind the captured ones. `map`: where its GPU addresses lie in the process.
+/// Reads the entries of a channel's ring behind the captured ones. `map`: the places of its GPU addresses in the process.
 pub(super) fn fetch(
     channel: &ChannelState,
     state: &c::SharedChannel,
@@ -109,7 +109,7 @@ pub(super) fn fetch(
     })
 }
 
-/// Removes entries whose slots were written again since they were read. Returns how many, from the first on.
+/// Removes entries whose slots were written again since they were read. Returns their number, from the first on.
 fn drop_overwritten(
     memory: &impl ReadMemory,
     (on, at): (ring::Ring, u64),
@@ -135,7 +135,7 @@ fn drop_overwritten(
     gone
 }
 
-/// Returns the position of GP_PUT by now, at `target` or behind it.
+/// Returns the present position of GP_PUT, at `target` or behind it.
 fn newest(memory: &impl ReadMemory, (on, at): (ring::Ring, u64), target: u64) -> u64 {
     match memory.get_put(at) {
         Ok((_, put)) if put < on.entries => ring::position(put, target, on.entries),
@@ -144,8 +144,8 @@ fn newest(memory: &impl ReadMemory, (on, at): (ring::Ring, u64), target: u64) ->
     }
 }
 
-/// Fills holes that the BPF programs left: they cannot fault in a page that the process has mapped but never touched (a
-/// forked child's shared memory). True when something was filled.
+/// Fills holes that the BPF programs left. They cannot fault in a page that the process has mapped but never touched (a forked child's
+/// shared memory). True if something was filled.
 pub(super) fn fill_holes(g: &mut Gathered, map: &AddressMap, memory: &Memory) -> bool {
     let mut extended = g.head.extended;
     let mut filled = false;
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// A ring and its GP_PUT after so many entries, of which `ahead` more are written already.
+    /// Makes a ring and its GP_PUT after this many entries; `ahead` more entries are written already.
     fn after(committed: u64, ahead: u64) -> Made {
         let mut memory = vec![0; GET_PUT as usize + 8];
         for position in 0..committed + ahead {
@@ -203,7 +203,8 @@ mod tests {
         Made(memory)
     }
 
-    /// Returns how many entries from `from` to `target` are gone, and those that are left, when the ring went on to `later` meanwhile.
+    /// Returns the number of entries from `from` to `target` that are gone, and the remaining ones, if the ring went on to `later`
+    /// meanwhile.
     fn left(from: u64, target: u64, later: &Made) -> (u64, Vec<u64>) {
         let then = after(target, 0);
         let mut entries = ring::entries(&then, ON, from, target).unwrap();

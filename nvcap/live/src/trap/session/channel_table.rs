@@ -1,8 +1,8 @@
-//! The channel table that the BPF programs walk: channels added, announced, given tokens, and retired.
+//! The channel table that the BPF programs walk: adds, announces and retires channels, and gives them tokens.
 //!
 //! Invariants: a channel's index is its place in the shared table, and stays its own until its address space is freed. A
-//! channel gets its number in the trace when it becomes known, once, and in the order in which channels become known. A
-//! token is in TOKENS only for a live channel.
+//! channel gets its number in the trace once, when it becomes known; numbers follow the order in which channels become known.
+//! A token is in TOKENS only for a live channel.
 
 mod tokens;
 
@@ -29,7 +29,7 @@ pub(super) use nvcap_process::{
     procfs::mem::{Memory, ReadMemory},
 };
 
-/// Stands in a channel's description until it is announced.
+/// Number in a channel's description until the channel is announced.
 pub(super) const UNNUMBERED: ChannelId = ChannelId(0);
 
 /// A channel to be added.
@@ -37,17 +37,17 @@ pub(super) const UNNUMBERED: ChannelId = ChannelId(0);
 pub(super) struct NewChannel {
     pub(super) space: u32,
     pub(super) channel: Channel,
-    /// The ring position that it is followed from.
+    /// Ring position from which the channel is followed.
     pub(super) start: u64,
-    /// The driver model's number of it.
+    /// Number of the channel in the driver model.
     pub(super) model_id: Option<ChannelId>,
 }
 
-/// A token that became known to be a channel's.
+/// A token that became known, and its channel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LearntToken {
     pub(super) token: u32,
-    /// The driver told it; else it was concluded.
+    /// True if the driver told the token; false if it was concluded.
     pub(super) told: bool,
     /// Time at which it became known, ns.
     pub(super) time_ns: u64,
@@ -65,17 +65,17 @@ struct SpaceChannels {
 pub(super) struct ChannelTable {
     shared: Shared,
     channels: Vec<ChannelState>,
-    /// By the driver model's number.
+    /// Channels by their number in the driver model.
     by_model_id: HashMap<ChannelId, u32>,
     spaces: BTreeMap<u32, SpaceChannels>,
-    /// The number that the next channel to become known gets.
+    /// Number for the next channel that becomes known.
     next_id: u32,
 }
 
 impl Index<u32> for ChannelTable {
     type Output = ChannelState;
 
-    /// The channel with an index that this table gave.
+    /// Returns the channel with an index that this table gave.
     fn index(&self, index: u32) -> &ChannelState {
         &self.channels[index as usize]
     }
@@ -92,17 +92,17 @@ impl ChannelTable {
         }
     }
 
-    /// A channel by an index that something else gave.
+    /// Returns a channel by an index from another source.
     pub(super) fn get(&self, index: u32) -> Option<&ChannelState> {
         self.channels.get(index as usize)
     }
 
-    /// A channel, to note how far it was looked at and passed on.
+    /// Returns a channel, to note how far it was looked at and passed on.
     pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut ChannelState> {
         self.channels.get_mut(index as usize)
     }
 
-    /// The places that channels have or had.
+    /// Returns the indexes that channels have or had.
     pub(super) fn indexes(&self) -> std::ops::Range<u32> {
         0..self.channels.len() as u32
     }
@@ -112,52 +112,52 @@ impl ChannelTable {
         &self.shared
     }
 
-    /// The channel that the records have that number for.
+    /// Returns the channel with this number in the records.
     pub(super) fn announced(&self, id: ChannelId) -> Option<&ChannelState> {
         self.channels.iter().find(|c| c.id == Some(id))
     }
 
-    /// The channel that the driver model has that number for.
+    /// Returns the index of the channel with this number in the driver model.
     pub(super) fn of_model(&self, id: ChannelId) -> Option<u32> {
         self.by_model_id.get(&id).copied()
     }
 
-    /// A channel became known.
+    /// True if any channel is known.
     pub(super) fn any_announced(&self) -> bool {
         self.next_id > 0
     }
 
-    /// A channel or a doorbell of the space is known.
+    /// True if a channel or a doorbell of the space is known.
     pub(super) fn has_space(&self, space: u32) -> bool {
         self.spaces.contains_key(&space)
     }
 
-    /// The channels of a space.
+    /// Returns the channels of a space.
     pub(super) fn of_space(&self, space: u32) -> Vec<u32> {
         let state = self.spaces.get(&space);
         state.map_or_else(Vec::new, |s| s.indexes.clone())
     }
 
-    /// The spaces that have channels.
+    /// Returns the spaces that have channels.
     pub(super) fn spaces_with_channels(&self) -> Vec<u32> {
         let all = self.spaces.iter();
         let with = all.filter(|(_, s)| !s.indexes.is_empty());
         with.map(|(space, _)| *space).collect()
     }
 
-    /// The spaces that have doorbells.
+    /// Returns the spaces that have doorbells.
     pub(super) fn spaces_with_doorbells(&self) -> Vec<u32> {
         let all = self.spaces.iter();
         let with = all.filter(|(_, s)| !s.doorbells.is_empty());
         with.map(|(space, _)| *space).collect()
     }
 
-    /// The doorbells of a space.
+    /// Returns the doorbells of a space.
     pub(super) fn doorbells(&self, space: u32) -> Option<&Doorbells> {
         self.spaces.get(&space).map(|s| &s.doorbells)
     }
 
-    /// Adds a doorbell to a space. The tokens of its channels are to be published after it.
+    /// Adds a doorbell to a space. Publish the tokens of the space's channels afterwards.
     pub(super) fn add_doorbell(&mut self, space: u32, address: u64, gpu: Option<u32>) {
         let state = self.spaces.entry(space).or_default();
         state.doorbells.add(address, gpu);
@@ -168,50 +168,50 @@ impl ChannelTable {
         indexes.map(|i| (*i, &self[*i]))
     }
 
-    /// A channel of the space has its ring there, or had.
+    /// True if a channel of the space has this ring, or had it.
     pub(super) fn is_followed(&self, space: u32, ring: u64) -> bool {
         self.in_space(space).any(|(_, ch)| ch.ring == ring)
     }
 
-    /// The live channel with that ring of which the driver has not told yet: the user named it, or it was found in memory
-    /// before it was in use.
+    /// Returns the live channel with that ring which the driver has not reported yet: the user named it, or it was found in
+    /// memory before it was in use.
     pub(super) fn untold_at(&self, space: u32, ring: u64) -> Option<u32> {
         let mut all = self.in_space(space);
         let found = all.find(|(_, ch)| ch.live && ch.model_id.is_none() && ch.ring == ring);
         found.map(|(index, _)| index)
     }
 
-    /// A live channel of the space has the token.
+    /// True if a live channel of the space has the token.
     pub(super) fn has_token(&self, space: u32, token: u32) -> bool {
         let mut all = self.channels.iter();
         all.any(|ch| ch.space == space && ch.live && ch.token == Some(token))
     }
 
-    /// The token that was rung is a live channel's.
+    /// True if the token that was rung is a live channel's.
     pub(super) fn is_known(&self, key: &TokenKey) -> bool {
         self.with_token(key).any(|(_, ch)| ch.live)
     }
 
-    /// The GP_PUT of a channel of the space can be read, or the space has no channel.
+    /// True if the GP_PUT of a channel of the space can be read, or the space has no channel.
     pub(super) fn is_laid_out(&self, space: u32, memory: &Memory) -> bool {
         let mut all = self.in_space(space).filter(|(_, ch)| ch.live).peekable();
         all.peek().is_none() || all.any(|(_, ch)| memory.get_put(ch.get_put).is_ok())
     }
 
-    /// Nobody has looked at the live channel that has the token: what is in its ring is known to nobody.
+    /// True if no look was made at the live channel with the token, so that the contents of its ring are not known.
     pub(super) fn is_unseen(&self, key: &TokenKey) -> bool {
         let mut all = self.with_token(key);
         all.any(|(index, ch)| ch.live && !self.was_looked_at(index))
     }
 
-    /// A channel that has the token and was looked at, at least once: what is in its ring is known.
+    /// Returns a channel with the token that was looked at at least once, so that the contents of its ring are known.
     pub(super) fn looked_at_with(&self, key: &TokenKey) -> Option<u32> {
         let mut all = self.with_token(key);
         all.find(|(index, _)| self.was_looked_at(*index))
             .map(|(index, _)| index)
     }
 
-    /// The channels that a doorbell with this token may be for, live or not.
+    /// Returns the channels, live or not, for which a doorbell with this token may be.
     fn with_token(&self, key: &TokenKey) -> impl Iterator<Item = (u32, &ChannelState)> {
         let gpu = self.doorbells(key.space);
         let gpu = gpu.and_then(|d| d.gpu(key.doorbell));
@@ -226,7 +226,7 @@ impl ChannelTable {
         channel.looked || state.looks > 0 || state.done != channel.start
     }
 
-    /// A live channel of the same GPU as channel `index` is certain to have the token.
+    /// True if a live channel of the same GPU as channel `index` certainly has the token.
     pub(super) fn is_taken(&self, space: u32, token: u32, index: u32) -> bool {
         let gpu = self[index].gpu;
         let mut all = self.channels.iter();
@@ -235,7 +235,8 @@ impl ChannelTable {
         })
     }
 
-    /// Tells whether the channel could be followed: the place of its ring is known, and the driver model's number is new.
+    /// Tells whether the channel can be followed: the place of its ring must be known, and its number in the driver model must
+    /// be new.
     pub(super) fn takes(&self, channel: &Channel, model_id: Option<ChannelId>) -> bool {
         let places = (channel.ring, channel.entries, channel.userd);
         let (Some(_), Some(entries), Some(_)) = places else {
@@ -244,11 +245,11 @@ impl ChannelTable {
         entries.is_power_of_two() && model_id.is_none_or(|id| !self.by_model_id.contains_key(&id))
     }
 
-    /// Adds a channel and publishes its token; `xlate`: the key of its address translation. None where it cannot be
+    /// Adds a channel and publishes its token. `xlate`: the key of its address translation. None where the channel cannot be
     /// followed.
     ///
     /// # Errors
-    /// When there is no room for more, or a map cannot be written.
+    /// When there is no room for a further channel, or a map cannot be written.
     pub(super) fn add(
         &mut self,
         new: NewChannel,
@@ -321,24 +322,24 @@ impl ChannelTable {
         Ok(Some(index))
     }
 
-    /// Its ring was taken for a channel's by number alone, and has been looked at once.
+    /// Takes note that a ring counts as a channel's by number alone, and has been looked at once.
     pub(super) fn taken_by_number(&mut self, index: u32) {
         self.channels[index as usize].unmoved = self.shared.get(index).done;
     }
 
-    /// Its ring has moved while it was followed, which remains of a ring never do.
+    /// True if the channel's ring has moved while it was followed. Remains of a ring never do.
     pub(super) fn has_moved(&self, index: u32) -> bool {
         self.shared.get(index).done != self[index].unmoved
     }
 
-    /// The driver has told of a channel that is followed already.
+    /// Takes note that the driver has reported a channel that is followed already.
     pub(super) fn adopt(&mut self, index: u32, model_id: ChannelId) {
         self.by_model_id.insert(model_id, index);
         self.channels[index as usize].model_id = Some(model_id);
     }
 
-    /// The channel's number in the trace: the next one, and the channel becomes known, where it was not before, by what
-    /// happened at `time_ns`.
+    /// Returns the channel's number in the trace. A channel that was not known gets the next number, and becomes known by the
+    /// event at `time_ns`.
     pub(super) fn announce(&mut self, index: u32, time_ns: u64, out: &mut Outbox) -> ChannelId {
         let channel = &mut self.channels[index as usize];
         if let Some(id) = channel.id {
@@ -354,15 +355,17 @@ impl ChannelTable {
         id
     }
 
-    /// Announces a channel of which something is missing, as [`Self::announce`] does; none of what only looked like a channel.
+    /// Announces a channel of which something is missing, as [`Self::announce`] does; none for what only looked like a
+    /// channel.
     pub(super) fn id_of_loss(&mut self, index: u32, out: &mut Outbox) -> Option<ChannelId> {
         let channel = &self[index];
         let doubtful = channel.id.is_none() && channel.announced.origin == Origin::Found;
         (!doubtful).then(|| self.announce(index, watchpoints::now(), out))
     }
 
-    /// A channel that was found in memory, and never used while it was followed, may be no channel but what is left of one.
-    /// It is none where what its entries point to can be read and is no methods. Graphics clients' cannot be read.
+    /// Tells whether a channel that was found in memory is one. If it was never used while it was followed, it may be the
+    /// remains of one. It is no channel if the memory that its entries point to can be read and holds no methods. (Graphics
+    /// clients' memory cannot be read.)
     pub(super) fn confirms(&self, index: u32, segments: &[Segment]) -> bool {
         let Some(channel) = self.get(index) else {
             return false;
@@ -375,7 +378,7 @@ impl ChannelTable {
             && with_bytes.any(|s| !s.holes.is_empty() || scan::is_methods(&s.bytes, s.bytes.len()))
     }
 
-    /// Dismisses what looked like a channel and is none.
+    /// Removes what looked like a channel and is none.
     pub(super) fn dismiss(&mut self, index: u32, maps: &mut impl BpfMaps) {
         log::debug!("what was found at index {index} is no channel");
         self.shared.retire(index);
@@ -385,22 +388,22 @@ impl ChannelTable {
         (channel.token, channel.guess) = (None, None);
     }
 
-    /// Nothing more is captured of a channel. Its token stays in TOKENS until it is forgotten.
+    /// Stops capturing a channel. Its token stays in TOKENS until it is forgotten.
     pub(super) fn retire(&mut self, index: u32) {
         self.shared.retire(index);
         self.channels[index as usize].live = false;
     }
 
-    /// The places of an address space's channels may be taken by others. What was captured of them has been taken out of
-    /// the ring buffer.
+    /// Lets other channels take the places of an address space's channels. The captures of these have been taken out of the
+    /// ring buffer.
     pub(super) fn free_space(&mut self, space: u32) {
         let state = self.spaces.remove(&space).unwrap_or_default();
         self.by_model_id.retain(|_, i| !state.indexes.contains(i));
         self.shared.free(space, &state.indexes);
     }
 
-    /// GP_PUT tells a position within the ring alone. Where as many doorbells came between two looks as the ring has
-    /// entries, it may have gone round, and what was read may not be what was submitted.
+    /// Reports a possible lap. GP_PUT only tells a position within the ring. If as many doorbells came between two looks as
+    /// the ring has entries, the ring may have gone round, and what was read may not be what was submitted.
     pub(super) fn lapped(&mut self, index: u32, doorbells: u64, out: &mut Outbox) {
         let channel = &self[index];
         if doorbells < u64::from(channel.entries) {
@@ -415,7 +418,7 @@ impl ChannelTable {
         out.lost(pid, id, Lost::Untraced { why });
     }
 
-    /// Counts as lost what was seen in the ring but never fetched.
+    /// Counts entries as lost that were seen in the ring but never fetched.
     pub(super) fn count_unfetched(&mut self, index: u32, out: &mut Outbox) {
         let state = self.shared.get(index);
         let channel = &self[index];
@@ -440,7 +443,7 @@ impl ChannelTable {
         }
     }
 
-    /// Tells what may be missing of a channel and no position tells.
+    /// Reports what may be missing of a channel beside missing positions.
     pub(super) fn tell_unreadable(&mut self, index: u32, out: &mut Outbox) {
         let state = self.shared.get(index);
         let pid = self[index].announced.at.pid;
@@ -452,7 +455,7 @@ impl ChannelTable {
     }
 }
 
-/// Returns the reasons why something of a channel may be missing that no position tells.
+/// Returns the reasons why something of a channel may be missing beside missing positions.
 fn unreadable(channel: &ChannelState, state: &c::SharedChannel) -> Vec<String> {
     let mut all = Vec::new();
     let unread = state.unread + state.waiting;

@@ -1,4 +1,5 @@
-//! Work of a mode from time to time: batches that no doorbell reads, counts that are told, windows of `--duty`.
+//! Periodic work of a mode: reading batches that no doorbell reads, reporting counts, opening and closing the
+//! windows of `--duty`.
 
 use std::time::Duration;
 
@@ -8,12 +9,12 @@ use super::{
     mode::{Duty, Mode},
 };
 
-/// Time between two looks at rings whose doorbells are counted, and between two records of the counts, ns.
+/// Time between two looks at rings whose doorbells are counted, and between two reports of the counts, ns.
 const LOOK_NS: u64 = 100_000_000;
 const TELL_NS: u64 = 1_000_000_000;
 
 impl Session {
-    /// Does what the mode needs from time to time.
+    /// Does the periodic work of the mode.
     pub(super) fn follow_mode(&mut self, now: u64) {
         match self.options.mode {
             Mode::Each => {}
@@ -42,7 +43,7 @@ impl Session {
         }
     }
 
-    /// Reads the rings of channels whose doorbells have waited for another one for too long.
+    /// Reads the rings of channels whose doorbells have waited too long for a further one.
     fn fetch_waiting(&mut self, now: u64, within: Duration) {
         let within = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
         for index in self.capture.table.indexes() {
@@ -85,13 +86,13 @@ impl Session {
         self.duty.next = now + Duty::lengths(share).0;
     }
 
-    /// Ends a window: what was rung for in it is captured, and nothing else.
+    /// Closes a window: captures exactly the entries whose doorbells came in it.
     fn close_window(&mut self, now: u64, share: f64) {
         self.end_window();
         self.duty.next = now + self.duty.pause(share);
     }
 
-    /// Lets breakpoints rest, takes what they have captured, and counts it.
+    /// Disables breakpoints, takes what they have captured, and counts it.
     pub(super) fn end_window(&mut self) {
         let Some((since, before)) = self.duty.open.take() else {
             return;
@@ -106,7 +107,7 @@ impl Session {
         self.duty.windows.add(ns, captured);
     }
 
-    /// Tells whether new breakpoints rest, too, as no window is open.
+    /// Tells whether new breakpoints must be disabled, too, because no window is open.
     pub(super) fn is_resting(&self) -> bool {
         matches!(self.options.mode, Mode::Duty { .. }) && self.duty.open.is_none()
     }

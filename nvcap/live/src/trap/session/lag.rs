@@ -1,6 +1,7 @@
-//! Tells the user, while the trace goes on, that nvcap does not keep up. The sum is in the ledger.
+//! Notices during the trace that nvcap does not keep up. The sum is in the ledger.
 //!
-//! Invariant: at most one notice in [`NOTICE_NS`], and none where no doorbell found the buffer full since the last one.
+//! Invariant: at most one notice is given in [`NOTICE_NS`], and none if no doorbell found the buffer full since the
+//! last one.
 
 use nvcap_common as c;
 

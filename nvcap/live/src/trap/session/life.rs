@@ -1,5 +1,5 @@
-//! Processes that begin, execute another program and end. The ring buffer reports them; where it was too full, the BPF
-//! programs' table of processes and the kernel do.
+//! Processes that begin, execute another program and end. The ring buffer reports them. Where it was full, the BPF programs' table of
+//! processes and the kernel show them.
 
 use nvcap_process::error::Result;
 use std::collections::BTreeMap;
@@ -17,7 +17,8 @@ use super::{
 use nvcap_decode::record::{At, Ioctl, Life, Lost, Process, Record};
 use nvcap_process::procfs;
 
-/// A process that submitted this long before the last look that found its rings read to their ends may have submitted after it, ns.
+/// Time before the last look that found a process's rings read to their ends, ns. If the process submitted within it, it may have submitted
+/// after the look.
 const SHORTLY_NS: u64 = 100_000_000;
 
 impl Session {
@@ -64,7 +65,7 @@ impl Session {
         self.emit(Record::Ioctl(Box::new(Ioctl { device, ..ioctl })));
     }
 
-    /// `anew`: the address space was not prepared before the exec.
+    /// Takes note of an exec. `anew`: the address space was not prepared before it.
     fn executed(&mut self, at: At, name: String, space: u32, anew: bool) -> Result<()> {
         self.tell_unread(at, Some(space));
         self.leave_spaces(at.pid, Some(space));
@@ -87,7 +88,7 @@ impl Session {
         Ok(())
     }
 
-    /// The memory of a process is gone: what it submitted last through doorbells that were not watched may not have been read. `stays`: the
+    /// Reports a process whose memory is gone, and whose last submissions through unwatched doorbells may not have been read. `stays`: the
     /// space of the program that it executes now.
     fn tell_unread(&mut self, at: At, stays: Option<u32>) {
         let capture = &self.capture;
@@ -124,7 +125,7 @@ impl Session {
         self.capture.out.lost(at.pid, None, Lost::Untraced { why });
     }
 
-    /// The trace ends: the same of processes whose memory is gone, and of whose end no record has come yet.
+    /// Reports the same, at the end of the trace, of processes whose memory is gone, and whose end no record has reported yet.
     pub(super) fn tell_unread_of_gone(&mut self) {
         let processes = self.capture.spaces.processes().iter().copied();
         let gone = processes.filter(|pid| procfs::pages(*pid) == 0);
@@ -138,7 +139,7 @@ impl Session {
         }
     }
 
-    /// Tells of a process that SIGTRAP ended, where the machine lost a hit of its breakpoints or may have.
+    /// Reports a process that SIGTRAP ended, if the machine lost a hit of its breakpoints or may have.
     fn tell_trap_death(&mut self, at: At, signal: u32) {
         let has_any = self.breakpoints.any(at.pid);
         if let Some(why) = self.traps.death(at.pid, signal, has_any) {
@@ -165,7 +166,7 @@ impl Session {
         }
     }
 
-    /// A process leaves its address space. If it was the last one there, the channels of the space end.
+    /// Takes note that a process leaves its address space. The channels of the space end if it was the last process there.
     fn leave_spaces(&mut self, pid: u32, stays: Option<u32>) {
         for space in self.capture.spaces.leave(pid, stays, watchpoints::now()) {
             self.capture.end_channels(space);
@@ -174,8 +175,7 @@ impl Session {
         self.report_unrung(|space| gone.contains(&space));
     }
 
-    /// Frees the places of channels whose address space is gone, after a while: until then captures of them may still be on
-    /// their way.
+    /// Frees the places of channels whose address space is gone, after a while: until then captures of them may still be on their way.
     pub(super) fn free_spaces(&mut self, now: u64) {
         let old = self.capture.spaces.take_old(now);
         if old.is_empty() {
@@ -192,8 +192,8 @@ impl Session {
         }
     }
 
-    /// Frees places at once where the named channels of a new program would find none: no record tells of what a program captured after
-    /// that of its end.
+    /// Frees places at once if the named channels of a new program would find none. No record shows what a program captured after the
+    /// record of its end.
     fn make_room(&mut self) {
         if self.capture.table.shared().room() < self.named.file.channels.len() {
             self.free_spaces(u64::MAX);
@@ -216,8 +216,8 @@ impl Session {
         capture.table.free_space(space);
     }
 
-    /// Acts on events that no record reported. The BPF programs keep their table of processes up to date even when the ring
-    /// buffer has no room for a record.
+    /// Acts on events that no record reported. The BPF programs keep their table of processes up to date even when the ring buffer has no
+    /// room for a record.
     ///
     /// # Errors
     /// As for a record of the event.

@@ -1,5 +1,5 @@
-//! Looks without a record that asks for them: at all channels now and then, at those that the user named more often, at the driver's modules;
-//! and what is told at the end of an address space or of the trace.
+//! Looks that no record asks for: at all channels from time to time, at those that the user named more often, and at the driver's modules; and
+//! reports at the end of an address space or of the trace.
 
 use nvcap_process::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use nvcap_decode::record::{Lost, Origin};
 use nvcap_process::memory::maps;
 
 impl Session {
-    /// Looks at every channel for what no doorbell fetched.
+    /// Looks at every channel for entries that no doorbell fetched.
     pub(super) fn look_at_all(&mut self) {
         for space in self.capture.table.spaces_with_channels() {
             self.capture.open_memory(space);
@@ -58,7 +58,7 @@ impl Session {
         }
     }
 
-    /// Looks at the channels of processes of which not every doorbell is watched, and fetches what no trap captures.
+    /// Looks at the channels of processes in which not every doorbell is watched, and fetches what no trap captures.
     pub(super) fn look_at_unwatched(&mut self, now: u64) {
         let capture = &self.capture;
         let spaces = |pid| capture.bpf.proc(pid).map(|p| p.space).into_iter().collect();
@@ -98,8 +98,9 @@ impl Session {
         }
     }
 
-    /// Looks whether the kernel has given threads of a process more breakpoints than there are debug registers: they take turns then, and
-    /// the process may be refused new threads. This trace gives up its own, and looks at the rings often from then on.
+    /// Checks whether the kernel has given threads of a process more breakpoints than there are debug registers. The breakpoints then take
+    /// turns, and the process may be refused new threads. In that case this trace gives up its own breakpoints, and looks at the rings often
+    /// from then on.
     fn look_for_turns(&mut self, pid: u32) {
         if !self.breakpoints.any(pid) || self.breakpoints.unset_ns(pid) < UNSET_NS {
             return;
@@ -119,7 +120,7 @@ impl Session {
         ));
     }
 
-    /// A ring has moved, and nothing trapped.
+    /// Takes note that a ring has moved without a trap.
     fn moved_unseen(&mut self, index: u32) {
         let space = self.capture.table[index].space;
         if self.stores.rests(space) {
@@ -133,8 +134,8 @@ impl Session {
         self.stores.moved_unseen(space, watchpoints::now());
     }
 
-    /// Tells whether a ring with so many new entries may have gone round since the look before. Where the newest entry of that look stands, and
-    /// its memory as well, it has not, however long ago that was.
+    /// Tells whether a ring with this many new entries may have gone round since the look before. If the newest entry of that look and its
+    /// memory are unchanged, it has not, however long ago the look was.
     fn has_lapped(&self, index: u32, new: u64) -> bool {
         match self.capture.newest_stands(index) {
             Some(stands) => !stands,
@@ -153,7 +154,7 @@ impl Session {
         capture.out.lost(pid, id, Lost::Untraced { why });
     }
 
-    /// Lets watchpoints rest where a store is stopped at that captures, and wakes them where something moved unseen.
+    /// Disables watchpoints where a store is stopped at that captures, and enables them where something moved unseen.
     pub(super) fn rest_or_wake(&mut self, now: u64) {
         for space in std::mem::take(&mut self.capture.stopped) {
             self.stores.captured(space);
@@ -178,7 +179,7 @@ impl Session {
         look
     }
 
-    /// The memory of a named channel is there: there is such a channel.
+    /// Takes note that the memory of a named channel is there: the channel exists.
     pub(super) fn named_is_there(&mut self, space: u32, index: u32) {
         let capture = &mut self.capture;
         if let Some(channel) = capture.table.get_mut(index) {
@@ -190,8 +191,8 @@ impl Session {
             .announce(index, watchpoints::now(), &mut capture.out);
     }
 
-    /// Looks at the named channels of programs of which no doorbell was seen: they are announced when their memory is there,
-    /// and what moves without a doorbell is fetched.
+    /// Looks at the named channels of programs whose doorbells were not seen. They are announced when their memory is there, and entries that
+    /// come without a doorbell are fetched.
     pub(super) fn look_at_named(&mut self, now: u64) {
         if !self.options.watch {
             return;
@@ -209,7 +210,7 @@ impl Session {
         }
     }
 
-    /// True when a ring has moved.
+    /// Looks at the named channels of a space. True if a ring has moved.
     fn look_at_named_of(&mut self, space: u32) -> bool {
         self.capture.open_memory(space);
         let mut moved = false;
@@ -232,7 +233,7 @@ impl Session {
         moved
     }
 
-    /// Tells, at the end of the trace or of these address spaces, where rings moved and no doorbell was seen.
+    /// Reports, at the end of the trace or of these address spaces, rings that moved although no doorbell was seen.
     pub(super) fn report_unrung(&mut self, of: impl Fn(u32) -> bool) {
         let capture = &mut self.capture;
         let over = |space| of(space) && !capture.rung.has(space);
@@ -241,7 +242,7 @@ impl Session {
         }
     }
 
-    /// Tells, at the end of the trace, where nothing of what the user named was ever there.
+    /// Reports, at the end of the trace, that nothing the user named was ever there.
     pub(super) fn report_never_there(&mut self) {
         let capture = &mut self.capture;
         let silent = !capture.table.any_announced() && !capture.rung.any();
@@ -251,7 +252,7 @@ impl Session {
         }
     }
 
-    /// Tells of doorbells whose channel never became known, at the end of the trace or of these address spaces.
+    /// Reports, at the end of the trace or of these address spaces, doorbells whose channel never became known.
     pub(super) fn report_unknown_channels(&mut self, of: impl Fn(u32) -> bool) {
         let capture = &mut self.capture;
         let (table, tokens) = (&mut capture.table, &mut capture.tokens);
@@ -293,10 +294,10 @@ impl Session {
         }
     }
 
-    /// Follows the driver's modules. `since`: another one than before was not loaded earlier than this.
+    /// Follows the driver's modules. `since`: a module other than before was not loaded earlier than this.
     ///
     /// # Errors
-    /// When the machine's state can no longer be kept up (map updates refused).
+    /// When the machine's state can no longer be kept up to date (map updates are refused).
     pub(super) fn follow_modules(&mut self, since: u64) -> Result<()> {
         let capture = &mut self.capture;
         if let Some(config) = self.modules.refresh_majors() {

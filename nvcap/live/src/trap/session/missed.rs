@@ -1,19 +1,20 @@
-//! Process events without a record: the ring buffer was too full, or no BPF program saw them.
+//! Process events without a record, because the ring buffer was full or no BPF program saw them.
 //!
-//! Invariant: a finding is acted on only when two looks in a row agree. The ring buffer is emptied between two looks: a
-//! record of something that both find cannot still be in it.
+//! Invariant: a finding is acted on only when two consecutive looks agree. The ring buffer is emptied between two
+//! looks, so that a record of something that both find cannot still be in it.
 
 use std::collections::BTreeMap;
 
-/// Time between two asks of the kernel whether the processes still exist, ns: for an end that no BPF program saw.
+/// Time between two checks with the kernel whether the processes still exist, ns. They find ends that no BPF program
+/// saw.
 const LOOK_NS: u64 = 1_000_000_000;
 
-/// The event that was missed, as seen from the state of the process.
+/// The event that was missed, derived from the state of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missed {
-    /// It has ended.
+    /// The process has ended.
     End,
-    /// It is in this address space.
+    /// The process is in this address space.
     Space(u32),
 }
 
@@ -21,12 +22,12 @@ pub(super) enum Missed {
 #[derive(Debug, Default)]
 pub(super) struct MissedLives {
     untold: BTreeMap<u32, Missed>,
-    /// Time of the next question to the kernel.
+    /// Time of the next check with the kernel.
     next: u64,
 }
 
 impl MissedLives {
-    /// Tells whether this look asks the kernel, which costs more than asking the BPF programs.
+    /// Tells whether this look checks with the kernel, which costs more than asking the BPF programs.
     pub(super) fn asks_kernel(&mut self, now: u64) -> bool {
         let ask = now >= self.next;
         if ask {
@@ -35,7 +36,7 @@ impl MissedLives {
         ask
     }
 
-    /// Takes in the findings of a look and returns those to be acted on now. `asked`: the look asked the kernel, too.
+    /// Takes the findings of a look, and returns those to act on now. `asked`: the look also checked with the kernel.
     pub(super) fn found(
         &mut self,
         untold: BTreeMap<u32, Missed>,

@@ -1,9 +1,9 @@
-//! A live trace: reads the ring buffer, keeps breakpoints and channel table in step with the driver model, gives records.
+//! A live trace: reads the ring buffer, keeps breakpoints and channel table consistent with the driver model, and gives records.
 //!
-//! Once a channel is in the table, the BPF programs capture without this program's help. This program puts channels there,
-//! teaches the programs stores and tokens, and fetches entries that no doorbell fetched (a full ring buffer, a hit that the
-//! machine lost, the end of the trace). One thread does all of it, so that per channel the order of records is the order of
-//! the ring.
+//! Once a channel is in the table, the BPF programs capture without this program's help. This program puts channels into the
+//! table, teaches the programs stores and tokens, and fetches entries that no doorbell fetched (a full ring buffer, a hit that the
+//! machine lost, the end of the trace). One thread does all of this, so that the order of a channel's records is the order of its
+//! ring.
 
 mod arming;
 mod attach;
@@ -83,49 +83,49 @@ use nvcap_process::{procfs, rm, stacks::queue::StackQueue};
 /// Options of the trap.
 #[derive(Clone, Debug)]
 pub struct TrapOptions {
-    /// The way to learn mappings and ioctls; `None` tries all.
+    /// The way of learning mappings and ioctls; `None` tries all ways.
     pub discover: Option<Way>,
-    /// Child processes are traced too.
+    /// True if child processes are traced too.
     pub follow: bool,
-    /// Doorbells are watched. Without it no breakpoint is set and no ring is read: only ioctls, mappings and processes are
+    /// True if doorbells are watched. If not, no breakpoint is set and no ring is read: only ioctls, mappings and processes are
     /// recorded.
     pub watch: bool,
     /// Channels and doorbells named by the user.
     pub named: ChannelsFile,
     /// Ring buffer size, bytes (a power of two).
     pub buffer: u32,
-    /// Do without bpf_loop.
+    /// True to do without bpf_loop.
     pub no_bpf_loop: bool,
     /// Shows the user a message that is no record.
     pub notice: fn(&str),
-    /// GP_GET is read at every doorbell of a channel instead of every 16th; each read is one more over PCIe.
+    /// True if GP_GET is read at every doorbell of a channel instead of every 16th. Each read is one more over PCIe.
     pub gp_get: bool,
-    /// Queue for the stacks at doorbells; without it none are taken.
+    /// Queue for the stacks at doorbells. Without it no stacks are taken.
     pub stacks: Option<StackQueue>,
-    /// GP_PUT is always read from USERD, never taken from the process's own copy of it.
+    /// True if GP_PUT is always read from USERD, never taken from the process's own copy.
     pub no_cached_put: bool,
-    /// Every store that rings a doorbell is stopped at before it does, once it is known. Without it only where debug registers are
-    /// lacking.
+    /// True if threads are stopped at every known store before it rings a doorbell. Otherwise they are only where debug registers
+    /// are lacking.
     pub precommit: bool,
     /// Choice of the doorbells that are captured.
     pub mode: Mode,
-    /// File that hands known stores from trace to trace; `None` for none.
+    /// File that passes known stores from trace to trace; `None` for none.
     pub store_cache: Option<PathBuf>,
 }
 
-/// A wait of this length is ended by the next record. To wake a reader costs the traced program a microsecond or two, which is
-/// nothing to a program that was quiet for as long.
+/// Length of a wait that the next record ends. Waking a reader costs the traced program a microsecond or two, which does not
+/// matter to a program that was quiet for as long.
 const SLEEP: Duration = Duration::from_millis(10);
 
-/// Time for which records are taken out of the ring buffer before those taken are passed on, ns.
+/// Time for which records are taken out of the ring buffer before they are passed on, ns.
 const DRAIN_NS: u64 = 2_000_000;
 
-/// The longest wait while rings are looked at whose doorbells are not watched.
+/// The longest wait while rings of unwatched doorbells are looked at.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A live trace. Each part says in its first lines what it keeps and which invariant it holds.
+/// A live trace. The first lines of each part say what it holds, and its invariant.
 pub(crate) struct Session {
-    /// The path of submissions, with the channels and address spaces that it needs.
+    /// Path of submissions, with the channels and address spaces that it needs.
     capture: Capture,
     breakpoints: Breakpoints,
     sites: StoreSites,
@@ -152,14 +152,14 @@ pub struct Totals {
     pub stats: c::Stats,
     /// Breakpoint hits that the kernel counted.
     pub kernel_hits: u64,
-    /// Estimate for all the time, with `--duty`.
+    /// Estimate for the whole time, with `--duty`.
     pub duty: Option<nvcap_decode::ledger::Duty>,
-    /// True if, for each process that a SIGTRAP ended, it was told whose SIGTRAP that was.
+    /// True if, for each process that a SIGTRAP ended, the origin of that SIGTRAP was reported.
     pub trap_deaths_are_told: bool,
 }
 
 impl Session {
-    /// Loads everything and attaches the discovery way; traces nothing yet.
+    /// Loads everything and attaches the discovery way. Traces nothing yet.
     ///
     /// # Errors
     /// When the kernel refuses, with the remedy.
@@ -229,7 +229,7 @@ impl Session {
         })
     }
 
-    /// The discovery way in use, and why those before it were refused.
+    /// Returns the discovery way in use, and the reasons why those before it were refused.
     pub(crate) fn way(&self) -> (Option<Way>, &[(Way, Error)]) {
         let discovery = self.capture.bpf.discovery.as_ref();
         (discovery.map(Discovery::way), &self.refused)
@@ -291,7 +291,7 @@ impl Session {
         Ok(())
     }
 
-    /// The process's address of what the GPU has at an address of a channel.
+    /// Returns the process's address of the memory at a GPU address of a channel.
     pub(crate) fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
         self.capture.locate(channel, at)
     }
@@ -301,7 +301,7 @@ impl Session {
         !self.capture.spaces.processes().is_empty()
     }
 
-    /// Ends the trace: disarms, takes the rest of the records, and looks at every ring for the last time.
+    /// Ends the trace: removes breakpoints, takes the remaining records, and looks at every ring for the last time.
     pub(crate) fn finish(&mut self, to: &mut Vec<Record>) -> Totals {
         self.end_window();
         self.taught.known.save();
@@ -342,7 +342,7 @@ impl Session {
     }
 }
 
-/// Waits for the descriptor to become readable, or for so long.
+/// Waits for the descriptor to become readable, but no longer than `wait`.
 fn sleep(poll: &mut libc::pollfd, wait: Duration) {
     let time = libc::timespec {
         tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),

@@ -1,7 +1,7 @@
-//! Choice of the doorbells that are captured: each, or fewer where the user wants to pay less for the trap. Every record says so.
+//! Choice of the doorbells that are captured: each, or fewer if the user wants to pay less for the trap. Every record shows the choice.
 //!
-//! Of `--batch`, the BPF programs leave a doorbell to a later one of its channel; what no later one reads is read here. Of `--count`
-//! they count alone. Of `--duty` breakpoints rest for most of the time; what is submitted then is skipped.
+//! With `--batch`, the BPF programs leave a doorbell to a later one of its channel; entries that no later doorbell reads are read here. With
+//! `--count` they only count. With `--duty` breakpoints are disabled most of the time; submissions of that time are skipped.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use nvcap_decode::{ledger, record::SkippedWhy};
 /// Choice of the doorbells that are captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Mode {
-    /// Each.
+    /// Each doorbell is captured.
     #[default]
     Each,
-    /// A channel's ring is read once for so many, or after so long.
+    /// A channel's ring is read once for this many doorbells, or after this time.
     Batch {
-        /// Most doorbells of a channel that one read of its ring is for.
+        /// The most doorbells of a channel for which one read of its ring serves.
         doorbells: u32,
         /// Longest time that a submission waits to be read.
         within: Duration,
     },
-    /// None: they are counted.
+    /// No doorbell is captured: they are counted.
     Count,
-    /// Doorbells in this share of the time.
+    /// Doorbells in this share of the time are captured.
     Duty {
         /// Share of the time in which doorbells are watched, 0 to 1.
         share: f64,
@@ -32,7 +32,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns the mode as the BPF programs have it.
+    /// Returns the mode in the form of the BPF programs.
     pub(super) fn of_programs(self) -> c::Mode {
         match self {
             Self::Each | Self::Duty { .. } => c::Mode::EACH,
@@ -47,7 +47,7 @@ impl Mode {
         }
     }
 
-    /// Returns the reason why entries that no doorbell captures are skipped, from the start of the trace.
+    /// Returns the reason, if there is one from the start of the trace, why entries are skipped that no doorbell captures.
     pub(super) fn skips(self) -> Option<SkippedWhy> {
         match self {
             Self::Each | Self::Batch { .. } => None,
@@ -56,7 +56,7 @@ impl Mode {
         }
     }
 
-    /// Returns the longest time for which nothing needs to be done for it.
+    /// Returns the longest time for which the mode needs no work.
     pub(super) fn longest_wait(self) -> Duration {
         match self {
             Self::Each | Self::Count => Duration::MAX,
@@ -67,10 +67,10 @@ impl Mode {
     }
 }
 
-/// No wait for a batch is shorter.
+/// The shortest wait for a batch.
 const SHORTEST_WAIT: Duration = Duration::from_micros(50);
 
-/// For how long doorbells are watched at once, ns: long against the time that it takes to set breakpoints in motion.
+/// Length of a window in which doorbells are watched, ns: long compared with the time that enabling breakpoints takes.
 const WINDOW_NS: u64 = 5_000_000;
 /// The shortest time from window to window, ns.
 const SHORTEST_ROUND_NS: u64 = 50_000_000;
@@ -78,11 +78,11 @@ const SHORTEST_ROUND_NS: u64 = 50_000_000;
 /// The windows of `--duty`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Duty {
-    /// The window that is open: since when, and what was captured before it.
+    /// The open window: its beginning, and the counts of captures before it.
     pub(super) open: Option<(u64, ledger::Captured)>,
     /// Time at which the next change is due, ns.
     pub(super) next: u64,
-    /// Time when counts are told next, of `--count`.
+    /// Time at which counts are reported next, with `--count`.
     pub(super) tell: u64,
     pub(super) first: Option<u64>,
     pub(super) windows: ledger::Windows,
@@ -90,14 +90,14 @@ pub(super) struct Duty {
 }
 
 impl Duty {
-    /// The length of a window and the mean time from one to the next.
+    /// Returns the length of a window, and the mean time from one window to the next.
     pub(super) fn lengths(share: f64) -> (u64, u64) {
         let share = share.clamp(0.0001, 1.0);
         let round = (WINDOW_NS as f64 / share).max(SHORTEST_ROUND_NS as f64);
         ((round * share) as u64, round as u64)
     }
 
-    /// `seed`: another one in each run.
+    /// Makes the state of the windows. `seed`: another number in each run.
     pub(super) fn new(seed: u64) -> Self {
         Self {
             random: seed,
@@ -105,8 +105,8 @@ impl Duty {
         }
     }
 
-    /// Draws from an exponential distribution, ten times the mean at most: each moment is as likely as another whenever the last window was, so that
-    /// no rhythm of the traced program's meets them.
+    /// Draws a pause from an exponential distribution, ten times the mean at most. Each moment is as likely as another, whenever the last window
+    /// was, so that no rhythm of the traced program coincides with the windows.
     pub(super) fn pause(&mut self, share: f64) -> u64 {
         let (window, round) = Self::lengths(share);
         // Xorshift: any number but 0 will do to begin with.
@@ -120,7 +120,7 @@ impl Duty {
         (mean * (-chance.ln()).min(10.0)) as u64
     }
 
-    /// The estimate, of the time from the first window until now, and of all entries that were captured or skipped in it.
+    /// Returns the estimate for the time from the first window until now. `entries`: all entries that were captured or skipped in it.
     pub(super) fn estimate(&self, now: u64, entries: u64, doubtful: u64) -> Option<ledger::Duty> {
         let first = self.first?;
         let all_ns = now.saturating_sub(first);

@@ -1,6 +1,7 @@
-//! The driver's modules during the trace: loaded later, unloaded, loaded again. Reports calls that may have gone unseen.
+//! The driver's modules during the trace: loaded later, unloaded, loaded again. Reports driver calls that may have gone
+//! unseen.
 //!
-//! Invariant: the device numbers are those that the BPF programs have.
+//! Invariant: the device numbers are the ones that the BPF programs have.
 
 use std::{fs, path::Path};
 
@@ -18,7 +19,7 @@ pub(super) struct Modules {
     nvidia_major: u32,
     /// Time of the last look.
     looked_at: u64,
-    /// From when to when another driver was loaded and not watched.
+    /// Begin and end of the time in which another driver was loaded and not watched.
     unwatched: Option<(u64, u64)>,
     /// A random number that hides kernel addresses.
     secret: u64,
@@ -26,7 +27,7 @@ pub(super) struct Modules {
 }
 
 impl Modules {
-    /// `gp_get`: GP_GET is read at every doorbell.
+    /// Makes the state of modules that were not looked at yet. `gp_get`: GP_GET is read at every doorbell.
     pub(super) fn new(gp_get: bool) -> Self {
         Self {
             uvm_major: 0,
@@ -56,7 +57,7 @@ impl Modules {
         })
     }
 
-    /// The device with this device number.
+    /// Returns the device with this device number.
     pub(super) fn device(&self, dev: u32) -> Device {
         let (major, minor) = (dev >> 20, dev & 0xf_ffff);
         match (major, minor) {
@@ -72,12 +73,12 @@ impl Modules {
         self.looked_at
     }
 
-    /// The modules have been looked at.
+    /// Takes note that the modules have been looked at.
     pub(super) fn looked(&mut self, now: u64) {
         self.looked_at = now;
     }
 
-    /// Another driver was loaded since then, and is watched now.
+    /// Takes note that another driver was loaded after `since`, and is watched now.
     pub(super) fn was_unwatched(&mut self, since: u64, now: u64) {
         self.unwatched = Some((since, now));
     }
@@ -89,7 +90,7 @@ impl Modules {
     }
 }
 
-/// Part of a process's driver calls is unknown, because another driver was loaded.
+/// Makes the error that a part of a process's driver calls is not known, because another driver was loaded.
 pub(super) fn unseen(pid: u32) -> Error {
     Error::new(
         format!("following process {pid}"),
@@ -98,7 +99,7 @@ pub(super) fn unseen(pid: u32) -> Error {
     )
 }
 
-/// The processes that have one of the driver's device files open.
+/// Returns the processes that have one of the driver's device files open.
 pub(super) fn users_of_driver() -> impl Iterator<Item = u32> {
     let all = procfs::processes().into_iter();
     all.filter(|pid| uses_driver(*pid))
@@ -119,7 +120,7 @@ fn uses_driver(pid: u32) -> bool {
         .any(|f| fs::read_link(f.path()).is_ok_and(|target| is_driver(&target)))
 }
 
-/// A random number that hides kernel addresses, from getrandom(2).
+/// Draws a random number that hides kernel addresses, from getrandom(2).
 fn secret() -> u64 {
     let mut b = [0u8; 8];
     // SAFETY: the buffer is 8 bytes.

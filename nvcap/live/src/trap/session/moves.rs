@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::stores::Doorbell;
 
-/// Shortest time from one move in an address space to the next, ns: a doorbell that is rung at all is rung in it. It doubles with each
-/// move, up to the longest: every move costs each thread of the process an interrupt.
+/// Shortest time from one move in an address space to the next, ns. A doorbell that is used at all is rung within it. The time doubles
+/// with each move, up to the longest, because every move costs each thread of the process an interrupt.
 const SHORTEST_NS: u64 = 10_000_000;
 const LONGEST_NS: u64 = 1_000_000_000;
 
@@ -14,12 +14,12 @@ const LONGEST_NS: u64 = 1_000_000_000;
 pub(super) struct Moves {
     /// Time of the next move in an address space, and the pause after it, ns.
     next: HashMap<u32, (u64, u64)>,
-    /// Count of times that each doorbell was given a register.
+    /// Number of times that each doorbell was given a register.
     given: HashMap<Doorbell, u32>,
 }
 
 impl Moves {
-    /// Tells whether a move is due; the one after it is put off.
+    /// Tells whether a move is due, and postpones the next one.
     pub(super) fn is_due(&mut self, space: u32, now: u64) -> bool {
         let (next, pause) = self.next.entry(space).or_insert((0, SHORTEST_NS));
         let due = now >= *next;
@@ -30,7 +30,7 @@ impl Moves {
         due
     }
 
-    /// Takes the doorbell of these that was given a register least often.
+    /// Takes the doorbell that was given a register least often.
     pub(super) fn choose(&mut self, pid: u32, of: impl Iterator<Item = u64>) -> Option<u64> {
         let often = |address: &u64| self.given.get(&(pid, *address)).copied().unwrap_or(0);
         let chosen = of.min_by_key(|address| (often(address), *address))?;
@@ -38,7 +38,7 @@ impl Moves {
         Some(chosen)
     }
 
-    /// An address space is gone, and these processes with it.
+    /// Forgets an address space that is gone, and its processes.
     pub(super) fn forget_space(&mut self, space: u32, pids: &[u32]) {
         self.next.remove(&space);
         self.given.retain(|(pid, _), _| !pids.contains(pid));

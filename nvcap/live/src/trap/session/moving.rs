@@ -1,6 +1,7 @@
-//! Debug registers that move to other doorbells: in a process that has more doorbells than registers, while no store is known that rings.
+//! Moves debug registers to other doorbells, in a process with more doorbells than registers, while no store that rings is known.
 //!
-//! Invariant: a register is taken only from a doorbell that was never seen rung, and given only to one of a GPU of which a ring has moved.
+//! Invariant: a register is taken only from a doorbell that was never seen rung, and given only to a doorbell of a GPU on which a ring has
+//! moved.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use super::{
 };
 
 impl Session {
-    /// Rings of these GPUs have moved, and nothing trapped: registers of a process's other doorbells go to theirs.
+    /// Gives registers of a process's other doorbells to doorbells of these GPUs, on which rings have moved without a trap.
     pub(super) fn move_registers(&mut self, space: u32, moved: &BTreeSet<Option<u32>>, now: u64) {
         if self.sites.to_stop_at(space).next().is_some() || self.stores.has_captured(space) {
             return;
@@ -32,7 +33,7 @@ impl Session {
         }
     }
 
-    /// Doorbells of these GPUs that no thread of the process has watched.
+    /// Returns the doorbells of these GPUs that are watched in no thread of the process.
     fn unwatched_of_gpus(&self, space: u32, pid: u32, gpus: &BTreeSet<Option<u32>>) -> Vec<u64> {
         let Some(doorbells) = self.capture.table.doorbells(space) else {
             return Vec::new();
@@ -47,7 +48,7 @@ impl Session {
             .collect()
     }
 
-    /// Gives a doorbell of a process the register of another one that was never rung, one of another GPU first.
+    /// Gives a doorbell the register of another one of the process that was never rung; of a doorbell of another GPU first.
     fn give_register(
         &mut self,
         space: u32,

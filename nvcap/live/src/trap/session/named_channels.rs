@@ -1,4 +1,4 @@
-//! Channels and doorbells that the user named, in a program that is executed: their memory is mapped at some time after its
+//! Channels and doorbells that the user named, in a program that is executed: their memory is mapped some time after its
 //! start. Until a doorbell is seen, only looks show whether the memory is there, and whether the right doorbells were
 //! named.
 //!
@@ -16,7 +16,7 @@ const OFTEN_NS: u64 = 5_000_000;
 /// Time after a program's start in which the looks for the memory are that frequent, ns.
 const START_NS: u64 = 10_000_000_000;
 
-/// The looks at the named channels, in a program of which no doorbell was seen yet.
+/// Looks at the named channels of a program whose doorbells were not seen yet.
 #[derive(Clone, Copy, Debug)]
 struct Looks {
     /// Time of the next look, ns.
@@ -25,7 +25,7 @@ struct Looks {
     pause: u64,
     /// Time at which the program began, ns.
     since: u64,
-    /// Memory of a named channel was there.
+    /// True if memory of a named channel was there.
     there: bool,
     /// Set when a ring moved: whether the named doorbells were mapped then.
     moved: Option<bool>,
@@ -34,9 +34,9 @@ struct Looks {
 /// Result of a look at an address space.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LookResult {
-    /// A ring has moved.
+    /// True if a ring has moved.
     pub(super) moved: bool,
-    /// A doorbell was seen.
+    /// True if a doorbell was seen.
     pub(super) rung: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct NamedChannels {
     /// Doorbells and channels that the user named.
     pub(super) file: ChannelsFile,
     spaces: HashMap<u32, Looks>,
-    /// Memory of a named channel was there in some process.
+    /// True if memory of a named channel was there in some process.
     was_there: bool,
 }
 
@@ -59,7 +59,7 @@ impl NamedChannels {
         }
     }
 
-    /// A program starts that may have the named channels.
+    /// Takes note that a program starts that may have the named channels.
     pub(super) fn expect(&mut self, space: u32, now: u64) {
         if self.file.channels.is_empty() {
             return;
@@ -75,7 +75,7 @@ impl NamedChannels {
         self.spaces.insert(space, looks);
     }
 
-    /// The memory of a named channel has appeared.
+    /// Takes note that the memory of a named channel has appeared.
     pub(super) fn is_there(&mut self, space: u32) {
         self.was_there = true;
         if let Some(looks) = self.spaces.get_mut(&space) {
@@ -83,13 +83,13 @@ impl NamedChannels {
         }
     }
 
-    /// The address spaces whose named channels are to be looked at.
+    /// Returns the address spaces whose named channels are due for a look.
     pub(super) fn due(&self, now: u64) -> Vec<u32> {
         let all = self.spaces.iter().filter(|(_, l)| now >= l.next);
         all.map(|(space, _)| *space).collect()
     }
 
-    /// An address space was looked at.
+    /// Takes note of a look at an address space.
     pub(super) fn looked(&mut self, space: u32, now: u64, look: LookResult) {
         let Some(looks) = self.spaces.get_mut(&space) else {
             return;
@@ -106,8 +106,8 @@ impl NamedChannels {
         };
     }
 
-    /// A ring moved, and no doorbell was seen. The mapped `areas` show whether the named doorbells are mapped there, at the
-    /// first such look.
+    /// Takes note that a ring moved although no doorbell was seen. At the first such look, the mapped `areas` show whether
+    /// the named doorbells are mapped.
     pub(super) fn moved_unrung(&mut self, space: u32, areas: impl FnOnce() -> Option<Vec<Area>>) {
         let looks = self.spaces.get_mut(&space);
         let Some(looks) = looks.filter(|l| l.moved.is_none()) else {
@@ -123,7 +123,8 @@ impl NamedChannels {
         looks.moved = Some(areas().is_some_and(is_mapped));
     }
 
-    /// The losses where rings moved and no doorbell was seen, in address spaces that are `over`: each is reported once.
+    /// Returns the losses of rings that moved although no doorbell was seen, in address spaces that are `over`. Each is
+    /// returned once.
     pub(super) fn take_unrung(&mut self, over: impl Fn(u32) -> bool) -> Vec<Lost> {
         let over = self.spaces.extract_if(|space, _| over(*space));
         let unrung: Vec<bool> = over.filter_map(|(_, looks)| looks.moved).collect();
@@ -147,7 +148,7 @@ impl NamedChannels {
         Lost::Untraced { why }
     }
 
-    /// The loss to report when no named channel was ever there.
+    /// Returns the loss to report if no named channel was ever there.
     pub(super) fn never_there(&self) -> Option<Lost> {
         if self.file.channels.is_empty() || self.was_there {
             return None;

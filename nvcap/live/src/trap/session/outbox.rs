@@ -31,7 +31,7 @@ impl Outbox {
     }
 }
 
-/// Now, for a process and none of its threads: used for nvcap's own observations.
+/// Present time, with a process and no thread of it: for nvcap's own observations.
 pub(super) fn seen_now(pid: u32) -> At {
     At {
         time_ns: watchpoints::now(),

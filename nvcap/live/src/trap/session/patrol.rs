@@ -1,4 +1,5 @@
-//! Time of the regular look at everything, and the losses that the BPF programs' counters show since the last one.
+//! Time of the regular look at everything, and the losses that the BPF programs' counters show since the last
+//! look.
 //!
 //! Invariant: each loss that a counter shows is reported once.
 
@@ -29,12 +30,13 @@ impl Patrol {
         due
     }
 
-    /// Tells whether a record of the driver's calls or of processes was dropped since the trace began.
+    /// Tells whether a record of driver calls or of processes was dropped since the trace began.
     pub(super) fn dropped_any(&self) -> bool {
         self.dropped > 0
     }
 
-    /// Losses since the last patrol. `left_out`: calls of the driver that the kernel let pass unseen.
+    /// Returns the losses since the last patrol. `left_out`: number of driver calls that the kernel let pass
+    /// unseen.
     pub(super) fn losses(&mut self, now: &c::Stats, left_out: u64) -> Vec<Lost> {
         if now.scans > self.scans {
             log::debug!("{} scans at {} doorbells", now.scans, now.hits);

@@ -1,5 +1,5 @@
-//! Routes what comes out of the ring buffer, record by record, to what it concerns; and what the driver model concludes
-//! from it.
+//! Routes each record of the ring buffer to the parts that it concerns; and acts on the driver model's conclusions from
+//! it.
 
 use nvcap_common::{self as c, TokenKey, flag, trust};
 use nvcap_process::error::Result;
@@ -24,7 +24,7 @@ use nvcap_process::memory::{maps, scan, snapshot};
 pub(super) struct Drained {
     /// Number of records.
     pub(super) taken: usize,
-    /// Nothing was left.
+    /// True if nothing was left.
     pub(super) all: bool,
 }
 
@@ -34,7 +34,7 @@ impl Session {
         self.drain_until(u64::MAX).map(|_| ())
     }
 
-    /// The same, as far as it is done by a time (ns).
+    /// Takes what is in the ring buffer and acts on it, until a time (ns).
     pub(super) fn drain_until(&mut self, until: u64) -> Result<Drained> {
         let mut taken = 0;
         loop {
@@ -137,7 +137,7 @@ impl Session {
         }
     }
 
-    /// `time_ns`: of what has changed it.
+    /// Acts on a change of the driver model. `time_ns`: time of the record that caused it.
     fn apply(&mut self, change: Change, time_ns: u64) -> Result<()> {
         match change {
             Change::DoorbellPage {
@@ -174,7 +174,7 @@ impl Session {
         }
     }
 
-    /// A doorbell was rung by a store that the BPF programs do not know.
+    /// Takes note of a doorbell that was rung by a store which the BPF programs do not know.
     fn site(&mut self, r: &c::Site) -> Result<()> {
         let table = &self.capture.table;
         let trapped = self
@@ -203,7 +203,7 @@ impl Session {
         Ok(())
     }
 
-    /// A look at all channels has ended.
+    /// Takes note that a scan of all channels has ended.
     fn scanned(&mut self, r: &c::Scan) -> Result<()> {
         let puts = self.capture.tokens.puts(r);
         if r.header.flags & flag::PART != 0 {
@@ -277,8 +277,8 @@ impl Session {
         Ok(())
     }
 
-    /// A doorbell was rung for a channel that nobody knows. In a process that was attached to, channels may have been
-    /// used for the first time since: its memory is searched again. What was not a ring in use then begins at 0.
+    /// Searches the memory of an attached process again, because a doorbell was rung for an unknown channel: channels
+    /// may have been used for the first time since. A ring that was not in use before begins at 0.
     fn search_again(&mut self, space: u32) -> Result<()> {
         if !self.search.is_due(space, watchpoints::now()) {
             return Ok(());
@@ -325,7 +325,7 @@ impl Session {
         Ok(())
     }
 
-    /// Searches again where that was put off, unless all tokens have their channels by now.
+    /// Searches again where a search was postponed, unless all tokens have their channels by now.
     pub(super) fn search_put_off(&mut self) -> Result<()> {
         for space in self.search.all_put_off() {
             match self.capture.count(space) {

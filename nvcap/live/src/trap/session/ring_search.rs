@@ -1,5 +1,5 @@
-//! The search for rings in attached processes: channels may have been made before nvcap attached, and be used for the first
-//! time later. Decides which of the places that look like rings are rings; may not read memory.
+//! The search for rings in attached processes: channels may have been made before nvcap attached, and be used for the first time
+//! later. Decides which candidates are rings. Must not read memory.
 //!
 //! Invariant: only attached address spaces are here. A ring is doubtful until it moves, or until there are at least as many
 //! tokens without a channel as doubtful rings.
@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nvcap_decode::record::Device;
 pub(super) use nvcap_process::memory::{maps::Area, scan::FoundRing};
 
-/// The most doubtful rings that are remembered of an address space. With more of them, their number proves nothing.
+/// The most doubtful rings that are remembered of an address space. With more, their number proves nothing.
 const DOUBTFUL_MOST: usize = 4096;
 
-/// Least and greatest time between two searches of a process's memory. A search costs nvcap some ms and the process
-/// nothing.
+/// Least and greatest time between two searches of a process's memory. A search costs nvcap some ms, and the process nothing.
 const PAUSE_NS: (u64, u64) = (2_000_000, 500_000_000);
 
 /// State of an attached address space.
@@ -23,13 +22,13 @@ struct Searched {
     complete: u64,
     /// Time of the earliest next search, ns.
     next: u64,
-    /// Time between the last search and that one, ns.
+    /// Time between the last search and the next one, ns.
     pause: u64,
     /// Ranges of GPU memory in which no ring was in use when nvcap attached.
     unused: Vec<(u64, u64)>,
     /// Doubtful rings, which may be remains of old ones: GP_PUT by address.
     doubtful: BTreeMap<u64, u32>,
-    /// A search is due at the next patrol, if there is still a token without a channel.
+    /// True if a search is due at the next patrol, provided that a token is still without a channel.
     put_off: bool,
 }
 
@@ -37,9 +36,9 @@ struct Searched {
 #[derive(Debug)]
 pub(super) struct Rings {
     pub(super) space: u32,
-    /// The rings that are in use and not followed.
+    /// Rings that are in use and not followed.
     pub(super) new: Vec<FoundRing>,
-    /// No memory was unmapped meanwhile: all rings were found.
+    /// True if no memory was unmapped meanwhile, so that all rings were found.
     pub(super) whole: bool,
 }
 
@@ -48,8 +47,8 @@ pub(super) struct Rings {
 pub(super) struct Taken {
     /// Rings that were first used, or moved, since nvcap attached.
     pub(super) certain: Vec<FoundRing>,
-    /// Rings of which only their number speaks: as many tokens were rung as rings were left. One that never moves afterwards
-    /// proves nothing of the token.
+    /// Rings that are accepted only because of their number: as many tokens were rung as rings were left. If one of them never moves
+    /// afterwards, it proves nothing about the token.
     pub(super) by_number: Vec<FoundRing>,
 }
 
@@ -57,9 +56,9 @@ pub(super) struct Taken {
 pub(super) trait RungTokens {
     /// Tells whether a ring of the address space is followed.
     fn is_followed(&self, space: u32, ring: u64) -> bool;
-    /// Returns the number of such tokens.
+    /// Returns the number of rung tokens whose channel is unknown.
     fn count(&self, space: u32) -> usize;
-    /// Reads the ring buffer for doorbells that were rung during the search, which takes its time.
+    /// Reads the ring buffer for doorbells that were rung during the search.
     fn refresh(&mut self);
 }
 
@@ -68,7 +67,7 @@ pub(super) trait RungTokens {
 pub(super) struct RingSearch(HashMap<u32, Searched>);
 
 impl RingSearch {
-    /// nvcap attached to an address space, and all its rings in use are followed.
+    /// Begins with an attached address space. All its rings in use are followed.
     pub(super) fn begin(&mut self, space: u32, areas: &[Area], found: &[FoundRing]) {
         let searched = Searched {
             complete: 0,
@@ -81,7 +80,7 @@ impl RingSearch {
         self.0.insert(space, searched);
     }
 
-    /// Tells whether the memory may be searched now; if so, it may not again for a while.
+    /// Tells whether the memory may be searched now. If so, the next search is put off for a while.
     pub(super) fn is_due(&mut self, space: u32, now: u64) -> bool {
         let Some(search) = self.0.get_mut(&space).filter(|s| now >= s.next) else {
             return false;
@@ -92,28 +91,28 @@ impl RingSearch {
         true
     }
 
-    /// A doorbell found nothing that had moved, when not all rings were followed yet: its channel may have been one of those. Whether
-    /// it was is seen at the doorbells after it; if there are none, a search is due.
+    /// Takes note that a doorbell found nothing that had moved while not all rings were followed: its channel may be one of the
+    /// others. Later doorbells will show it; if there are none, a search is due.
     pub(super) fn put_off(&mut self, space: u32) {
         if let Some(search) = self.0.get_mut(&space) {
             search.put_off = true;
         }
     }
 
-    /// The address spaces in which a search was put off.
+    /// Returns the address spaces in which a search was postponed.
     pub(super) fn all_put_off(&self) -> Vec<u32> {
         let all = self.0.iter().filter(|(_, search)| search.put_off);
         all.map(|(space, _)| *space).collect()
     }
 
-    /// No token is without a channel any more.
+    /// Takes note that every token has a channel.
     pub(super) fn settled(&mut self, space: u32) {
         if let Some(search) = self.0.get_mut(&space) {
             search.put_off = false;
         }
     }
 
-    /// All rings that the last search found are followed, as of `now`.
+    /// Takes note that all rings that the last search found are followed, as of `now`.
     pub(super) fn done(&mut self, space: u32, now: u64) {
         if let Some(search) = self.0.get_mut(&space) {
             search.complete = now;
@@ -130,9 +129,9 @@ impl RingSearch {
         self.0.remove(&space);
     }
 
-    /// Selects the rings that are channels: those in memory where no ring was in use before; those that moved
-    /// since an earlier search; and by their number all, if the search was whole and there are no more doubtful rings than tokens
-    /// without a channel. The rest may be remains of rings in memory that was unmapped.
+    /// Selects the rings that are channels: rings in memory where no ring was in use before; rings that moved since an earlier
+    /// search; and all rings by their number, if the search was complete and there are no more doubtful rings than tokens without a
+    /// channel. The others may be remains of rings in memory that was unmapped.
     pub(super) fn take(
         &mut self,
         rings: Rings,
@@ -179,7 +178,7 @@ impl RingSearch {
     }
 }
 
-/// GPU memory that programs read and write: where rings may be.
+/// Returns the GPU memory that programs read and write, where rings may be.
 fn gpu_memory(areas: &[Area]) -> impl Iterator<Item = (u64, u64)> {
     areas
         .iter()
@@ -194,7 +193,7 @@ pub(super) fn is_all_there(before: &[Area], after: &[Area]) -> bool {
     gpu_memory(before).all(|area| after.contains(&area))
 }
 
-/// GPU memory in which none of the rings in `found` lies.
+/// Returns the GPU memory in which none of the rings in `found` lies.
 fn unused_areas(areas: &[Area], found: &[FoundRing]) -> Vec<(u64, u64)> {
     let is_used = |start: u64, end: u64| {
         let mut used = found.iter().filter(|f| f.used);
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
     use nvcap_process::memory::scan::Proof;
 
-    /// Tokens known now, and those that the ring buffer still holds.
+    /// Numbers of tokens: those known now, and those that the ring buffer still holds.
     struct Tokens(usize, usize);
 
     impl RungTokens for Tokens {

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// After this many submissions through one doorbell page of a GPU, its other page is given up if it was never rung.
+/// Number of submissions through one doorbell page of a GPU after which its other page is given up, if that was
+/// never rung.
 const DEAD_AFTER: u64 = 256;
 
 /// A doorbell of an address space.
@@ -22,17 +23,17 @@ pub(super) struct RungDoorbells {
     submissions: HashMap<DoorbellWord, u64>,
     /// Time at which the last submission of each space was found, by a doorbell or a look, ns.
     last: BTreeMap<u32, u64>,
-    /// Doorbells that have just reached that count, and the process that rang them.
+    /// Doorbells that have just reached that number, with the process that rang them.
     busy: Vec<(u32, DoorbellWord)>,
 }
 
 impl RungDoorbells {
-    /// A doorbell was seen in the space.
+    /// Takes note that a doorbell was seen in the space.
     pub(super) fn saw(&mut self, space: u32) {
         self.spaces.insert(space);
     }
 
-    /// A submission of process `pid` came through a doorbell.
+    /// Takes note that a submission of process `pid` came through a doorbell.
     pub(super) fn submitted(&mut self, pid: u32, doorbell: DoorbellWord) {
         self.saw(doorbell.space);
         let count = self.submissions.entry(doorbell).or_default();
@@ -42,7 +43,7 @@ impl RungDoorbells {
         }
     }
 
-    /// A submission of the space was found, by whatever.
+    /// Takes note that a submission of the space was found in any way.
     pub(super) fn found(&mut self, space: u32, time_ns: u64) {
         self.last.insert(space, time_ns);
     }
@@ -52,7 +53,7 @@ impl RungDoorbells {
         self.last.get(&space).copied()
     }
 
-    /// Takes out the doorbells that have been rung so often that others of the same GPU, never rung, are given up.
+    /// Takes the doorbells that were rung so often that others of the same GPU, never rung, are given up.
     pub(super) fn take_busy(&mut self) -> Vec<(u32, DoorbellWord)> {
         std::mem::take(&mut self.busy)
     }

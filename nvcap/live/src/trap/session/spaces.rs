@@ -1,7 +1,7 @@
 //! The traced processes, their address spaces, and their memory.
 //!
-//! Invariant: a traced process is in one address space. A space that its last process has left is kept for a while:
-//! captures of it may still be on their way.
+//! Invariant: a traced process is in one address space. A space that its last process has left is kept for a while, because captures of it
+//! may still be on their way.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,10 +22,10 @@ struct Gone {
     since: u64,
 }
 
-/// The address spaces: each a process between two execs, with the children that share its mappings.
+/// The address spaces. Each is a process between two execs, with the children that share its mappings.
 #[derive(Debug, Default)]
 pub(super) struct AddressSpaces {
-    /// The processes of each.
+    /// Processes by address space.
     pids: HashMap<u32, BTreeSet<u32>>,
     processes: BTreeSet<u32>,
     /// Open memory files of processes.
@@ -34,13 +34,13 @@ pub(super) struct AddressSpaces {
 }
 
 impl AddressSpaces {
-    /// A process is in the space from now on.
+    /// Puts a process into the space.
     pub(super) fn join(&mut self, pid: u32, space: u32) {
         self.processes.insert(pid);
         self.pids.entry(space).or_default().insert(pid);
     }
 
-    /// A process leaves all spaces but `stays`; returns the spaces that are empty now.
+    /// Takes a process out of all spaces but `stays`. Returns the spaces that are empty now.
     pub(super) fn leave(&mut self, pid: u32, stays: Option<u32>, now: u64) -> Vec<u32> {
         let mut ended = Vec::new();
         for (space, pids) in &mut self.pids {
@@ -53,12 +53,12 @@ impl AddressSpaces {
         ended
     }
 
-    /// The spaces that are empty and not yet freed.
+    /// Returns the spaces that are empty and not yet freed.
     pub(super) fn gone(&self) -> Vec<u32> {
         self.gone.iter().map(|g| g.space).collect()
     }
 
-    /// Takes out the spaces that have been empty long enough to be freed.
+    /// Takes the spaces that have been empty long enough to be freed.
     pub(super) fn take_old(&mut self, now: u64) -> Vec<u32> {
         let old = |g: &mut Gone| now.saturating_sub(g.since) > LINGER_NS;
         let old = self.gone.extract_if(.., old);
@@ -90,24 +90,24 @@ impl AddressSpaces {
         &self.processes
     }
 
-    /// A process has ended.
+    /// Takes note that a process has ended.
     pub(super) fn end_process(&mut self, pid: u32) {
         self.processes.remove(&pid);
         self.close_memory(pid);
     }
 
-    /// The memory of a process was opened.
+    /// Keeps the opened memory of a process.
     pub(super) fn keep_memory(&mut self, pid: u32, memory: Memory) {
         self.memories.insert(pid, memory);
     }
 
-    /// The open memory file is no longer the process's memory.
+    /// Drops the open memory file, which is no longer the process's memory.
     pub(super) fn close_memory(&mut self, pid: u32) {
         self.memories.remove(&pid);
     }
 
-    /// Opens the memory of a space, if none is open. `proc`: the BPF programs' state of a process. `is_laid_out`: whether
-    /// the mappings that are known of the space are there.
+    /// Opens the memory of a space, if none is open. `proc`: returns the BPF programs' state of a process. `is_laid_out`: tells whether the
+    /// known mappings of the space are there.
     pub(super) fn open_memory(
         &mut self,
         space: u32,
@@ -135,7 +135,7 @@ impl AddressSpaces {
         }
     }
 
-    /// The process whose memory file serves the space.
+    /// Returns the process whose memory file serves the space.
     fn reader(&self, space: u32) -> Option<u32> {
         let mut pids = self.pids(space);
         pids.find(|pid| self.memories.contains_key(pid))
@@ -147,7 +147,7 @@ impl AddressSpaces {
     }
 
     /// Tells whether the process whose memory is read for this space is ending. The driver then unmaps its memory while the rest can still be
-    /// read: the bytes read would not be those submitted.
+    /// read, so that the bytes read would not be the submitted ones.
     pub(super) fn is_ending(&self, space: u32) -> bool {
         self.reader(space).is_none_or(procfs::is_ending)
     }

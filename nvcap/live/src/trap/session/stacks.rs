@@ -1,5 +1,4 @@
-//! Stacks on their way out of their ring buffer, into the queue of those who find their frames. Without `--stacks` nothing is
-//! done.
+//! Takes stacks out of their ring buffer, into the queue of the thread that finds their frames. Without `--stacks` it does nothing.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,14 +18,14 @@ use nvcap_process::stacks::{
     queue::{RawStack, StackQueue},
 };
 
-/// Time for which thread states are believed while stacks of their process come without Python frames, ns.
+/// Time for which thread states are trusted while stacks of their process come without Python frames, ns.
 const BELIEVED_NS: u64 = 20_000_000;
 
-/// The most frames of a Python whose names are known to have been told.
+/// The most frames of a Python that are remembered because their names were passed on.
 const MOST_NAMED: usize = 1 << 16;
 
-/// The most bytes of an address space's Python functions that are looked through in a trace: of their names, and of their tables of
-/// lines, each time that a line is looked up there. Frames have no lines, then no names, after that.
+/// The most bytes of an address space's Python functions that are read in a trace: their names, and their tables of lines (each
+/// time that a line is looked up). Beyond it frames have no lines, then no names.
 const MOST_PYTHON: u64 = 1 << 30;
 
 /// The Python of an address space.
@@ -34,16 +33,16 @@ const MOST_PYTHON: u64 = 1 << 30;
 struct Known {
     python: Python,
     memory: Ordinary,
-    /// Time at which its threads were looked at, ns.
+    /// Time of the last look at its threads, ns.
     looked_ns: u64,
-    /// Frames whose names were told.
+    /// Frames whose names were passed on.
     named: HashSet<c::PythonFrame>,
-    /// Bytes that may yet be looked through for names.
+    /// Budget of bytes that may still be read for names.
     budget: Budget,
 }
 
 impl Known {
-    /// The Python of a process.
+    /// Finds the Python of a process.
     fn find(pid: u32) -> Option<Self> {
         let memory = Ordinary::open(pid).ok()?;
         match Python::find(pid, &memory) {
@@ -61,7 +60,7 @@ impl Known {
         }
     }
 
-    /// Tells the names of frames that are new: now, for the process may be gone by the time that its stack's turn comes.
+    /// Passes on the names of new frames at once, because the process may be gone when its stack's turn comes.
     fn name(&mut self, space: u32, frames: &[c::PythonFrame], to: &StackQueue) {
         if self.named.len() >= MOST_NAMED {
             self.named.clear();
@@ -88,7 +87,7 @@ impl Known {
         }
     }
 
-    /// Its thread states.
+    /// Returns the Python's thread states.
     fn threads(&self, pid: u32, space: u32) -> Vec<c::PythonThread> {
         let id_at = self.python.offsets().native_thread;
         let states = self.python.threads(&self.memory, &ids_inside(pid));
@@ -129,8 +128,8 @@ impl Stacks {
         }
     }
 
-    /// Takes what is in the ring buffer. Called before each record of a submission is taken: a doorbell's stack was put
-    /// there before its submission.
+    /// Takes the contents of the ring buffer. Called before each record of a submission is taken, because a doorbell's stack was
+    /// put there before its submission.
     pub(super) fn take(&mut self, bpf: &mut Loaded) {
         let Some(to) = self.to.clone() else { return };
         while let Some(item) = bpf.stacks.next() {
@@ -190,7 +189,7 @@ impl Stacks {
         }
     }
 
-    /// Passes on how many the BPF programs had no room for.
+    /// Passes on the number of stacks for which the BPF programs had no room.
     pub(super) fn tell_lost(&mut self, stats: &c::Stats) {
         if let Some(to) = &self.to {
             to.add_lost(stats.stacks_lost);
@@ -225,7 +224,7 @@ fn walk_of(python: &Python) -> c::PythonWalk {
     }
 }
 
-/// Python frames of a doorbell whose stack follows.
+/// Parses the Python frames of a doorbell whose stack follows.
 fn parse_python(bytes: &[u8]) -> Option<(c::Header, Vec<c::PythonFrame>)> {
     let fixed = bytes.get(..size_of::<c::PythonFrames>())?;
     // SAFETY: `fixed` has the size of a PythonFrames, which is valid for any bits.
@@ -234,7 +233,7 @@ fn parse_python(bytes: &[u8]) -> Option<(c::Header, Vec<c::PythonFrame>)> {
     Some((all.header, all.frames.get(..all.count as usize)?.to_vec()))
 }
 
-/// A stack's record and its bytes; `None` where it is too short or another.
+/// Parses a stack's record and its bytes; `None` where it is too short or another record.
 fn parse(bytes: &[u8]) -> Option<(c::Stack, &[u8])> {
     let (fixed, rest) = bytes.split_at_checked(size_of::<c::Stack>())?;
     // SAFETY: `fixed` has the size of a Stack, which is valid for any bits.

@@ -1,5 +1,5 @@
-//! The store instructions that ring doorbells: which register holds the token, and near which register's address the
-//! process keeps its own copy of GP_PUT.
+//! The store instructions that ring doorbells: the register that holds the token, and the register near whose address the process keeps its own
+//! copy of GP_PUT.
 //!
 //! Invariant: a store is either decoded, and its register then never changes, or it has a count of failed tries. Values for
 //! the BPF programs are returned, never written here.
@@ -21,11 +21,11 @@ const SITE_TRIES: u32 = 16;
 #[derive(Debug)]
 struct Decoded {
     store: doorbell_store::Store,
-    /// The doorbell that it rang first.
+    /// Doorbell that the store rang first.
     doorbell: u64,
-    /// The search for the copy of GP_PUT.
+    /// Search for the copy of GP_PUT.
     copy: CachedPut,
-    /// An earlier process taught it: none of this address space has trapped there.
+    /// True if the store was learnt from an earlier process, and this address space has not trapped there.
     taught: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct StoreSites {
     search_copy: bool,
 }
 
-/// The key of the store at `ip`.
+/// Makes the key of the store at `ip`.
 pub(super) fn key(space: u32, ip: u64) -> SiteKey {
     SiteKey { ip, space, pad: 0 }
 }
@@ -75,7 +75,7 @@ fn value(
     }
 }
 
-/// The place of the copy of GP_PUT that a value names.
+/// Returns the place of the copy of GP_PUT that a value names.
 pub(super) fn place(value: &SiteValue) -> Option<Place> {
     (value.own != c::NO_OWN).then_some(Place {
         register: value.own,
@@ -84,7 +84,7 @@ pub(super) fn place(value: &SiteValue) -> Option<Place> {
 }
 
 impl StoreSites {
-    /// `search_copy`: whether the process's copy of GP_PUT is searched for.
+    /// Makes an empty table. `search_copy`: the process's copy of GP_PUT is searched for.
     pub(super) fn new(search_copy: bool) -> Self {
         Self {
             decoded: HashMap::new(),
@@ -136,23 +136,24 @@ impl StoreSites {
         }
     }
 
-    /// Lets each doorbell of a store that cannot be decoded scan all channels: slower, but nothing is lost. A single trap that was reported with
-    /// another instruction's address must not cause that.
+    /// Makes each doorbell of a store that cannot be decoded scan all channels, which is slower, but loses nothing. This happens only after
+    /// several tries, because a single trap may have been reported with another instruction's address.
     fn not_decoded(&mut self, key: SiteKey) -> Option<SiteValue> {
         let tries = self.undecoded.entry(key).or_default();
         *tries += 1;
         (*tries >= SITE_TRIES).then(|| value(None, None, false))
     }
 
-    /// The stores of an address space that can be stopped at, for the address of their doorbell is in one register: where each begins.
+    /// Returns where each store of an address space begins at which threads can be stopped. (The address of its doorbell must be in one
+    /// register.)
     pub(super) fn to_stop_at(&self, space: u32) -> impl Iterator<Item = u64> + '_ {
         let of = self.decoded.iter().filter(move |(k, _)| k.space == space);
         of.filter(|(_, d)| d.store.address.is_some())
             .map(|(k, d)| k.ip - u64::from(d.store.len))
     }
 
-    /// Takes a store that an earlier process taught, which was found in this address space. Returns its value for the BPF programs; none
-    /// where it is known here already.
+    /// Takes a store that was learnt from an earlier process and found in this address space. Returns its value for the BPF programs; none where
+    /// the store is known here already.
     pub(super) fn taught(&mut self, key: SiteKey, known: &KnownStore) -> Option<SiteValue> {
         if self.decoded.contains_key(&key) {
             return None;
@@ -174,7 +175,7 @@ impl StoreSites {
         Some(value(Some((known.store, doorbell)), copy, learn))
     }
 
-    /// Forgets the stores of an address space that earlier processes taught. Returns the keys of each, and where it begins.
+    /// Forgets the stores of an address space that were learnt from earlier processes. Returns the keys of each, and where it begins.
     pub(super) fn forget_taught(&mut self, space: u32) -> Vec<(Vec<SiteKey>, u64)> {
         let of = |key: &SiteKey, d: &mut Decoded| key.space == space && d.taught;
         let taught = self.decoded.extract_if(of);
@@ -187,14 +188,14 @@ impl StoreSites {
             .collect()
     }
 
-    /// The stores of the space were taught by earlier processes, at least one.
+    /// True if at least one store of the space was learnt from an earlier process.
     pub(super) fn has_taught(&self, space: u32) -> bool {
         let mut all = self.decoded.iter();
         all.any(|(key, d)| key.space == space && d.taught)
     }
 
-    /// Learns from the memory around the registers where the process keeps its own copy of GP_PUT. Returns the store's new
-    /// value for the BPF programs, once that is decided.
+    /// Learns, from the memory around the registers, where the process keeps its own copy of GP_PUT. Returns the store's new value for the BPF
+    /// programs once the place is decided.
     pub(super) fn windows(&mut self, r: &c::Windows) -> Option<SiteValue> {
         let store = self.decoded.get_mut(&key(r.space, r.ip))?;
         let copy = match store.copy.see(r) {
@@ -222,7 +223,7 @@ impl StoreSites {
     }
 }
 
-/// The keys under which the BPF programs find a store: behind it, and where it begins if it can be stopped at there.
+/// Returns the keys under which the BPF programs find a store: behind it, and at its beginning if threads can be stopped there.
 pub(super) fn keys(behind: SiteKey, value: SiteValue) -> impl Iterator<Item = SiteKey> {
     let begins = (value.len > 0).then(|| SiteKey {
         ip: behind.ip.wrapping_sub(value.len.into()),

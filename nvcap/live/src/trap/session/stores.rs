@@ -1,19 +1,20 @@
-//! Doorbells that have no breakpoint for want of debug registers, and the stores that are stopped at instead (execution
+//! Doorbells without a breakpoint for want of debug registers, and the stores at which threads are stopped instead (execution
 //! breakpoints). One such breakpoint serves every doorbell that its store rings, and it stops before the doorbell is rung.
 //!
-//! Invariants: a doorbell of a live process is watched in all its threads, or it is among the unwatched. Watchpoints of a space rest only
-//! while execution breakpoints capture there; they wake when a ring was found to have moved unseen.
+//! Invariants: a doorbell of a live process is watched in all its threads, or it is among the unwatched. Watchpoints of a space are
+//! disabled only while execution breakpoints capture there; they are enabled when a ring was found to have moved unseen.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Time between two looks at the rings of unwatched doorbells where no execution breakpoint has captured, ns.
 const LOOK_NS: u64 = 1_000_000;
-/// Between two looks so far apart a ring may have gone round, ns.
+/// Time between two looks after which a ring may have gone round, ns.
 const LONG_NS: u64 = 5_000_000;
-/// For how long watchpoints wake, and rings are looked at often, when something has moved unseen, ns.
+/// Time for which watchpoints are enabled, and rings are looked at often, when something has moved unseen, ns.
 const AWAKE_NS: u64 = 2_000_000_000;
 
-/// Patrols with captures by execution breakpoints after which watchpoints rest: until then they show which other stores ring, too.
+/// Number of patrols with captures by execution breakpoints after which watchpoints are disabled: until then watchpoints show which other
+/// stores ring, too.
 const SURE: u32 = 3;
 
 /// A doorbell of a process.
@@ -23,23 +24,23 @@ pub(super) type Doorbell = (u32, u64);
 #[derive(Debug, Default)]
 pub(super) struct StoppedStores {
     unwatched: BTreeSet<Doorbell>,
-    /// Since when some doorbell of a process is not watched, ns.
+    /// Time since which some doorbell of a process is not watched, ns.
     since: HashMap<u32, u64>,
     /// The stores with execution breakpoints, by address space.
     stops: HashMap<u32, BTreeSet<u64>>,
-    /// Spaces where they have captured, and in how many patrols.
+    /// Spaces where execution breakpoints have captured, with the number of patrols that saw it.
     captured: HashMap<u32, u32>,
-    /// Spaces where some thread does not have them.
+    /// Spaces where some thread lacks the execution breakpoints.
     partial: HashSet<u32>,
-    /// Spaces whose watchpoints rest.
+    /// Spaces whose watchpoints are disabled.
     resting: HashSet<u32>,
-    /// Until when the watchpoints of a space may not rest, ns.
+    /// Time up to which the watchpoints of a space must be enabled, ns.
     awake: HashMap<u32, u64>,
     next_look: u64,
     /// Time of the last look, and its distance from the one before, ns.
     looked: u64,
     pause: u64,
-    /// Covered spaces whose rings were found read to their ends since.
+    /// Covered spaces whose rings were since found read to their ends.
     settled: HashSet<u32>,
     /// Time at which a look last found nothing left in the rings of a space, ns.
     read: HashMap<u32, u64>,
@@ -48,18 +49,18 @@ pub(super) struct StoppedStores {
 }
 
 impl StoppedStores {
-    /// Some thread of the process does not have the doorbell watched; true where that is new.
+    /// Takes note that some thread of the process does not have the doorbell watched. True if that is new.
     pub(super) fn unwatched(&mut self, doorbell: Doorbell, now: u64) -> bool {
         self.since.entry(doorbell.0).or_insert(now);
         self.unwatched.insert(doorbell)
     }
 
-    /// Since when some doorbell of a process is not watched, ns.
+    /// Returns the time since which some doorbell of a process is not watched, ns.
     pub(super) fn since(&self, pid: u32) -> Option<u64> {
         self.since.get(&pid).copied()
     }
 
-    /// A child has the breakpoints that its parent has, and lacks those that it lacks.
+    /// Takes note of a child: it has the breakpoints of its parent, and lacks those that its parent lacks.
     pub(super) fn inherit(&mut self, pid: u32, child: u32) {
         let of = self.unwatched.range((pid, 0)..=(pid, u64::MAX));
         let of = Vec::from_iter(of.map(|(_, address)| (child, *address)));
@@ -84,13 +85,13 @@ impl StoppedStores {
         })
     }
 
-    /// Takes the stores of a space that are not stopped at yet, of these: they are from now on.
+    /// Takes the stores of a space, of these, at which threads are not stopped yet. They count as stopped at from now on.
     pub(super) fn begin(&mut self, space: u32, stores: impl Iterator<Item = u64>) -> Vec<u64> {
         let stops = self.stops.entry(space).or_default();
         stores.filter(|store| stops.insert(*store)).collect()
     }
 
-    /// A store could not be stopped at.
+    /// Takes note that threads could not be stopped at a store.
     pub(super) fn refused(&mut self, space: u32, store: u64) {
         self.partial(space);
         if let Some(stops) = self.stops.get_mut(&space) {
@@ -98,12 +99,12 @@ impl StoppedStores {
         }
     }
 
-    /// Every thread of the space stops at its stores from now on.
+    /// Takes note that every thread of the space is stopped at its stores from now on.
     pub(super) fn armed(&mut self, space: u32, now: u64) {
         self.armed.entry(space).or_insert(now);
     }
 
-    /// A store of the space is no longer stopped at: it never captured.
+    /// Takes note that threads are not stopped at a store of the space any more, because it never captured.
     pub(super) fn given_up(&mut self, space: u32, store: u64) {
         self.armed.remove(&space);
         if let Some(stops) = self.stops.get_mut(&space) {
@@ -111,36 +112,36 @@ impl StoppedStores {
         }
     }
 
-    /// Some thread, or some store, of the space is not stopped at: its watchpoints are needed.
+    /// Takes note that some thread, or some store, of the space is not covered: the space's watchpoints are needed.
     pub(super) fn partial(&mut self, space: u32) {
         self.partial.insert(space);
         self.settled.remove(&space);
         self.armed.remove(&space);
     }
 
-    /// An execution breakpoint has captured in the space, whenever.
+    /// True if an execution breakpoint has ever captured in the space.
     pub(super) fn has_captured(&self, space: u32) -> bool {
         self.captured.contains_key(&space)
     }
 
-    /// An execution breakpoint has captured in the space, which the next patrol counts.
+    /// Takes note that an execution breakpoint has captured in the space. The next patrol counts it.
     pub(super) fn captures(&mut self, space: u32) {
         self.captured.entry(space).or_default();
     }
 
-    /// An execution breakpoint has captured in the space, since the patrol before.
+    /// Takes note, at a patrol, that an execution breakpoint has captured in the space since the patrol before.
     pub(super) fn captured(&mut self, space: u32) {
         let patrols = self.captured.entry(space).or_default();
         *patrols = patrols.saturating_add(1);
     }
 
-    /// Tells whether execution breakpoints have captured for so long that another store would have been seen meanwhile.
+    /// Tells whether execution breakpoints have captured for so long that another store would have been seen.
     fn is_sure(&self, space: u32) -> bool {
         self.captured.get(&space).is_some_and(|n| *n >= SURE)
     }
 
-    /// The spaces where rings are looked at now: those with unwatched doorbells that no execution breakpoint covers. `spaces`: of the
-    /// processes.
+    /// Returns the spaces whose rings are looked at now: those with unwatched doorbells that no execution breakpoint covers. `spaces`:
+    /// returns the spaces of a process.
     pub(super) fn due(&mut self, now: u64, spaces: impl Fn(u32) -> Vec<u32>) -> BTreeSet<u32> {
         if self.unwatched.is_empty() || now < self.next_look {
             return BTreeSet::new();
@@ -151,7 +152,7 @@ impl StoppedStores {
         of.filter(|space| !self.is_settled(*space, now)).collect()
     }
 
-    /// Tells whether a ring of so many entries, of which so many are new at this look, may have gone round since the look before.
+    /// Tells whether a ring of `entries` entries, `new` of which are new at this look, may have gone round since the look before.
     pub(super) fn may_have_lapped(&self, new: u64, entries: u64) -> bool {
         new > entries / 2 || self.pause > LONG_NS && new > entries / 16
     }
@@ -167,7 +168,7 @@ impl StoppedStores {
             && self.awake.get(&space).is_none_or(|until| now >= *until)
     }
 
-    /// A look at the rings of a space. `whole`: nothing was left in them.
+    /// Takes note of a look at the rings of a space. `whole`: nothing was left in them.
     pub(super) fn looked(&mut self, space: u32, now: u64, whole: bool) {
         if !whole {
             return;
@@ -183,7 +184,7 @@ impl StoppedStores {
         self.read.get(&space).copied().unwrap_or(0)
     }
 
-    /// Tells whether execution breakpoints capture all of a space, and whatever was rung before they did was read, too.
+    /// Tells whether execution breakpoints capture everything in a space, and everything that was rung before they did was read, too.
     pub(super) fn is_settled(&self, space: u32, now: u64) -> bool {
         let read = || {
             let since = self.armed.get(&space);
@@ -192,7 +193,7 @@ impl StoppedStores {
         self.covers(space, now) && (self.settled.contains(&space) || read())
     }
 
-    /// A ring of the space has moved without a trap.
+    /// Takes note that a ring of the space has moved without a trap.
     pub(super) fn moved_unseen(&mut self, space: u32, now: u64) {
         self.armed.remove(&space);
         if self.captured.contains_key(&space) {
@@ -201,7 +202,7 @@ impl StoppedStores {
         }
     }
 
-    /// Returns the spaces whose watchpoints are to rest (`false`) or to wake (`true`).
+    /// Returns the spaces whose watchpoints must be disabled (`false`) or enabled (`true`).
     pub(super) fn changes(&mut self, now: u64) -> Vec<(u32, bool)> {
         let mut changes = Vec::new();
         for &space in self.captured.keys() {
@@ -219,17 +220,18 @@ impl StoppedStores {
         changes
     }
 
-    /// The spaces whose watchpoints rest.
+    /// Returns the spaces whose watchpoints are disabled.
     pub(super) fn resting(&self) -> Vec<u32> {
         self.resting.iter().copied().collect()
     }
 
-    /// Tells whether new watchpoints of the space rest, too.
+    /// Tells whether new watchpoints of the space must be disabled, too.
     pub(super) fn rests(&self, space: u32) -> bool {
         self.resting.contains(&space)
     }
 
-    /// A process has ended, or executed another program, which has only the doorbells that `keeps` says.
+    /// Takes note that a process has ended, or executed another program. The new program has only the doorbells for which `keeps` is
+    /// true.
     pub(super) fn forget_process(&mut self, pid: u32, keeps: impl Fn(u64) -> bool) {
         self.unwatched
             .retain(|(p, address)| *p != pid || keeps(*address));
@@ -244,7 +246,7 @@ impl StoppedStores {
         of.map(|(_, address)| *address)
     }
 
-    /// A doorbell is gone, or is watched now.
+    /// Forgets a doorbell that is gone, or is watched now.
     pub(super) fn forget_doorbell(&mut self, doorbell: Doorbell) {
         self.unwatched.remove(&doorbell);
     }
@@ -314,7 +316,7 @@ mod tests {
         assert!(!all.is_looking());
     }
 
-    /// A store that was stopped at before anything was rung, and captures: what a look found read since is all that there was.
+    /// Threads are stopped at a store before anything is rung, and it captures: what a look has read since is then everything.
     #[test]
     fn a_store_that_was_known_beforehand_settles_with_its_first_capture() {
         let mut all = StoppedStores::default();

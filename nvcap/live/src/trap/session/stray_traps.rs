@@ -1,15 +1,15 @@
-//! SIGTRAPs that nobody asked for: where the machine loses which breakpoint a debug exception is of, the program gets the signal, and ends
-//! unless it handles it (`lost_hits` measures how often). Knows of no channel: what such a doorbell rang for is found by the rings.
+//! SIGTRAPs that nobody asked for. If the machine loses which breakpoint a debug exception belongs to, the program gets the signal, and ends
+//! unless it handles the signal (`lost_hits` measures how often). Knows no channel: the entries of such a doorbell are found in the rings.
 
 use std::collections::HashSet;
 
 use nvcap_decode::record::At;
 use nvcap_process::error::Result;
 
-/// Reason why a trace of a process that ended so is not complete.
+/// Reason why the trace of a process that ended so is incomplete.
 const LOST: &str = "it was ended by a SIGTRAP that nobody asked for: the machine lost a hit of nvcap's breakpoint, and with it perhaps the last \
                     submission (nvcap doctor --trap measures how often it does); --how observe sets no breakpoint";
-/// The same, where the signal was not seen.
+/// The same reason, where the signal was not seen.
 const MAY: &str = "it was ended by SIGTRAP: the machine may have lost a hit of nvcap's breakpoint, and with it the last submission \
                    (nvcap doctor --trap measures how often it does); --how observe sets no breakpoint";
 
@@ -18,12 +18,12 @@ const MAY: &str = "it was ended by SIGTRAP: the machine may have lost a hit of n
 pub(super) struct StrayTraps {
     is_seeing: bool,
     told: u64,
-    /// The processes that got one.
+    /// Processes that got a stray SIGTRAP.
     of: HashSet<u32>,
 }
 
 impl StrayTraps {
-    /// `attached`: whether the kernel lets nvcap see signals.
+    /// Makes the state. `attached`: whether the kernel lets nvcap see signals.
     pub(super) fn new(attached: Result<()>) -> Self {
         if let Err(e) = &attached {
             log::info!("SIGTRAPs that nobody asked for are not seen: {e}");
@@ -35,15 +35,15 @@ impl StrayTraps {
         }
     }
 
-    /// A process got one.
+    /// Takes note that a process got a stray SIGTRAP.
     pub(super) fn came(&mut self, at: At) {
         log::debug!("a SIGTRAP of process {} that nobody asked for", at.pid);
         self.told += 1;
         self.of.insert(at.pid);
     }
 
-    /// Tells what is lost with a process that was ended by this signal. `has_any`: the process is known to have breakpoints; one that got such a
-    /// SIGTRAP has some, perhaps inherited ones that are not known of.
+    /// Returns what is lost with a process that was ended by this signal. `has_any`: the process is known to have breakpoints. (A process that
+    /// got a stray SIGTRAP has some, perhaps inherited ones that are not known.)
     pub(super) fn death(&self, pid: u32, signal: u32, has_any: bool) -> Option<&'static str> {
         let is_trap = signal == libc::SIGTRAP as u32;
         match self.of.contains(&pid) {
@@ -59,7 +59,7 @@ impl StrayTraps {
         self.of.remove(&pid);
     }
 
-    /// Tells whether each of the `all` stray SIGTRAPs that the kernel sent was told of.
+    /// Tells whether all stray SIGTRAPs were reported. `all`: the number that the kernel sent.
     pub(super) fn are_all_told(&self, all: u64) -> bool {
         self.is_seeing && self.told == all
     }

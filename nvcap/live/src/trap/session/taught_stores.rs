@@ -1,7 +1,8 @@
-//! Stores that one process taught and the next one is stopped at, from its first doorbell on (`known_stores`).
+//! Stores that were learnt from one process, and at which the next one is stopped from its first doorbell on (`known_stores`).
 //!
-//! Invariant: a store is stopped at in an address space only after its bytes there were read. One that captures nothing although rings
-//! move is given up in that space, for as long as the space exists: doorbells are watched there as if nothing had been known.
+//! Invariant: threads are stopped at a store in an address space only after its bytes there were read. A store that captures nothing
+//! although rings move is given up in that space, for as long as the space exists: doorbells are then watched there as without known
+//! stores.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,16 +10,16 @@ use nvcap_common::SiteKey;
 
 use super::super::known_stores::{Cache, FileId, KnownStores};
 
-/// Looks at which a ring had moved on, and no taught store had captured anything, after which these are given up.
+/// Number of looks at which a ring had moved on although no learnt store had captured, after which these stores are given up.
 const MOST_MISSES: u32 = 8;
 
-/// Stores that are known, and where they were used.
+/// Known stores, and where they were used.
 #[derive(Debug)]
 pub(super) struct TaughtStores {
     pub(super) known: KnownStores,
-    /// Address spaces that were searched, and how many stores were known then.
+    /// Address spaces that were searched, with the number of stores that were known then.
     pub(super) searched: HashMap<u32, u64>,
-    /// Stores that taught something: where they are in their files.
+    /// Stores from which something was learnt: their places in their files.
     pub(super) teachers: HashMap<SiteKey, (FileId, u64)>,
     /// Looks without a capture, by address space.
     misses: HashMap<u32, u32>,
@@ -36,7 +37,7 @@ impl TaughtStores {
         }
     }
 
-    /// Tells whether a space is to be searched: something is known that was not when it was searched last.
+    /// Tells whether a space must be searched: a store is known that was not known at its last search.
     pub(super) fn is_due(&mut self, space: u32) -> bool {
         let known = self.known.added;
         !self.given_up.contains(&space)
@@ -44,7 +45,8 @@ impl TaughtStores {
             && self.searched.insert(space, known) != Some(known)
     }
 
-    /// A ring moved on unseen where a store that was taught is stopped at, and none has captured. True where they are given up now.
+    /// Takes note that a ring moved on unseen where threads are stopped at a learnt store, and none has captured. True if these stores
+    /// are given up now.
     pub(super) fn misses(&mut self, space: u32) -> bool {
         let misses = self.misses.entry(space).or_default();
         *misses += 1;

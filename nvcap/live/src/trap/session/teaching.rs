@@ -1,4 +1,5 @@
-//! Stores are learnt from one process, searched for in the others, and given up where they capture nothing.
+//! Learns stores from one process, searches for them in the others, and gives them up where they capture
+//! nothing.
 
 use nvcap_common::{self as c, CODE, SiteKey};
 use nvcap_process::error::Result;
@@ -45,7 +46,8 @@ impl Session {
         Ok(())
     }
 
-    /// A store of an address space was decoded: it is known from now on, and the other spaces have it at once.
+    /// Takes note that a store of an address space was decoded: it is known from now on, and used in the other
+    /// spaces at once.
     pub(super) fn learn_store(&mut self, r: &c::Site, value: &c::SiteValue) -> Result<()> {
         let Some(code) = r.code.first_chunk::<CODE>().filter(|_| value.len > 0) else {
             return Ok(());
@@ -85,7 +87,7 @@ impl Session {
         Ok(())
     }
 
-    /// The search for the copy of GP_PUT at a store is over.
+    /// Takes note that the search for the copy of GP_PUT at a store is over.
     pub(super) fn learn_copy(&mut self, key: SiteKey, value: &c::SiteValue) {
         if let Some((file, end)) = self.taught.teachers.get(&key) {
             let copy = store_sites::place(value);
@@ -93,7 +95,7 @@ impl Session {
         }
     }
 
-    /// A ring moved on, and nothing trapped.
+    /// Takes note that a ring moved on without a trap.
     pub(super) fn missed_at_taught(&mut self, space: u32) {
         if self.stores.has_captured(space)
             || self.capture.stopped.contains(&space)

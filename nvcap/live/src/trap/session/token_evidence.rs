@@ -1,9 +1,8 @@
-//! Evidence, from doorbells, of whose a token is, however many threads submit at once.
+//! Evidence from doorbells about the channel of a token, however many threads submit at once.
 //!
-//! At each doorbell of a token, the channel that it rings has moved since the doorbell before: its GP_PUT differs. That is so
-//! even where another doorbell's scan has taken the entries meanwhile. Another channel may have moved too, but not each time.
-//! So a channel that has once stood still between two doorbells of a token is hardly the token's. Decides; may not read or
-//! write memory.
+//! At each doorbell of a token, the channel that it rings has moved since the doorbell before: its GP_PUT differs. This holds even if another
+//! doorbell's scan has taken the entries meanwhile. Another channel may have moved too, but not each time. So a channel that has once stood still
+//! between two doorbells of a token is hardly the token's. Decides only; must not read or write memory.
 //!
 //! Invariant: only doorbells at which some channel had moved are counted.
 
@@ -11,15 +10,15 @@ use std::collections::HashMap;
 
 use nvcap_common::{Put, TokenKey};
 
-/// After this many doorbells without a conclusion, those seen are forgotten: what a program does may change.
+/// Number of doorbells without a conclusion after which those seen are forgotten, because a program's behaviour may change.
 const WINDOW: u32 = 64;
-/// After this many its channel may be one that is not known.
+/// Number of doorbells after which the token's channel may be an unknown one.
 const PATIENCE: u32 = 16;
-/// Number of times that each other channel must have stood still, and number where a guess from elsewhere says the same.
+/// Number of times that each other channel must have stood still, and the number if a guess from another source agrees.
 const NEEDED: u32 = 2;
 const NEEDED_OF_GUESS: u32 = 1;
-/// Number of doorbells that are needed where only channels that are concluded to have other tokens moved as often: one thread that
-/// submits to several channels in turn. And number where a guess from elsewhere says the same.
+/// Number of doorbells that are needed if all other channels that moved as often are concluded to have other tokens (one thread that submits to
+/// several channels in turn); and the number if a guess from another source agrees.
 const NEEDED_BESIDE_OWNED: u32 = 8;
 const NEEDED_BESIDE_OWNED_OF_GUESS: u32 = 2;
 
@@ -31,9 +30,9 @@ pub(super) struct Candidate {
     pub(super) entries: u32,
     /// GP_PUT where the channel began to be followed.
     pub(super) start: u32,
-    /// The token that it was concluded to have, where that is not in doubt.
+    /// Token that the channel was concluded to have, if that is not in doubt.
     pub(super) has: Option<u32>,
-    /// Token of the channel, as the error notifiers say.
+    /// Token of the channel that the error notifiers suggest.
     pub(super) guess: Option<u32>,
 }
 
@@ -41,13 +40,13 @@ pub(super) struct Candidate {
 #[derive(Clone, Copy, Debug)]
 struct Track {
     put: u32,
-    /// Doorbells at which it stood still.
+    /// Number of doorbells at which it stood still.
     still: u32,
-    /// Entries by which it moved.
+    /// Number of entries by which it moved.
     moved: u64,
 }
 
-/// Foundation of a conclusion.
+/// Basis of a conclusion.
 #[derive(Clone, Copy, Debug)]
 struct Proof {
     doorbells: u32,
@@ -55,8 +54,8 @@ struct Proof {
 }
 
 impl Proof {
-    /// Twice as many doorbells, and no more entries at each: the token that rings a channel is rung at each submission, so
-    /// that the channel moves at its doorbells by less than at those of any other token.
+    /// Tells whether this proof is better: twice as many doorbells, and no more entries at each. (The token of a channel is rung at each submission,
+    /// so that the channel moves less at its own token's doorbells than at those of any other token.)
     fn is_better_than(self, other: Proof) -> bool {
         let by_doorbell = |moved: u64, of: u32| moved.saturating_mul(of.into());
         self.doorbells >= other.doorbells.saturating_mul(2)
@@ -69,7 +68,7 @@ impl Proof {
 struct TokenObservations {
     tracks: HashMap<u32, Track>,
     doorbells: u32,
-    /// The doorbells before these were of another conclusion: nothing is compared with the start of the trace.
+    /// True if the doorbells before belonged to another conclusion: nothing is compared with the start of the trace.
     is_later: bool,
     proof: Option<Proof>,
 }
@@ -79,8 +78,8 @@ struct TokenObservations {
 pub(super) struct TokenEvidence(HashMap<TokenKey, TokenObservations>);
 
 impl TokenEvidence {
-    /// Takes in the GP_PUT of each channel at a doorbell of a token, but of those that never moved. Returns the channel that the token rings, once that is
-    /// certain enough.
+    /// Takes the GP_PUT of each channel at a doorbell of a token, without the channels that never moved. Returns the channel that the token rings,
+    /// once that is certain enough.
     pub(super) fn see(
         &mut self,
         key: TokenKey,
@@ -114,14 +113,14 @@ impl TokenEvidence {
         Some(best.index)
     }
 
-    /// Tells whether the channel of a token may be none of those known: none has moved at the token's doorbells, or enough doorbells did not
-    /// show which one it is.
+    /// Tells whether the channel of a token may be an unknown one: none of the known ones has moved at the token's doorbells, or enough doorbells did
+    /// not show which one it is.
     pub(super) fn may_be_unknown(&self, key: &TokenKey) -> bool {
         let doorbells = self.0.get(key).map_or(0, |seen| seen.doorbells);
         doorbells == 0 || doorbells >= PATIENCE
     }
 
-    /// Begins again with a token: what was concluded of it is in doubt.
+    /// Begins again with a token whose conclusion is in doubt.
     pub(super) fn restart(&mut self, key: TokenKey) {
         let seen = TokenObservations {
             is_later: true,
@@ -176,7 +175,7 @@ impl TokenObservations {
         }
     }
 
-    /// The channel that has stood still far less often than any other.
+    /// Returns the channel that has stood still far less often than any other.
     fn best(&self, token: u32, candidates: &[Candidate]) -> Option<(Candidate, Proof)> {
         self.best_of(token, candidates)
             .or_else(|| self.best_beside_owned(token, candidates))
@@ -204,7 +203,7 @@ impl TokenObservations {
         is_it.then_some((*best, proof))
     }
 
-    /// The same of the channels without another token, which moved each time.
+    /// Returns the best of the channels without another token, which moved each time.
     fn best_beside_owned(
         &self,
         token: u32,
@@ -246,7 +245,7 @@ mod tests {
         .collect()
     }
 
-    /// Channels, with the tokens that they are concluded to have.
+    /// Makes channels with the tokens that they are concluded to have.
     fn channels(has: &[Option<u32>]) -> Vec<Candidate> {
         let all = has.iter().zip(0..);
         all.map(|(has, index)| Candidate {

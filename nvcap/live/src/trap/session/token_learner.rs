@@ -1,5 +1,5 @@
-//! Tokens that were rung, where the driver's calls did not show whose they are: what a scan was for, and which doorbells found
-//! nothing. Whose a token is, `token_evidence` concludes.
+//! Tokens that were rung, and whose channel the driver's calls did not show. Tells for which token a scan was made, and which
+//! doorbells found nothing. The channel of a token is concluded by `token_evidence`.
 //!
 //! Invariant: a doorbell at which nothing new was found is an orphan, and stays counted until its address space ends.
 
@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use nvcap_common::{self as c, TokenKey};
 
-/// The token that a thread rang at a store that was not decoded yet.
+/// Token that a thread rang at a store that was not decoded yet.
 #[derive(Clone, Copy, Debug)]
 struct AtTrap {
     time_ns: u64,
@@ -19,26 +19,26 @@ struct AtTrap {
 pub(super) struct TokenLearner {
     /// The newest trap of each thread.
     at_trap: HashMap<u32, AtTrap>,
-    /// The tokens at whose doorbells some channel was once found moved alone.
+    /// Tokens at whose doorbells some channel was once found moved alone.
     found: HashSet<TokenKey>,
-    /// The first parts of scans that were sent in several, by thread: when, and what they saw.
+    /// First parts of scans that were sent in several, by thread: the time, and the values of GP_PUT.
     parts: HashMap<u32, (u64, Vec<c::Put>)>,
     /// Doorbells at which nothing new was found.
     orphans: HashMap<TokenKey, u64>,
-    /// Doorbells of channels that the BPF programs did not know yet and that had not been looked at.
+    /// Doorbells of channels that the BPF programs did not know yet, and that had not been looked at.
     early: HashMap<TokenKey, u64>,
     /// Tokens that were rung while no channel was known to have them, whatever was found.
     unowned: HashSet<TokenKey>,
 }
 
 impl TokenLearner {
-    /// A thread's trap, from which its store was decoded, rang `token`.
+    /// Takes note of a thread's trap that rang `token`, and from which its store was decoded.
     pub(super) fn trapped(&mut self, h: &c::Header, token: u32) {
         let time_ns = h.time_ns;
         self.at_trap.insert(h.tid, AtTrap { time_ns, token });
     }
 
-    /// The token that a scan was for: known to the BPF programs, or decoded from the same trap.
+    /// Returns the token for which a scan was made: known to the BPF programs, or decoded from the same trap.
     pub(super) fn rung(&self, r: &c::Scan) -> Option<u32> {
         if r.token != c::NO_TOKEN {
             return Some(r.token);
@@ -46,13 +46,13 @@ impl TokenLearner {
         self.rung_at(&r.header)
     }
 
-    /// The token that was rung at a trap from which its store was decoded.
+    /// Returns the token that was rung at a trap from which its store was decoded.
     pub(super) fn rung_at(&self, h: &c::Header) -> Option<u32> {
         let trap = self.at_trap.get(&h.tid);
         trap.filter(|t| t.time_ns == h.time_ns).map(|t| t.token)
     }
 
-    /// Returns all that a scan has seen up to this record: the whole scan, unless this is a part.
+    /// Returns everything that a scan has seen up to this record: the whole scan, unless this is a part.
     pub(super) fn puts(&mut self, r: &c::Scan) -> Vec<c::Put> {
         let before = self.parts.remove(&r.header.tid);
         let before = before.filter(|(time_ns, _)| *time_ns == r.header.time_ns);
@@ -66,27 +66,27 @@ impl TokenLearner {
         puts
     }
 
-    /// A scan found one channel alone moved. It is most likely the one that was rung.
+    /// Takes note that a scan found one channel alone moved. It is most likely the one that was rung.
     pub(super) fn found(&mut self, key: TokenKey) {
         self.found.insert(key);
     }
 
-    /// A doorbell found nothing new.
+    /// Takes note that a doorbell found nothing new.
     pub(super) fn orphan(&mut self, key: TokenKey) {
         *self.orphans.entry(key).or_default() += 1;
     }
 
-    /// A doorbell was rung for a known channel that the BPF programs learnt of later and that had not been looked at.
+    /// Takes note of a doorbell for a known channel that the BPF programs learnt of later, and that had not been looked at.
     pub(super) fn early(&mut self, key: TokenKey) {
         *self.early.entry(key).or_default() += 1;
     }
 
-    /// A token was rung that no known channel has.
+    /// Takes note of a rung token that no known channel has.
     pub(super) fn rung_unowned(&mut self, key: TokenKey) {
         self.unowned.insert(key);
     }
 
-    /// The tokens of a space that were rung while no channel was known to have them.
+    /// Returns the tokens of a space that were rung while no channel was known to have them.
     pub(super) fn unowned_of(&self, space: u32) -> impl Iterator<Item = &TokenKey> {
         let all = self.unowned.iter();
         all.filter(move |key| key.space == space)
@@ -97,8 +97,8 @@ impl TokenLearner {
         self.found.contains(key)
     }
 
-    /// Returns the number of tokens without a known channel that were rung in the space. `aside`: doorbells without a moved channel
-    /// that are still to be handled.
+    /// Returns the number of rung tokens in the space without a known channel. `aside`: doorbells without a moved channel that are
+    /// still to be handled.
     pub(super) fn without_channel(
         &self,
         space: u32,
@@ -109,7 +109,7 @@ impl TokenLearner {
         without.collect::<HashSet<_>>().len()
     }
 
-    /// Takes out the orphans and the early doorbells of these address spaces, with their counts.
+    /// Takes the orphans and the early doorbells of these address spaces, with their counts.
     pub(super) fn take_orphans(&mut self, of: impl Fn(u32) -> bool) -> Vec<(TokenKey, u64)> {
         let mut all: HashMap<TokenKey, u64> = HashMap::new();
         for counts in [&mut self.orphans, &mut self.early] {
@@ -120,7 +120,7 @@ impl TokenLearner {
         all.into_iter().collect()
     }
 
-    /// Forgets what was found in an address space that is gone.
+    /// Forgets the observations in an address space that is gone.
     pub(super) fn forget_space(&mut self, space: u32) {
         self.found.retain(|key| key.space != space);
         self.unowned.retain(|key| key.space != space);

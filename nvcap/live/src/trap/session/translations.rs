@@ -1,7 +1,7 @@
-//! Translations of the GPU addresses of a process's channels to its own, as the BPF programs know them.
+//! Translations of the GPU addresses of a process's channels to the process's own, in the BPF programs' form.
 //!
 //! Invariant: a GPU address space of a process has one number in XLATE, and keeps it until the process's address space is
-//! gone; 0 stands for identical addresses.
+//! gone. 0 stands for identical addresses.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use nvcap_process::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GpuView {
     pub(super) space: u32,
-    /// The driver model's number of it; none where it is unknown.
+    /// Number of the GPU address space in the driver model; none where it is unknown.
     pub(super) of: Option<driver::Space>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct GpuView {
 pub(super) struct Translations(HashMap<GpuView, u32>);
 
 impl Translations {
-    /// Gives the BPF programs the translation of a channel's GPU addresses; returns its key, 0 where the process has the
+    /// Gives the BPF programs the translation of a channel's GPU addresses. Returns its key; 0 where the process has the
     /// same addresses.
     pub(super) fn publish(
         &mut self,

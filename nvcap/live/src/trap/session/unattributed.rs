@@ -1,14 +1,15 @@
-//! Submissions found by a scan of all channels, or by a token that is a guess, held back until it is known whose doorbell it
-//! was: until the scan's end shows it, or the channel's token is concluded, or a while has passed.
+//! Submissions that are held back until their doorbell is known. They were found by a scan of all channels, or by a token
+//! that is a guess. They are held until the scan's end shows the doorbell, the channel's token is concluded, or a time has
+//! passed.
 //!
 //! Invariant: held submissions of a channel come out in the order in which they came in, before anything later of that
-//! channel is passed on; the caller asks with [`HeldSubmissions::has`].
+//! channel is passed on. The caller asks with [`HeldSubmissions::has`].
 
 use std::collections::BTreeMap;
 
 use super::super::assemble::Gathered;
 
-/// Longest time for which they are held, ns.
+/// Longest time for which a submission is held, ns.
 const HOLD_NS: u64 = 50_000_000;
 /// Most submissions of a channel that are held.
 const MOST: usize = 512;
@@ -43,20 +44,20 @@ impl HeldSubmissions {
         self.0.get(&channel).is_some_and(|all| all.len() >= MOST)
     }
 
-    /// The channels with a submission that this thread's doorbells found, or any thread's.
+    /// Returns the channels with a held submission that this thread's doorbells found, or any thread's.
     pub(super) fn channels(&self, of: Option<u32>) -> Vec<u32> {
         let is_its = |h: &HeldSubmission| of.is_none_or(|tid| h.submission.head.header.tid == tid);
         let all = self.0.iter().filter(|(_, held)| held.iter().any(is_its));
         all.map(|(channel, _)| *channel).collect()
     }
 
-    /// Takes out the submissions of a channel.
+    /// Takes the held submissions of a channel.
     pub(super) fn take(&mut self, channel: u32) -> Vec<Gathered> {
         let all = self.0.remove(&channel).unwrap_or_default();
         all.into_iter().map(|h| h.submission).collect()
     }
 
-    /// Takes out those of the channels whose first was held for too long.
+    /// Takes the held submissions of the channels whose first one was held for too long.
     pub(super) fn take_old(&mut self, now: u64) -> Vec<Gathered> {
         let is_old = |held: &Vec<HeldSubmission>| {
             let first = held.first().map_or(0, |h| h.since);

@@ -1,4 +1,4 @@
-//! Arming of threads that make others meanwhile, on a model of the kernel's breakpoints.
+//! Tests of arming threads that make others meanwhile, on a model of the kernel's breakpoints.
 
 use std::{
     cell::RefCell,
@@ -11,11 +11,11 @@ use super::*;
 /// Breakpoint of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The event that it is of.
+    /// Event that the breakpoint belongs to.
     event: usize,
-    /// Its address, 0 where others set it.
+    /// Address of the breakpoint; 0 where others set it.
     address: u64,
-    /// It runs the program: none that was inherited before the program was there does.
+    /// True if the breakpoint runs the program. One that was inherited before the program was attached does not.
     runs: bool,
 }
 
@@ -23,28 +23,28 @@ struct Slot {
 struct Thread {
     slots: Vec<Slot>,
     birth: Option<Birth>,
-    /// Time from which it shows.
+    /// Time from which the thread shows.
     shows: u64,
-    /// Time from which its birth is told.
+    /// Time from which the thread's birth is told.
     told: u64,
 }
 
 /// A process whose threads make others at any moment.
 struct Model {
-    /// The kernel has lost count of the registers that are taken, and refuses nothing.
+    /// True if the kernel has lost count of the taken registers, and refuses nothing.
     is_miscounted: bool,
-    /// Most breakpoints that a thread had at any time.
+    /// The most breakpoints that a thread had at any time.
     most: usize,
     state: u64,
     clock: u64,
     threads: BTreeMap<u32, Thread>,
     events: usize,
-    /// Threads that may still be made.
+    /// Number of threads that may still be made.
     left: u32,
 }
 
 impl Model {
-    /// A process of one thread, which `foreign` breakpoints are set in by others.
+    /// Makes a process of one thread, in which others have set `foreign` breakpoints.
     fn shared(seed: u64, foreign: usize) -> Shared {
         let first = Thread {
             slots: vec![
@@ -68,7 +68,7 @@ impl Model {
         })))
     }
 
-    /// A number below `below`.
+    /// Draws a number below `below`.
     fn any(&mut self, below: u64) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -76,7 +76,7 @@ impl Model {
         (self.state >> 20) % below
     }
 
-    /// Some time passes, in which threads may be made.
+    /// Lets some time pass, in which threads may be made.
     fn passes(&mut self) {
         self.clock += 1 + self.any(300_000);
         if self.left == 0 || self.any(3) > 0 {
@@ -108,7 +108,7 @@ impl Model {
 #[derive(Clone)]
 struct Shared(Rc<RefCell<Model>>);
 
-/// An event, which ends in all threads that have it when this is dropped.
+/// An event. It ends in all threads that have it when this value is dropped.
 struct Event(Shared, usize);
 
 impl Drop for Event {
@@ -120,7 +120,7 @@ impl Drop for Event {
 }
 
 impl Shared {
-    /// The births, each of which is told by now.
+    /// Returns the births, each of which is told by now.
     fn born(&self) -> Vec<(u32, Birth)> {
         let mut model = self.0.borrow_mut();
         let last = model.threads.values().map(|thread| thread.told).max();
@@ -192,9 +192,9 @@ const LIFE: Life = Life {
     from_exec: false,
 };
 
-/// However many threads come while a process is armed, in any order: each of them has each address watched at the end, once, where there are
-/// registers for all; what is set by others stays, and where it leaves no room, that is said. No thread ever has more than there are registers,
-/// which would let it make no other, even where the kernel has lost count of them.
+/// However many threads come while a process is armed, in any order: at the end each has each address watched, once, if there are registers for
+/// all. Breakpoints that others set stay, and where they leave no room, that is reported. No thread ever has more breakpoints than there are
+/// registers, with which it could make no further thread, even where the kernel has lost count of them.
 #[test]
 fn threads_that_come_meanwhile_lack_nothing() {
     let (mut closed, mut refused, mut shown_late) = (0, 0, 0);

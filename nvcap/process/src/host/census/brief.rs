@@ -1,6 +1,7 @@
-//! Processes that came and ended between two looks at `/proc`, where nobody tells of those that map memory of a GPU: that they were there
-//! is known by the numbers that the kernel gave, and by a look that was made before they used a GPU. They are counted, for nobody knows
-//! whether they used one; but where the driver's modules count their open files, those who were there while nobody opened one did not.
+//! Counts processes that came and ended between two looks at `/proc`, where the kernel does not report processes that map memory of a GPU.
+//! Their existence is known by the process numbers that the kernel gave, and by looks that were made before they used a GPU. It is not
+//! known whether they used one, so they are counted. Where the driver's modules count their open files, a process that lived while no file
+//! was opened is not counted: it used none.
 
 use std::{
     collections::BTreeMap,
@@ -10,26 +11,28 @@ use std::{
 use crate::host::choice::Choice;
 use nvcap_decode::record::Identity;
 
-/// A process that ends at this age, or a greater one, is none of these: it was looked at often enough.
+/// Age from which a process is not brief: by then it was looked at often enough.
 const BRIEF: Duration = Duration::from_secs(1);
-/// A process that was just born may still become another user's (`sudo`, `setpriv`).
+/// Age up to which a new process may still become another user's (`sudo`, `setpriv`).
 const SETTLED: Duration = Duration::from_millis(20);
-/// Time between two polls after which a process may have used a GPU and ended in between, whatever the driver's modules count after that.
+/// Longest time between two polls in which the counts of the driver's modules can be trusted: in a longer time a process may have used a
+/// GPU and ended unseen.
 const LONG: Duration = Duration::from_millis(50);
 
-/// State of a process that was born since the trace began, while it is brief.
+/// State of a brief process that was born since the trace began.
 #[derive(Debug)]
 struct Brief {
-    /// Time at which it was seen first.
+    /// Time at which the process was first seen.
     born: Instant,
-    /// Number of changes of the modules' counts when it was last looked into.
+    /// Number of changes of the modules' counts when the process was last looked into.
     opens: u64,
-    /// Its user, and when that was read.
+    /// The process's user, and the time at which the user was read.
     user: Option<(Identity, Instant)>,
 }
 
 impl Brief {
-    /// It may be one of those that are meant: a name changes when a program is executed, so that of the filters the user alone counts.
+    /// True if the process may be a chosen one. A process's name changes when it executes a program, so that only the filter by user
+    /// counts.
     fn is_meant(&self, choice: &Choice) -> bool {
         let of_users = Choice {
             user: choice.user.clone(),
@@ -41,7 +44,7 @@ impl Brief {
     }
 }
 
-/// Processes that came and ended unseen, and those that may yet.
+/// Processes that came and ended unseen, and the brief processes that may yet do so.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     /// Processes that are brief until now, by id.
@@ -49,7 +52,7 @@ pub(super) struct Unseen {
     /// Changes of the modules' counts.
     opens: u64,
     polled: Option<Instant>,
-    /// Processes, and numbers of processes or threads.
+    /// Count of processes, and of numbers that were given to processes or threads.
     count: u64,
     told: u64,
 }
@@ -60,20 +63,20 @@ impl Unseen {
         self.opens
     }
 
-    /// The modules' counts were asked for; with `changed`, a file of the driver's may have been opened since. Tells whether a process that
-    /// came and ended since the last poll may have used a GPU.
+    /// Takes note of a poll of the modules' counts; with `changed`, a file of the driver's may have been opened since the last poll. Tells
+    /// whether a process that came and ended since the last poll may have used a GPU.
     pub(super) fn polled(&mut self, changed: bool, now: Instant) -> bool {
         self.opens += u64::from(changed);
         let before = self.polled.replace(now).unwrap_or(now);
         changed || now.saturating_duration_since(before) >= LONG
     }
 
-    /// So many numbers were given to processes or threads that are gone.
+    /// Counts numbers of processes or threads that are gone.
     pub(super) fn gone(&mut self, numbers: u64) {
         self.count += numbers;
     }
 
-    /// A process was born since the last poll; it has not been looked into.
+    /// Adds a process that was born since the last poll and has not been looked into.
     pub(super) fn born(&mut self, pid: u32, now: Instant) {
         // What was opened since the last poll it may have opened.
         let opens = self.opens.saturating_sub(1);
@@ -84,19 +87,20 @@ impl Unseen {
         });
     }
 
-    /// The ids of those that are brief.
+    /// The ids of the brief processes.
     pub(super) fn brief(&self) -> Vec<u32> {
         self.brief.keys().copied().collect()
     }
 
-    /// A process was looked into when the modules' counts had changed so often, and is not known to use a GPU.
+    /// Takes note that a process was looked into and is not known to use a GPU. `opens`: the number of changes of the modules' counts at
+    /// that look.
     pub(super) fn looked(&mut self, pid: u32, opens: u64) {
         if let Some(it) = self.brief.get_mut(&pid) {
             it.opens = opens;
         }
     }
 
-    /// A process has this user now.
+    /// Takes note of a process's user.
     pub(super) fn is_of(&mut self, pid: u32, uid: Option<u32>, user: Option<String>, now: Instant) {
         let who = Identity {
             uid,
@@ -108,25 +112,25 @@ impl Unseen {
         }
     }
 
-    /// A process was told of.
+    /// Forgets a process that was reported.
     pub(super) fn forget(&mut self, pid: u32) {
         self.brief.remove(&pid);
     }
 
-    /// A process has ended. If it was brief, it was not seen that it used a GPU.
+    /// Takes note that a process has ended. If it was brief, no look has seen it use a GPU.
     pub(super) fn ended(&mut self, pid: u32, choice: &Choice) {
         if let Some(it) = self.brief.remove(&pid) {
             self.count += u64::from(self.opens > it.opens && it.is_meant(choice));
         }
     }
 
-    /// Forgets those that are no longer brief.
+    /// Forgets processes that are no longer brief.
     pub(super) fn forget_old(&mut self, now: Instant) {
         let age = |it: &Brief| now.saturating_duration_since(it.born);
         self.brief.retain(|_, it| age(it) < BRIEF);
     }
 
-    /// Returns the number of processes as a text: each time that they are twice as many as were told.
+    /// Returns the number of processes as a text, each time that the number has doubled since the last text.
     pub(super) fn said(&mut self) -> Option<String> {
         if self.count == 0 || self.count < 2 * self.told {
             return None;
@@ -153,7 +157,7 @@ fn said(count: u64) -> String {
     )
 }
 
-/// Reason why it is not known who comes and goes, where `/proc` tells of no numbers.
+/// Reason why coming and ending processes are not known, where `/proc` does not tell the last number.
 pub(super) const NO_NUMBERS: &str = "/proc has no loadavg (it is mounted with subset=pid), so that it is not known whether processes came \
                                      and ended between two looks at it; run nvcap as root or with cap_perfmon, to whom the kernel tells of \
                                      each that uses a GPU";

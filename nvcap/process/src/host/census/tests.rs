@@ -4,7 +4,7 @@ use super::*;
 use nvcap_waiting::{self, Sleeper};
 use std::sync::Mutex;
 
-/// Processes that are said to use GPU 3, and those that are said not to be for everybody's eyes.
+/// Processes that count as using GPU 3, and processes that count as hidden.
 static USING: Mutex<(Vec<u32>, Vec<u32>)> = Mutex::new((Vec::new(), Vec::new()));
 
 fn said(pid: u32) -> io::Result<Uses> {
@@ -87,8 +87,8 @@ fn processes_that_come_and_go() {
     );
 }
 
-/// Whoever is told of and then found by its number has come once; of who ended before anything was read it is said that it is missing, but for
-/// other GPUs.
+/// A process that is reported and then found by its number has come once. A process that ended before anything was read of it is reported as
+/// missed, unless it used other GPUs.
 #[test]
 fn processes_that_are_told_of() {
     let (long, mut short) = (Sleeper::start(), Sleeper::start());
@@ -145,7 +145,7 @@ fn looking_with(look_into: fn(u32) -> io::Result<Uses>) -> Census {
     census
 }
 
-/// A process that has given up what it mapped before it was looked at may have submitted.
+/// A process that has unmapped its memory before it was looked at may have submitted.
 #[test]
 fn a_process_that_has_given_its_memory_up_may_have_submitted() {
     let child = Sleeper::start();
@@ -188,7 +188,8 @@ fn a_process_that_maps_all_the_time_is_looked_at() {
     );
 }
 
-/// Who may not be looked into and uses no GPU, as the driver tells, is not told of, until the driver or the kernel tells that it uses one.
+/// A process that may not be looked into, and that uses no GPU by the driver's answer, is not reported until the driver or the kernel tells
+/// that it uses one.
 #[test]
 fn hidden_processes_that_use_none() {
     /// Processes that the driver tells of.
@@ -218,7 +219,7 @@ fn hidden_processes_that_use_none() {
     assert_eq!(of(&changes), [mapping.id()]);
 }
 
-/// Silence of the driver: whoever may not be looked into may use a GPU.
+/// Silence of the driver: a process that may not be looked into may use a GPU.
 #[test]
 fn hidden_processes_of_a_silent_driver() {
     let child = Sleeper::start();

@@ -1,6 +1,6 @@
-//! Check of whether memory is a ring: GP_GET and GP_PUT are possible positions, and the entries before GP_PUT are pushbuffer segments in mapped
-//! memory that parse as methods; or, where a GPU address is not the process's (graphics clients), they follow one another as segments of a
-//! pushbuffer do.
+//! Checks whether memory is a ring. GP_GET and GP_PUT must be possible positions, and the entries before GP_PUT must be pushbuffer segments in
+//! mapped memory that parse as methods. Where a GPU address is not the process's (graphics clients), the entries must instead follow one
+//! another as segments of a pushbuffer do.
 
 use super::found::{GP_GET, Target};
 use crate::memory::places::Places;
@@ -10,9 +10,9 @@ use nvcap_decode::wire::{
     stream::{Item, Stream},
 };
 
-/// Entries before GP_PUT that are looked at.
+/// Number of entries before GP_PUT that are checked.
 const CHECKED: u64 = 8;
-/// Bytes of a pushbuffer that are parsed.
+/// Number of bytes of a pushbuffer that are parsed.
 const PARSED: usize = 512;
 
 /// GP_GET and GP_PUT of a USERD, in one read.
@@ -24,16 +24,16 @@ pub fn get_put(memory: &impl ReadMemory, userd: u64) -> std::io::Result<(u32, u3
 /// Fit of a ring to GP_GET and GP_PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It fits; what it points to.
+    /// The ring fits; with the state of the memory that its entries point to.
     Yes(Target),
-    /// It fits as with `Yes`, but the entry behind GP_PUT continues the newest one. Either it was written just now and is not committed
-    /// yet, or this is a piece out of the middle of a ring.
+    /// The ring fits as with `Yes`, but the entry behind GP_PUT continues the newest entry. Either the entry was written just now and is not
+    /// committed yet, or the memory is a piece from the middle of a ring.
     Continues(Target),
-    /// It does not fit.
+    /// The ring does not fit.
     No,
 }
 
-/// Asks `fit` about the positions in a USERD, and once more where they moved meanwhile. Gives the positions, and the last answer.
+/// Asks `fit` about the positions in a USERD, and once more if they moved meanwhile. Returns the positions and the last answer.
 pub(super) fn settled(
     memory: &impl ReadMemory,
     userd: u64,
@@ -56,7 +56,7 @@ pub(super) fn settled(
     Some((get, put, last))
 }
 
-/// Tells whether a ring of `entries` at `ring` has, before GP_PUT, what a ring has there; and what it points to.
+/// Checks the entries before GP_PUT of a ring of `entries` at `ring`, and the memory that they point to.
 pub(super) fn check(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -125,7 +125,7 @@ pub(super) fn check(
     }
 }
 
-/// Tells whether a ring may begin here: its first entry does not continue one that lies before it.
+/// Tells whether a ring may begin here: the first entry must not continue an entry that lies before it.
 pub(super) fn begins_here(memory: &impl ReadMemory, places: &Places<'_>, ring: u64) -> bool {
     let Some(before) = ring.checked_sub(8).filter(|b| places.holds(*b, 16)) else {
         return true;
@@ -159,15 +159,15 @@ impl Extent {
         }
     }
 
-    /// Tells whether the second range lies right behind the first, as a pushbuffer is filled: with padding, and what another channel took in
-    /// between.
+    /// Tells whether the second range lies right behind the first, as a pushbuffer is filled: with room for padding, and for the memory that
+    /// another channel took in between.
     pub(super) fn is_followed_by(self, second: Self) -> bool {
         let end = self.address + self.len;
         second.address >= end && second.address - end < 0x1_0000
     }
 }
 
-/// Tells whether the bytes at `address` parse as methods, as far as is looked.
+/// Tells whether the bytes at `address` parse as methods, as far as they are looked at.
 fn parses(memory: &impl ReadMemory, address: u64, len: u32) -> bool {
     let mut bytes = vec![0; (len as usize).min(PARSED)];
     if memory.read_bytes(address, &mut bytes).is_err() {
@@ -176,7 +176,7 @@ fn parses(memory: &impl ReadMemory, address: u64, len: u32) -> bool {
     is_methods(&bytes, len as usize)
 }
 
-/// Tells whether bytes, the first of `len`, parse as methods, as far as they are looked at.
+/// Tells whether these bytes, the first of `len`, parse as methods, as far as they are looked at.
 pub fn is_methods(bytes: &[u8], len: usize) -> bool {
     let bytes = bytes.get(..PARSED).unwrap_or(bytes);
     let whole = bytes.len() == len;

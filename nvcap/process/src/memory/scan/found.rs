@@ -1,14 +1,14 @@
-//! Result of a search: rings, each with what was proven of it and what assumed.
+//! Result of a search: rings, each with what was proven of it and what was assumed.
 
 use nvcap_decode::record::{At, Channel, ChannelId, CpuVa, Origin};
 
-/// GP_GET in USERD; GP_PUT follows.
+/// Offset of GP_GET in USERD. GP_PUT follows it.
 pub const GP_GET: u64 = 0x88;
 
 /// A ring that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundRing {
-    /// GPU by device file minor number, where that is known.
+    /// GPU by device file minor number, where it is known.
     pub gpu: Option<u32>,
     /// Address of the ring.
     pub ring: u64,
@@ -16,18 +16,18 @@ pub struct FoundRing {
     pub entries: u32,
     /// Address of USERD.
     pub userd: u64,
-    /// GP_GET when found.
+    /// GP_GET when the ring was found.
     pub get: u32,
-    /// GP_PUT when found.
+    /// GP_PUT when the ring was found.
     pub put: u32,
-    /// It has been used: its last entry was checked.
+    /// True if the ring was used: its last entry was checked.
     pub used: bool,
     /// Evidence for the ring.
     pub proof: Proof,
 }
 
 impl FoundRing {
-    /// Returns it as a channel: what is known of it.
+    /// Returns the ring as a channel, with the facts that are known of it.
     #[must_use]
     pub fn channel(&self, at: At, id: ChannelId) -> Channel {
         Channel {
@@ -47,11 +47,11 @@ pub enum Place {
     /// libcuda's habit.
     #[default]
     Habit,
-    /// Place as with another channel of the process.
+    /// The same place as with another channel of the process.
     Alike,
-    /// Searched for.
+    /// Found by a search.
     Sought,
-    /// The user named it.
+    /// Named by the user.
     Given,
 }
 
@@ -59,12 +59,12 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Size {
-    /// libcuda's habit, and what it says fits: USERD lies right behind the ring.
+    /// Size of libcuda's habit, which fits: USERD lies right behind the ring.
     #[default]
     Habit,
-    /// Proven: the ring has gone round, and its last entry is followed by its first.
+    /// Proven size: the ring has gone round, and its last entry is followed by its first.
     Wrapped,
-    /// Assumed: all the room there is, a power of two.
+    /// Assumed size: all the room there is, a power of two.
     Room,
 }
 
@@ -72,14 +72,16 @@ pub enum Size {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// Nothing: the ring was never used.
+    /// No memory: the ring was never used.
     #[default]
     Unused,
-    /// Mapped, readable, and what lies there parses as methods.
+    /// Memory that is mapped and readable, and parses as methods.
     Parses,
-    /// Mapped and readable; what lies there does not parse (overwritten since, or no pushbuffer).
+    /// Memory that is mapped and readable, but does not parse: it was overwritten since, or is no
+    /// pushbuffer.
     Readable,
-    /// The addresses are not the process's: entries follow one another as those of a pushbuffer, no more.
+    /// Addresses that are not the process's. It is known only that entries follow one another as those of
+    /// a pushbuffer.
     Elsewhere,
 }
 
@@ -90,9 +92,9 @@ pub struct Proof {
     pub place: Place,
     /// The ring's size.
     pub size: Size,
-    /// Memory that entries point to.
+    /// State of the memory that the entries point to.
     pub target: Target,
-    /// GP_GET or GP_PUT was seen moving.
+    /// True if GP_GET or GP_PUT was seen moving.
     pub moved: bool,
 }
 
@@ -101,10 +103,10 @@ pub struct Proof {
 pub enum Effort {
     /// libcuda's habit alone.
     Habit,
-    /// And every page of mappings of up to 8 MiB.
+    /// Also every page of mappings of up to 8 MiB.
     #[default]
     Usual,
-    /// And every 512 bytes of them, and the pages of mappings of up to 256 MiB.
+    /// Also every 512 bytes of those mappings, and the pages of mappings of up to 256 MiB.
     Thorough,
 }
 
@@ -113,6 +115,6 @@ pub enum Effort {
 pub struct Search {
     /// The rings, by address of USERD.
     pub found: Vec<FoundRing>,
-    /// Notes of what was left out or could not be resolved, in words.
+    /// Notes of omissions and of what could not be resolved, in words.
     pub notes: Vec<String>,
 }

@@ -1,12 +1,12 @@
-//! Rings at any place, for programs that do not put them where libcuda does.
+//! Search for rings at any place, for programs that do not put them where libcuda does.
 //!
-//! First USERD: an aligned word of two possible ring positions at +0x88, looked for at the start of every page of the
-//! GPU memory mappings, and then around each hit (graphics clients lay USERDs of 512 bytes side by side). Then its
-//! ring: as far from it as with the process's other channels; else in the pages around it; else in system memory that
-//! nvidiactl mapped. The ring's own structure decides: a run of segments that ends at GP_PUT, where either nothing
-//! follows or the oldest entry does, which does not continue the newest.
+//! First USERD is searched for: an aligned word of two possible ring positions at +0x88, at the start of every page of the
+//! GPU memory mappings, and then around each hit (graphics clients lay USERDs of 512 bytes side by side). Then its ring is
+//! searched for: at the same distance as with the process's other channels; else in the pages around it; else in system
+//! memory that nvidiactl mapped. The ring's own structure decides: a run of segments must end at GP_PUT. Behind GP_PUT
+//! there must be nothing, or the oldest entry, which does not continue the newest.
 //!
-//! Knows nothing of habits, and how much it reads is bounded and told.
+//! The search knows nothing of habits. The number of its reads is bounded, and a note says when the bound was reached.
 
 use super::{
     check::{Extent, Fit, begins_here, check, get_put, settled},
@@ -21,18 +21,18 @@ use nvcap_decode::wire::entry;
 const PAGE: u64 = 0x1000;
 /// Size of USERD.
 const USERD_SIZE: u64 = 0x200;
-/// Larger numbers are no positions: the largest ring measured has 32768 entries.
+/// The most entries of a ring. Larger numbers are no positions: the largest ring measured has 32768 entries.
 const MOST_ENTRIES: u32 = 1 << 16;
 /// Smallest ring looked for.
 const LEAST_ENTRIES: u32 = 64;
-/// Mappings up to this size have every 512 bytes looked at.
+/// Size of mapping up to which every 512 bytes are looked at, bytes.
 const SMALL: u64 = 256 << 10;
-/// So many places without a USERD end a row of USERDs.
+/// Number of places without a USERD that ends a row of USERDs.
 const ROW_END: u32 = 8;
 /// Pages before and behind a USERD in which its ring is looked for.
 const NEAR: u64 = 64;
 
-/// Reads that may still be made, so that a process with unusual mappings costs no more than a moment.
+/// Number of reads that may still be made, so that a process with unusual mappings costs no more than a moment.
 struct Budget {
     gpu: u32,
     system: u32,
@@ -76,7 +76,7 @@ impl Budget {
     }
 }
 
-/// Adds to `search` the rings in `areas`, each of which has its GPU with it.
+/// Adds the rings in `areas` to `search`. Each area has its GPU with it.
 pub(super) fn add_rings(
     memory: &impl ReadMemory,
     places: &Places<'_>,
@@ -169,7 +169,7 @@ fn cut_short(effort: Effort) -> &'static str {
     }
 }
 
-/// Two possible ring positions, not both zero: nothing can be said of those.
+/// True for two possible ring positions, not both zero: two zeros prove nothing.
 fn is_userd(memory: &impl ReadMemory, at: u64) -> bool {
     get_put(memory, at)
         .is_ok_and(|(get, put)| get < MOST_ENTRIES && put < MOST_ENTRIES && (get, put) != (0, 0))
@@ -271,7 +271,7 @@ impl Candidate {
         None
     }
 
-    /// The ring, if it begins at `ring`.
+    /// The ring that begins at `ring`, if there is one.
     fn at(
         &self,
         memory: &impl ReadMemory,
@@ -316,7 +316,7 @@ impl Candidate {
         Some(now.found(ring, entries, place, size, target))
     }
 
-    /// GP_PUT is 0: the newest entry is the ring's last, and where that is must be tried.
+    /// Finds a ring whose GP_PUT is 0: the newest entry is then the ring's last, whose place must be tried.
     fn just_round(
         &self,
         memory: &impl ReadMemory,
@@ -367,7 +367,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the number of entries that a ring at `ring` can have, a power of two: up to its USERD or the mapping's end.
+    /// Returns the number of entries that a ring at `ring` can have, a power of two: it reaches up to its USERD or to the
+    /// mapping's end.
     fn room(&self, places: &Places<'_>, ring: u64) -> Option<u32> {
         let area = places.at(ring)?;
         let end = if ring < self.userd && self.userd < area.end {
@@ -379,7 +380,7 @@ impl Candidate {
         (entries > 0).then(|| 1 << entries.ilog2())
     }
 
-    /// The ring's size: proven where it has gone round, by its last entry being followed by its first.
+    /// The ring's size. It is proven where the ring has gone round: its last entry is then followed by its first.
     fn size(&self, memory: &impl ReadMemory, ring: u64, room: u32, round: bool) -> (u32, Size) {
         if !round {
             return (room, Size::Room);
@@ -408,7 +409,7 @@ fn word(memory: &impl ReadMemory, at: u64) -> Option<u64> {
     memory.word(at).ok()
 }
 
-/// The entry at `index` and the one behind it, where the ring has room for one.
+/// The entry at `index`, and the entry behind it where the ring has room for one.
 fn pair(memory: &impl ReadMemory, ring: u64, index: u32, room: u32) -> Option<(u64, Option<u64>)> {
     let at = ring + 8 * u64::from(index);
     if index + 1 >= room {

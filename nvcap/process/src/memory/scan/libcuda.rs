@@ -9,21 +9,21 @@ use crate::procfs::mem::ReadMemory;
 
 /// Size of a slot.
 pub const SLOT: u64 = 0x3000;
-/// USERD in a slot.
+/// Offset of USERD in a slot.
 pub const USERD: u64 = 0x2000;
 /// Ring entries of a slot.
 pub const ENTRIES: u32 = 1024;
-/// Largest mapping that libcuda puts slots into, as far as is known, bytes.
+/// Largest mapping known to hold libcuda's slots, bytes.
 const LARGEST: u64 = 64 << 20;
-/// Slots in a row that are not in use, behind which no more are looked for.
+/// Number of unused slots in a row that ends the search.
 const UNUSED: u32 = 24;
 
-/// A mapping may hold slots, by its size.
+/// Tells whether a mapping is of a size to hold slots.
 pub(super) fn has_room(area: &Area) -> bool {
     (SLOT..=LARGEST).contains(&(area.end - area.start))
 }
 
-/// Walks over the slots of a mapping until many in a row are not in use. `is_used` looks at one, by the address of its ring.
+/// Walks over the slots of a mapping until many in a row are not in use. `is_used` gets the address of a slot's ring.
 pub fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
     let mut unused = 0;
     let mut ring = area.start;
@@ -34,7 +34,7 @@ pub fn walk(area: &Area, mut is_used: impl FnMut(u64) -> bool) {
 }
 
 impl FoundRing {
-    /// A slot of which nothing but its positions is known.
+    /// Makes the ring of a slot, of which only the positions are known.
     pub fn in_slot(gpu: u32, ring: u64, get: u32, put: u32) -> Self {
         Self {
             gpu: Some(gpu),

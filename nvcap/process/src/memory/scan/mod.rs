@@ -1,12 +1,13 @@
-//! Channels of a process whose beginning was not seen: rings and USERD found in its mappings, by their structure.
+//! Channels of a process whose beginning was not seen. Their rings and USERDs are found in the process's mappings, by their
+//! structure.
 //!
-//! A channel is believed when GP_GET and GP_PUT are possible positions and the ring's entries before GP_PUT are
-//! pushbuffer segments (`check`). Where to look, in order: where libcuda puts its rings (`libcuda`), then every place
-//! where a USERD can lie (`generic`). What was proven of each ring and what assumed is in its [`Proof`].
+//! A channel is believed when GP_GET and GP_PUT are possible positions and the ring's entries before GP_PUT are pushbuffer
+//! segments (`check`). The search looks first where libcuda puts its rings (`libcuda`), then at every place where a USERD can lie
+//! (`generic`). The [`Proof`] of each ring says what was proven and what was assumed.
 //!
-//! A read of GPU memory through /proc/PID/mem costs microseconds whatever its size, and more by the byte: so one
-//! aligned read of 8 bytes a candidate, and never a page. Doorbell pages are never read: any mapping that could be one
-//! is left out.
+//! A read of GPU memory through /proc/PID/mem costs microseconds whatever its size, and more by the byte. So the search makes one
+//! aligned read of 8 bytes a candidate, and never reads a page. Doorbell pages are never read: any mapping that could be one is
+//! left out.
 
 mod check;
 mod found;
@@ -25,8 +26,8 @@ pub use found::{FoundRing, GP_GET, Place, Proof, Search, Size, Target};
 pub use libcuda::walk as walk_slots;
 pub use libcuda::{ENTRIES, SLOT, USERD};
 
-/// The GPU whose memory is mapped here and may be read. A doorbell page must not be, and one of a graphics client is known by its
-/// shape alone.
+/// The GPU whose memory is mapped here and may be read. A doorbell page must not be read; a graphics client's doorbell page is
+/// known by its shape alone.
 fn gpu_memory(area: &Area) -> Option<u32> {
     let gpu = area.gpu()?;
     (area.read && area.write && !area.is_doorbell_shape()).then_some(gpu)
@@ -43,7 +44,7 @@ pub fn rings(memory: &Memory, areas: &[Area]) -> Vec<FoundRing> {
     search(memory, areas, Effort::Usual).found
 }
 
-/// Looks for rings as [`rings`] does, on any memory, with as much effort as is asked for, and notes what was left out.
+/// Looks for rings as [`rings`] does, on any memory and with this effort, and notes omissions.
 pub fn search(memory: &impl ReadMemory, areas: &[Area], effort: Effort) -> Search {
     let mut search = Search::default();
     let places = Places::new(areas);

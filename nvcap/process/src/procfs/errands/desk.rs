@@ -1,4 +1,4 @@
-//! An errand and its desk: where it is told what to read, and puts what it has read.
+//! An errand and its desk: the memory that tells the errand what to read, and that receives the bytes.
 
 use std::fs::File;
 use std::io;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use super::ids;
 use crate::procfs::stat::Stat;
 
-/// Time between two looks at whether an errand waits in the kernel.
+/// Time between two checks whether an errand waits in the kernel.
 const LOOK: Duration = Duration::from_millis(5);
-/// Longest time for which the end of an errand that is not needed any more is waited for.
+/// Longest wait for the end of an errand that is not needed any more.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Ranges that one errand reads at most, and their bytes.
+/// The most ranges that one errand reads, and the most bytes of them.
 pub(super) const MOST_RANGES: usize = 256;
 pub(super) const MOST_BYTES: usize = 256 << 10;
 /// Bytes of an errand's stack.
@@ -26,28 +26,28 @@ const ASKED: u32 = 1;
 const DONE: u32 = 2;
 /// The errand is to end.
 const QUIT: u32 = 3;
-/// Nobody waits for it any more.
+/// The reading thread does not wait for the errand any more.
 const LEFT: u32 = 4;
-/// It has come back all the same, and ends.
+/// The errand has come back after it was left alone, and ends.
 const BACK: u32 = 5;
 
-/// Place where an errand is told what to read, and puts the answer.
+/// Memory that tells an errand what to read, and receives the answer.
 #[repr(C)]
 struct Desk {
     state: AtomicU32,
-    /// The errand's id: the kernel clears it at its end.
+    /// The errand's id, which the kernel clears at the errand's end.
     tid: AtomicU32,
     /// Bytes read, or the negative number of an error.
     answer: AtomicI64,
-    /// nvcap, while it lives.
+    /// nvcap's id, while nvcap lives.
     parent: u32,
-    /// Thread whose memory is read, by `process_vm_readv`; 0: the file is.
+    /// Thread whose memory is read by `process_vm_readv`; 0 where the file is read.
     thread: AtomicU32,
     /// nvcap's descriptor of the file.
     file: AtomicU32,
-    /// Place in the file; all ones: where it stands.
+    /// Place in the file; all ones for the file's current position.
     offset: AtomicU64,
-    /// Number of ranges; the bytes that are asked for in all.
+    /// Number of ranges, and sum of their bytes.
     ranges: AtomicU32,
     bytes: AtomicU32,
     range: [libc::iovec; MOST_RANGES],
@@ -66,17 +66,19 @@ impl Desk {
 /// Memory to read: addresses and lengths.
 pub(super) type Range = (u64, usize);
 
-/// Source of a read: memory of a thread's process; a file where it stands; the file of a process's memory at a place.
+/// Source of a read: memory of a thread's process; a file at its current position; the file of a process's memory, at a
+/// place.
 pub(super) enum Asked<'a> {
     Thread(u32, &'a [Range]),
     File(&'a File),
     Memory(u32, &'a File, u64),
 }
 
-/// A system call without libc, which would write `errno`: the errand has the thread-local memory of the thread that made it.
+/// Makes a system call without libc, which would write `errno`: the errand shares the thread-local memory of the thread that
+/// started it.
 ///
 /// # Safety
-/// Whatever the call asks for.
+/// The rules of the call that is made.
 #[cfg(target_arch = "x86_64")]
 unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     let answer: isize;
@@ -91,10 +93,10 @@ unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     answer
 }
 
-/// A system call without libc, for the same reason.
+/// Makes a system call without libc, for the same reason.
 ///
 /// # Safety
-/// Whatever the call asks for.
+/// The rules of the call that is made.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     let answer: isize;
@@ -108,7 +110,7 @@ unsafe fn call(number: libc::c_long, a: [usize; 6]) -> isize {
     answer
 }
 
-/// The errand: a process that shares nvcap's memory. It touches nothing but its desk, and never panics.
+/// Main function of an errand: a process that shares nvcap's memory. It touches nothing but its desk, and never panics.
 extern "C" fn errand(desk: *mut libc::c_void) -> libc::c_int {
     let at = desk.cast::<Desk>();
     // SAFETY: made by `Errand::start`, and unmapped after this process has ended alone.
@@ -154,7 +156,7 @@ extern "C" fn errand(desk: *mut libc::c_void) -> libc::c_int {
     }
 }
 
-/// Reads what the desk asks for. `nvcap`: a descriptor of its process.
+/// Reads the ranges that the desk names. `nvcap`: a descriptor of nvcap's process.
 fn read_at(at: *mut Desk, nvcap: isize) -> isize {
     // SAFETY: as in `errand`.
     let desk = unsafe { &*at };
@@ -236,7 +238,7 @@ pub(super) struct Errand {
 }
 
 impl Errand {
-    /// Starts one.
+    /// Starts an errand.
     pub(super) fn start() -> io::Result<Self> {
         // SAFETY: new memory, wherever the kernel puts it; it is touched where it is used.
         let at = unsafe {
@@ -286,7 +288,7 @@ impl Errand {
         unsafe { &*self.desk.load(Ordering::Relaxed) }
     }
 
-    /// Reads what the desk has room for; none where the errand did not come back in time.
+    /// Reads ranges that fit the desk; none where the errand did not come back in time.
     pub(super) fn ask(
         &mut self,
         from: &Asked<'_>,
@@ -362,7 +364,7 @@ impl Errand {
         Ok(Some(answer))
     }
 
-    /// True where it was left alone, and has come back.
+    /// True where the errand was left alone, and has come back.
     pub(super) fn is_back(&self) -> bool {
         let desk = self.desk();
         desk.state.load(Ordering::Acquire) == BACK || desk.tid.load(Ordering::Acquire) == 0
@@ -370,7 +372,7 @@ impl Errand {
 }
 
 impl Drop for Errand {
-    /// Ends it. One that does not end keeps its desk.
+    /// Ends the errand. An errand that does not end keeps its desk.
     fn drop(&mut self) {
         let desk = self.desk();
         let idle = desk

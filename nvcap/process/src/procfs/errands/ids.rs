@@ -1,9 +1,10 @@
-//! Ids of errands: processes of nvcap's own, which have its memory and are none that anybody means.
+//! Ids of errands: processes of nvcap's own that share its memory, and that no user means.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// It is locked while an errand is made, so that none is seen before it is in it.
+/// Ids of all errands. The lock is held while an errand is made, so that no errand is seen before
+/// its id is in the set.
 static ALL: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 pub(super) fn all() -> MutexGuard<'static, BTreeSet<u32>> {

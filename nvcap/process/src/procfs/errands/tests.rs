@@ -19,7 +19,7 @@ fn portions_have_room() {
     );
 }
 
-/// This process's own memory, by an errand, directly and by its file.
+/// Reads this process's own memory: by an errand, directly, and by its file.
 #[test]
 fn an_errand_reads() {
     let (pid, user) = (std::process::id(), Some(0));
@@ -59,7 +59,7 @@ fn own_errand() -> Option<u32> {
     OWN.with(|own| own.borrow().as_ref().map(|e| e.pid))
 }
 
-/// Threads end their errands, whose desks are unmapped.
+/// Threads that end also end their errands, and unmap the errands' desks.
 #[test]
 fn an_errand_ends_with_its_thread() {
     let its = std::thread::spawn(|| {
@@ -99,7 +99,8 @@ fn each_process_of_a_user_is_waited_for_half_as_long() {
     assert_eq!(all.patience(other), PATIENCE);
 }
 
-/// A child whose page is never brought: nobody answers for its memory (userfaultfd, as a file of FUSE). Its id, and the page's address.
+/// A child with a page that is never brought: nothing answers for it (userfaultfd, which behaves as a FUSE file). Returns the child's id
+/// and the page's address.
 fn child_that_does_not_answer() -> Option<(i32, u64)> {
     /// Requests of linux/userfaultfd.h.
     const API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
@@ -156,7 +157,8 @@ fn end(child: i32) {
     }
 }
 
-/// Memory that does not answer is given up, and told; others are read on; and it is read again once it has answered.
+/// Memory that does not answer is given up, which is reported; other memory is still read; the silent memory is read again once it has
+/// answered.
 #[test]
 #[ignore = "needs root: userfaultfd"]
 fn memory_that_does_not_answer_is_given_up() {
@@ -189,7 +191,8 @@ fn memory_that_does_not_answer_is_given_up() {
     nvcap_waiting::until("the reads end", || !is_silent(pid));
 }
 
-/// So many reads of a user's processes are left alone; beyond that none of his is read, which is told once with the reason, until one ends.
+/// The reads of a user's processes that are left alone are bounded. Beyond the bound no process of that user is read, which is reported
+/// once with the reason, until a read ends.
 #[test]
 #[ignore = "needs root: userfaultfd"]
 fn the_reads_that_are_left_alone_are_bounded() {
@@ -251,7 +254,7 @@ fn the_reads_that_are_left_alone_are_bounded() {
     });
 }
 
-/// Errands of all users together are bounded, too.
+/// The errands of all users together are bounded, too.
 #[test]
 fn the_bound_of_all() {
     let mut all = GivenUp::new();
@@ -271,7 +274,8 @@ fn the_bound_of_all() {
     assert!(!all.is_full(Some(99)));
 }
 
-/// The list of file systems is not looked at before each read of many, but again after a moment; one that has any at each.
+/// An empty list of file systems is not looked at before each of many reads, but again after a moment; a list with a stranger's file system
+/// is looked at before each read.
 #[test]
 fn the_list_is_looked_at_once_in_a_while() {
     let (looked, mut looks) = (AtomicU64::new(0), 0);

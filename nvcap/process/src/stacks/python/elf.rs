@@ -1,6 +1,6 @@
-//! Addresses of exported symbols, looked up in an ELF image as it lies in a process's memory: the tables that the dynamic
-//! linker itself uses. No file is read, so that it matters neither in which container the process runs nor whether the file was
-//! replaced or removed.
+//! Addresses of exported symbols, looked up in an ELF image in a process's memory, by the tables that the dynamic linker itself
+//! uses. No file is read, so that it does not matter in which container the process runs, or whether the file was replaced or
+//! removed.
 
 use crate::procfs::mem::ReadMemory;
 

@@ -8,14 +8,14 @@ use super::offsets::{self, DEBUG_BYTES};
 use super::{Python, Types, Version};
 use crate::procfs::{maps, mem::ReadMemory, of_process, served::Served};
 
-/// Reason why there are no Python frames to be had of a process.
+/// Reason why the Python frames of a process cannot be read.
 #[derive(Debug)]
 pub enum FindError {
-    /// Its mappings cannot be read.
+    /// The process's mappings cannot be read.
     Maps(std::io::Error),
-    /// It runs a CPython whose structures are not known.
+    /// The process runs a CPython whose structures are not known.
     Unknown {
-        /// The version, as far as it tells.
+        /// The version, as far as CPython tells it.
         version: String,
     },
 }
@@ -32,14 +32,15 @@ impl fmt::Display for FindError {
     }
 }
 
-/// Tells whether a file's name is that of a Python's program or library (and not that of an extension module,
-/// `x.cpython-311-x86_64-linux-gnu.so`).
+/// Tells whether a file's name is that of a Python program or library. (The name of an extension module,
+/// `x.cpython-311-x86_64-linux-gnu.so`, is not.)
 fn is_python(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     name.starts_with("python") || name.starts_with("libpython")
 }
 
-/// Returns the first addresses of the images that may contain a CPython: the program's own first, as the dynamic linker would search.
+/// Returns the first addresses of the images that may contain a CPython. The program's own image is first, as in the dynamic linker's
+/// search.
 pub(super) fn candidates(pid: u32) -> std::io::Result<Vec<u64>> {
     let program = fs::read_link(of_process(pid, "exe")).ok();
     let program = program.as_deref().and_then(|p| p.to_str());
@@ -64,10 +65,10 @@ pub(super) fn candidates(pid: u32) -> std::io::Result<Vec<u64>> {
 }
 
 impl Python {
-    /// The CPython in a process; none where it has none.
+    /// Finds the CPython of a process; none where the process has none.
     ///
     /// # Errors
-    /// When the process's mappings cannot be read, or its CPython is one whose structures are not known.
+    /// When the process's mappings cannot be read, or the structures of its CPython are not known.
     pub fn find<M: ReadMemory + ?Sized>(pid: u32, memory: &M) -> Result<Option<Self>, FindError> {
         for start in candidates(pid).map_err(FindError::Maps)? {
             if let Some(python) = Self::at(memory, start)? {

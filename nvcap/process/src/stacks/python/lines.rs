@@ -1,7 +1,7 @@
 //! From instructions to lines: CPython's two tables.
 
-/// The line of a position in the code, by 3.10's table (Objects/lnotab_notes.txt of CPython 3.10): pairs of bytes, how many bytes of code a
-/// range has, and how far its line is from the one before; -128 for a range without a line.
+/// The line of a position in the code, by the table of 3.10 (Objects/lnotab_notes.txt of CPython 3.10). The table has pairs of bytes: the
+/// number of bytes of code in a range, and the difference of its line from the line before; -128 for a range without a line.
 pub(super) fn pairs(table: &[u8], first: u32, position: u64) -> Option<u32> {
     let (mut end, mut line) = (0_u64, i64::from(first));
     for pair in table.chunks_exact(2) {
@@ -47,7 +47,7 @@ pub(super) fn locations(table: &[u8], first: u32, position: u64) -> Option<u32> 
     None
 }
 
-/// A number in groups of 6 bits, the lowest first; bit 6 says that another follows. Its lowest bit is the sign.
+/// Reads a number in groups of 6 bits, the lowest first. Bit 6 of a group says that another follows; the number's lowest bit is its sign.
 fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
     let mut value = 0_u64;
     for shift in (0..60).step_by(6) {

@@ -1,16 +1,16 @@
-//! The Python frames of a process's threads, read from outside through its memory: no ptrace, no stop, no code in the
-//! process.
+//! The Python frames of a process's threads, read from outside through the process's memory. Uses no ptrace, stops nothing,
+//! runs no code in the process.
 //!
-//! CPython keeps what is needed in plain structures. The variable `_PyRuntime` leads to the interpreters, an interpreter to its
-//! thread states, a thread state to the newest frame, and each frame to its caller's and to the code object that it runs. The
-//! code object has the function's name, the file's, and a table from instructions to lines.
+//! CPython keeps the needed data in plain structures. The variable `_PyRuntime` leads to the interpreters, an interpreter to
+//! its thread states, a thread state to its newest frame, and each frame to its caller's frame and to its code object. The code
+//! object has the function's name, the file's name, and a table from instructions to lines.
 //!
-//! The fields' places differ between the minor versions (`offsets`): CPython 3.13 and later say it themselves, 3.10 to
-//! 3.12 do not.
+//! The offsets of the fields differ between minor versions (`offsets`). CPython 3.13 and later publish them in the process;
+//! 3.10 to 3.12 do not.
 //!
-//! The process runs on while it is read, so that any structure may be gone or half written. What is read is checked: objects by
-//! their type, instructions by the size of their code, and a chain of frames by walking it twice. What fails a check is left
-//! out; nothing is guessed.
+//! The process runs on while it is read, so that any structure may be gone or half written. Everything that is read is checked:
+//! objects by their type, instructions by the size of their code, and a chain of frames by several walks. Data that fails a
+//! check is left out; nothing is guessed.
 
 mod elf;
 pub(crate) mod find;
@@ -28,7 +28,7 @@ use std::fmt;
 
 use offsets::Offsets;
 
-/// The CPython of a process: where it is, and where its structures have their fields.
+/// The CPython of a process: its address, and the offsets of its structures' fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Python {
     /// Its version.
@@ -59,9 +59,9 @@ pub struct Version {
     pub major: u8,
     /// 10 to 14.
     pub minor: u8,
-    /// The patch release; `None` of 3.10, which does not tell.
+    /// The patch release; `None` for 3.10, which does not tell it.
     pub patch: Option<u8>,
-    /// Built without the global interpreter lock.
+    /// True if built without the global interpreter lock.
     pub free_threaded: bool,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Version {
 }
 
 impl Python {
-    /// Returns the offsets of the structures' fields; a walk elsewhere (in a BPF program) needs their `walk`.
+    /// Returns the offsets of the structures' fields. A walk elsewhere (in a BPF program) needs their `walk`.
     pub fn offsets(&self) -> &Offsets {
         &self.offsets
     }

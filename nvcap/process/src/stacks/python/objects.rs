@@ -14,7 +14,7 @@ const MOST_COPIES: u64 = 4096;
 /// Place of a frame in the source: function, file and line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The function's name, with those of the class and functions around it from 3.11 on.
+    /// The function's name; from 3.11 on with the names of the class and functions around it.
     pub function: String,
     /// The file's name, as the code object has it.
     pub file: String,
@@ -36,8 +36,8 @@ impl Python {
         self.has_type(memory, at, self.types.code)
     }
 
-    /// Function, file and line of a frame's code and instruction; `None` where its memory is not a code object (any more), or the budget
-    /// does not suffice for its names. Where it does not suffice for its table of lines, there is no line.
+    /// Function, file and line of a frame's code and instruction. `None` where the memory is not a code object (any more), or the budget
+    /// does not suffice for the names. There is no line where the budget does not suffice for the table of lines.
     pub fn resolve<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,
@@ -96,7 +96,7 @@ impl Python {
         lines::locations(&table, first, position)
     }
 
-    /// Addresses of the copies of a code's instructions that single threads have (`_PyCodeArray`: a count, then pointers).
+    /// Addresses of the copies of a code object's instructions that belong to single threads (`_PyCodeArray`: a count, then pointers).
     fn copies<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,

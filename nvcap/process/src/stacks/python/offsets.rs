@@ -1,21 +1,21 @@
-//! Offsets of the fields that are read of CPython's structures.
+//! Offsets of the fields of CPython's structures that are read.
 //!
 //! - 3.13 and 3.14 begin `_PyRuntime` with a table of their own offsets, `_Py_DebugOffsets` (`pycore_runtime.h` of 3.13,
 //!   `pycore_debug_offsets.h` of 3.14), made for debuggers. It also covers builds without the global interpreter lock.
-//! - 3.10, 3.11 and 3.12 have none. Their offsets here are what `offsetof` gives for CPython's headers on x86-64, compiled with
+//! - 3.10, 3.11 and 3.12 have no such table. Their offsets here are what `offsetof` gives for CPython's headers on x86-64, compiled with
 //!   `Py_BUILD_CORE`: of releases 3.10.13, 3.11.7 and 3.12.1 (`pycore_runtime.h`, `pycore_interp.h`, `cpython/pystate.h`,
-//!   `cpython/frameobject.h`, `pycore_frame.h`, `cpython/code.h`, `cpython/unicodeobject.h`). These structures keep their layout
-//!   within a minor version. AArch64 has the same, since both are LP64.
+//!   `cpython/frameobject.h`, `pycore_frame.h`, `cpython/code.h`, `cpython/unicodeobject.h`). These structures keep their layout within a
+//!   minor version. AArch64 has the same offsets, since both are LP64.
 
 /// Marks a field that the version does not have.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Offsets for a walk along the frames of a thread; plain words, so that a BPF map can carry them. All are byte offsets, [`NONE`] where the
+/// Offsets for a walk along the frames of a thread: plain words, so that a BPF map can carry them. All are byte offsets; [`NONE`] where the
 /// version has no such field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkOffsets {
-    /// In a thread state: the newest frame. With `cframe_frame`: a pointer to the `_PyCFrame` that has it.
+    /// In a thread state: the newest frame. Where `cframe_frame` exists: a pointer to the `_PyCFrame` that has the newest frame.
     pub state_frame: u32,
     /// In `_PyCFrame` (3.11 and 3.12): the newest frame.
     pub cframe_frame: u32,
@@ -23,13 +23,14 @@ pub struct WalkOffsets {
     pub previous: u32,
     /// In a frame: the code object. The lowest 3 bits of the pointer are a tag; clear them.
     pub code: u32,
-    /// In a frame: the instruction; a pointer, but an `int` counted in instructions in 3.10.
+    /// In a frame: the instruction. It is a pointer; in 3.10 it is an `int`, counted in instructions.
     pub instruction: u32,
-    /// Size of that field: 8, or 4 in 3.10.
+    /// Size of the instruction field: 8, or 4 in 3.10.
     pub instruction_bytes: u32,
-    /// In a frame: a byte that says who owns it.
+    /// In a frame: the byte that names the frame's owner.
     pub owner: u32,
-    /// Owners from this one on are frames of the interpreter itself, with no code of the program: leave them out.
+    /// First owner that means a frame of the interpreter itself, with no code of the program. Leave out frames with this owner or a greater
+    /// one.
     pub first_inner_owner: u32,
     /// In an object: the pointer to its type.
     pub object_type: u32,
@@ -38,7 +39,7 @@ pub struct WalkOffsets {
 /// Byte offsets of the structures' fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// For a walk along frames.
+    /// Offsets for a walk along frames.
     pub walk: WalkOffsets,
     /// `_PyRuntime`: the first interpreter.
     pub interpreters: u32,
@@ -56,7 +57,7 @@ pub struct Offsets {
     pub native_thread: u32,
     /// Code: the file's name, a string.
     pub file: u32,
-    /// Code: the function's name, a string; the qualified one from 3.11 on.
+    /// Code: the function's name, a string; from 3.11 on the qualified name.
     pub function: u32,
     /// Code: the first line.
     pub first_line: u32,
@@ -64,7 +65,7 @@ pub struct Offsets {
     pub line_table: u32,
     /// Code: its instructions; in 3.10 a pointer to the bytes object that has them.
     pub instructions: u32,
-    /// Code: the copies of the instructions that single threads have (3.14 without the lock); [`NONE`] elsewhere.
+    /// Code: the copies of the instructions that belong to single threads (3.14 without the lock); [`NONE`] elsewhere.
     pub thread_copies: u32,
     /// Objects of variable size: their size.
     pub var_size: u32,
@@ -74,13 +75,13 @@ pub struct Offsets {
     pub string_length: u32,
     /// String: its state, a word of bit fields.
     pub string_state: u32,
-    /// In that word: the lowest bit of `kind` (3 bits); `compact` and `ascii` follow.
+    /// In the state word: the lowest bit of `kind` (3 bits); `compact` and `ascii` follow.
     pub string_kind_shift: u32,
     /// String of ASCII characters: its characters.
     pub ascii_data: u32,
     /// Other strings: their characters.
     pub compact_data: u32,
-    /// The version's minor number, by which formats are chosen.
+    /// The version's minor number, which decides on formats.
     pub minor: u8,
 }
 
@@ -197,10 +198,10 @@ const V3_12: Offsets = Offsets {
 /// Bytes with which `_Py_DebugOffsets` begins.
 pub(super) const COOKIE: &[u8; 8] = b"xdebugpy";
 
-/// Bytes of `_Py_DebugOffsets` that are read: more than 3.14's has.
+/// Number of bytes of `_Py_DebugOffsets` that are read: more than 3.14 has.
 pub(super) const DEBUG_BYTES: usize = 1024;
 
-/// The offsets of a version that does not tell them itself.
+/// The built-in offsets of a version that has no table of them.
 pub(super) fn built_in(minor: u8) -> Option<Offsets> {
     match minor {
         10 => Some(V3_10),
@@ -322,7 +323,7 @@ pub(super) fn debug_head(bytes: &[u8]) -> Option<DebugHead> {
     })
 }
 
-/// The offsets that `_Py_DebugOffsets` has; `None` for a version whose table has an unknown layout, or one with nonsense in it.
+/// The offsets in `_Py_DebugOffsets`; `None` for a version whose table has an unknown layout, and for a table with impossible values.
 pub(super) fn from_debug(bytes: &[u8]) -> Option<Offsets> {
     let head = debug_head(bytes)?;
     let minor = (head.version >> 16) as u8;

@@ -1,7 +1,7 @@
-//! Frames in recorded memory: what was read of a CPython of each version, so that each is tested wherever the tests run.
+//! Frames in recorded memory: the bytes that were read of a CPython of each version, so that each version is tested on every machine.
 //!
-//! The files (`tests/fixtures/python/`) are made by `NVCAP_RECORD_PYTHON=DIR cargo test -p nvcap --lib
-//! stacks::python::recorded::record -- --ignored` on a machine that has these versions: `image ADDRESS`, where the file of the interpreter begins; `threads ID ...`; then
+//! The files (`tests/fixtures/python/`) are made by `NVCAP_RECORD_PYTHON=DIR cargo test -p nvcap --lib stacks::python::recorded::record -- --ignored`
+//! on a machine that has these versions. A file has `image ADDRESS`, the address where the file of the interpreter begins; `threads ID ...`; then
 //! `ADDRESS HEX`, the bytes that were read.
 
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ use crate::procfs::{
     mem::{Memory, ReadMemory},
 };
 
-/// Two threads in `leaf`.
+/// A program with two threads in `leaf`.
 const PROGRAM: &str = r#"
 import _thread, time
 def leaf(): time.sleep(60)
@@ -35,7 +35,7 @@ time.sleep(0.2); print("ready", flush=True)
 A().größe()
 "#;
 
-/// Memory of a process, and what was read of it.
+/// Memory of a process, and the bytes that were read of it.
 struct Recorder {
     memory: Memory,
     read: RefCell<BTreeMap<u64, u8>>,
@@ -67,7 +67,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/python")
 }
 
-/// With less than a frame needs there is no line, and with nothing no name; never is more taken.
+/// Tests that a budget that is too small for a frame gives no line, that an empty one gives no name, and that no more than the budget is taken.
 fn bounded<M: ReadMemory>(python: &Python, memory: &M, f: &Frame, whole: &Location, needs: u64) {
     let with = |bytes| {
         let budget = Budget::of(bytes);

@@ -1,5 +1,5 @@
-//! The frames of running CPythons, against what they say of themselves: every version that this machine has, a test for each. Others are
-//! given in `NVCAP_TEST_PYTHONS`, as commands with `;` between them.
+//! Tests the frames of running CPythons against what they print of themselves: each version of this machine has a test. Others are given
+//! in `NVCAP_TEST_PYTHONS`, as commands with `;` between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -106,7 +106,7 @@ def end(child=False):
 end("fork" in sys.argv)
 "#;
 
-/// Threads that never rest, in chains of calls that only go together in some ways.
+/// Threads that never rest, in chains of calls of which only some combinations occur.
 const BUSY: &str = r"
 import threading
 def leaf(): pass
@@ -140,7 +140,7 @@ fn command(interpreter: &Interpreter) -> Command {
     command
 }
 
-/// The CPythons 3.`minor` of this machine: by the version, with `t` where it has no lock.
+/// The CPythons 3.`minor` of this machine by version; the version has a `t` where the CPython has no lock.
 pub(super) fn interpreters(minor: u8) -> BTreeMap<String, Interpreter> {
     let mut found: Vec<Interpreter> = Vec::new();
     let given = std::env::var("NVCAP_TEST_PYTHONS").unwrap_or_default();
@@ -195,7 +195,7 @@ pub(super) fn interpreters(minor: u8) -> BTreeMap<String, Interpreter> {
     all
 }
 
-/// Starts a program and gives it back with the first line that it prints.
+/// Starts a program. Returns it with the first line that it prints.
 pub(super) fn start(interpreter: &Interpreter, program: &str, args: &[&str]) -> (Running, String) {
     let mut child = command(interpreter)
         .args(["-c", program])
@@ -281,10 +281,10 @@ fn frames_of_every_thread(minor: u8) {
     }
 }
 
-/// Threads that run: what is read is a chain of calls that there is in the program, with lines of its functions. Frames that
-/// are read while a thread makes millions of calls a second are a mixture of two moments now and then, whatever agrees (seen: none in
-/// 1,000,000 walks, and once or twice on a machine that was busy); where agreement were not asked for, most walks would be one. It goes
-/// on until enough walks were whole, and each function was seen.
+/// Threads that run: the frames that are read form a chain of calls that the program has, with lines of its functions. A thread that
+/// makes millions of calls a second is sometimes read as a mixture of two moments, even if walks agree (seen: none in 1,000,000 walks,
+/// and once or twice on a busy machine); without agreement most walks would be mixtures. The test goes on until enough walks were whole,
+/// and each function was seen.
 fn threads_that_run(minor: u8) {
     const ENOUGH: u32 = 500;
     let calls = [

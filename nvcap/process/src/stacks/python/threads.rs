@@ -1,4 +1,4 @@
-//! The thread states of a CPython, and which thread of the process each belongs to.
+//! The thread states of a CPython, each with the thread of the process that it belongs to.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,21 @@ const MOST_INTERPRETERS: usize = 256;
 /// Most thread states of an interpreter.
 const MOST_THREADS: usize = 1 << 14;
 
-/// Offsets of a pointer to itself and of the thread's id in what pthread_self() points to. Neither is an interface of the C library; both
-/// are checked. glibc on x86-64: `header.self` and `tid` of `struct pthread`, unchanged since 2.3. musl: `self` and `tid`.
+/// Two offsets in the structure to which pthread_self() points: the offset of a pointer to the structure itself, and of the thread's id.
+/// Neither is an interface of the C library; both are checked. glibc on x86-64: `header.self` and `tid` of `struct pthread`, unchanged
+/// since 2.3. musl: `self` and `tid`.
 const PTHREADS: [(u64, u64); 2] = [(0x10, 0x2d0), (0, 0x30)];
 
 /// A thread state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadState {
-    /// The thread, by the id that `/proc` shows to nvcap; `None` where it could not be told.
+    /// The thread, by the id that `/proc` shows to nvcap; `None` where it could not be found.
     pub tid: Option<u32>,
     /// Address of the thread state.
     pub address: u64,
 }
 
-/// The threads of a process by the ids that they have for themselves: in a container these are others than those outside.
+/// The threads of a process by their ids inside its PID namespace: in a container these differ from the ids outside.
 pub fn ids_inside(pid: u32) -> BTreeMap<u32, u32> {
     let inside = |tid: u32| {
         let line = procfs::status(tid, "NSpid")?;
@@ -41,7 +42,7 @@ pub fn ids_inside(pid: u32) -> BTreeMap<u32, u32> {
 }
 
 impl Python {
-    /// The thread states of all interpreters. `ids` are the process's threads by their ids inside ([`ids_inside`]).
+    /// The thread states of all interpreters. `ids`: the process's threads by their ids inside ([`ids_inside`]).
     pub fn threads<M: ReadMemory + ?Sized>(
         &self,
         memory: &M,

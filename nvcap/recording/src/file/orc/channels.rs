@@ -1,4 +1,4 @@
-//! Channels, from what the oracle prints about them.
+//! Channels, parsed from the oracle's output.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Reads the lines that are known; others are skipped.
+    /// Reads the lines of known form, and skips others.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut by_handle: HashMap<u64, Channel> = HashMap::new();

@@ -5,7 +5,7 @@ use nvcap_decode::record::{
 };
 use nvcap_decode::wire::GpuVa;
 
-/// Faults with all that they may have, and with nothing.
+/// Faults with all members, and with none.
 pub(super) fn all() -> Vec<Record> {
     let suspect = |kind, program: Option<u64>| Suspect {
         channel: ChannelId(1),

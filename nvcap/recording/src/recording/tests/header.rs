@@ -35,7 +35,7 @@ fn hardware_is_the_processor_and_the_gpus() {
     assert_eq!(hardware(none), "a processor");
 }
 
-/// The closest knowledge of each process's is at the end, and at the beginning of what follows: in the section's comment.
+/// The closest reading of each process's clock is at the trace's end, and in the comment of the section that follows it.
 #[test]
 fn clocks_of_gpus_are_told_where_they_are_known() {
     let stamps = |pid, times: &[(Option<u64>, u64, u64)]| {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A reader gives up a record that is longer than any can be: what is written never is.
+/// A reader gives up a record that is longer than any can be; a writer writes no such record.
 #[test]
 fn what_is_too_long_is_cut_or_counted() {
     let name: Arc<str> = "n".repeat(16 << 10).into();
@@ -52,7 +52,8 @@ fn what_is_too_long_is_cut_or_counted() {
     );
 }
 
-/// A reader has a bound in bytes on the calls that it holds, and a writer keeps within it: each stack has its frames.
+/// A reader bounds the bytes of the calls that it holds, and a writer stays within the bound, so that each stack has
+/// its frames.
 #[test]
 fn stacks_beyond_the_bound_of_calls_are_whole() {
     const MOST: usize = 64 << 10;

@@ -1,10 +1,10 @@
-//! Recordings of a newer nvcap: what is not known is counted, and all else is read.
+//! Recordings of a newer nvcap: unknown packets are counted, and all others are read.
 
 use super::super::kind::{AGAIN, Head, Kind};
 use super::super::messages as m;
 use super::*;
 
-/// A kind that is not given out.
+/// A kind that is not in use.
 const UNKNOWN: u8 = 200;
 
 fn packet(to: &mut Vec<u8>, kind: u8, flags: u8, number: u64, body: &[u8]) {
@@ -18,7 +18,7 @@ fn packet(to: &mut Vec<u8>, kind: u8, flags: u8, number: u64, body: &[u8]) {
     crate::pcapng::packet(to, 0, 0, &[&head.bytes(body), body]);
 }
 
-/// A recording with packets of an unknown kind, which begins as all do.
+/// A recording with a usual beginning and packets of an unknown kind.
 fn with_unknown(packets: &[(u8, u8, u64, &[u8])]) -> Vec<u8> {
     let mut to = Vec::new();
     Writer::new(info(), 7).begin_section(&mut to);
@@ -64,7 +64,7 @@ fn unknown_kinds_are_counted() {
     assert_eq!(errors, said);
 }
 
-/// The number of a packet that is not counted is that of the next record, which must not be taken for one that came before.
+/// A packet of an uncounted kind has the number of the next record. That record must not be taken for a repeated one.
 #[test]
 fn packets_of_an_unknown_kind_hide_no_record() {
     let unmapping = m::Unmapping {
@@ -82,7 +82,7 @@ fn packets_of_an_unknown_kind_hide_no_record() {
     assert_eq!((records.len(), errors.len()), (1, 1), "{errors:?}");
 }
 
-/// Every message with fields that this nvcap does not know says what it says without them.
+/// A message with fields that this nvcap does not know means the same as without them.
 #[test]
 fn unknown_fields_are_skipped() {
     let all = all_records();
@@ -113,7 +113,7 @@ fn unknown_fields_are_skipped() {
     assert!(plain == newer);
 }
 
-/// A process's event, or a loss, of which this nvcap knows nothing is no event of another kind.
+/// An unknown event of a process, or an unknown loss, is not taken for a known one.
 #[test]
 fn messages_without_a_known_choice_are_not_understood() {
     for kind in [Kind::Process, Kind::Loss] {

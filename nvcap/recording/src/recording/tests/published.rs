@@ -1,9 +1,9 @@
-//! The messages that are published are those that are used.
+//! Compares the published messages with the messages in use.
 
-/// Messages: name, and of each field its name, number and type, as protobuf has it.
+/// Messages by name, each with its fields: number, name and type, as protobuf has it.
 type Messages = std::collections::BTreeMap<String, Vec<(u32, String, String)>>;
 
-/// Fields from this number on are of no record.
+/// First number of fields that belong to no record.
 const ADDED: u32 = 100;
 
 /// Returns the messages of `docs/nvcap.proto`.

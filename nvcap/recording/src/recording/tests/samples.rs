@@ -44,7 +44,7 @@ fn full() -> Samples {
     }
 }
 
-/// Samples with all that they may have, and with nothing.
+/// Samples with all members, and with none.
 pub(super) fn all() -> Vec<Record> {
     let bare = Samples {
         at: full().at,
@@ -75,7 +75,7 @@ fn a_window_of_samples_is_short() {
     assert_eq!(read, Ok(Record::Samples(Box::new(samples))));
 }
 
-/// Lists that do not fit each other are refused, whichever it is.
+/// Lists of unequal lengths are refused, whichever list it is.
 #[test]
 fn lists_of_other_lengths_are_not_understood() {
     let sound = sample_messages::Samples::from(&full());

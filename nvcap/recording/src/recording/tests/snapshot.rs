@@ -3,7 +3,7 @@
 use super::{at, submission};
 use nvcap_decode::record::*;
 
-/// Each word of its enums is in it once.
+/// A snapshot that has each word of its enums once.
 pub(super) fn snapshot() -> ProcessSnapshot {
     let channel = |n: u32, place, size, target, token_from| SnapshotChannel {
         facts: ChannelFacts {

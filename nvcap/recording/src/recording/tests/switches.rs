@@ -73,7 +73,7 @@ fn full() -> Switches {
     }
 }
 
-/// Switches with all that they may have, and with nothing.
+/// Switches with all members, and with none.
 pub(super) fn all() -> Vec<Record> {
     let bare = Switches {
         scope: Scope::AllUsers,
@@ -100,7 +100,7 @@ fn a_window_of_switches_is_short() {
     assert_eq!(read, Ok(Record::Switches(Box::new(switches))));
 }
 
-/// Lists that do not fit each other are refused, whichever it is.
+/// Lists of unequal lengths are refused, whichever list it is.
 #[test]
 fn lists_of_other_lengths_are_not_understood() {
     let sound = messages::Switches::from(&full());

@@ -1,4 +1,4 @@
-//! Files as some file systems leave them after a loss of power: as long as they were, with zeros where the last data did not come to the disk.
+//! Files as some file systems leave them after a loss of power: of full length, with zeros where the last data did not reach the disk.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn zeros_at_the_end_hide_nothing_before_them() {
     assert_eq!((records.len(), errors.len()), (all.len(), 1), "{errors:?}");
 }
 
-/// A page in the middle that did not come to the disk, with later ones that did.
+/// Pages in the middle of a file that did not reach the disk, before later pages that did.
 #[test]
 fn zeros_in_the_middle_hide_what_lay_there_alone() {
     let all = numbered(200);

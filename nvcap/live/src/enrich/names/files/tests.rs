@@ -84,7 +84,7 @@ fn ask(number: u64, registers: u32, code: &[u8]) -> Ask {
     }
 }
 
-/// Returns the names that are found for these programs by a process that has nothing in its private memory; each with whether the name is certain.
+/// Returns the names that a process with empty private memory finds for these programs, each with whether it is certain.
 fn found(asks: &[Ask]) -> Vec<Option<(String, bool)>> {
     let nothing = Fake::new(0x10_0000, 4096);
     let none = Listing {
@@ -168,7 +168,7 @@ fn code_of_two_functions_is_not_certain() {
     assert_eq!(found(&asks), [not_certain, certain(&twice.name)]);
 }
 
-/// The generation that is asked for, each image once, small files first; what was not read makes no name certain.
+/// Reads the images of the requested generation, each once, small files first. Names are not certain while images are unread.
 #[test]
 fn images_are_read_once() {
     let _alone = alone();
@@ -258,7 +258,7 @@ fn sections_of_programs() {
     }
 }
 
-/// Images of zeros: a file of some hundred KB that says it is 320 MiB.
+/// A file of some hundred KB whose images of zeros claim 320 MiB.
 #[test]
 fn no_more_is_unpacked_than_fits_the_file() {
     let _alone = alone();

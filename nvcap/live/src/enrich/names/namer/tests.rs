@@ -1,4 +1,4 @@
-//! Names that come behind what was written to their programs' addresses, and behind their process's end.
+//! Tests of names that come after writes to their programs' addresses, and after their process's end.
 
 use super::*;
 use crate::enrich::names::backlog::MOST_WAITING;
@@ -23,7 +23,7 @@ fn load(time_ns: u64) -> Record {
     write(time_ns, AT, &[0x18; 640])
 }
 
-/// The kernels that are told when a name is found for a launch: times, names, and whether they are certain.
+/// Kernels that are reported when a name is found for a launch: times, names, and whether they are certain.
 fn told(
     namer: &mut Namer,
     answers: &Answers,
@@ -82,7 +82,7 @@ fn names_come_behind_the_end_of_their_process() {
     assert_eq!(told(&mut namer, &answers, "add", 25), []);
 }
 
-/// A process whose programs come faster than their names are found takes no more memory than a bound, and leaves room for others.
+/// A process whose programs come faster than their names are found takes no more memory than a limit, and leaves room for others.
 #[test]
 fn asks_that_wait_are_bounded() {
     let mut backlog = Backlog::default();

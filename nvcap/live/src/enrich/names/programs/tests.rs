@@ -158,7 +158,7 @@ fn a_program_is_new_again_where_its_memory_was_copied_to() {
     }
 }
 
-/// A submission of a channel by a time, and the way in which it was seen.
+/// Makes a submission of a channel at a time, seen in this way.
 fn at(channel: u32, time_ns: u64, how: How, writes: &[(u64, &[u8])]) -> Submission {
     let mut s = submission(writes);
     (s.channel, s.at.time_ns, s.how) = (ChannelId(channel), time_ns, how);
@@ -167,7 +167,7 @@ fn at(channel: u32, time_ns: u64, how: How, writes: &[(u64, &[u8])]) -> Submissi
 
 const AT: u64 = 0x7f00_0000_0200;
 
-/// The QMD of a program; and that of another one which has it fetched beforehand, as under CUPTI.
+/// Makes the QMD of a program, and the QMD of another program that has it fetched beforehand, as under CUPTI.
 fn qmds() -> [Vec<u8>; 2] {
     let mut stand_in = Qmd::of(&view(0x7f00_0100_0000)).expect("a layout");
     for (name, value) in [
@@ -179,7 +179,7 @@ fn qmds() -> [Vec<u8>; 2] {
     [qmd(AT), stand_in.bytes().to_vec()]
 }
 
-/// Says how often a program is new in what was submitted.
+/// Counts the new programs in a submission.
 fn new(programs: &mut Programs, s: &Submission) -> usize {
     let new = programs.of(s, Some(CLASS));
     new.iter().filter(|n| n.address == AT).count()
@@ -279,7 +279,7 @@ fn when(ns: u64) -> When {
     }
 }
 
-/// A process that launches ever new programs costs no more than one with many: the further ones are left out, which is said once.
+/// A process that launches ever new programs costs no more than a limit. Further programs are left out, which is reported once.
 #[test]
 fn programs_are_bounded() {
     let mut programs = Programs::default();
@@ -305,7 +305,7 @@ fn programs_are_bounded() {
     assert!(programs.launch(at(5), true, when(1_000_002)));
 }
 
-/// One that writes over its programs again and again is not followed: each write would come upon all of them.
+/// A process that writes over its programs again and again is not followed, because each write would hit all of them.
 #[test]
 fn writes_over_programs_are_bounded() {
     let mut programs = Programs::default();
@@ -342,7 +342,7 @@ fn writes_over_programs_are_bounded() {
     assert_eq!(programs.of(&s, Some(CLASS)), []);
 }
 
-/// Names that were told of a process are withdrawn when it is followed no longer.
+/// The names of a process are withdrawn when it is not followed any more.
 #[test]
 fn names_of_a_process_that_is_given_up_are_withdrawn() {
     let mut programs = Programs::default();
@@ -353,7 +353,7 @@ fn names_of_a_process_that_is_given_up_are_withdrawn() {
     assert_eq!(programs.found(AT, 10, 30), None);
 }
 
-/// Pieces of memory that were written again: the newest write of each address counts, however long other pieces are.
+/// Pieces of memory are written again. The newest write of each address counts, however long other pieces are.
 #[test]
 fn memory_is_used_again_piece_by_piece() {
     let mut programs = Programs::default();

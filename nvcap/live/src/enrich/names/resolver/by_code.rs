@@ -17,7 +17,7 @@ impl Resolver {
         is_same(&own, function, code)
     }
 
-    /// Returns the function of a name's image whose code is the very code that was seen, if there is one and no other.
+    /// Returns the function of a name's image whose code equals the seen code exactly, if it is the only one.
     pub(super) fn exactly(&mut self, name: &Name, code: &[u8]) -> Option<Name> {
         let Name::Of(named) = name else {
             return None;
@@ -26,7 +26,7 @@ impl Resolver {
         fitting.next().filter(|_| fitting.next().is_none())
     }
 
-    /// The functions whose code is what was seen: of one image, or of all.
+    /// The functions whose code equals the seen code, of one image or of all.
     fn fitting(&mut self, code: &[u8], image: Option<u64>) -> Vec<Name> {
         let of_size = self
             .images
@@ -36,7 +36,7 @@ impl Resolver {
             .collect()
     }
 
-    /// By the code that was seen alone, for programs without a record. Those whose code is that of several functions stay wanted.
+    /// Names programs without a record by their code alone. A program whose code equals that of several functions stays wanted.
     pub(super) fn by_code(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         wanted.retain(|ask| {
             let Some(code) = &ask.code else {
@@ -68,7 +68,7 @@ impl Resolver {
 }
 
 impl Resolver {
-    /// Keeps the code of a function that was named for certain by it.
+    /// Keeps the code of a function that a kernel was certainly named by.
     pub(super) fn keep_code(&mut self, name: &Name, kernel: &Kernel) {
         let Name::Of(named) = name else {
             return;
@@ -80,8 +80,8 @@ impl Resolver {
         }
     }
 
-    /// By the code of functions that were named before, for programs of which memory has nothing any more. Another module may have a function
-    /// of the same code and another name: such a name is not certain, and they stay wanted.
+    /// Names programs by the code of functions that were named before, for programs of which memory holds nothing any more. Another module
+    /// may have a function of the same code and another name, so that the name is not certain, and the program stays wanted.
     pub(super) fn by_named_code(&mut self, wanted: &[&Ask], found: &mut Vec<Kernel>) {
         for ask in wanted {
             if self.ambiguous.contains(&ask.program.0) {

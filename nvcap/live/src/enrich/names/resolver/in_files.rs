@@ -1,4 +1,4 @@
-//! Programs that memory does not tell, looked for in the files that the process has mapped.
+//! Looks in mapped files for programs that memory does not name.
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use super::{Ask, FileSearch, Resolver, of_function};
 use crate::enrich::names::files::{self, Files};
 use nvcap_decode::record::{Kernel, NamedBy};
 
-/// Processor time that files take at once while no name is asked for.
+/// Processor time that the search in files takes at a time while no name is asked for.
 const SLICE: Duration = Duration::from_millis(20);
 
 impl Resolver {
-    /// Returns the extent to which the programs that are left have been looked for in files; none if more of that finds nothing.
+    /// Returns the extent of the search in files for the programs that are left; none if a further search would find nothing.
     pub(crate) fn wants_files(&self) -> Option<FileSearch> {
         let wants = |ask: &Ask| ask.code.is_some() && !self.ambiguous.contains(&ask.program.0);
         let any = self.file_search != FileSearch::Whole && self.left.iter().any(wants);
         any.then_some(self.file_search)
     }
 
-    /// Looks for the programs that are left in the files that the process has mapped: a piece of that work. Names that were found
-    /// before all files were read are not certain.
+    /// Does a piece of the search in mapped files for the programs that are left. Names that are found before all files were read
+    /// are not certain.
     pub(crate) fn in_files(&mut self, files: &mut Files) -> Vec<Kernel> {
         let began = Instant::now();
         if self.file_search == FileSearch::Not {

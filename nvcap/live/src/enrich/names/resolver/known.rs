@@ -8,14 +8,14 @@ use std::{
 
 use crate::enrich::names::scan::{self, Run};
 
-/// Distance from one of the last finds in which memory is searched first, B, and the number of those finds.
+/// Distance from the last finds within which memory is searched first, B, and the number of these finds.
 pub(super) const CLOSE: u64 = 512 << 10;
 const MOST_RECENT: usize = 16;
 
 /// Ways in which a process's memory is listed.
 #[derive(Clone, Copy)]
 pub(crate) struct Listing {
-    /// The areas that are searched, the smallest first.
+    /// Lists the areas that are searched, the smallest first.
     pub(crate) areas: fn(u32) -> io::Result<Vec<Run>>,
     /// Lists the parts of areas that are present.
     pub(crate) present: fn(u32, &[Run]) -> Vec<Run>,
@@ -37,27 +37,28 @@ pub(super) struct Known {
     pub(super) present: Vec<Run>,
     /// The records and images that were found last, the newest at the end.
     pub(super) recent: VecDeque<u64>,
-    /// Number of bytes of the round through all memory that are done.
+    /// Number of bytes that are done in the round through all memory.
     pub(super) done: u64,
     /// Time of the last listing of all pages, and its duration.
     pub(super) listed: Option<(Instant, Duration)>,
-    /// The programs for which it is searched now. What was looked for in vain before is looked for beside them.
+    /// The programs that the current search is made for. Programs that earlier searches did not find are looked for
+    /// beside them.
     pub(super) driving: HashSet<u64>,
-    /// The first search has been made.
+    /// True once the first search was made.
     pub(super) has_begun: bool,
-    /// All memory has been searched once.
+    /// True once all memory was searched.
     pub(super) is_whole: bool,
 }
 
 impl Known {
-    /// The run of memory that was present in which an address lies.
+    /// The run of present memory that contains an address.
     pub(super) fn around(&self, at: u64) -> Option<Run> {
         let behind = self.present.partition_point(|r| r.start <= at);
         let run = self.present.get(behind.checked_sub(1)?)?;
         (at < run.end).then_some(*run)
     }
 
-    /// Something was found here.
+    /// Takes note of a find at this address.
     pub(super) fn find(&mut self, at: u64) {
         let is_near = |r: &u64| r.abs_diff(at) < CLOSE / 2;
         self.recent.retain(|r| !is_near(r));

@@ -1,14 +1,14 @@
-//! Learning the layout of records: when it is looked for, which of two is kept, and what is told again by a better one. What a name is
-//! depends on the evidence, not on the order in which memory was searched.
+//! Learns the layout of records: decides when it is looked for, which of two layouts is kept, and which programs a better layout names
+//! again. A name depends on the evidence, not on the order in which memory was searched.
 
 use super::{Ask, Layout, Resolver, SETTLED};
 use nvcap_decode::record::Kernel;
 
-/// The most programs that are kept to be told again.
+/// The most programs that are kept to be named again.
 const MOST_BY_TEXT: usize = 1 << 12;
 
 impl Resolver {
-    /// Learns the layout again where launches contradict it: the registers of records that are there are not theirs.
+    /// Learns the layout again where launches contradict it: the registers in the records differ from those of the launches.
     pub(super) fn learn_again(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         let Some(layout) = self.layout.clone().filter(|l| l.registers.is_some()) else {
             return;
@@ -31,7 +31,7 @@ impl Resolver {
         }
     }
 
-    /// Learns the layout, unless it holds for more programs already; whether it is another now.
+    /// Learns the layout, unless it holds for more programs already. True if the layout has changed.
     pub(super) fn learn(&mut self) -> bool {
         // What failed for as many programs fails again for a few more: a process without records must not be read for ever.
         // What text told, images that have come since may tell better.
@@ -68,12 +68,12 @@ impl Resolver {
         better
     }
 
-    /// True where no image has told the layout: names are from text at most.
+    /// True where the layout was not learnt from images: all names are then from text.
     pub(super) fn is_without_images(&self) -> bool {
         self.layout.as_ref().is_none_or(|l| !l.in_images)
     }
 
-    /// Takes note of a program that a record has named.
+    /// Takes note of a program that was named by a record.
     pub(super) fn note_told(&mut self, ask: &Ask, layout: &Layout) {
         if layout.in_images {
             self.by_text.remove(&ask.program.0);
@@ -82,7 +82,7 @@ impl Resolver {
         }
     }
 
-    /// Tells the programs again whose names text alone told, as soon as images tell them.
+    /// Names programs again that were named by text alone, as soon as images name them.
     pub(super) fn tell_again(&mut self, found: &mut Vec<Kernel>) {
         let Some(layout) = self.layout.clone().filter(|l| l.in_images) else {
             return;

@@ -1,15 +1,15 @@
-//! Search of a process's memory for new programs: from the likeliest place outward, until their names are found.
+//! Search of a process's memory for new programs, from the likeliest place outward, until their names are found.
 //!
-//! Before all of it come the records that are known, and the places where a search saw the program's address already ([`super::noted`]).
+//! Two kinds of places are looked at first: the known records, and the places where a search has already seen the program's address ([`super::noted`]).
 //!
-//! 1. Near the records and images that were found last: an allocator puts the next ones beside them.
+//! 1. Memory near the records and images that were found last: an allocator puts the next ones beside them.
 //! 2. Areas that are new or have grown, then other pages that are new.
-//! 3. Near all records and images that are known.
-//! 4. All memory, in slices, going round.
+//! 3. Memory near all known records and images.
+//! 4. All memory, in slices, in turn.
 //!
-//! The first search of a process is of all its memory, the smallest areas first, and ends early if all names are found and certain enough. Once all
-//! memory has been searched, processor time is limited: a little at once and a share of a core, less for 3 and 4, which are done in slices and go on
-//! when there is time again.
+//! The first search of a process goes through all its memory, the smallest areas first, and ends early if all names are found and certain enough.
+//! Once all memory has been searched, processor time is limited: to some time at once, and to a share of a core. The limit is lower for 3 and 4,
+//! which are done in slices and continue when there is time again.
 
 use std::{
     sync::atomic::Ordering,
@@ -22,17 +22,17 @@ use nvcap_decode::record::Kernel;
 
 /// The most bytes near the last finds that are searched.
 const MOST_CLOSE: u64 = 8 << 20;
-/// Distance from each record and image in which it is searched before all other memory, B.
+/// Distance from each record and image within which memory is searched before all other, B.
 const AROUND: u64 = 1 << 20;
-/// The time limit is looked at after so many bytes.
+/// Number of bytes after which the time limit is checked.
 const SLICE: u64 = 64 << 20;
-/// The first search ends early only if the layout of records holds for so many programs.
+/// Number of programs for which the layout of records must hold before the first search may end early.
 const ENOUGH: usize = 4;
 
-/// After a listing of all pages so many times its duration pass before the next one.
+/// Pause after a listing of all pages, in multiples of the listing's duration.
 const LISTING_RESTS: u32 = 20;
 
-/// A limit of processor time after all memory was searched once: what may be taken at once, and the share of one core, in thousandths.
+/// A limit of processor time once all memory was searched: the time that may be taken at once, and the share of one core, in thousandths.
 struct Limit {
     at_once: Duration,
     per_mille: u32,
@@ -43,14 +43,14 @@ const ANY: Limit = Limit {
     at_once: Duration::from_secs(3),
     per_mille: 4,
 };
-/// Limit of searches of memory that was there before, in which the known records and images do not lead to the program.
+/// Limit of searches of old memory in which the known records and images do not lead to the program.
 const WIDE: Limit = Limit {
     at_once: Duration::from_secs(2),
     per_mille: 2,
 };
 
 impl Resolver {
-    /// Looks into the process's memory for the programs that are asked for; if there are none, for those that are left.
+    /// Looks in the process's memory for the requested programs; without a request, for those that are left.
     pub(super) fn in_memory(
         &mut self,
         wanted: &mut Vec<&Ask>,
@@ -73,7 +73,7 @@ impl Resolver {
         self.by_named_code(wanted, found);
     }
 
-    /// Looks for programs where their addresses were seen.
+    /// Looks for programs at the places where their addresses were seen.
     fn in_noted(&mut self, wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>) {
         let seen: Vec<(u64, u64)> = wanted
             .iter()
@@ -185,7 +185,7 @@ impl Resolver {
         self.began_cpu.restart();
     }
 
-    /// Memory that was there before.
+    /// Searches memory that was there before.
     fn wide(&mut self, all: &[Run], wanted: &mut Vec<&Ask>, found: &mut Vec<Kernel>, again: bool) {
         let may = |resolver: &Self, wanted: &[&Ask]| {
             let others = again && resolver.waiting.load(Ordering::SeqCst) > 0;
@@ -214,7 +214,7 @@ impl Resolver {
         }
     }
 
-    /// Memory near the last finds.
+    /// Returns the memory near the last finds.
     fn close(&self) -> Vec<Run> {
         let places = self.known.recent.iter().rev().copied();
         let most = (MOST_CLOSE / (2 * CLOSE)) as usize;
@@ -226,7 +226,7 @@ impl Resolver {
         )
     }
 
-    /// Memory near all records and images.
+    /// Returns the memory near all records and images.
     fn around(&self) -> Vec<Run> {
         let records = scan::windows(self.records.iter().copied(), AROUND);
         let images = scan::windows(self.images.places(), AROUND);

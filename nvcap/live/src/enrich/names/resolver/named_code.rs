@@ -1,4 +1,4 @@
-//! The code of functions that were named, and comparison of code that was uploaded with a function's.
+//! The code of functions that were named, and the comparison of uploaded code with a function's.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -10,10 +10,11 @@ const MOST_NAMED: usize = 4 << 20;
 
 /// Bytes of an instruction.
 const INSTRUCTION: usize = 16;
-/// Code that is the same in a greater part is no contradiction.
+/// Share of equal code from which code counts as nearly the same, which is no contradiction.
 const NEARLY: f64 = 0.9;
 
-/// The code of functions that were named for certain, by its size: a module that is loaded again may be gone before its names are read.
+/// The code of functions that were named for certain, by its size. It names a module that is loaded again and gone before its names are
+/// read.
 #[derive(Default)]
 pub(super) struct NamedCode {
     by_size: BTreeMap<u64, Vec<(Vec<u8>, Function, Kernel)>>,
@@ -31,7 +32,7 @@ impl NamedCode {
         }
     }
 
-    /// Returns the kernel that had this code, if all that had it have one name.
+    /// Returns the kernel with this code, if all kernels with it have one name.
     pub(super) fn of(&self, code: &[u8]) -> Option<&Kernel> {
         let mut fitting = self
             .by_size
@@ -44,14 +45,14 @@ impl NamedCode {
     }
 }
 
-/// The sizes that a function may have whose uploaded code this is: zeros may follow it.
+/// The possible sizes of a function whose uploaded code this is. (Zeros may follow the code.)
 pub(super) fn sizes(code: &[u8]) -> RangeInclusive<u64> {
     let least = compare::without_zeros(code).len().max(INSTRUCTION);
     least.min(code.len()) as u64..=code.len() as u64
 }
 
-/// Tells whether code that was seen is a function's: the same but for relocations, and no longer than padding behind it allows.
-/// Returns `None` if the code is nearly the same: the loader changes more than relocations tell in some functions.
+/// Tells whether seen code is a function's: equal except for relocations, and at most longer by the padding that may follow. `None` if
+/// the code is nearly the same: in some functions the loader changes more than the relocations tell.
 pub(super) fn is_same(own: &[u8], function: &Function, code: &[u8]) -> Option<bool> {
     // What was seen may be the first part of it, and end within an instruction.
     let whole = own.len().min(code.len()) & !(INSTRUCTION - 1);

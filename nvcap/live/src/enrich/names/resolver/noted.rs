@@ -1,6 +1,6 @@
-//! Words near programs' addresses that were seen when memory was searched, with their places: they may be the addresses of programs
-//! that are launched later. Such a program is looked for there before memory is searched again. After a search for the first launch of a
-//! process that is all its other programs.
+//! Words near programs' addresses that were seen in a search of memory, with their places. They may be the addresses of programs that
+//! are launched later; such a program is looked for at these places before memory is searched again. After the search for a process's
+//! first launch, these words include all its other programs.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ const MOST_PLACES: usize = 1 << 10;
 pub(super) struct Noted(BTreeSet<(u64, u64)>);
 
 impl Noted {
-    /// Keeps words with their places, as many as there is room for.
+    /// Keeps words with their places, up to the limit.
     pub(super) fn add(&mut self, seen: &[(u64, u64)]) {
         let room = MOST_NEAR.saturating_sub(self.0.len());
         self.0.extend(seen.iter().take(room));

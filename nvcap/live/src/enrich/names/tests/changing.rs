@@ -99,7 +99,7 @@ fn a_wrong_place_of_the_registers_is_given_up() {
     has(&resolver, "registers at Some(288)");
 }
 
-/// A module of one function: its record here, its image there.
+/// Adds a module of one function to memory: its record at `record`, its image at `at`.
 fn load(memory: &mut Fake, i: usize, f: &Function, record: u64, at: u64) {
     let (bytes, names) = image(std::slice::from_ref(f));
     memory.write(at, &bytes);

@@ -1,4 +1,4 @@
-//! The same evidence in another order: names are as certain.
+//! Tests that the same evidence in another order gives names of the same certainty.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ const RECORDS: u64 = BASE + 0x20_0000;
 const END: u64 = BASE + (8 << 20);
 
 thread_local! {
-    /// Range of the process's memory that is there to be searched.
+    /// Range of the process's memory that is present.
     static THERE: Cell<(u64, u64)> = const { Cell::new((BASE, END)) };
 }
 
@@ -22,7 +22,8 @@ const PART: Listing = Listing {
     present: |_, areas| areas.to_vec(),
 };
 
-/// The last name of each program, after requests of so many programs each, before which so much of the memory is there.
+/// Returns the last name of each program after these requests. Each has a number of programs, and the range of memory
+/// that is present.
 fn last_names(requests: &[(usize, (u64, u64))]) -> BTreeMap<u64, (String, NamedBy, bool)> {
     let functions = many(24);
     let fake = process(&functions, HOPPER, 24);

@@ -1,5 +1,5 @@
-//! Channels begin and end: those reported by the driver, those found by a search, those named by the user. Everything that
-//! the BPF programs must know of a channel is written before the channel is shared with them.
+//! Channels begin and end: channels that the driver reports, that a search finds, and that the user names. Everything that the BPF
+//! programs must know of a channel is written before the channel is shared with them.
 
 use std::collections::HashMap;
 
@@ -20,10 +20,10 @@ use nvcap_process::error::Result;
 use nvcap_process::memory::{scan, snapshot::RingToken};
 
 impl Capture {
-    /// Follows a channel, where that is possible and it is not followed yet.
+    /// Follows a channel, if that is possible and it is not followed yet.
     ///
     /// # Errors
-    /// When there is no room for more, or a map cannot be written.
+    /// When there is no room for a further channel, or a map cannot be written.
     pub(in super::super) fn add_channel(&mut self, new: NewChannel) -> Result<Option<u32>> {
         if !self.table.takes(&new.channel, new.model_id) {
             return Ok(None);
@@ -32,7 +32,7 @@ impl Capture {
         self.table.add(new, xlate, &mut self.bpf)
     }
 
-    /// The driver reported a channel.
+    /// Takes note that the driver reported a channel.
     ///
     /// # Errors
     /// As [`Self::add_channel`].
@@ -67,7 +67,7 @@ impl Capture {
         Ok(())
     }
 
-    /// The driver reported the token of a channel that it had reported before.
+    /// Takes note that the driver reported the token of a channel that it had reported before.
     ///
     /// # Errors
     /// When the map of tokens cannot be written.
@@ -98,7 +98,7 @@ impl Capture {
         self.learn_token(index, learnt)
     }
 
-    /// A channel's token became known.
+    /// Takes note of a channel's token.
     ///
     /// # Errors
     /// When the map of tokens cannot be written.
@@ -109,7 +109,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Notes what the error notifiers say of the tokens of channels that were found in memory: guesses, until doorbells show them.
+    /// Notes the tokens that error notifiers suggest for channels that were found in memory. They are guesses until doorbells
+    /// confirm them.
     ///
     /// # Errors
     /// When the map of tokens cannot be written.
@@ -127,8 +128,8 @@ impl Capture {
         Ok(())
     }
 
-    /// A ring was found in memory. `start`: the ring position from which it is followed. The channel is announced at its
-    /// first submission, or at once where the ring certainly is a channel's.
+    /// Takes note of a ring that was found in memory. `start`: the ring position from which it is followed. The channel is
+    /// announced at its first submission, or at once if the ring certainly is a channel's.
     ///
     /// # Errors
     /// As [`Self::add_channel`].
@@ -150,7 +151,7 @@ impl Capture {
         })
     }
 
-    /// The driver reported that a channel was freed.
+    /// Takes note that the driver reported the end of a channel.
     pub(in super::super) fn retire(&mut self, id: ChannelId) {
         let Some(index) = self.table.of_model(id) else {
             return;
@@ -165,7 +166,7 @@ impl Capture {
         self.count_unfetched(index);
     }
 
-    /// The memory of a process is about to go: its channels end.
+    /// Ends the channels of a process whose memory is about to go.
     pub(in super::super) fn end_channels(&mut self, space: u32) {
         for index in self.table.of_space(space) {
             if self.table[index].live {
@@ -175,7 +176,7 @@ impl Capture {
         }
     }
 
-    /// Passes on the rest of the captures of an address space that is gone, and forgets its tokens and translations.
+    /// Passes on the remaining captures of an address space that is gone, and forgets its tokens and translations.
     pub(in super::super) fn leave_space(&mut self, space: u32) {
         let channels = self.table.of_space(space);
         for index in &channels {
@@ -191,7 +192,8 @@ impl Capture {
         self.newly_watched.remove(&space);
     }
 
-    /// The process's address of what the GPU has at an address of an announced channel; none of registers, which may not be read.
+    /// Returns the process's address of the memory at a GPU address of an announced channel; none for registers, which must not be
+    /// read.
     pub(in super::super) fn locate(&self, channel: ChannelId, at: GpuVa) -> Option<CpuVa> {
         let model_id = self.table.announced(channel)?.model_id?;
         let there = self.model.resolve_for(model_id, at)?;
@@ -200,8 +202,8 @@ impl Capture {
             .filter(|_| there.aperture != Some(Aperture::Registers))
     }
 
-    /// Gives the BPF programs the translation of a channel's GPU addresses; returns its key, 0 where the process has the
-    /// same addresses.
+    /// Gives the BPF programs the translation of a channel's GPU addresses. Returns its key; 0 where the process has the same
+    /// addresses.
     fn publish_ranges(&mut self, model_id: Option<ChannelId>, space: u32) -> Result<u32> {
         let view = self.view(model_id, space);
         let map = self.addresses(model_id);

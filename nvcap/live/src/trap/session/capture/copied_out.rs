@@ -1,26 +1,26 @@
-//! Records that were copied out of the ring buffer before they are acted on, so that it has room for those of the next moments: it is
-//! small, and acting on a record takes longer than to write it.
+//! Records that were copied out of the ring buffer before they are acted on, to make room for the records of the next moments: the buffer
+//! is small, and acting on a record takes longer than writing it.
 
 use std::collections::VecDeque;
 
-/// The most bytes of records: beyond them the ring buffer is left to fill.
+/// The most bytes of records. Beyond them the ring buffer is left to fill.
 const MOST: usize = 256 << 20;
-/// The same while channels are being learnt: what tells of them waits behind what was copied out before it.
+/// The most bytes while channels are being learnt, because records about channels wait behind those that were copied out before.
 const MOST_LEARNING: usize = 48 << 20;
 
-/// Doorbells whose channel is not known write a record each, and where many of those wait, it becomes known late. After so long without any
-/// (ns), all channels that ring are known.
+/// Time without a doorbell of an unknown channel after which all channels that ring count as known, ns. Each such doorbell writes a record,
+/// and where many of these wait, the channel becomes known late.
 const LEARNT_NS: u64 = 50_000_000;
 
-/// Learning of the channels that ring: while it goes on, less is copied out.
+/// Learning of the channels that ring. While it goes on, less is copied out.
 #[derive(Debug, Default)]
 pub(in super::super) struct Learning {
-    /// Time at which a doorbell was last acted on whose channel was not known, ns.
+    /// Time at which a doorbell of an unknown channel was last acted on, ns.
     scanned: u64,
 }
 
 impl Learning {
-    /// A doorbell is acted on whose channel is not known.
+    /// Takes note of a doorbell of an unknown channel.
     pub(in super::super) fn scans(&mut self, now: u64) {
         self.scanned = now;
     }
@@ -34,7 +34,7 @@ impl Learning {
     }
 }
 
-/// See the module. Oldest first.
+/// See the module. The oldest record is first.
 #[derive(Debug, Default)]
 pub(super) struct CopiedOut {
     records: VecDeque<Box<[u8]>>,
@@ -42,7 +42,7 @@ pub(super) struct CopiedOut {
 }
 
 impl CopiedOut {
-    /// The oldest one.
+    /// Takes the oldest record.
     pub(super) fn take(&mut self) -> Option<Box<[u8]>> {
         let record = self.records.pop_front()?;
         self.bytes -= record.len();
@@ -59,7 +59,7 @@ impl CopiedOut {
         self.records.push_back(record.into());
     }
 
-    /// Returns the number of bytes that they have.
+    /// Returns the number of bytes of the records.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

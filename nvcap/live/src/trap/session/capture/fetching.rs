@@ -1,4 +1,4 @@
-//! Fetching from the rings, from outside, of what no doorbell captured; or skipping it, where the user asked for that.
+//! Fetches from the rings, from outside, the entries that no doorbell captured; or skips them, if the user asked for that.
 
 use super::{
     super::catch_up::{self, Fetch, Read},
@@ -9,7 +9,8 @@ use nvcap_decode::record::{How, Lost, Origin, Submission};
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
 
 impl Capture {
-    /// Fetches what was submitted before the breakpoint or the channel was there: no doorbell may come any more. False where GP_PUT cannot be read.
+    /// Fetches entries that were submitted before the breakpoint or the channel was there, because no further doorbell may come. False if GP_PUT
+    /// cannot be read.
     pub(in super::super) fn peek(&mut self, index: u32) -> bool {
         let channel = &self.table[index];
         let (space, at) = (channel.space, channel.get_put);
@@ -29,9 +30,9 @@ impl Capture {
         put.is_some()
     }
 
-    /// Fetches what was submitted before the doorbells of these channels' address space were watched. Where none of them can be read any more, the
-    /// process has given its memory up since, and what it submitted last is not known. That is told of a process that is being attached to:
-    /// doorbells that a traced process maps are watched long before it can ring them.
+    /// Fetches entries that were submitted before the doorbells of these channels' address space were watched. If none of the channels can be read
+    /// any more, the process has given its memory up since, and its last submissions are not known. This is reported only of a process that is
+    /// being attached to: doorbells that a traced process maps are watched long before it can ring them.
     pub(in super::super) fn peek_when_watched(&mut self, space: u32, indexes: &[u32]) {
         let live = |index: &u32| self.table[*index].live;
         let live = Vec::from_iter(indexes.iter().copied().filter(live));
@@ -53,7 +54,7 @@ impl Capture {
         }
     }
 
-    /// Looks at the channels whose tokens were not told soon after they were made; false where there are none.
+    /// Looks at the channels whose tokens were not told soon after they were made. False if there are none.
     pub(in super::super) fn peek_rest(&mut self) -> bool {
         let rest = std::mem::take(&mut self.unpeeked);
         for index in &rest {
@@ -64,9 +65,8 @@ impl Capture {
         !rest.is_empty()
     }
 
-    /// Follows a channel of a process that was there before the trace from where its ring is now, where nothing was captured of it: a ring
-    /// that went round while doorbells were being watched lacks nothing.
-    /// True where it begins there.
+    /// Follows a channel of a process that was there before the trace from the ring's present position, if nothing was captured of it: a ring that
+    /// went round while doorbells were being watched lacks nothing. True if following begins there.
     pub(in super::super) fn begin_here(&mut self, index: u32) -> bool {
         let space = self.table[index].space;
         self.open_memory(space);
@@ -86,7 +86,7 @@ impl Capture {
         begins
     }
 
-    /// Sets the position to GP_PUT, where nothing was captured yet. Only while the channel is claimed.
+    /// Sets the position to GP_PUT, if nothing was captured yet. Only while the channel is claimed.
     fn stand_here(&mut self, index: u32) -> bool {
         let (state, channel) = (self.table.shared().get(index), &self.table[index]);
         if state.done != channel.start || channel.taken != channel.start {
@@ -107,8 +107,8 @@ impl Capture {
         true
     }
 
-    /// Fetches what is in a channel's ring and was not captured. The channel is claimed meanwhile, and everything
-    /// captured before is taken out of the ring buffer first, so that the order stays the ring's.
+    /// Fetches the entries in a channel's ring that were not captured. The channel is claimed meanwhile, and everything that was captured before is
+    /// taken out of the ring buffer first, so that the order stays the ring's.
     pub(in super::super) fn catch_up(&mut self, index: u32) -> Option<()> {
         if !self.watch {
             return None;
@@ -144,7 +144,7 @@ impl Capture {
         Some(())
     }
 
-    /// Reads the ring on from what was captured; false where GP_PUT could not be read. Only while the channel is claimed.
+    /// Reads the ring on from the captured entries. False if GP_PUT could not be read. Only while the channel is claimed.
     fn fetch(&mut self, index: u32) -> bool {
         // Before GP_PUT is read: what is left to a later doorbell after this is looked at again.
         let waiting = self.table.shared().take_waiting(index);
@@ -183,7 +183,7 @@ impl Capture {
         true
     }
 
-    /// Passes on what was read of a ring, and notes how far that was. `waited`: doorbells were left to a later one.
+    /// Passes on the entries that were read, and notes how far the read went. `waited`: doorbells were left to a later one.
     fn pass_on_read(&mut self, index: u32, read: Read, waited: bool) {
         let channel = &self.table[index];
         let (pid, space) = (channel.announced.at.pid, channel.space);
@@ -231,7 +231,8 @@ impl Capture {
         shared.progress(index, target, target, extended);
     }
 
-    /// Tells whether the newest entry of the last look stands, and with it that the ring has not gone round since; none where that cannot be told.
+    /// Tells whether the newest entry of the last look is unchanged, which shows that the ring has not gone round since; none where this cannot be
+    /// told.
     pub(in super::super) fn newest_stands(&self, index: u32) -> Option<bool> {
         let channel = self.table.get(index)?;
         let newest = self.newest.get(&index)?;

@@ -1,8 +1,8 @@
-//! The way of submissions: out of the ring buffer, or out of the rings from outside, to records.
+//! The path of submissions to records: out of the ring buffer, or out of the rings from outside.
 //!
-//! Invariant: per channel the order of records is the order of the ring, and no entry is passed on twice. What is fetched
-//! from outside is fetched while the channel is claimed, after everything captured before has been taken out of the ring
-//! buffer. What is no capture is set aside and acted on later, in its order; see [`Todo`].
+//! Invariant: the order of a channel's records is the order of its ring, and no entry is passed on twice. Entries are fetched from
+//! outside only while the channel is claimed, after everything that was captured before has been taken out of the ring buffer. Records
+//! that are no captures are set aside and acted on later, in their order; see [`Todo`].
 
 mod channels;
 pub(super) mod copied_out;
@@ -47,7 +47,7 @@ use nvcap_decode::{
 };
 use nvcap_process::{memory::reuse, stacks::queue::StackQueue};
 
-/// A record of the ring buffer that is no capture: it must be acted on, in order.
+/// A record of the ring buffer that is no capture. It must be acted on in order.
 pub(super) enum Todo {
     Site(c::Site),
     Windows(Box<c::Windows>),
@@ -69,13 +69,13 @@ impl Todo {
     }
 }
 
-/// Records that are set aside at once.
+/// The most records that are set aside at a time.
 const MOST_ASIDE: usize = 10_000;
 
-/// Entries that one doorbell may be rung for.
+/// The most entries for which one doorbell is assumed to be rung.
 const FEW: usize = 8;
 
-/// Everything that a submission passes, and what it is made of.
+/// The parts that a submission passes, and the data from which it is made.
 pub(super) struct Capture {
     pub(super) bpf: Loaded,
     pub(super) model: driver::Model,
@@ -93,9 +93,9 @@ pub(super) struct Capture {
     copied_out: CopiedOut,
     /// Records that were taken out of the ring buffer and are still to be acted on.
     pending: VecDeque<Todo>,
-    /// Spaces where a store that was stopped at has captured.
+    /// Spaces where a store at which threads are stopped has captured.
     pub(super) stopped: BTreeSet<u32>,
-    /// Spaces with a doorbell that was not watched when their rings were read last.
+    /// Spaces with a doorbell that was not watched at the last read of their rings.
     pub(super) newly_watched: BTreeSet<u32>,
     /// The space of the process that is being attached to.
     pub(super) attaching: Option<u32>,
@@ -103,13 +103,13 @@ pub(super) struct Capture {
     newest: HashMap<u32, newest::Newest>,
     /// Channels that were never looked at from outside.
     unpeeked: Vec<u32>,
-    /// Rings are read.
+    /// True if rings are read.
     watch: bool,
     /// Reason why entries that no doorbell captured are skipped now; `None` where they are fetched.
     pub(super) skips: Option<SkippedWhy>,
     /// Counts of what was captured.
     pub(super) captured: Captured,
-    /// Entries that were skipped, and looks between which more of them may have come.
+    /// Number of entries that were skipped, and number of looks between which more may have come.
     skipped: u64,
     doubtful: u64,
 }
@@ -150,17 +150,17 @@ impl Capture {
         }
     }
 
-    /// Takes the record that was set aside first: it came before what is still in the ring buffer.
+    /// Takes the record that was set aside first: it came before the records that are still in the ring buffer.
     pub(super) fn take_pending(&mut self) -> Option<Todo> {
         self.pending.pop_front()
     }
 
-    /// Forgets what stacks of an address space needed.
+    /// Forgets the data of an address space that stacks needed.
     pub(super) fn forget_stacks(&mut self, space: u32) {
         self.stacks.forget(space, &mut self.bpf);
     }
 
-    /// The next record of the ring buffer, with captures already passed on; `None` when there is none.
+    /// Takes the next record of the ring buffer that is no capture; captures before it are passed on. `None` when there is none.
     pub(super) fn take(&mut self) -> Option<Todo> {
         self.stacks.take(&mut self.bpf);
         let mut done = Vec::new();
@@ -207,7 +207,7 @@ impl Capture {
         Some(todo)
     }
 
-    /// Copies what is in the ring buffer out of it, to be taken before what comes after it; as long as fewer than `most` bytes were.
+    /// Copies records out of the ring buffer, to be taken before later ones, as long as fewer than `most` bytes were copied.
     pub(super) fn copy_out(&mut self, most: usize) {
         while self.copied_out.bytes() < most
             && let Some(item) = self.bpf.records.next()
@@ -216,8 +216,8 @@ impl Capture {
         }
     }
 
-    /// Takes captures out of the ring buffer until all of a channel's are out, and sets aside what is not a capture:
-    /// the channel is claimed meanwhile, which must not last.
+    /// Takes captures out of the ring buffer until all of a channel's are out, and sets other records aside. The channel is claimed
+    /// meanwhile, which must not last.
     fn take_captured(&mut self, index: u32) {
         let done = self.table.shared().get(index).done;
         let mut patience = 20;
@@ -235,7 +235,7 @@ impl Capture {
         }
     }
 
-    /// Takes all that is in the ring buffer now out of it, and sets aside what is not a capture.
+    /// Takes everything out of the ring buffer that is in it now, and sets aside records that are no captures.
     fn set_all_aside(&mut self) {
         // What comes meanwhile without end can wait.
         for _ in 0..MOST_ASIDE {
@@ -269,8 +269,8 @@ impl Capture {
         }
     }
 
-    /// Passes a submission on, or holds it back until it is known whose doorbell found it. Per channel the order stays
-    /// the ring's: whatever is held back of a channel goes before what comes later.
+    /// Passes a submission on, or holds it back until its doorbell is known. The order of a channel stays the ring's: held submissions of
+    /// a channel go before later ones.
     fn gathered(&mut self, mut g: Gathered) {
         let index = g.head.channel;
         // What was skipped before it comes before it.
@@ -306,22 +306,22 @@ impl Capture {
         self.submission(g, unknown);
     }
 
-    /// Passes on what was held back of a channel.
+    /// Passes on the held submissions of a channel.
     fn release_held(&mut self, index: u32) {
         for g in self.held.take(index) {
             self.submission(g, false);
         }
     }
 
-    /// Passes on what was held back for long enough.
+    /// Passes on submissions that were held for long enough.
     pub(super) fn release_old(&mut self, now: u64) {
         for g in self.held.take_old(now) {
             self.submission(g, false);
         }
     }
 
-    /// Passes on what was held back for the end of a thread's scan. `rung`: the token that was rung, where it is known: then
-    /// what may be other tokens' is held on until they are known.
+    /// Passes on submissions that were held for the end of a thread's scan. `rung`: the token that was rung, if it is known. Submissions
+    /// that may belong to other tokens are then held until these are known.
     pub(super) fn scan_has_ended(&mut self, at: &c::Header, rung: Option<u32>) {
         for index in self.held.channels(Some(at.tid)) {
             let channel = self.table.get(index);
@@ -331,7 +331,7 @@ impl Capture {
         }
     }
 
-    /// Passes on what has arrived of a channel, where a look at it has ended before its end was told.
+    /// Passes on what has arrived of a channel, if a look at it has ended before its end was told.
     fn flush(&mut self, index: u32) {
         let mut done = Vec::new();
         self.assembler.flush(index, &mut done);
@@ -351,12 +351,12 @@ impl Capture {
         }
     }
 
-    /// The ioctl that an ended thread will not return from.
+    /// Returns the ioctl from which an ended thread will not return.
     pub(super) fn ioctl_without_end(&mut self, tid: u32) -> Option<(Ioctl, u32)> {
         self.assembler.gone(tid)
     }
 
-    /// `unknown`: whose doorbell found it is not known.
+    /// Passes a submission on. `unknown`: its doorbell is not known.
     fn submission(&mut self, mut g: Gathered, unknown: bool) {
         let index = g.head.channel;
         let filled = self.fill_holes(&mut g);
@@ -395,7 +395,7 @@ impl Capture {
     }
 
     /// Drops entries that were submitted before their doorbell was stopped at, and whose memory was written over before it was read. They
-    /// are lost, unless the trace of their channel begins behind them.
+    /// count as lost, unless the trace of their channel begins behind them.
     fn drop_stale(&mut self, g: &mut Gathered) {
         let index = g.head.channel;
         let Some(channel) = self.table.get(index) else {
@@ -436,7 +436,7 @@ impl Capture {
         g.skip(count);
     }
 
-    /// Entries are gone.
+    /// Takes note that entries are gone.
     pub(super) fn gap(&mut self, r: &c::Gap) {
         if self.table.get(r.channel).is_none() {
             return;
@@ -455,7 +455,7 @@ impl Capture {
         }));
     }
 
-    /// Reads from outside what the BPF programs could not. True when something was filled.
+    /// Reads from outside what the BPF programs could not read. True if something was filled.
     fn fill_holes(&mut self, g: &mut Gathered) -> bool {
         if g.segments.iter().all(|s| s.holes.is_empty()) {
             return false;
@@ -472,7 +472,7 @@ impl Capture {
         !self.spaces.is_ending(space) && catch_up::fill_holes(g, &map, memory)
     }
 
-    /// Opens the memory of a space, where none is open.
+    /// Opens the memory of a space, if none is open.
     pub(super) fn open_memory(&mut self, space: u32) {
         let (bpf, table) = (&self.bpf, &self.table);
         self.spaces.open_memory(
@@ -491,13 +491,13 @@ impl Capture {
 /// Reasons why a capture does not show its submission as its doorbell found it.
 #[derive(Clone, Copy)]
 struct Doubts {
-    /// A part was read later, from outside.
+    /// True if a part was read later, from outside.
     filled: bool,
-    /// Other doorbells may have been rung for it.
+    /// True if other doorbells may have been rung for it.
     unknown: bool,
 }
 
-/// Returns the record of a capture; `id` is that of its announced channel.
+/// Makes the record of a capture. `id`: the id of its announced channel.
 fn record_of(g: Gathered, channel: &ChannelState, id: ChannelId, doubts: Doubts) -> Submission {
     let head = &g.head;
     let flags = head.header.flags;

@@ -1,8 +1,8 @@
-//! The newest entry that a look from outside has read of a ring. Its slot is written again exactly when the ring has gone round, so where it
-//! stands at the next look, and its memory too, nothing was missed between the two, however far apart they were.
+//! The newest entry that a look from outside has read of a ring. Its slot is written again exactly when the ring has gone round. So if the entry
+//! and its memory are unchanged at the next look, nothing was missed between the two looks, however far apart they were.
 //!
-//! That holds only where entries do not look alike: the newest one is kept where its segment ends with a release of a semaphore, whose
-//! payload CUDA raises with each, and where none that was read with it is equal to it.
+//! This holds only if entries do not look alike. So the newest entry is kept only if its segment ends with a release of a semaphore, whose
+//! payload CUDA raises with each entry, and if no other entry of the same read is equal to it.
 
 use super::super::catch_up::Read;
 use nvcap_decode::wire::{entry, release};
@@ -17,18 +17,18 @@ const TAIL: usize = 64;
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Newest {
-    /// Position behind it.
+    /// Position behind the entry.
     pub(super) behind: u64,
-    /// The ring that it is of.
+    /// Address of the entry's ring.
     pub(super) ring: u64,
     entry: u64,
-    /// End of its segment, and the GPU's address of that.
+    /// End of the entry's segment, and the GPU's address of that end.
     pub(super) tail: Vec<u8>,
     pub(super) tail_at: u64,
 }
 
 impl Newest {
-    /// The newest of the entries of a look.
+    /// Returns the newest of the entries of a look.
     pub(super) fn of(read: &Read, ring: u64) -> Option<Self> {
         let (last, others) = read.segments.split_last()?;
         let alike = others.iter().any(|s| s.entry == last.entry);
@@ -46,7 +46,8 @@ impl Newest {
         })
     }
 
-    /// Tells whether it is as it was; none where that proves nothing: its memory was used again. `tail_at`: the process's address of its memory.
+    /// Tells whether the entry is unchanged; none where this proves nothing, because its memory was used again. `tail_at`: the process's address
+    /// of its memory.
     pub(super) fn stands(
         &self,
         memory: &impl ReadMemory,
@@ -85,7 +86,7 @@ mod tests {
         }
     }
 
-    /// A release of a semaphore, as CUDA ends a segment.
+    /// Makes a release of a semaphore, as CUDA ends a segment.
     fn release(payload: u32) -> Vec<u8> {
         let words = [7, 0x2004_26c0, 2, 0x0460_fff0, payload, 0];
         words.iter().flat_map(|w: &u32| w.to_le_bytes()).collect()

@@ -1,4 +1,5 @@
-//! Looks at a channel from outside: whether its ring has moved on from what was captured. Fetches nothing.
+//! Looks at a channel from outside, to see whether its ring has moved on from the captured entries.
+//! Fetches nothing.
 
 use super::Capture;
 pub(crate) use nvcap_process::procfs::mem::ReadMemory;
@@ -6,15 +7,15 @@ pub(crate) use nvcap_process::procfs::mem::ReadMemory;
 /// Result of a look at a channel's GP_PUT from outside.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct PutCheck {
-    /// GP_PUT could be read.
+    /// True if GP_PUT could be read.
     pub(in super::super) readable: bool,
-    /// GP_PUT is ahead of what was captured.
+    /// True if GP_PUT is ahead of the captured entries.
     pub(in super::super) ahead: bool,
-    /// By so many entries.
+    /// Number of entries by which GP_PUT is ahead.
     pub(in super::super) count: u64,
-    /// It was so at the last look, and no doorbell came between.
+    /// True if it was so at the last look, too, and no doorbell came in between.
     pub(in super::super) still: bool,
-    /// It could not be read at some doorbell before, and can be now.
+    /// True if GP_PUT could not be read at some earlier doorbell, and can be now.
     pub(in super::super) unread: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Entries that are skipped because the user asked for it: where a channel stands is followed, and nothing of it is read.
+//! Entries that are skipped because the user asked for it. The position of a channel is followed, and none of its entries is read.
 
 use super::{super::outbox::seen_now, Capture};
 use nvcap_decode::{
@@ -21,7 +21,7 @@ impl Capture {
         self.out.push(Record::Submission(submission));
     }
 
-    /// Follows a channel to where GP_PUT is. False where that cannot be read. Only while the channel is claimed.
+    /// Follows a channel to GP_PUT. False if GP_PUT cannot be read. Only while the channel is claimed.
     pub(super) fn skip(&mut self, index: u32, why: SkippedWhy) -> bool {
         let state = self.table.shared().get(index);
         let channel = &self.table[index];
@@ -66,7 +66,7 @@ impl Capture {
         true
     }
 
-    /// Says what was skipped, channel by channel.
+    /// Reports what was skipped, channel by channel.
     pub(in super::super) fn tell_all_skipped(&mut self) {
         for index in self.table.indexes() {
             self.tell_skipped(index);
@@ -99,12 +99,12 @@ impl Capture {
         }));
     }
 
-    /// Entries that were captured or skipped, and looks between which more may have come.
+    /// Returns the number of entries that were captured or skipped, and of looks between which more may have come.
     pub(in super::super) fn entries_of_all(&self) -> (u64, u64) {
         (self.captured.entries + self.skipped, self.doubtful)
     }
 
-    /// A channel is gone. What was seen in its ring and not fetched is lost, or was skipped.
+    /// Takes note that a channel is gone. Entries that were seen in its ring and not fetched are lost, or were skipped.
     pub(in super::super) fn count_unfetched(&mut self, index: u32) {
         if self.skips.is_none() {
             return self.table.count_unfetched(index, &mut self.out);
@@ -132,7 +132,7 @@ impl Capture {
         self.table.tell_unreadable(index, &mut self.out);
     }
 
-    /// Address bits 56:40 at a position, where the channel uses them at all: the last entry before it that sets them does.
+    /// Returns address bits 56:40 at a position, if the channel uses them at all: those of the last entry before it that sets them.
     fn extended_at(&self, index: u32, before: u64, target: u64) -> u64 {
         let channel = &self.table[index];
         let memory = self.spaces.memory(channel.space);
@@ -152,8 +152,8 @@ impl Capture {
     }
 }
 
-/// The position that GP_PUT means: the next one behind `from`, or, where doorbells were counted, that one of all which is nearest to an
-/// entry for each doorbell.
+/// Returns the position that GP_PUT means: the next one behind `from`; or, where doorbells were counted, the one that is nearest to one
+/// entry a doorbell.
 fn target(from: u64, from_index: u32, put: u32, entries: u32, doorbells: Option<u64>) -> u64 {
     let ring = u64::from(entries);
     let ahead = u64::from(put.wrapping_sub(from_index)) & (ring - 1);
@@ -163,10 +163,10 @@ fn target(from: u64, from_index: u32, put: u32, entries: u32, doorbells: Option<
     from + ahead + rounds * ring
 }
 
-/// Returns the number of entries that a look saw whose doorbells come after it: as many more entries than doorbells as there were since
-/// all seen ones had been rung for, and at most one, which is about to be rung for, beside those of the doorbells that were counted
-/// while GP_PUT was read. A driver that submits several entries by a doorbell looks the same; then so many entries fewer are assumed
-/// at the channel's end.
+/// Returns the number of entries that a look saw, and whose doorbells come after it. This is the surplus of entries over doorbells
+/// since all seen entries had been rung for; at most one entry that is about to be rung for, plus the doorbells that were counted while
+/// GP_PUT was read. A driver that submits several entries by a doorbell looks the same; then that many fewer entries are assumed at the
+/// channel's end.
 fn unrung(before: u64, entries: u64, doorbells: u64, meanwhile: u64) -> u64 {
     (before + entries)
         .saturating_sub(doorbells)

@@ -3,7 +3,7 @@ use nvcap_common::trust;
 use super::{super::bpf_maps::tests::Written, *};
 use nvcap_decode::record::{At, CpuVa};
 
-/// A table, what it has written, and what it has passed on.
+/// A table, the maps that it has written, and the records that it has passed on.
 struct Bench {
     table: ChannelTable,
     written: Written,
@@ -11,7 +11,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// With a doorbell of GPU 0 in address space 1.
+    /// Makes a table with a doorbell of GPU 0 in address space 1.
     fn new() -> Self {
         let mut table = ChannelTable::new(Shared::in_memory());
         table.add_doorbell(1, 0x90, Some(0));
@@ -51,7 +51,7 @@ impl Bench {
         all
     }
 
-    /// The channel that a token rings, and how well that is known.
+    /// Returns the channel that a token rings, and the certainty of that.
     fn rings(&self, doorbell: u64, token: u32) -> Option<(u32, u32)> {
         let key = TokenKey {
             doorbell,

@@ -1,6 +1,7 @@
-//! Tokens that ring the channels: told, concluded, guessed, doubted; and the part of that which the BPF programs must know.
+//! Tokens that ring the channels: told, concluded, guessed, doubted; and the part of this knowledge that the BPF programs
+//! need.
 //!
-//! Invariant: what TOKENS has of a channel is what [`ChannelTable::token_keys`] gives for it.
+//! Invariant: the entries of a channel in TOKENS are those that [`ChannelTable::token_keys`] gives for it.
 
 use nvcap_common::{TokenKey, TokenValue, trust};
 
@@ -13,7 +14,7 @@ use nvcap_decode::record::Record;
 use nvcap_process::error::Result;
 
 impl ChannelTable {
-    /// The doorbells that a channel's token may be rung at. With each: how well that is known.
+    /// Returns the doorbells at which a channel's token may be rung, each with the certainty of that.
     fn token_keys(&self, index: u32) -> Vec<(TokenKey, u32)> {
         let channel = &self[index];
         let token = channel.token.or(channel.guess);
@@ -48,7 +49,7 @@ impl ChannelTable {
         .collect()
     }
 
-    /// Tells the BPF programs which doorbells and token ring a channel.
+    /// Publishes to the BPF programs the doorbells and the token that ring a channel.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -74,14 +75,14 @@ impl ChannelTable {
         Ok(())
     }
 
-    /// The BPF programs forget the channel's token.
+    /// Makes the BPF programs forget the channel's token.
     pub(in super::super) fn forget_tokens(&self, index: u32, maps: &mut impl BpfMaps) {
         for (key, _) in self.token_keys(index) {
             maps.forget_token(key);
         }
     }
 
-    /// The channel has this token, where that is better known than what was known before.
+    /// Takes a channel's token, if it is better known than the earlier one.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -124,8 +125,8 @@ impl ChannelTable {
         self.publish_token(index, maps)
     }
 
-    /// A token was concluded to be channel `index`'s: those of the same GPU that it was concluded to be of before do not
-    /// have it.
+    /// Takes note that a token was concluded to be channel `index`'s. Channels of the same GPU for which it was concluded
+    /// before lose it.
     pub(in super::super) fn withdraw_from_others(&mut self, token: u32, index: u32) {
         let (space, gpu) = (self[index].space, self[index].gpu);
         for (o, i) in self.channels.iter_mut().zip(0..) {
@@ -141,7 +142,7 @@ impl ChannelTable {
         }
     }
 
-    /// The channel may have this token, where none is known: doorbells with it look there first.
+    /// Takes a guess of a channel's token, if none is known. Doorbells with the token look at the channel first.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -165,7 +166,7 @@ impl ChannelTable {
         self.publish_token(index, maps)
     }
 
-    /// Doorbells with a token that was concluded to be a channel's found nothing new there.
+    /// Takes note that doorbells with a token that was concluded to be a channel's found nothing new there.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -185,13 +186,14 @@ impl ChannelTable {
         Ok(())
     }
 
-    /// It is known whose the token is, and not in doubt.
+    /// True if the token's channel is known and not in doubt.
     pub(in super::super) fn is_settled(&self, key: &TokenKey) -> bool {
         let mut all = self.with_token(key);
         all.any(|(_, ch)| ch.live && !ch.token_doubted)
     }
 
-    /// The channels that a token may ring: of the doorbell's GPU, without a token that the driver or the user told.
+    /// Returns the channels that a token may ring: channels of the doorbell's GPU, without a token that the driver or the
+    /// user told.
     pub(in super::super) fn candidates(&self, key: &TokenKey) -> Vec<Candidate> {
         let gpu = self.doorbells(key.space);
         let gpu = gpu.and_then(|d| d.gpu(key.doorbell));
