@@ -20,8 +20,8 @@ pub(super) fn of(time: &GpuTime, gpu: Option<u32>, pid: u32, turns: &Turns) -> P
 
 #[cfg(test)]
 mod tests {
-    use super::super::made_up::{KERNELS, OFFSET, PID, records};
     use super::super::GpuTimes;
+    use super::super::made_up::{KERNELS, OFFSET, PID, records};
     use crate::decode::event::{GpuTime, Preempted};
     use crate::record::{At, How, Record, Submission, Switches};
     use crate::switches::{Reading, Scope, Switch, Tag, Told};
@@ -82,7 +82,11 @@ mod tests {
         let without = times(&[]);
         let known = without.iter().filter(|t| t.duration.is_some());
         assert!(known.count() > 30, "{without:?}");
-        assert!(without.iter().all(|t| t.preempted == Preempted::NotRecorded));
+        assert!(
+            without
+                .iter()
+                .all(|t| t.preempted == Preempted::NotRecorded)
+        );
         // In the middle of the tenth kernel another process has the GPU for 3 us, with a microsecond of switches around it.
         let (begin, end) = interval(&without[10]);
         let middle = begin.midpoint(end);
@@ -141,7 +145,10 @@ mod tests {
             _ => None,
         });
         let first = first.expect("a submission");
-        assert!(!times.awaits(first), "it has ended, and nothing else is recorded");
+        assert!(
+            !times.awaits(first),
+            "it has ended, and nothing else is recorded"
+        );
         times.note(&window((0, 1), vec![switch(Tag::BEGIN, PID, 1)]));
         assert!(times.awaits(first));
         times.note(&window((1, u64::MAX / 4), Vec::new()));

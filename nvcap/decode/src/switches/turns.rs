@@ -397,7 +397,11 @@ mod tests {
         let slices = 100 + MOST_PARTS as u64;
         for n in 0..slices {
             let from = 1_000 + n * 100;
-            turns.window(&window(from, from + 100, slice(1, from, from + 50).to_vec()));
+            turns.window(&window(
+                from,
+                from + 100,
+                slice(1, from, from + 50).to_vec(),
+            ));
         }
         assert!(turns.gpus[&3].parts <= MOST_PARTS);
         assert_eq!(turns.had(3, &[1], 1_000, 1_050), None);
