@@ -215,3 +215,63 @@ fn where_switches_were_lost_nothing_is_subtracted() {
     );
     assert!(text.contains(" >="), "{text}");
 }
+
+/// Work of the traced program within its turns, from the times of single works.
+fn worked(file: &str, rounds: &[(u64, u64)]) -> (u64, u64) {
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    let mut untimed = 0;
+    for o in objects(&["decode", "--json", file]) {
+        if o["op"] != "launch" && o["op"] != "copy" {
+            continue;
+        }
+        let number = |name: &str| o[name].as_u64();
+        match number("gpu_clock_start_ns").zip(number("gpu_ns")) {
+            Some((begin, ns)) => {
+                all.push((begin, begin + ns + number("preempted_ns").unwrap_or(0)));
+            }
+            None => untimed += 1,
+        }
+    }
+    all.sort_unstable();
+    let (mut sum, mut last) = (0, 0);
+    for (begin, end) in all {
+        let begin = begin.max(last);
+        if begin < end {
+            sum += end - begin - others(rounds, begin, end);
+            last = end;
+        }
+    }
+    (sum, untimed)
+}
+
+#[test]
+fn shares_say_for_how_long_a_program_worked_and_waited_in_its_turns() {
+    let folder = Folder::new("preempted-share");
+    let until = 1_000 * ROUND;
+    let rounds = rounds(until);
+    let windows = vec![window((0, until), told(&rounds))];
+    let file = file(&folder, "shared.pcapng", windows);
+    let (work, untimed) = worked(&file, &rounds);
+    let out = shown(&["share", "--json", &file]);
+    let share: Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
+    let processes = share["processes"].as_array().unwrap();
+    let of = |pid: u32| processes.iter().find(|p| p["pid"] == pid).unwrap();
+    let program = of(PID);
+    let seconds = program["worked_seconds"].as_f64().unwrap();
+    assert_eq!((seconds * 1e9).round() as u64, work, "{program}");
+    assert_eq!(program["untimed_works"], untimed);
+    // A kernel is ready while the other has the GPU, once a round at least, and never for longer than a turn and a kernel's.
+    let waited = program["longest_wait_seconds"].as_f64().unwrap() * 1e9;
+    assert!((1.0..=2.0 * ROUND as f64).contains(&waited), "{program}");
+    let idle = program["idle_share"].as_f64().unwrap();
+    assert!((0.0..1.0).contains(&idle), "{program}");
+    assert!(of(OTHER).get("worked_seconds").is_none(), "{}", of(OTHER));
+    let text = shown(&["share", &file]);
+    for words in [
+        "     IDLE    WAITED  POD OR CONTAINER",
+        &format!("simulated {PID} holds it idle for "),
+        &format!("{:.0} % of its turns", 100.0 * idle),
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
