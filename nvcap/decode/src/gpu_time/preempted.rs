@@ -68,8 +68,7 @@ mod tests {
             Record::Submission(s) if s.channel == KERNELS => Some(s),
             _ => None,
         });
-        let mut take = |s: &Submission| times.take(s);
-        submissions.flat_map(|s| take(s)).collect()
+        submissions.flat_map(|s| times.take(s)).collect()
     }
 
     /// The begin and the end of a kernel.
