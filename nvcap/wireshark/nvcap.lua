@@ -241,7 +241,7 @@ local values = {
     gpu_start_ns = "n", gpu_start_error_ns = "n", gpu_clock_start_ns = "n", gpu_clock_error_ns = "n", gpu_start_by = "t", gpu_ns = "n",
     gpu_ns_error = "n", gpu_ns_by = "t", queued_ns = "n", queued_least_ns = "n", queued_most_ns = "n", queued_by = "t",
     gpu_works = "n", gpu_works_ns = "n", gpu_works_exec_ns = "n", gpu_launch_ns = "n", gpu_launch_error_ns = "n", gpu_exec_ns = "n",
-    gpu_exec_ns_error = "n",
+    gpu_exec_ns_error = "n", preempted_ns = "n",
 }
 for key, kind in pairs(values) do
     declare(key, kind)

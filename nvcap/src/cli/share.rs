@@ -14,6 +14,7 @@ use nvcap_process::rm::Kernel;
 use nvcap_process::signals;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::writer::Output;
+use nvcap_show::shares::Works;
 
 mod beside;
 mod driver;
@@ -157,6 +158,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (interval, _) => Some(interval.unwrap_or(Duration::from_secs(1)).max(POLL)),
     };
     let mut due = interval.map(|interval| began + interval);
+    // The driver's record alone says nothing of work.
+    let works = Works::default();
     loop {
         let now = Instant::now();
         let next = { [Some(now + POLL), due, end].into_iter().flatten() }.min();
@@ -169,7 +172,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         match due {
             Some(at) if now >= at => {
                 let part = share.part().context(CANNOT_READ)?;
-                show(args, &mut out, &part, |pid| share.identity(pid), false)?;
+                let told = (&part[..], &works);
+                show(args, &mut out, told, |pid| share.identity(pid), false)?;
                 // Tables that were missed are not made up for.
                 due = interval.map(|interval| (at + interval).max(now));
             }
@@ -178,7 +182,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     signals::traced();
     let whole = share.whole().context(CANNOT_READ)?;
-    show(args, &mut out, &whole, |pid| share.identity(pid), true)?;
+    let told = (&whole[..], &works);
+    show(args, &mut out, told, |pid| share.identity(pid), true)?;
     Ok(status(&whole))
 }
 
@@ -186,9 +191,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
     let output = args.output.as_deref();
     let mut out = target::open(output, args.force.force, false, &[])?;
-    let shares = recorded::read(of, output)?;
-    let views = shares.views();
-    show(args, &mut out, &views, |pid| shares.identity(pid), true)?;
+    let all = recorded::read(of, output)?;
+    let views = all.shares.views();
+    let told = (&views[..], &all.works);
+    show(args, &mut out, told, |pid| all.shares.identity(pid), true)?;
     Ok(status(&views))
 }
 
@@ -207,14 +213,14 @@ fn is_there(pid: &u32) -> bool {
 fn show<'a>(
     args: &Args,
     out: &mut Output,
-    views: &[GpuView],
+    told: (&[GpuView], &Works),
     who: impl Fn(u32) -> Option<&'a Identity>,
     whole: bool,
 ) -> anyhow::Result<()> {
     let only = (!args.pid.is_empty()).then_some(&args.pid[..]);
     match args.json {
-        true => table::json(out.object(), views, who, only, whole),
-        false => table::text(out.object(), views, who, only, whole),
+        true => table::json(out.object(), told, who, only, whole),
+        false => table::text(out.object(), told, who, only, whole),
     }
     target::written(out)
 }

@@ -14,6 +14,7 @@ mod cli_files;
 mod cli_formats;
 mod cli_loads;
 mod cli_overwrite;
+mod cli_preempted;
 mod cli_recording;
 mod cli_recordings;
 mod cli_report;

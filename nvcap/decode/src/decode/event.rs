@@ -13,7 +13,7 @@ mod load;
 
 pub use context::Context;
 pub use gpu_time::{
-    DurationBy, GpuDuration, GpuExec, GpuMoment, GpuTime, GpuWait, QueuedBy, StartBy,
+    DurationBy, GpuDuration, GpuExec, GpuMoment, GpuTime, GpuWait, Preempted, QueuedBy, StartBy,
 };
 pub use inline::{Inline, InlineContent, InlineData};
 pub use launch::{ConstantBank, Graph, Launch, LaunchHow, LaunchKind, Moves, QmdFrom, QmdRelease};

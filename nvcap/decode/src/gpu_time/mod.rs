@@ -8,6 +8,7 @@
 //! - `end`: ends of work, and its time until then.
 //! - `rules`: how far stamps lie from begin and end of work, by GPU.
 //! - `timeline`: the entries of a channel, and their times.
+//! - `preempted`: the parts of them in which others had the GPU.
 //!
 //! docs/gpu-time.md has the rules with their evidence.
 
@@ -16,11 +17,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::decode::defaults::Chip;
 use crate::decode::event::GpuTime;
 use crate::record::{ChannelId, How, Record, Stamps, Submission};
+use crate::switches::Turns;
 use crate::wire::GpuVa;
 
 mod clock;
 mod end;
 pub mod pair;
+mod preempted;
 mod rules;
 mod timeline;
 pub mod unit;
@@ -90,6 +93,8 @@ pub struct GpuTimes {
     read_ns: u64,
     reads: u64,
     coverage: Coverage,
+    /// Turns of all processes on the GPUs, where they are recorded.
+    turns: Turns,
 }
 
 /// The compute class of each GPU by its device file's minor number; `None` where the chip has no name here.
@@ -169,6 +174,7 @@ impl GpuTimes {
         match record {
             Record::Submission(s) => self.submission(s),
             Record::Stamps(s) => self.stamps(s),
+            Record::Switches(window) => self.turns.window(window),
             Record::Gpu(g) => {
                 let chip = Chip::with_pci_device(g.pci_device);
                 self.classes.0.insert(g.minor, chip.map(|c| c.compute));
@@ -263,7 +269,17 @@ impl GpuTimes {
             read_ns: self.read_ns,
             reads: self.reads,
         };
-        timeline.awaits(s.position, s.segments.len(), seen)
+        let entries = s.segments.len();
+        if timeline.awaits(s.position, entries, seen) {
+            return true;
+        }
+        // Who had the GPU meanwhile is told later.
+        let gpu = self.gpus.get(&s.channel);
+        let Some(known) = gpu.and_then(|gpu| self.turns.known_until(*gpu)) else {
+            return false;
+        };
+        let ended = timeline.ended(s.position, entries, seen);
+        ended.is_some_and(|ended| ended > known)
     }
 
     /// Settles the times of a process's entries whose turn has not come yet, for others are awaited, and that had ended a while before the first of
@@ -335,10 +351,15 @@ impl GpuTimes {
                 .is_some_and(|l| l.is_shared(s.at.time_ns)),
             read_ns: self.read_ns,
         };
+        let gpu = self.gpus.get(&s.channel).copied();
         positions(s)
-            .map(|position| GpuTime {
-                works: timeline.works(position),
-                ..timeline.time(position, sources)
+            .map(|position| {
+                let time = GpuTime {
+                    works: timeline.works(position),
+                    ..timeline.time(position, sources)
+                };
+                let preempted = preempted::of(&time, gpu, s.at.pid, &self.turns);
+                GpuTime { preempted, ..time }
             })
             .collect()
     }

@@ -7,6 +7,7 @@
 //! - [`mod@record`]: one record, from its bytes; how many are missing before it.
 //! - [`told`]: news of a GPU: records, gaps between them, processes that have ended.
 //! - [`residence`]: sums of slices; [`period`]: the same by process, with what is missing.
+//! - [`turns`]: parts of any time that were a process's turn.
 //! - [`slices`]: slices one by one, of the windows of a recording ([`crate::record::Switches`]).
 //!
 //! ```
@@ -26,9 +27,11 @@ pub mod record;
 pub mod residence;
 pub mod slices;
 pub mod told;
+pub mod turns;
 
 pub use period::{EngineView, GpuView, Period};
 pub use record::{Instance, RECORD_LEN, Sequence, Switch, Tag, Who};
 pub use residence::{EngineSums, Held, Residence};
 pub use slices::{Slice, SliceTime, Slices};
 pub use told::{Reading, Scope, Told};
+pub use turns::Turns;

@@ -69,6 +69,28 @@ enum State {
     Unknown,
 }
 
+/// Holder of an engine in a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// A context of it.
+    Held((Who, u32)),
+    /// Nobody, between two contexts that follow each other.
+    Switch,
+    /// Nobody.
+    Nobody,
+    /// It is not known who.
+    Unknown,
+}
+
+/// A stretch of an engine's time, ns of the GPU's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub instance: Option<Instance>,
+    pub from: u64,
+    pub to: u64,
+    pub of: Of,
+}
+
 #[derive(Clone, Debug)]
 struct Engine {
     state: State,
@@ -90,74 +112,88 @@ impl Engine {
         self.sums.holders.entry(who).or_default().add(ns);
     }
 
-    fn take(&mut self, switch: &Switch) {
+    /// A stretch up to a time is over.
+    fn pass(&mut self, to: u64, of: Of) -> Stretch {
+        let from = self.at;
+        // Records of a time before the measurement tell the state at its begin.
+        self.at = from.max(to);
+        let passed = self.at - from;
+        let sums = &mut self.sums;
+        sums.ns += passed;
+        match of {
+            Of::Held(who) => self.hold(who, passed),
+            Of::Switch => {
+                sums.switches += 1;
+                sums.switch_ns += passed;
+            }
+            Of::Nobody => sums.nobody_ns += passed,
+            Of::Unknown => sums.unknown_ns += passed,
+        }
+        Stretch {
+            instance: self.sums.instance,
+            from,
+            to: self.at,
+            of,
+        }
+    }
+
+    /// Takes a record. Returns the stretch that it ends.
+    fn take(&mut self, switch: &Switch) -> Option<Stretch> {
         let who = (switch.who(), switch.context);
         let (begins, ends) = (switch.tag.begins(), switch.tag.ends());
         if !begins && !ends {
-            return;
+            return None;
         }
-        // Records of a time before the measurement tell the state at its begin.
         let passed = switch.time_ns.saturating_sub(self.at);
-        self.at = self.at.max(switch.time_ns);
-        self.sums.ns += passed;
-        match (&self.state, begins) {
-            (State::Unknown, _) => self.sums.unknown_ns += passed,
+        let of = match (&self.state, begins) {
+            (State::Unknown, _) => Of::Unknown,
             // Whose slice ends first has had the engine since before.
-            (State::Begun, false) => self.hold(who, passed),
-            (State::Begun, true) => self.sums.nobody_ns += passed,
-            (State::Free, true) if passed <= LONGEST_SWITCH_NS => {
-                self.sums.switches += 1;
-                self.sums.switch_ns += passed;
-            }
-            (State::Free, true) => self.sums.nobody_ns += passed,
-            // An end without a begin.
-            (State::Free, false) => {
-                self.sums.incomplete += 1;
-                self.sums.unknown_ns += passed;
-            }
+            (State::Begun, false) => Of::Held(who),
+            (State::Begun, true) => Of::Nobody,
+            (State::Free, true) if passed <= LONGEST_SWITCH_NS => Of::Switch,
+            (State::Free, true) => Of::Nobody,
             // The driver no longer knows the process of a context that is gone.
-            (State::Held(held), false) if *held == who || who.0 == Who::Hidden => {
-                self.hold(*held, passed);
-            }
-            // A begin without an end before it, or another one's end.
-            (State::Held(_), _) => {
+            (State::Held(held), false) if *held == who || who.0 == Who::Hidden => Of::Held(*held),
+            // An end without a begin; a begin without an end before it, or another one's end.
+            (State::Free, false) | (State::Held(_), _) => {
                 self.sums.incomplete += 1;
-                self.sums.unknown_ns += passed;
+                Of::Unknown
             }
-        }
+        };
         self.state = match begins {
             true => State::Held(who),
             false => State::Free,
         };
+        Some(self.pass(switch.time_ns, of))
+    }
+
+    /// Returns who has the engine since the last record.
+    fn now(&self) -> Of {
+        match self.state {
+            State::Held(who) => Of::Held(who),
+            // Without a record nobody is known to have had the engine, nor that nobody had it.
+            State::Begun | State::Unknown => Of::Unknown,
+            State::Free => Of::Nobody,
+        }
     }
 
     /// The sums at a time: the slice that lasts is counted until then.
     fn sums(&self, now: u64) -> EngineSums {
         let mut to = self.clone();
-        let passed = now.saturating_sub(self.at);
-        to.sums.ns += passed;
-        match self.state {
-            State::Held(who) => to.hold(who, passed),
-            // Without a record nobody is known to have had the engine, nor that nobody had it.
-            State::Begun | State::Unknown => to.sums.unknown_ns += passed,
-            State::Free => to.sums.nobody_ns += passed,
-        }
+        to.pass(now, self.now());
         to.sums
     }
 
-    /// The process has ended by a time: its contexts are gone.
-    fn ended(&mut self, pid: u32, by: u64) {
+    /// The process has ended by a time: its contexts are gone. Returns the stretch that this ends.
+    fn ended(&mut self, pid: u32, by: u64) -> Option<Stretch> {
         let State::Held(who @ (Who::Process(held), _)) = self.state else {
-            return;
+            return None;
         };
         if held != pid {
-            return;
+            return None;
         }
-        let passed = by.saturating_sub(self.at);
-        self.at = self.at.max(by);
-        self.sums.ns += passed;
-        self.hold(who, passed);
         self.state = State::Free;
+        Some(self.pass(by, Of::Held(who)))
     }
 
     /// Begins new sums at a time; who has the engine stays known.
@@ -193,6 +229,11 @@ impl Residence {
 
     /// Takes the next record.
     pub fn take(&mut self, switch: &Switch) {
+        let _ = self.take_stretch(switch);
+    }
+
+    /// The same. Returns the stretch of its engine's time that the record ends.
+    pub(super) fn take_stretch(&mut self, switch: &Switch) -> Option<Stretch> {
         let (began, lost) = (self.began, self.lost);
         let engine = { self.engines.entry(switch.instance) }.or_insert_with(|| {
             let mut engine = Engine::new(began);
@@ -202,7 +243,7 @@ impl Residence {
             }
             engine
         });
-        engine.take(switch);
+        engine.take(switch)
     }
 
     /// Records are missing from here on, until the next one: it is not known who had which engine.
@@ -226,9 +267,24 @@ impl Residence {
     /// A process has ended by a GPU time, and all records until then were taken: the driver tells of no end of a context whose channel is
     /// gone when it looks. Nobody has from then on what the process had.
     pub fn ended(&mut self, pid: u32, by: u64) {
-        for engine in self.engines.values_mut() {
-            engine.ended(pid, by);
-        }
+        self.ended_stretches(pid, by, |_| {});
+    }
+
+    /// The same. Gives the stretches that this ends.
+    pub(super) fn ended_stretches(&mut self, pid: u32, by: u64, each: impl FnMut(Stretch)) {
+        let engines = self.engines.values_mut();
+        engines.filter_map(|e| e.ended(pid, by)).for_each(each);
+    }
+
+    /// Returns the stretches that last: their ends are not known.
+    pub(super) fn lasting(&self) -> impl Iterator<Item = Stretch> {
+        let engines = self.engines.iter();
+        engines.map(|(instance, engine)| Stretch {
+            instance: *instance,
+            from: engine.at,
+            to: engine.at,
+            of: engine.now(),
+        })
     }
 
     /// The sums of each engine at a GPU time. A GPU without any record has none: its driver has told of no switch.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::output::gpu_time::when::{When, is_at_doorbell};
-use crate::output::gpu_time::work::{Done, Entries};
+use crate::output::gpu_time::work::{Done, Entries, elapsed};
 use crate::output::names::is_timed;
 use nvcap_decode::decode::event::{
     Context, Direction, Engine, GpuTime, Graph, Launch, LaunchKind, Operation, PartOf,
@@ -241,7 +241,11 @@ fn work(now: Now, done: Done) -> Work {
         shape: now.shape.filter(|_| works == 1),
         replay: now.replay.filter(|_| works == 1),
         part_of: c.part_of(now.entry),
-        times: times(&c, &done.time, done.duration.map(|d| (d.ns, d.error_ns))),
+        times: times(
+            &c,
+            &done.time,
+            elapsed(&done.time).map(|d| (d.ns, d.error_ns)),
+        ),
     }
 }
 

@@ -10,7 +10,7 @@ use super::job::{Call, Class, Comm, Job, Rank, Work};
 use super::kinds;
 use super::unmet::{self, Launched};
 use crate::output::gpu_time::when::{When, is_at_doorbell};
-use crate::output::gpu_time::work::{Done, Entries};
+use crate::output::gpu_time::work::{Done, Entries, elapsed};
 use crate::output::names::{is_timed, known_name};
 use crate::output::{Detail, Sink, kernels};
 use nvcap_decode::decode::event::{Body, Context, Engine, Event, Launch, LaunchKind, Operation};
@@ -431,7 +431,7 @@ impl Collector {
         let mut all = self.all.borrow_mut();
         all.job.has_times |= c.gpu_time.is_some();
         let end = begin
-            .zip(done.duration)
+            .zip(elapsed(&done.time))
             .map(|(b, d)| b.saturating_add(d.ns));
         let works = done.what.works();
         let rank = &mut all.job.ranks[now.rank];

@@ -1,13 +1,15 @@
 //! Shares of the GPUs in a recording: which process had which GPU for how long, by the driver's own record of context switches.
 
 mod words;
+mod works;
 
 use std::collections::{BTreeMap, HashMap};
 
 use nvcap_decode::record::{Identity, Life, Record, Switches};
 use nvcap_decode::switches::{GpuView, Period, Scope, Told};
 
-pub use words::{instance_name, lacks, per_second, title, unnamed, verdicts};
+pub use words::{idle, instance_name, lacks, per_second, title, unnamed, verdicts};
+pub use works::{Work, Works};
 
 /// Processes whose names are kept at most.
 const MOST_NAMES: usize = 1 << 16;

@@ -1,7 +1,9 @@
 //! Sentences on shares of a GPU.
 
+use nvcap_decode::record::Identity;
 use nvcap_decode::switches::{EngineView, GpuView, Instance, Who};
 
+use super::works::Works;
 use crate::output::plural::{plural, plural_of};
 use crate::output::units::Nanoseconds;
 
@@ -71,6 +73,30 @@ pub fn verdicts(view: &GpuView) -> Vec<String> {
         text
     };
     view.engines.iter().map(verdict).collect()
+}
+
+/// Share of a process's turns in which it does nothing from which on that is told.
+const IDLE_TOLD: f64 = 0.1;
+
+/// Returns a sentence for each process that had a GPU and did nothing with it for a good part of its turns.
+pub fn idle<'a>(
+    view: &GpuView,
+    works: &Works,
+    identity: impl Fn(u32) -> Option<&'a Identity>,
+) -> Vec<String> {
+    let holders = view.engines.iter().flat_map(|engine| &engine.holders);
+    let told = holders.filter_map(|(who, ..)| {
+        let Who::Process(pid) = *who else { return None };
+        let work = works.of(view.gpu, pid)?;
+        let idle = work.idle().filter(|idle| *idle >= IDLE_TOLD)?;
+        let name = identity(pid).map_or("process", |who| who.comm.as_str());
+        let most = if work.untimed > 0 { "up to " } else { "" };
+        Some(format!(
+            "{name} {pid} holds it idle for {most}{:.0} % of its turns",
+            100.0 * idle
+        ))
+    });
+    told.collect()
 }
 
 /// Returns sentences on what is missing, and what was not understood.

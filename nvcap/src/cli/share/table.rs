@@ -9,7 +9,7 @@ use nvcap_decode::switches::{EngineView, GpuView, Held, Scope, Who};
 use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::Nanoseconds;
-use nvcap_show::shares::{lacks, per_second, title, unnamed, verdicts};
+use nvcap_show::shares::{Work, Works, idle, lacks, per_second, title, unnamed, verdicts};
 
 /// Processes that are shown by name; the others are one line.
 const MOST: usize = 30;
@@ -21,6 +21,7 @@ struct Row {
     user: String,
     place: String,
     held: Held,
+    work: Option<Work>,
 }
 
 impl Row {
@@ -31,6 +32,7 @@ impl Row {
             user: "-".to_owned(),
             place: String::new(),
             held,
+            work: None,
         };
         match who {
             Who::Driver | Who::Hidden => row.name = unnamed(who).unwrap_or_default().to_owned(),
@@ -58,7 +60,22 @@ impl Row {
             user: "-".to_owned(),
             place: String::new(),
             held,
+            work: None,
         }
+    }
+
+    /// Cells on its work, where something is known of any row's.
+    fn worked(&self) -> String {
+        let Some(work) = self.work else {
+            return format!(" {:>8} {:>9}", "-", "-");
+        };
+        let most = if work.untimed > 0 { "<=" } else { "" };
+        let idle = work
+            .idle()
+            .map(|idle| format!("{most}{:.1} %", 100.0 * idle));
+        let waited = work.longest_wait_ns.map(|ns| Nanoseconds(ns).to_string());
+        let cell = |of: Option<String>| of.unwrap_or_else(|| "?".to_owned());
+        format!(" {:>8} {:>9}", cell(idle), cell(waited))
     }
 }
 
@@ -101,18 +118,21 @@ fn parted(engine: &EngineView, only: Option<&[u32]>) -> (Vec<(Who, Held, usize)>
 /// Writes the tables, and for all of the time a verdict each.
 pub(super) fn text<'a>(
     out: &mut Vec<u8>,
-    views: &[GpuView],
+    (views, works): (&[GpuView], &Works),
     identity: impl Fn(u32) -> Option<&'a Identity>,
     only: Option<&[u32]>,
     whole: bool,
 ) {
     for view in views {
         for engine in &view.engines {
-            table(out, view, engine, &identity, only);
+            table(out, (view, engine, works), &identity, only);
         }
         if whole || view.engines.is_empty() {
-            for verdict in verdicts(view) {
-                let _ = writeln!(out, "{verdict}");
+            for verdict in verdicts(view)
+                .into_iter()
+                .chain(idle(view, works, &identity))
+            {
+                let _ = writeln!(out, "{}", Plain(&verdict));
             }
         }
         for lack in lacks(view) {
@@ -123,26 +143,40 @@ pub(super) fn text<'a>(
 
 fn table<'a>(
     out: &mut Vec<u8>,
-    view: &GpuView,
-    engine: &EngineView,
+    (view, engine, works): (&GpuView, &EngineView, &Works),
     identity: &impl Fn(u32) -> Option<&'a Identity>,
     only: Option<&[u32]>,
 ) {
     let (shown, others, count) = parted(engine, only);
-    let rows = { shown.into_iter() }.map(|(who, held, _)| Row::of(who, held, identity));
+    let rows = shown.into_iter().map(|(who, held, _)| Row {
+        work: works.of_holder(view.gpu, who),
+        ..Row::of(who, held, identity)
+    });
     let others = (count > 0).then(|| Row::others(count, others));
     let rows: Vec<Row> = rows.chain(others).collect();
+    let is_known = rows.iter().any(|row| row.work.is_some());
     let _ = writeln!(out, "{}: {}", title(view, engine), Nanoseconds(engine.ns));
     let _ = writeln!(
         out,
-        "{:>8} {:<15} {:<12} {:>8} {:>9} {:>9} {:>9} {:>8}  POD OR CONTAINER",
-        "PID", "COMM", "USER", "SHARE", "SLICES", "MEAN", "LONGEST", "/s"
+        "{:>8} {:<15} {:<12} {:>8} {:>9} {:>9} {:>9} {:>8}{}  POD OR CONTAINER",
+        "PID",
+        "COMM",
+        "USER",
+        "SHARE",
+        "SLICES",
+        "MEAN",
+        "LONGEST",
+        "/s",
+        match is_known {
+            true => format!(" {:>8} {:>9}", "IDLE", "WAITED"),
+            false => String::new(),
+        }
     );
     for row in rows {
         let held = row.held;
         let mean = held.resident_ns / held.slices.max(1);
         let line = format!(
-            "{:>8} {:<15} {:<12} {:>6.2} % {:>9} {:>9} {:>9} {:>8.1}  {}",
+            "{:>8} {:<15} {:<12} {:>6.2} % {:>9} {:>9} {:>9} {:>8.1}{}  {}",
             row.pid,
             row.name,
             row.user,
@@ -151,6 +185,10 @@ fn table<'a>(
             Nanoseconds(mean).to_string(),
             Nanoseconds(held.longest_ns).to_string(),
             per_second(held.slices, engine.ns),
+            match is_known {
+                true => row.worked(),
+                false => String::new(),
+            },
             row.place
         );
         let _ = writeln!(out, "{}", line.trim_end());
@@ -202,6 +240,13 @@ fn held_json(held: Held, engine: &EngineView) -> Value {
     })
 }
 
+fn put_work(value: &mut Value, work: Work) {
+    value["worked_seconds"] = seconds(work.worked_ns).into();
+    value["idle_share"] = work.idle().into();
+    value["untimed_works"] = work.untimed.into();
+    value["longest_wait_seconds"] = work.longest_wait_ns.map(seconds).into();
+}
+
 fn holder_json(who: Who, contexts: usize, identity: Option<&Identity>, mut value: Value) -> Value {
     value["contexts"] = contexts.into();
     match who {
@@ -235,7 +280,7 @@ fn holder_json(who: Who, contexts: usize, identity: Option<&Identity>, mut value
 /// Writes an object for each engine, and for a GPU of which nothing was told.
 pub(super) fn json<'a>(
     out: &mut Vec<u8>,
-    views: &[GpuView],
+    (views, works): (&[GpuView], &Works),
     identity: impl Fn(u32) -> Option<&'a Identity>,
     only: Option<&[u32]>,
     whole: bool,
@@ -258,7 +303,12 @@ pub(super) fn json<'a>(
                         Who::Process(pid) => identity(pid),
                         _ => None,
                     };
-                    holder_json(who, contexts, identity, held_json(held, engine))
+                    let value = held_json(held, engine);
+                    let mut value = holder_json(who, contexts, identity, value);
+                    if let Some(work) = works.of_holder(view.gpu, who) {
+                        put_work(&mut value, work);
+                    }
+                    value
                 })
                 .collect();
             let mut value = json!({
@@ -349,7 +399,7 @@ mod tests {
         let python = python();
         let mut out = Vec::new();
         let identity = |pid| (pid == 4711).then_some(&python);
-        text(&mut out, views, identity, only, whole);
+        text(&mut out, (views, &Works::default()), identity, only, whole);
         String::from_utf8(out).expect("text")
     }
 
@@ -421,7 +471,8 @@ GPU 1: 1.00 s
         let mut out = Vec::new();
         let identity = |pid| (pid == 4711).then_some(&python);
         let views = [view(vec![shared()]), view(Vec::new())];
-        json(&mut out, &views, identity, Some(&[4711]), true);
+        let works = Works::default();
+        json(&mut out, (&views, &works), identity, Some(&[4711]), true);
         let text = String::from_utf8(out).expect("text");
         let objects: Vec<Value> = { text.lines() }
             .map(|line| serde_json::from_str(line).expect("an object"))

@@ -26,6 +26,7 @@ mod observe_readers;
 mod observe_rights;
 mod observe_sleep;
 mod perfetto;
+mod preempted;
 mod ranks;
 mod ranks_job;
 mod recordings;
@@ -128,6 +129,7 @@ fn main() -> ExitCode {
         users: of_sudo named traced thread_id rights_given_up;
         time_from_stamps: queued_ahead one_at_a_time ends_that_nothing_tells another_clock a_part_of_a_processor;
         gpu_sums: pauses;
+        preempted: by_turns;
         perfetto: live_trace;
         tables: live_trace;
         wireshark: live_capture;

@@ -122,6 +122,24 @@ pub struct GpuExec {
     pub duration: Option<GpuDuration>,
 }
 
+/// The part of an entry's time in which its process did not have the engine, by the driver's record of context switches ([`crate::switches`]): no work of
+/// the entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "kebab-case")
+)]
+pub enum Preempted {
+    /// Who had the GPU was not recorded, or the work was not the graphics and compute engine's.
+    #[default]
+    NotRecorded,
+    /// It was recorded, but not known of this time.
+    Unknown,
+    /// So long, ns.
+    Ns(u64),
+}
+
 /// The times of one entry of a ring. What was not seen is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -130,8 +148,10 @@ pub struct GpuTime {
     pub start: Option<GpuMoment>,
     /// Evidence for `start`; `None` where the start is not known.
     pub start_by: Option<StartBy>,
-    /// For how long it worked.
+    /// From its begin to its end; [`Self::worked`] leaves out what was preempted.
     pub duration: Option<GpuDuration>,
+    /// The part of `duration` in which others had the GPU.
+    pub preempted: Preempted,
     /// The execution of its kernels; `None` of what has no first instruction, such as copies.
     pub exec: Option<GpuExec>,
     /// Time that the entry waited from its doorbell until then, ns: at least and at most.
@@ -237,10 +257,38 @@ impl GpuTime {
         Some(self.exec?.start.gpu_ns.saturating_sub(start.gpu_ns))
     }
 
+    /// Returns the time for which the instructions of the entry's launches ran.
+    #[must_use]
+    pub fn executed(&self) -> Option<GpuDuration> {
+        let duration = self.exec?.duration;
+        duration.map(|d| self.without_preempted(d))
+    }
+
     /// Returns the time for which the instructions of the entry's only launch ran.
     #[must_use]
     pub fn exec_alone(&self) -> Option<GpuDuration> {
-        self.exec?.duration.filter(|_| self.works <= 1)
+        self.executed().filter(|_| self.works <= 1)
+    }
+
+    /// For how long the GPU worked on it: its duration without the time in which others had the GPU.
+    #[must_use]
+    pub fn worked(&self) -> Option<GpuDuration> {
+        self.duration.map(|d| self.without_preempted(d))
+    }
+
+    /// Returns the time in which others had the GPU, as far as that is known, ns.
+    #[must_use]
+    pub fn preempted_ns(&self) -> u64 {
+        match self.preempted {
+            Preempted::Ns(ns) => ns,
+            Preempted::NotRecorded | Preempted::Unknown => 0,
+        }
+    }
+
+    fn without_preempted(&self, duration: GpuDuration) -> GpuDuration {
+        let ns = duration.ns.saturating_sub(self.preempted_ns());
+        let ns = ns.max(duration.ns.min(1));
+        GpuDuration { ns, ..duration }
     }
 
     /// Tells whether nothing is known.
@@ -257,6 +305,6 @@ impl GpuTime {
     /// For how long the GPU worked on the entry's only launch or copy: of several together none has a duration of its own.
     #[must_use]
     pub fn alone(&self) -> Option<GpuDuration> {
-        self.duration.filter(|_| self.works <= 1)
+        self.worked().filter(|_| self.works <= 1)
     }
 }

@@ -108,6 +108,18 @@ impl Timeline {
         is_awaited
     }
 
+    /// Returns when the end of a submission's last entry that tells times was seen, ns.
+    pub(crate) fn ended(&self, position: u64, entries: usize, seen: Seen<'_>) -> Option<u64> {
+        let place = |at: u64| self.noted.partition_point(|n| n.position < at);
+        let first = place(position);
+        let behind = place(position.saturating_add(entries as u64)).max(first);
+        let mut ends = { self.noted.range(first..behind).rev() }.map(|n| seen.ended(n));
+        match ends.find(|end| *end != Told::Nothing)? {
+            Told::At(ended) => Some(ended),
+            Told::Nothing | Told::NotYet => None,
+        }
+    }
+
     /// Takes the times of the first entries that ended so long ago that nothing more is seen of them: they wait for their turn.
     pub(crate) fn settle<'a>(&mut self, seen: Seen<'a>, sources: impl Fn(u64) -> TimeSources<'a>) {
         while let Some(front) = self.noted.front() {

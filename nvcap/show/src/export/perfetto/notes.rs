@@ -5,7 +5,7 @@ use super::proto::{Callstack, StackFrame};
 use crate::output::fault;
 use crate::output::ledger::verdict;
 use crate::output::stack::word_of;
-use nvcap_decode::decode::event::{Context, GpuTime, QueuedBy, StartBy, SubmissionHead};
+use nvcap_decode::decode::event::{Context, GpuTime, Preempted, QueuedBy, StartBy, SubmissionHead};
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Calls, Fault, Loss, Lost};
 
@@ -39,6 +39,10 @@ pub(super) fn of_times(time: &GpuTime) -> Notes {
     number("begin_error_ns", time.start.map(|s| s.host_error_ns));
     number("duration_ns", time.duration.map(|d| d.ns));
     number("duration_error_ns", time.duration.map(|d| d.error_ns));
+    // Part of the slice, and no work.
+    if let Preempted::Ns(ns) = time.preempted {
+        number("preempted_ns", Some(ns));
+    }
     let exec = time.by_stamp().exec;
     number("launch_ns", time.launch());
     number("exec_ns", exec.and_then(|e| e.duration).map(|d| d.ns));

@@ -7,8 +7,8 @@ use crate::output::names::{
 };
 use nvcap_decode::decode::event::{
     Barrier, Copy, Direction, Draw, Evidence, GpuDuration, GpuMoment, GpuTime, Graph, Inline,
-    InlineContent, Launch, Memory, Operation, PartOf, Place, QmdFrom, QueuedBy, Semaphore,
-    SemaphoreAction, SemaphoreUnit, StartBy,
+    InlineContent, Launch, Memory, Operation, PartOf, Place, Preempted, QmdFrom, QueuedBy,
+    Semaphore, SemaphoreAction, SemaphoreUnit, StartBy,
 };
 use nvcap_decode::driver::{Subject, names as driver_names};
 use nvcap_decode::record::Kernel;
@@ -60,6 +60,7 @@ pub(super) const GPU_TIME: &[Column] = column_list!(Event(e) {
     gpu_ns: Int optional "ns" Stamps, "for how long the GPU worked on it, kernels from their launch on; of a submission: on its first entry" => duration(e).map(|d| d.ns);
     gpu_ns_error: Int optional "ns" Stamps, "the most by which that may be wrong" => duration(e).map(|d| d.error_ns);
     gpu_ns_by: Text optional "" Stamps, "what told it: next-stamp, release or own-stamp" => duration(e).map(|d| d.by.name());
+    preempted_ns: Int optional "ns" Stamps, "of a kernel, where who had the GPU was recorded (--shares): the part of its time in which others had it, which gpu_ns and gpu_exec_ns do not have" => times(e).and_then(|t| preempted(&t));
     gpu_launch_ns: Int optional "ns" Stamps, "of kernels: from gpu_start_ns to the first instruction" => times(e).and_then(|t| t.launch());
     gpu_launch_error_ns: Int optional "ns" Stamps, "the most by which that may be wrong" => times(e).and_then(|t| t.exec).map(|x| x.start.gpu_error_ns);
     gpu_exec_ns: Int optional "ns" Stamps, "for how long a kernel's instructions ran" => executed(e).map(|d| d.ns);
@@ -69,8 +70,8 @@ pub(super) const GPU_TIME: &[Column] = column_list!(Event(e) {
     queued_most_ns: Int optional "ns" Stamps, "at most" => queued(e).map(|q| q.1);
     queued_by: Text optional "" Stamps, "what told since when it waited: doorbell, or look where it was found between two looks" => e.times.and_then(|t| t.queued_by).map(QueuedBy::name);
     gpu_works: Int optional "" Stamps, "where the entry has several launches and copies: how many; none of them has a gpu_ns" => together(e).map(|t| t.works);
-    gpu_works_ns: Int optional "ns" Stamps, "for how long the GPU worked on all of them together: the same on each" => together(e).and_then(|t| t.duration).map(|d| d.ns);
-    gpu_works_exec_ns: Int optional "ns" Stamps, "for how long instructions of any of them ran: the same on each" => together(e).and_then(|t| t.exec?.duration).map(|d| d.ns);
+    gpu_works_ns: Int optional "ns" Stamps, "for how long the GPU worked on all of them together: the same on each" => together(e).and_then(|t| t.worked()).map(|d| d.ns);
+    gpu_works_exec_ns: Int optional "ns" Stamps, "for how long instructions of any of them ran: the same on each" => together(e).and_then(|t| t.executed()).map(|d| d.ns);
 });
 
 /// Operations.
@@ -194,7 +195,7 @@ fn start(e: &Event<'_>) -> Option<GpuMoment> {
 fn duration(e: &Event<'_>) -> Option<GpuDuration> {
     match e.operation {
         Some(_) => times(e)?.alone(),
-        None => times(e)?.duration,
+        None => times(e)?.worked(),
     }
 }
 
@@ -202,7 +203,15 @@ fn duration(e: &Event<'_>) -> Option<GpuDuration> {
 fn executed(e: &Event<'_>) -> Option<GpuDuration> {
     match e.operation {
         Some(_) => times(e)?.exec_alone(),
-        None => times(e)?.exec?.duration,
+        None => times(e)?.executed(),
+    }
+}
+
+/// Returns the time in which others had the GPU, where that is known.
+fn preempted(time: &GpuTime) -> Option<u64> {
+    match time.preempted {
+        Preempted::Ns(ns) => Some(ns),
+        Preempted::NotRecorded | Preempted::Unknown => None,
     }
 }
 

@@ -411,7 +411,7 @@ fn identity(field: Field, who: &Identity) -> Option<Value<'_>> {
 fn gpu_time(field: Field, event: &Event<'_>) -> Option<Value<'static>> {
     let time = event.context.gpu_time_of(event.entry)?.by_stamp();
     let (duration, executed) = match &event.body {
-        Body::Submission(_) => (time.duration, time.exec.and_then(|e| e.duration)),
+        Body::Submission(_) => (time.worked(), time.executed()),
         Body::Operation(op) if is_timed(op) => (time.alone(), time.exec_alone()),
         _ => return None,
     };

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::told;
+use super::work::elapsed;
 use crate::output::kernels;
 use crate::samples::Gathered;
 use nvcap_decode::decode::event::{Context, Graph, Launch, LaunchKind, Operation};
@@ -74,7 +75,7 @@ impl Graphs {
         let Some(times) = &c.gpu_time else { return };
         let mut whole: Option<(u64, u64)> = None;
         for time in times.iter().filter(|t| t.works > 0) {
-            let own = time.start.zip(told(time));
+            let own = time.start.zip(elapsed(time));
             let own = own.map(|(start, d)| (start.gpu_ns, start.gpu_ns.saturating_add(d.ns)));
             let Some((begin, end)) = own.filter(|_| time.works == 1) else {
                 whole = None;

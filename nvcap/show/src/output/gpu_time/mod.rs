@@ -13,7 +13,6 @@ use nvcap_decode::decode::event::{Body, Context, Engine, Event, GpuTime, Operati
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{ChannelId, Record};
-use nvcap_decode::wire::GpuVa;
 
 mod coverage;
 mod durations;
@@ -21,12 +20,14 @@ mod graphs;
 mod intervals;
 mod objects;
 mod open;
+mod preempted;
 mod report;
 mod sentence;
 mod total;
 mod unfinished;
 mod untimed;
 pub mod verdicts;
+mod waits;
 pub(crate) mod when;
 pub mod work;
 
@@ -36,14 +37,14 @@ pub use graphs::Evidence;
 use graphs::Graphs;
 use intervals::{Intervals, Stretch};
 use open::End;
+use preempted::Preemptions;
 use total::{Total, Works};
 use unfinished::Unfinished;
 use untimed::{Bounds, Channel, GROUPS, Run, Work};
+use waits::Wait;
 pub(in crate::output) use work::told;
-use work::{Done, Entries, What};
+use work::{Done, Entries, What, elapsed};
 
-/// The longest waits that are kept.
-const WAITS: usize = 10;
 /// The most processes of a row that are kept apart.
 const MOST_PROCESSES: usize = 1 << 10;
 /// The most rows by name that are kept apart, and the bytes of their names.
@@ -67,6 +68,8 @@ struct Row {
     count: u64,
     /// Bytes moved by those that are timed.
     bytes: u64,
+    /// The time in which others had the GPU while those that are timed were under way.
+    preempted: Preemptions,
     /// By process: entries, those that are timed, and their time, ns.
     of: BTreeMap<u32, (u64, u64, u64)>,
     /// Known times of all these entries, and their total time; `None` until the end, and where none is timed.
@@ -87,18 +90,6 @@ struct ChannelTime {
     queued_most: Durations,
     /// The sum of the channel's waits for semaphores, ns.
     waited_ns: u64,
-}
-
-/// A wait for a semaphore.
-#[derive(Clone, Debug)]
-struct Wait {
-    channel: ChannelId,
-    pid: u32,
-    /// The channel that released the semaphore, where that is known.
-    by: Option<ChannelId>,
-    semaphore: GpuVa,
-    ns: u64,
-    at_host_ns: u64,
 }
 
 /// Number of entries with work, and of those whose times are known.
@@ -125,6 +116,8 @@ pub(crate) struct Account {
     kernels: BTreeMap<Whose, Intervals>,
     replays: BTreeMap<Whose, u64>,
     peers: BTreeMap<Whose, u64>,
+    /// Time in which others had the GPU while kernels were under way.
+    preempted: BTreeMap<Whose, Preemptions>,
     /// They are not told: there were too many works.
     peers_left_out: bool,
     /// Rows are by process, too.
@@ -236,21 +229,17 @@ impl Account {
         }
         if let Some(wait) = time.wait {
             channel.waited_ns = channel.waited_ns.saturating_add(wait.ns);
-            let longest = self.waits.partition_point(|w| w.ns >= wait.ns);
-            if longest < WAITS && wait.ns > 0 {
-                let wait = Wait {
-                    channel: c.channel,
-                    pid: c.at.pid,
-                    by: self.releases.channel(c, wait.semaphore),
-                    semaphore: wait.semaphore,
-                    ns: wait.ns,
-                    at_host_ns: start.host_ns,
-                };
-                self.waits.insert(longest, wait);
-                self.waits.truncate(WAITS);
-            }
+            let wait = Wait {
+                channel: c.channel,
+                pid: c.at.pid,
+                by: self.releases.channel(c, wait.semaphore),
+                semaphore: wait.semaphore,
+                ns: wait.ns,
+                at_host_ns: start.host_ns,
+            };
+            waits::add(&mut self.waits, wait);
         }
-        let end = match (told(time), time.duration) {
+        let end = match (elapsed(time), time.duration) {
             (Some(duration), _) => End::At(start.gpu_ns.saturating_add(duration.ns)),
             (None, Some(vague)) => {
                 let length = vague.ns.saturating_add(vague.error_ns);
@@ -313,6 +302,10 @@ impl Account {
             let all = self.replays.entry(whose).or_default();
             *all = all.saturating_add(ns);
         }
+        if let Some(duration) = of.duration.filter(|_| !of.what.is_copy()) {
+            let preempted = self.preempted.entry(whose).or_default();
+            preempted.add(of.time.preempted, duration.ns);
+        }
         if self.by_process {
             of.what = What::Of(of.pid, Box::new(of.what));
             of.text = format!("{}, process {}", of.text, super::names::pid_name(of.pid));
@@ -352,7 +345,9 @@ impl Account {
             if let Some(duration) = of.duration {
                 row.durations.add(duration.ns);
                 row.bytes = row.bytes.saturating_add(of.bytes);
-                let end = of.time.start.map(|s| s.host_ns.saturating_add(duration.ns));
+                row.preempted.add(of.time.preempted, duration.ns);
+                let end = of.time.start.zip(elapsed(&of.time));
+                let end = end.map(|(s, elapsed)| s.host_ns.saturating_add(elapsed.ns));
                 let burst = end.and_then(|end| self.coverage.burst(end));
                 row.works.add(burst, duration.ns, duration.error_ns);
             }

@@ -1,6 +1,6 @@
 //! The sums as JSON.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::intervals::Intervals;
 use super::sentence::verdict;
@@ -62,10 +62,18 @@ impl Account {
                 What::Program(program) => Some(program),
                 _ => None,
             };
-            json!({
-                "kernel": row.text, "kernel_mangled": mangled, "program": program,
-                "count": row.count, "works": what.works(), "pid": pid, "processes": processes(row), "gpu": durations(row),
-            })
+            let mut object = Map::from_iter([
+                ("kernel".to_owned(), json!(row.text)),
+                ("kernel_mangled".to_owned(), json!(mangled)),
+                ("program".to_owned(), json!(program)),
+                ("count".to_owned(), json!(row.count)),
+                ("works".to_owned(), json!(what.works())),
+                ("pid".to_owned(), json!(pid)),
+                ("processes".to_owned(), json!(processes(row))),
+                ("gpu".to_owned(), durations(row)),
+            ]);
+            row.preempted.members(&mut object);
+            Value::Object(object)
         });
         rows.collect()
     }

@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 
 use super::intervals::{Idle, Intervals};
 use super::sentence::{Parts, range, sentence, share};
-use super::{Account, ChannelTime, Durations, Row, Total, What, Whose};
+use super::{Account, ChannelTime, Durations, Preemptions, Row, Total, What, Whose};
 use crate::output::names::{EngineName, pid_name};
 use crate::output::plural::{plural, plural_of};
 use crate::output::style::{Formatter, Plain, Role};
@@ -154,10 +154,14 @@ impl Account {
     /// The sentences on each GPU's time, and on work of which too little is known.
     fn sentences(&self) -> (Vec<String>, Vec<String>) {
         let sample = self.coverage.sample().map(|s| s.1);
-        let of = |(whose, work): (&Whose, &Intervals)| {
+        let mut all = Vec::new();
+        for (whose, work) in &self.gpus {
             let sentence = sentence(work, self.parts(*whose), self.starts(), sample);
-            format!("{whose}: {sentence}")
-        };
+            all.push(format!("{whose}: {sentence}"));
+            let preempted = self.preempted.get(whose);
+            let told = preempted.and_then(Preemptions::sentence);
+            all.extend(told.map(|told| format!("{whose}: {told}")));
+        }
         let mut doubts = Vec::new();
         if self.peers_left_out {
             doubts.push("for how long collectives waited for other ranks is not told: there are too many works (nvcap ranks, or a shorter trace)".to_owned());
@@ -177,7 +181,7 @@ impl Account {
         }
         let some_are_known = self.known.starts > 0;
         doubts.extend(self.unfinished.lines(self.newest, some_are_known));
-        (self.gpus.iter().map(of).collect(), doubts)
+        (all, doubts)
     }
 
     /// The same as lines of a page.
@@ -276,13 +280,24 @@ impl Account {
         let sampled = rows.iter().any(|(_, r)| r.durations.count < r.count);
         // Rows of several processes: the time of each of them.
         let several = rows.iter().any(|(_, r)| r.of_each().is_some()) && !narrow;
-        let columns = |cells: [String; 7]| {
-            let is_shown = [true, sampled && !narrow, true, true, !narrow, !narrow, true];
+        let recorded = rows.iter().any(|(_, r)| r.preempted.is_recorded());
+        let columns = |cells: [String; 8]| {
+            let few = !narrow;
+            let is_shown = [true, sampled && few, true, true, few, few, true, recorded];
             let shown = cells.into_iter().zip(is_shown).filter(|(_, is)| *is);
-            let shown = shown.map(|(cell, _)| format!("{cell:>8}"));
+            let shown = shown.map(|(cell, _)| format!(" {cell:>7}"));
             shown.collect::<Vec<_>>().concat()
         };
-        let heads = ["+-", "timed", "count", "mean", "median", "least", "most"];
+        let heads = [
+            "+-",
+            "timed",
+            "count",
+            "mean",
+            "median",
+            "least",
+            "most",
+            "preempted",
+        ];
         line(None, format_args!(""));
         line(
             Some(Role::Operation),
@@ -309,6 +324,7 @@ impl Account {
                 ns(|d| d.quantile_ns(0.5)),
                 ns(|d| d.least_ns),
                 ns(|d| d.most_ns),
+                format!("{:>9}", row.preempted.cell()),
             ];
             line(
                 None,
@@ -335,13 +351,16 @@ impl Account {
                 format_args!("{:>5} {text:>8}{error:>8}  all kernels", ""),
             );
         }
-        let told: &[&str] = match sampled {
-            true => &[
+        let mut told = Vec::new();
+        if sampled {
+            told.push(
                 "(~: the time of some is not known; where those that are known tell little of",
-                " them, +- is wide; the total is right within it in 95 %)",
-            ],
-            false => &[],
-        };
+            );
+            told.push(" them, +- is wide; the total is right within it in 95 %)");
+        }
+        if recorded {
+            told.push("(preempted: others had the GPU while they ran; no part of their time)");
+        }
         for part in told {
             line(Some(Role::Dim), format_args!("{part}"));
         }

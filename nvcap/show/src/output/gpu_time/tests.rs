@@ -7,6 +7,7 @@ use nvcap_decode::decode::event::{
     Copy, CopyEngine, CopyMode, Direction, DurationBy, GpuDuration, Graph, PartOf,
 };
 use nvcap_decode::record::{At, How};
+use nvcap_decode::wire::GpuVa;
 
 fn context(serial: u64, ns: u64) -> Context {
     let time = GpuTime {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use nvcap_decode::decode::event::{GpuMoment, GpuTime};
 
-use super::work::told;
+use super::work::elapsed;
 
 /// Part of a time by which two clocks may drift apart at most: one in so many.
 const DRIFT: u64 = 1_000;
@@ -175,7 +175,7 @@ impl Channel {
         if let Some(start) = time.start {
             self.close(Moment::of(start), to);
         }
-        if let Some(duration) = told(time) {
+        if let Some(duration) = elapsed(time) {
             let end = |at| Moment::of(at).later(duration.ns, duration.error_ns);
             self.last = time.start.map(end).or(self.last);
             return;

@@ -61,7 +61,7 @@ pub struct Done {
     pub text: String,
     /// Times of the work, as far as they were seen.
     pub time: GpuTime,
-    /// For how long, where that is known well enough to be counted.
+    /// For how long the GPU worked on it, where that is known well enough to be counted.
     pub duration: Option<GpuDuration>,
     /// The bytes that it moved.
     pub bytes: u64,
@@ -154,10 +154,15 @@ impl Entries {
     }
 }
 
-/// A duration that is known well enough to be counted, the same everywhere.
-pub(in crate::output) fn told(time: &GpuTime) -> Option<GpuDuration> {
+/// The time from begin to end, where that is known well enough to be counted, the same everywhere.
+pub(crate) fn elapsed(time: &GpuTime) -> Option<GpuDuration> {
     let is_vague = |d: &GpuDuration| d.error_ns > VAGUE_NS && d.error_ns > d.ns / 10;
     time.duration.filter(|d| !is_vague(d))
+}
+
+/// The same without the time in which others had the GPU: for how long it worked.
+pub(in crate::output) fn told(time: &GpuTime) -> Option<GpuDuration> {
+    elapsed(time).and(time.worked())
 }
 
 /// Returns the kind of work that an operation of an entry is counted as, and the bytes that it moves.

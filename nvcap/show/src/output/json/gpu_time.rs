@@ -2,14 +2,13 @@
 //! entries: if an entry has several launches or copies, none of them has a duration of its own.
 
 use super::form::{key, member, optional, text};
-use nvcap_decode::decode::event::{Context, GpuDuration, GpuTime};
+use nvcap_decode::decode::event::{Context, GpuDuration, GpuTime, Preempted};
 
 /// The members of a submission: those of its first entry that works or has times; `null` where they are not known.
 pub(super) fn of_submission(out: &mut Vec<u8>, c: &Context) {
     if let Some(time) = c.gpu_time_of_submission() {
         let time = time.by_stamp();
-        let exec = time.exec.and_then(|e| e.duration);
-        members(out, &time, time.duration, exec);
+        members(out, &time, time.worked(), time.executed());
     }
 }
 
@@ -23,10 +22,10 @@ pub(super) fn of_work(out: &mut Vec<u8>, c: &Context, entry: u32) {
     if time.works > 1 {
         member(out, "gpu_works", u64::from(time.works));
         key(out, "gpu_works_ns");
-        optional(out, time.duration.map(|d| d.ns));
-        if let Some(exec) = time.exec {
+        optional(out, time.worked().map(|d| d.ns));
+        if time.exec.is_some() {
             key(out, "gpu_works_exec_ns");
-            optional(out, exec.duration.map(|d| d.ns));
+            optional(out, time.executed().map(|d| d.ns));
         }
     }
 }
@@ -53,6 +52,14 @@ fn members(
     if let Some(duration) = duration {
         member(out, "gpu_ns_error", duration.error_ns);
         text(out, "gpu_ns_by", duration.by.name());
+    }
+    match time.preempted {
+        Preempted::NotRecorded => {}
+        Preempted::Unknown => {
+            key(out, "preempted_ns");
+            optional(out, None);
+        }
+        Preempted::Ns(ns) => member(out, "preempted_ns", ns),
     }
     if let Some((launch, exec)) = time.launch().zip(time.exec) {
         member(out, "gpu_launch_ns", launch);

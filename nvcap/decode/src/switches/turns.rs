@@ -1,0 +1,411 @@
+//! Turns of processes on a GPU's engines: how much of a time was a process's, and when its next turn came.
+//!
+//! The sum of a process's slices lies beside each of them, so that a time of many slices is asked for as fast as one of few.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::record::{Instance, Who};
+use super::residence::{Of, Residence, Stretch};
+use super::told::{Scope, Told};
+use crate::record::Switches;
+
+/// Parts of a GPU's time that are kept at most: some 13 s of 10,000 switches a second. Of what was before them nothing is known any more.
+const MOST_PARTS: usize = 1 << 17;
+/// Engines of a GPU at most: it has up to seven MIG instances, of up to seven compute instances each.
+const MOST_ENGINES: usize = 64;
+
+/// A part of a GPU's time.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    from: u64,
+    to: u64,
+    /// Sum of the parts before it, ns.
+    before: u64,
+}
+
+/// Parts of a GPU's time in their order, none of which overlap.
+#[derive(Clone, Debug, Default)]
+struct Parts(VecDeque<Part>);
+
+impl Parts {
+    fn add(&mut self, from: u64, to: u64) {
+        let before = self.0.back().map_or(0, |p| p.before + (p.to - p.from));
+        self.0.push_back(Part { from, to, before });
+    }
+
+    /// Sum of all before a time, ns; only differences of it mean anything.
+    fn until(&self, time: u64) -> u64 {
+        let behind = self.0.partition_point(|part| part.from < time);
+        match behind.checked_sub(1).and_then(|last| self.0.get(last)) {
+            Some(part) => part.before + (part.to.min(time) - part.from),
+            None => self.0.front().map_or(0, |first| first.before),
+        }
+    }
+
+    fn within(&self, from: u64, to: u64) -> u64 {
+        self.until(to) - self.until(from.min(to))
+    }
+
+    /// Forgets those that ended by a time, and returns how many there were.
+    fn forget(&mut self, time: u64) -> usize {
+        let gone = self.0.partition_point(|part| part.to <= time);
+        self.0.drain(..gone).count()
+    }
+}
+
+/// Owner of a stretch of an engine's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Process(u32),
+    /// It may be any.
+    Unknown,
+    /// Nobody, or none of the processes that are asked for.
+    Another,
+}
+
+impl Owner {
+    fn of(of: Of, scope: Scope) -> Self {
+        match of {
+            Of::Held((Who::Process(pid), _)) => Self::Process(pid),
+            // To root the driver names every process but one that was gone when it looked.
+            Of::Held((Who::Hidden, _)) if scope == Scope::AllUsers => Self::Unknown,
+            Of::Unknown => Self::Unknown,
+            Of::Held((Who::Hidden | Who::Driver, _)) | Of::Switch | Of::Nobody => Self::Another,
+        }
+    }
+}
+
+/// The parts of an engine's time: each process's, and those of which nothing is known.
+#[derive(Clone, Debug)]
+struct Engine {
+    of: BTreeMap<u32, Parts>,
+    unknown: Parts,
+    /// Owner of what lasts, and since when.
+    now: (Owner, u64),
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            of: BTreeMap::new(),
+            unknown: Parts::default(),
+            now: (Owner::Unknown, 0),
+        }
+    }
+}
+
+impl Engine {
+    /// Length of what lasts within a time, where this is its owner, ns.
+    fn lasting(&self, owner: Owner, from: u64, to: u64) -> u64 {
+        let since = (self.now.0 == owner).then_some(self.now.1.max(from));
+        since.map_or(0, |since| to.saturating_sub(since))
+    }
+
+    fn had(&self, pid: u32, from: u64, to: u64) -> u64 {
+        let closed = self.of.get(&pid).map_or(0, |own| own.within(from, to));
+        closed.saturating_add(self.lasting(Owner::Process(pid), from, to))
+    }
+
+    fn unknown(&self, from: u64, to: u64) -> u64 {
+        let lasting = self.lasting(Owner::Unknown, from, to);
+        self.unknown.within(from, to).saturating_add(lasting)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Gpu {
+    scope: Scope,
+    residence: Residence,
+    engines: BTreeMap<Option<Instance>, Engine>,
+    parts: usize,
+    /// Time of which something is known, GPU time, ns.
+    from: u64,
+    to: u64,
+    /// The same end by the host's clock, ns.
+    to_host: u64,
+}
+
+impl Gpu {
+    fn new(window: &Switches) -> Self {
+        let from = window.from;
+        Self {
+            scope: window.scope,
+            residence: Residence::new(from.gpu_ns),
+            engines: BTreeMap::new(),
+            parts: 0,
+            from: from.gpu_ns,
+            to: from.gpu_ns,
+            to_host: from.host_ns,
+        }
+    }
+
+    fn window(&mut self, window: &Switches) {
+        // A window between them is not there.
+        if self.to != window.from.gpu_ns {
+            self.residence.lost();
+        }
+        for told in &window.told {
+            match told {
+                Told::Switch(switch) => {
+                    if let Some(stretch) = self.residence.take_stretch(switch) {
+                        self.add(stretch);
+                    }
+                }
+                Told::Missing(_) => self.residence.lost(),
+                Told::Strange => {}
+                Told::Ended { pid, by_ns } => {
+                    let mut ended = Vec::new();
+                    self.residence
+                        .ended_stretches(*pid, *by_ns, |s| ended.push(s));
+                    ended.into_iter().for_each(|stretch| self.add(stretch));
+                }
+            }
+        }
+        self.to = self.to.max(window.to.gpu_ns);
+        self.to_host = self.to_host.max(window.to.host_ns);
+        for lasting in self.residence.lasting() {
+            let engine = self.engines.entry(lasting.instance).or_default();
+            engine.now = (Owner::of(lasting.of, self.scope), lasting.from);
+        }
+        if self.parts > MOST_PARTS {
+            self.forget_before(self.from.midpoint(self.to));
+        }
+        if self.parts > MOST_PARTS {
+            self.forget_before(self.to);
+        }
+    }
+
+    fn add(&mut self, stretch: Stretch) {
+        let owner = Owner::of(stretch.of, self.scope);
+        let engine = self.engines.entry(stretch.instance).or_default();
+        let parts = match owner {
+            Owner::Process(pid) => engine.of.entry(pid).or_default(),
+            Owner::Unknown => &mut engine.unknown,
+            Owner::Another => return,
+        };
+        if stretch.from < stretch.to {
+            parts.add(stretch.from, stretch.to);
+            self.parts += 1;
+        }
+    }
+
+    fn forget_before(&mut self, time: u64) {
+        for engine in self.engines.values_mut() {
+            let mut gone = engine.unknown.forget(time);
+            engine.of.retain(|_, own| {
+                gone += own.forget(time);
+                !own.0.is_empty()
+            });
+            self.parts = self.parts.saturating_sub(gone);
+        }
+        self.from = time;
+    }
+
+    /// The engine that these processes had within a time; `None` where they had several, or none.
+    fn engine(&self, pids: &[u32], from: u64, to: u64) -> Option<(&Engine, u64)> {
+        let had = |engine: &Engine| pids.iter().map(|pid| engine.had(*pid, from, to)).sum();
+        let engines = self.engines.values().map(|engine| (engine, had(engine)));
+        let mut theirs = engines.filter(|(_, had): &(_, u64)| *had > 0);
+        theirs.next().filter(|_| theirs.next().is_none())
+    }
+}
+
+/// Turns on the engines of all GPUs, as windows tell them.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    gpus: BTreeMap<u32, Gpu>,
+}
+
+impl Turns {
+    /// Takes the next window of a GPU.
+    pub fn window(&mut self, window: &Switches) {
+        let gpu = self.gpus.entry(window.gpu);
+        gpu.or_insert_with(|| Gpu::new(window)).window(window);
+    }
+
+    /// Tells whether no window was taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gpus.is_empty()
+    }
+
+    /// Returns the host's time up to which the turns on a GPU are known, ns; `None` of a GPU of which nothing was told.
+    #[must_use]
+    pub fn known_until(&self, gpu: u32) -> Option<u64> {
+        self.gpus.get(&gpu).map(|gpu| gpu.to_host)
+    }
+
+    /// Returns for how long these processes had a GPU's engine within a time in which one of them worked, by the GPU's clock, ns. `None` where that is not known:
+    /// records are missing, none are there of that time, or they contradict that one of these processes worked.
+    #[must_use]
+    pub fn had(&self, gpu: u32, pids: &[u32], from: u64, to: u64) -> Option<u64> {
+        let gpu = self.gpus.get(&gpu)?;
+        let is_covered = gpu.from <= from && from <= to && to <= gpu.to;
+        if !is_covered || gpu.engines.len() > MOST_ENGINES {
+            return None;
+        }
+        // Without any switch nobody else had it.
+        if gpu.engines.is_empty() || from == to {
+            return Some(to - from);
+        }
+        let (engine, had) = gpu.engine(pids, from, to)?;
+        (engine.unknown(from, to) == 0).then_some(had.min(to - from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Switch, Tag};
+    use super::super::told::Reading;
+    use super::*;
+    use crate::record::At;
+
+    fn switch(tag: Tag, pid: u32, time_ns: u64) -> Told {
+        Told::Switch(Switch {
+            tag,
+            pid,
+            context: pid * 10,
+            time_ns,
+            ..Switch::default()
+        })
+    }
+
+    fn slice(pid: u32, from: u64, to: u64) -> [Told; 2] {
+        [switch(Tag::BEGIN, pid, from), switch(Tag::END, pid, to)]
+    }
+
+    /// A window of GPU 3 whose clocks differ by 1,000,000 ns.
+    fn window(from: u64, to: u64, told: Vec<Told>) -> Switches {
+        let reading = |gpu_ns| Reading {
+            host_ns: gpu_ns + 1_000_000,
+            gpu_ns,
+            error_ns: 2,
+        };
+        Switches {
+            at: At::default(),
+            gpu: 3,
+            scope: Scope::AllUsers,
+            from: reading(from),
+            to: reading(to),
+            told,
+            processes: Vec::new(),
+        }
+    }
+
+    fn turns(windows: &[Switches]) -> Turns {
+        let mut turns = Turns::default();
+        windows.iter().for_each(|w| turns.window(w));
+        turns
+    }
+
+    #[test]
+    fn a_time_is_a_process_s_as_far_as_its_slices_go() {
+        let told = [
+            vec![switch(Tag::END, 1, 1_400)],
+            slice(2, 1_500, 1_900).to_vec(),
+            slice(1, 2_000, 2_600).to_vec(),
+            slice(2, 2_700, 2_800).to_vec(),
+            vec![switch(Tag::BEGIN, 1, 2_900)],
+        ];
+        let turns = turns(&[window(1_000, 3_000, told.concat())]);
+        let had = |from, to| turns.had(3, &[1], from, to);
+        // Within a slice, over one end, over several, from the first record's time and in what lasts.
+        assert_eq!(had(2_100, 2_500), Some(400));
+        assert_eq!(had(1_300, 1_450), Some(100));
+        assert_eq!(had(1_300, 2_950), Some(100 + 600 + 50));
+        assert_eq!(had(1_000, 3_000), Some(400 + 600 + 100));
+        assert_eq!(turns.had(3, &[2], 1_000, 3_000), Some(500));
+        assert_eq!(turns.had(3, &[1, 2], 1_000, 3_000), Some(1_600));
+        assert_eq!(had(2_000, 2_000), Some(0));
+        // It did not work when it had nothing; of times beyond the windows, of other GPUs and other processes nothing is known.
+        assert_eq!(had(1_500, 1_900), None);
+        assert_eq!(had(900, 1_300), None);
+        assert_eq!(had(2_000, 3_001), None);
+        assert_eq!(turns.had(0, &[1], 2_100, 2_500), None);
+        assert_eq!(turns.had(3, &[9], 1_000, 3_000), None);
+        assert_eq!(turns.known_until(3), Some(1_003_000));
+        assert_eq!(turns.known_until(0), None);
+    }
+
+    #[test]
+    fn what_lasts_goes_on_in_the_next_window() {
+        let next = window(3_000, 5_000, vec![switch(Tag::END, 1, 4_000)]);
+        let first = window(1_000, 3_000, vec![switch(Tag::BEGIN, 1, 1_200)]);
+        let turns = turns(&[first, next]);
+        assert_eq!(turns.had(3, &[1], 1_500, 4_500), Some(2_500));
+        assert_eq!(turns.had(3, &[1], 4_100, 4_500), None);
+    }
+
+    #[test]
+    fn where_records_are_missing_nothing_is_known() {
+        let told = [
+            slice(1, 1_100, 1_500).to_vec(),
+            vec![Told::Missing(4)],
+            slice(1, 2_000, 2_500).to_vec(),
+            slice(2, 2_600, 2_700).to_vec(),
+        ];
+        let mut turns = turns(&[window(1_000, 3_000, told.concat())]);
+        let had = |turns: &Turns, from, to| turns.had(3, &[1], from, to);
+        assert_eq!(had(&turns, 1_100, 1_500), Some(400));
+        assert_eq!(had(&turns, 1_100, 1_501), None);
+        assert_eq!(had(&turns, 1_900, 2_100), None);
+        assert_eq!(had(&turns, 2_000, 2_900), Some(500));
+        // A window that is not there, and one in which its end is told as nobody's.
+        turns.window(&window(4_000, 5_000, slice(1, 4_100, 4_200).to_vec()));
+        assert_eq!(had(&turns, 2_400, 4_150), None);
+        assert_eq!(had(&turns, 4_100, 4_150), Some(50));
+        let hidden = switch(Tag::BEGIN, 0, 5_100);
+        let told = vec![switch(Tag::BEGIN, 1, 5_050), hidden];
+        turns.window(&window(5_000, 6_000, told));
+        assert_eq!(had(&turns, 5_050, 5_200), None);
+    }
+
+    #[test]
+    fn nobody_else_had_a_gpu_of_which_no_switch_was_told() {
+        let turns = turns(&[window(1_000, 3_000, Vec::new())]);
+        assert_eq!(turns.had(3, &[1], 1_500, 2_500), Some(1_000));
+        assert_eq!(turns.had(3, &[1], 1_500, 3_500), None);
+    }
+
+    #[test]
+    fn another_user_s_slices_are_others_to_a_client_that_sees_its_own_alone() {
+        let told = [slice(1, 1_100, 1_500), slice(1, 2_000, 2_500)].concat();
+        let mut own = window(1_000, 3_000, told);
+        own.scope = Scope::OwnUser;
+        let hidden = [switch(Tag::BEGIN, 0, 1_600), switch(Tag::END, 0, 1_900)];
+        own.told.splice(2..2, hidden);
+        assert_eq!(turns(&[own]).had(3, &[1], 1_100, 2_500), Some(900));
+    }
+
+    #[test]
+    fn a_process_that_had_two_instances_may_have_worked_on_either() {
+        let mut both = window(1_000, 3_000, slice(1, 1_100, 2_000).to_vec());
+        for (told, gpu) in [(0, 1), (1, 1)] {
+            let Told::Switch(switch) = &mut both.told[told] else {
+                panic!("a switch")
+            };
+            switch.instance = Some(Instance { gpu, compute: None });
+        }
+        assert_eq!(turns(&[both.clone()]).had(3, &[1], 1_100, 1_900), Some(800));
+        both.told.extend(slice(1, 1_200, 1_300));
+        assert_eq!(turns(&[both]).had(3, &[1], 1_100, 1_900), None);
+    }
+
+    #[test]
+    fn old_turns_are_forgotten_and_not_known_then() {
+        let mut turns = Turns::default();
+        let slices = 100 + MOST_PARTS as u64;
+        for n in 0..slices {
+            let from = 1_000 + n * 100;
+            turns.window(&window(
+                from,
+                from + 100,
+                slice(1, from, from + 50).to_vec(),
+            ));
+        }
+        assert!(turns.gpus[&3].parts <= MOST_PARTS);
+        assert_eq!(turns.had(3, &[1], 1_000, 1_050), None);
+        let end = 1_000 + slices * 100;
+        assert_eq!(turns.had(3, &[1], end - 1_000, end), Some(500));
+    }
+}

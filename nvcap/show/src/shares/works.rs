@@ -1,0 +1,289 @@
+//! Work of processes in their turns on a GPU: for how long they worked, and how long what they had submitted waited for a turn.
+
+use std::collections::BTreeMap;
+
+use nvcap_decode::decode::event::{Body, Event, GpuTime, StartBy};
+use nvcap_decode::record::{Record, Switches};
+use nvcap_decode::switches::{Turns, Who};
+
+use crate::output::gpu_time::work::elapsed;
+
+/// Works of a process that wait for their window at most; of what is beyond nothing is known.
+const MOST_PENDING: usize = 1 << 18;
+
+/// Work of a process on a GPU, of the times in which its turns and its work are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Time for which it had the GPU since its first work, ns.
+    pub resident_ns: u64,
+    /// The part of it in which a kernel or a copy of its own was under way, ns.
+    pub worked_ns: u64,
+    /// Works whose times are not known: it may have worked for longer.
+    pub untimed: u64,
+    /// The longest time for which others had the GPU while a kernel of its own was ready, ns; `None` where that is known of no kernel.
+    pub longest_wait_ns: Option<u64>,
+}
+
+impl Work {
+    /// Returns the part of its turns in which it did nothing, 0 to 1; the most that it can be where some works have no times.
+    #[must_use]
+    pub fn idle(&self) -> Option<f64> {
+        let idle = self.resident_ns.saturating_sub(self.worked_ns);
+        (self.resident_ns > 0).then(|| idle as f64 / self.resident_ns as f64)
+    }
+}
+
+/// A work that has ended, by the GPU's clock, ns.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    /// Its begin, and what of it is not summed up yet.
+    start: u64,
+    from: u64,
+    end: u64,
+    /// Time from which on it waited for nothing but a turn.
+    ready: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Process {
+    pending: Vec<Ended>,
+    /// Time up to which all is summed up.
+    until: Option<u64>,
+    work: Work,
+}
+
+/// Returns when a kernel's channel had come to it, and it was in the ring.
+fn ready(time: &GpuTime) -> Option<u64> {
+    let start = time.start?.gpu_ns;
+    let (least, _) = time.queued?;
+    let there = start.saturating_sub(least);
+    (time.start_by == Some(StartBy::OwnStamp)).then(|| there.max(time.ready_gpu_ns.unwrap_or(0)))
+}
+
+impl Process {
+    fn take(&mut self, time: &GpuTime) {
+        let known = time.start.zip(elapsed(time));
+        let Some((start, duration)) = known.filter(|_| self.pending.len() < MOST_PENDING) else {
+            self.work.untimed += 1;
+            return;
+        };
+        let start = start.gpu_ns;
+        self.pending.push(Ended {
+            start,
+            from: start,
+            end: start.saturating_add(duration.ns),
+            ready: ready(time),
+        });
+    }
+
+    /// Sums up what lies before a time up to which all turns and all begins are known.
+    fn settle(&mut self, gpu: u32, pid: u32, turns: &Turns, to: u64) {
+        self.pending.sort_unstable_by_key(|work| work.from);
+        let first = self.pending.first().map(|work| work.from);
+        let Some(begin) = self.until.or(first).map(|begin| begin.min(to)) else {
+            return;
+        };
+        let had = |from, to| turns.had(gpu, &[pid], from, to);
+        let mut worked = Some(0);
+        let mut last = begin;
+        for work in &self.pending {
+            let (from, end) = (work.from.max(last), work.end.min(to));
+            if from < end {
+                worked = worked
+                    .zip(had(from, end))
+                    .map(|(sum, ns): (u64, u64)| sum + ns);
+                last = end;
+            }
+        }
+        // What is not known of a window is left out of both sums.
+        if let Some((resident, worked)) = had(begin, to).zip(worked) {
+            let sums = &mut self.work;
+            sums.resident_ns = sums.resident_ns.saturating_add(resident);
+            sums.worked_ns = sums.worked_ns.saturating_add(worked.min(resident));
+        }
+        let over = |work: &&Ended| work.end <= to;
+        let waited = |work: &Ended| {
+            let ready = work.ready?.min(work.start);
+            let others = |from: u64| Some((work.end - from).saturating_sub(had(from, work.end)?));
+            Some(others(ready)?.saturating_sub(others(work.start)?))
+        };
+        let longest = self.pending.iter().filter(over).filter_map(waited).max();
+        self.work.longest_wait_ns = self.work.longest_wait_ns.max(longest);
+        self.pending.retain(|work| work.end > to);
+        for work in &mut self.pending {
+            work.from = work.from.max(to);
+        }
+        self.until = Some(to);
+    }
+}
+
+/// Works of a trace beside the turns that were recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Works {
+    turns: Turns,
+    of: BTreeMap<(u32, u32), Process>,
+}
+
+impl Works {
+    /// Takes the next event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        let c = event.context;
+        let (Body::Submission(_), Some(gpu), Some(times)) = (&event.body, c.gpu, &c.gpu_time)
+        else {
+            return;
+        };
+        for time in times.iter().filter(|time| time.works > 0) {
+            self.of.entry((gpu, c.at.pid)).or_default().take(time);
+        }
+    }
+
+    /// Takes the next record, in the order of their times: what is submitted before a window's end came before it.
+    pub fn record(&mut self, record: &Record) {
+        if let Record::Switches(window) = record {
+            self.window(window);
+        }
+    }
+
+    fn window(&mut self, window: &Switches) {
+        self.turns.window(window);
+        let of = self.of.range_mut((window.gpu, 0)..=(window.gpu, u32::MAX));
+        for ((gpu, pid), process) in of {
+            process.settle(*gpu, *pid, &self.turns, window.to.gpu_ns);
+        }
+    }
+
+    /// Returns what is known of the work of a holder on a GPU.
+    #[must_use]
+    pub fn of_holder(&self, gpu: u32, who: Who) -> Option<Work> {
+        match who {
+            Who::Process(pid) => self.of(gpu, pid),
+            Who::Hidden | Who::Driver => None,
+        }
+    }
+
+    /// Returns what is known of the work of a process on a GPU.
+    #[must_use]
+    pub fn of(&self, gpu: u32, pid: u32) -> Option<Work> {
+        let work = self.of.get(&(gpu, pid))?.work;
+        (work.resident_ns > 0).then_some(work)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvcap_decode::decode::event::{DurationBy, GpuDuration, GpuMoment};
+    use nvcap_decode::switches::Tag;
+
+    use super::super::tests::{switch, window};
+    use super::*;
+
+    fn works(times: &[GpuTime]) -> Works {
+        let mut works = Works::default();
+        for time in times {
+            works.of.entry((3, 1)).or_default().take(time);
+        }
+        works
+    }
+
+    /// A kernel of so long, which was in the ring for `queued` before.
+    fn kernel(start: u64, ns: u64, queued: u64) -> GpuTime {
+        GpuTime {
+            start: Some(GpuMoment {
+                host_ns: start + 1_000_000_000,
+                host_error_ns: 0,
+                gpu_ns: start,
+                gpu_error_ns: 0,
+            }),
+            start_by: Some(StartBy::OwnStamp),
+            duration: Some(GpuDuration {
+                ns,
+                error_ns: 0,
+                by: DurationBy::NextStamp,
+            }),
+            queued: Some((queued, queued + 50)),
+            works: 1,
+            ..GpuTime::default()
+        }
+    }
+
+    /// Slices of process 1 from 1,000 to 2,000 and from 3,000 to 4,000, of process 2 between them.
+    fn turns() -> Record {
+        let told = vec![
+            switch(Tag::BEGIN, 1, 1_000),
+            switch(Tag::END, 1, 2_000),
+            switch(Tag::BEGIN, 2, 2_050),
+            switch(Tag::END, 2, 2_950),
+            switch(Tag::BEGIN, 1, 3_000),
+            switch(Tag::END, 1, 4_000),
+        ];
+        window(3, (500, 5_000), told)
+    }
+
+    #[test]
+    fn works_are_counted_once_and_within_slices() {
+        // Two that overlap, one that is preempted from 2,000 to 3,000, and one of which nothing is known.
+        let unknown = GpuTime {
+            works: 1,
+            ..GpuTime::default()
+        };
+        let mut works = works(&[
+            kernel(1_000, 200, 0),
+            kernel(1_100, 300, 0),
+            kernel(1_900, 1_200, 0),
+            unknown,
+        ]);
+        assert_eq!(works.of(3, 1), None);
+        works.record(&turns());
+        let work = works.of(3, 1).expect("it worked");
+        assert_eq!((work.worked_ns, work.resident_ns), (400 + 100 + 100, 2_000));
+        assert_eq!((work.idle(), work.untimed), (Some(0.7), 1));
+        assert_eq!((works.of(3, 2), works.of(0, 1)), (None, None));
+    }
+
+    #[test]
+    fn what_is_ready_waits_for_a_turn() {
+        // The first finds its process's slice; the second was in the ring since 1,800; the third waited behind it.
+        let behind = GpuTime {
+            ready_gpu_ns: Some(3_150),
+            ..kernel(3_160, 100, 1_400)
+        };
+        let mut works = works(&[kernel(1_100, 100, 80), kernel(3_050, 100, 1_250), behind]);
+        works.record(&turns());
+        let work = works.of(3, 1).expect("it worked");
+        assert_eq!(work.longest_wait_ns, Some(1_000));
+        let mut short = self::works(&[kernel(1_100, 100, 80), behind]);
+        short.record(&turns());
+        assert_eq!(short.of(3, 1).unwrap().longest_wait_ns, Some(0));
+    }
+
+    #[test]
+    fn a_work_over_two_windows_is_summed_up_in_both() {
+        let mut works = works(&[kernel(3_500, 2_000, 0)]);
+        works.record(&turns());
+        let first = works.of(3, 1).unwrap();
+        assert_eq!((first.worked_ns, first.resident_ns), (500, 500));
+        let told = vec![switch(Tag::BEGIN, 1, 5_200), switch(Tag::END, 1, 6_000)];
+        works.record(&window(3, (5_000, 7_000), told));
+        let work = works.of(3, 1).unwrap();
+        assert_eq!((work.worked_ns, work.resident_ns), (500 + 300, 500 + 800));
+        // In the next one it has the GPU, and nothing to do.
+        let told = vec![switch(Tag::BEGIN, 1, 7_100), switch(Tag::END, 1, 7_500)];
+        works.record(&window(3, (7_000, 9_000), told));
+        let work = works.of(3, 1).unwrap();
+        assert_eq!((work.worked_ns, work.resident_ns), (800, 1_300 + 400));
+    }
+
+    #[test]
+    fn of_a_window_with_a_loss_nothing_is_known() {
+        let mut works = works(&[kernel(3_500, 100, 0), kernel(5_500, 100, 0)]);
+        works.record(&turns());
+        let told = vec![
+            nvcap_decode::switches::Told::Missing(3),
+            switch(Tag::BEGIN, 1, 5_200),
+            switch(Tag::END, 1, 6_000),
+        ];
+        works.record(&window(3, (5_000, 7_000), told));
+        let work = works.of(3, 1).unwrap();
+        assert_eq!((work.worked_ns, work.resident_ns), (100, 500));
+    }
+}
