@@ -2,6 +2,7 @@
 
 mod windows;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -16,7 +17,9 @@ use nvcap_live::switches::{Refusal, Source};
 use nvcap_process::clock;
 use nvcap_process::host::Host;
 use nvcap_process::host::uses::Uses;
+use nvcap_process::procfs::stat::Stat;
 use nvcap_process::rm::{Error, Os};
+use nvcap_show::shares::both;
 
 pub use windows::Windows;
 
@@ -49,14 +52,40 @@ pub fn has_host_pids() -> bool {
 /// Sums by owner at most; what comes later is the host's.
 const MOST_KEYS: usize = 1000;
 
+/// Who has a process id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Known {
+    /// Start of the process, where that could be found: the id may be another one's later.
+    start: Option<u64>,
+    /// Who it is.
+    who: Option<Identity>,
+    /// The same, with all that had the id before in the sums.
+    all: Option<Identity>,
+}
+
+impl Known {
+    /// Looks again who has the id.
+    fn look(&mut self, start: Option<u64>, identity: impl FnOnce() -> Option<Identity>) {
+        if start.is_none() || start == self.start {
+            return;
+        }
+        let who = identity();
+        *self = Self {
+            start,
+            all: both(self.all.as_ref(), who.as_ref()),
+            who,
+        };
+    }
+}
+
 /// The shares of GPUs.
 pub struct Share {
     source: Source,
     gpus: BTreeMap<u32, Gpu>,
     /// `None` where process ids are those of another PID namespace.
     host: Option<Host>,
-    /// Processes that have had a GPU: who each is, where that could be found.
-    known: BTreeMap<u32, Option<Identity>>,
+    /// Processes that have had a GPU.
+    known: BTreeMap<u32, Known>,
     /// Processes that have an engine, and had ended at the last reading.
     ending: BTreeSet<u32>,
 }
@@ -107,7 +136,10 @@ impl Share {
     /// Adds a part to sums by owner; with `by_process` by process, too. Whose processes are not in the part is forgotten.
     pub fn add(&mut self, part: &[GpuView], by_process: bool, to: &mut Shares) {
         let seen = add(part, |pid| self.identity(pid), by_process, to);
-        self.known.retain(|pid, _| seen.contains(pid));
+        self.known.retain(|pid, known| {
+            known.all.clone_from(&known.who);
+            seen.contains(pid)
+        });
     }
 
     /// The GPUs that are measured, and the users that their drivers tell of.
@@ -139,10 +171,17 @@ impl Share {
             each(gpu, told);
         })?;
         for pid in seen {
-            let host = self.host.as_mut();
-            let look = |host: &mut Host| host.identity(pid, &Uses::default()).ok();
-            let who = self.known.entry(pid);
-            who.or_insert_with(|| host.and_then(look));
+            let Some(host) = &mut self.host else { break };
+            let start = Stat::of_process(pid).ok().and_then(|stat| stat.start);
+            let mut identity = || host.identity(pid, &Uses::default()).ok();
+            match self.known.entry(pid) {
+                Entry::Occupied(mut known) => known.get_mut().look(start, identity),
+                Entry::Vacant(new) => {
+                    let who = identity();
+                    let all = who.clone();
+                    new.insert(Known { start, who, all });
+                }
+            }
         }
         self.look_for_ends(each)
     }
@@ -182,10 +221,10 @@ impl Share {
         })
     }
 
-    /// Who a process is; `None` where it had ended before nvcap looked, or has another id here.
+    /// Who a process is, with all that had its id before; `None` where it had ended before nvcap looked, or has another id here.
     #[must_use]
     pub fn identity(&self, pid: u32) -> Option<&Identity> {
-        self.known.get(&pid)?.as_ref()
+        self.known.get(&pid)?.all.as_ref()
     }
 
     /// The period since the last call. Polls.
@@ -289,6 +328,32 @@ mod tests {
     use nvcap_decode::switches::Held;
 
     use super::*;
+
+    #[test]
+    fn a_number_that_another_process_has_is_looked_at_again() {
+        let who = |comm: &str| {
+            Some(Identity {
+                comm: comm.to_owned(),
+                ..Identity::default()
+            })
+        };
+        let mut known = Known {
+            start: Some(7),
+            who: who("a"),
+            all: who("a"),
+        };
+        let first = known.clone();
+        known.look(Some(7), || panic!("it is the same"));
+        known.look(None, || panic!("it has ended"));
+        assert_eq!(known, first);
+        known.look(Some(9), || who("b"));
+        let expected = Known {
+            start: Some(9),
+            who: who("b"),
+            all: who("a, later b"),
+        };
+        assert_eq!(known, expected);
+    }
 
     #[test]
     fn sums_by_owner_grow_and_are_bounded() {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -383,6 +384,7 @@ fn recorder(args: &Args, path: &Path) -> anyhow::Result<Recorder> {
         files,
         &Traced {
             how: "dump",
+            observes: Arc::default(),
             gpu_time: false,
             stacks: false,
             redacted: args.output.redact,

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -239,6 +241,8 @@ fn tell_of(path: &Path) {
 pub(super) struct Traced<'a> {
     /// Way in which submissions are seen.
     pub how: &'static str,
+    /// Set before the first record where it is observing after all.
+    pub observes: Arc<AtomicBool>,
     /// The GPU's time stamps are read.
     pub gpu_time: bool,
     /// Stacks are taken.
@@ -276,6 +280,7 @@ pub(super) fn of_trace(files: Files, traced: &Traced<'_>) -> io::Result<Recorder
     };
     // What a live trace shows cannot be had again.
     let recorder = Recorder::new(files.on_disk()?, info, random())?;
+    let recorder = recorder.observing(traced.observes.clone());
     let recorder = match redacted {
         true => recorder.redacting(),
         false => recorder,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::overwrite::{Files, is_standard_output};
 use super::recorder::{self, Traced};
@@ -95,6 +96,7 @@ impl Args {
     pub(super) fn recorded(&self, how: &'static str) -> Traced<'_> {
         Traced {
             how,
+            observes: Arc::default(),
             gpu_time: self.gpu_time,
             stacks: self.stacks.is_some(),
             redacted: self.output.redact,

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use super::recorder::{self, Traced};
 use super::target::{launch, running_driver, tell_of_newer};
 use super::trace::{Args, StopArg};
+use super::trace_end;
 use super::way_options::{HowArg, useless};
-use super::{recorder, trace_end};
 use nvcap_decode::ledger::{Ledger, STATUS_USAGE};
 use nvcap_live::enrich::beside::Beside;
 use nvcap_live::enrich::enriched::Enriched;
@@ -105,16 +106,19 @@ pub(super) fn run_into<'a>(
     if let Some(useless) = useless(way, &args.ways.options) {
         tell(useless);
     }
+    let watched = Arc::new(AtomicBool::new(chosen == How::Observe));
     let made = match record {
         None => made,
         Some(out) => {
-            let traced = args.recorded(way_recorded(chosen));
+            let traced = Traced {
+                observes: watched.clone(),
+                ..args.recorded(way_recorded(chosen))
+            };
             made.also(Box::new(recorder::of_trace(out, &traced)?))
         }
     };
     let pipeline = RefCell::new(made.in_time_order());
     let takes_stacks = args.stacks.is_some();
-    let watched = Arc::new(AtomicBool::new(chosen == How::Observe));
     let attached = attached(&args, &target, is_quiet, watched.clone());
     let observing = move |why: &str| {
         watched.store(true, Relaxed);

@@ -14,6 +14,7 @@ use nvcap_monitor::watch::{Cause, Finding, Watch};
 use nvcap_process::exit_stop;
 use nvcap_process::memory::scan::Effort;
 use nvcap_show::output::dump::{self, Collective, ReportOptions, Shown, Status};
+use nvcap_show::output::json::text_of;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::writer::Output;
@@ -232,7 +233,7 @@ fn report(
         Err(e) => (None, Some(e)),
     };
     let line = match (args.json, &paths) {
-        (true, _) => Some(format!("{}\n", said.json(paths.as_ref()))),
+        (true, _) => Some(text_of(&said.json(paths.as_ref())) + "\n"),
         (false, Some(paths)) => {
             let mut text = format!(
                 "{}: dumped to {} and .json\n",

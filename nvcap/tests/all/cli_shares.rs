@@ -61,7 +61,7 @@ fn window(gpu: u32, from: u64, told: Vec<Told>) -> Record {
 }
 
 /// Both processes by turns on GPU 0 for `windows` windows, and one of them on an instance of GPU 1.
-fn records(windows: u64) -> Vec<Record> {
+pub fn records(windows: u64) -> Vec<Record> {
     let mut records = Vec::new();
     for from in (0..windows).map(|i| BEGIN + i * WINDOW) {
         let mut told = Vec::new();

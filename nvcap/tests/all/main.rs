@@ -13,6 +13,7 @@ mod cli_faults;
 mod cli_files;
 mod cli_formats;
 mod cli_loads;
+mod cli_names;
 mod cli_overwrite;
 mod cli_preempted;
 mod cli_recording;

@@ -24,7 +24,8 @@ pub struct Switches {
     pub to: Reading,
     /// The news, in the order in which they happened.
     pub told: Vec<Told>,
-    /// Processes that the window tells of and no window before it, with who they are where that is known.
+    /// Processes that the window tells of and no window before it, with who they are where that is known. An id that another process has
+    /// now is told of again.
     pub processes: Vec<(u32, Option<Identity>)>,
 }
 

@@ -163,6 +163,13 @@ impl Switch {
         bytes
     }
 
+    /// Tells whether this end may be that of a holder's slice. Of a context that is gone when the driver looks it tells neither process nor
+    /// context.
+    pub(super) fn may_end(&self, holder: (Who, u32)) -> bool {
+        let who = (self.who(), self.context);
+        who == holder || who == (Who::Hidden, 0)
+    }
+
     /// Holder of the context.
     #[must_use]
     pub const fn who(&self) -> Who {

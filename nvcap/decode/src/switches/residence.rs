@@ -1,12 +1,15 @@
 //! Slices of contexts, and how long each holder had an engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::{Instance, Switch, Who};
 
 /// Longest time between two slices that counts as a switch. A switch of an H200 takes some 85 us; between contexts of which none has
 /// work nobody has the engine.
 pub const LONGEST_SWITCH_NS: u64 = 1_000_000;
+
+/// The most holders of a GPU whose sums are kept; who had the engine is not known of what comes beyond.
+const MOST_HOLDERS: usize = 1 << 16;
 
 /// Sums of one holder's slices. A holder is a context of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,40 +97,60 @@ pub(super) struct Stretch {
 #[derive(Clone, Debug)]
 struct Engine {
     state: State,
+    /// Number of the GPU's losses that the state knows of.
+    losses: u64,
     /// Time up to which the sums go.
     at: u64,
     sums: EngineSums,
 }
 
 impl Engine {
-    fn new(began: u64) -> Self {
+    fn new(instance: Option<Instance>, began: u64) -> Self {
         Self {
             state: State::Begun,
+            losses: 0,
             at: began,
-            sums: EngineSums::default(),
+            sums: EngineSums {
+                instance,
+                ..EngineSums::default()
+            },
         }
     }
 
-    fn hold(&mut self, who: (Who, u32), ns: u64) {
-        self.sums.holders.entry(who).or_default().add(ns);
+    /// Adds a slice of a holder. `room`: number of holders that may still come.
+    fn hold(&mut self, who: (Who, u32), ns: u64, room: &mut usize) {
+        if let Some(held) = self.sums.holders.get_mut(&who) {
+            held.add(ns);
+        } else if let Some(left) = room.checked_sub(1) {
+            *room = left;
+            self.sums.holders.entry(who).or_default().add(ns);
+        } else {
+            self.sums.unknown_ns += ns;
+        }
     }
 
-    /// A stretch up to a time is over.
-    fn pass(&mut self, to: u64, of: Of) -> Stretch {
+    /// Knows of the GPU's losses until now.
+    fn lose(&mut self, losses: u64) {
+        if self.losses != losses {
+            (self.losses, self.state) = (losses, State::Unknown);
+        }
+    }
+
+    /// A stretch up to a time is over. `room`: as of [`Engine::hold`].
+    fn pass(&mut self, to: u64, of: Of, room: &mut usize) -> Stretch {
         let from = self.at;
         // Records of a time before the measurement tell the state at its begin.
         self.at = from.max(to);
         let passed = self.at - from;
-        let sums = &mut self.sums;
-        sums.ns += passed;
+        self.sums.ns += passed;
         match of {
-            Of::Held(who) => self.hold(who, passed),
+            Of::Held(who) => self.hold(who, passed, room),
             Of::Switch => {
-                sums.switches += 1;
-                sums.switch_ns += passed;
+                self.sums.switches += 1;
+                self.sums.switch_ns += passed;
             }
-            Of::Nobody => sums.nobody_ns += passed,
-            Of::Unknown => sums.unknown_ns += passed,
+            Of::Nobody => self.sums.nobody_ns += passed,
+            Of::Unknown => self.sums.unknown_ns += passed,
         }
         Stretch {
             instance: self.sums.instance,
@@ -137,13 +160,10 @@ impl Engine {
         }
     }
 
-    /// Takes a record. Returns the stretch that it ends.
-    fn take(&mut self, switch: &Switch) -> Option<Stretch> {
+    /// Takes a begin or an end. Returns the stretch that it ends.
+    fn take(&mut self, switch: &Switch, room: &mut usize) -> Stretch {
         let who = (switch.who(), switch.context);
-        let (begins, ends) = (switch.tag.begins(), switch.tag.ends());
-        if !begins && !ends {
-            return None;
-        }
+        let begins = switch.tag.begins();
         let passed = switch.time_ns.saturating_sub(self.at);
         let of = match (&self.state, begins) {
             (State::Unknown, _) => Of::Unknown,
@@ -152,8 +172,7 @@ impl Engine {
             (State::Begun, true) => Of::Nobody,
             (State::Free, true) if passed <= LONGEST_SWITCH_NS => Of::Switch,
             (State::Free, true) => Of::Nobody,
-            // The driver no longer knows the process of a context that is gone.
-            (State::Held(held), false) if *held == who || who.0 == Who::Hidden => Of::Held(*held),
+            (State::Held(held), false) if switch.may_end(*held) => Of::Held(*held),
             // An end without a begin; a begin without an end before it, or another one's end.
             (State::Free, false) | (State::Held(_), _) => {
                 self.sums.incomplete += 1;
@@ -164,7 +183,7 @@ impl Engine {
             true => State::Held(who),
             false => State::Free,
         };
-        Some(self.pass(switch.time_ns, of))
+        self.pass(switch.time_ns, of, room)
     }
 
     /// Returns who has the engine since the last record.
@@ -178,22 +197,20 @@ impl Engine {
     }
 
     /// The sums at a time: the slice that lasts is counted until then.
-    fn sums(&self, now: u64) -> EngineSums {
+    fn sums(&self, now: u64, losses: u64, mut room: usize) -> EngineSums {
         let mut to = self.clone();
-        to.pass(now, self.now());
+        to.lose(losses);
+        to.pass(now, to.now(), &mut room);
         to.sums
     }
 
-    /// The process has ended by a time: its contexts are gone. Returns the stretch that this ends.
-    fn ended(&mut self, pid: u32, by: u64) -> Option<Stretch> {
-        let State::Held(who @ (Who::Process(held), _)) = self.state else {
+    /// The process that holds it has ended by a time: its contexts are gone. Returns the stretch that this ends.
+    fn ended(&mut self, by: u64, room: &mut usize) -> Option<Stretch> {
+        let State::Held(who) = self.state else {
             return None;
         };
-        if held != pid {
-            return None;
-        }
         self.state = State::Free;
-        Some(self.pass(by, Of::Held(who)))
+        Some(self.pass(by, Of::Held(who), room))
     }
 
     /// Begins new sums at a time; who has the engine stays known.
@@ -211,19 +228,28 @@ impl Engine {
 #[derive(Clone, Debug)]
 pub struct Residence {
     began: u64,
-    /// Records are missing since then: nothing is known of an engine that is told of for the first time.
-    lost: bool,
+    /// Number of times that records were missing, of the sums before, too.
+    losses: u64,
+    /// That number when the sums began: behind a later loss nothing is known of an engine that is told of for the first time.
+    losses_before: u64,
     engines: BTreeMap<Option<Instance>, Engine>,
+    /// The engines that processes have.
+    holding: BTreeSet<(u32, Option<Instance>)>,
+    /// Number of holders that may still come.
+    room: usize,
 }
 
 impl Residence {
     /// The residence from a GPU time on, ns.
     #[must_use]
-    pub fn new(began: u64) -> Self {
+    pub const fn new(began: u64) -> Self {
         Self {
             began,
-            lost: false,
+            losses: 0,
+            losses_before: 0,
             engines: BTreeMap::new(),
+            holding: BTreeSet::new(),
+            room: MOST_HOLDERS,
         }
     }
 
@@ -234,34 +260,36 @@ impl Residence {
 
     /// The same. Returns the stretch of its engine's time that the record ends.
     pub(super) fn take_stretch(&mut self, switch: &Switch) -> Option<Stretch> {
-        let (began, lost) = (self.began, self.lost);
-        let engine = { self.engines.entry(switch.instance) }.or_insert_with(|| {
-            let mut engine = Engine::new(began);
-            engine.sums.instance = switch.instance;
-            if lost {
-                engine.state = State::Unknown;
-            }
+        let instance = switch.instance;
+        let engine = { self.engines.entry(instance) }.or_insert_with(|| {
+            let mut engine = Engine::new(instance, self.began);
+            engine.losses = self.losses_before;
             engine
         });
-        engine.take(switch)
+        if !switch.tag.begins() && !switch.tag.ends() {
+            return None;
+        }
+        engine.lose(self.losses);
+        if let State::Held((Who::Process(pid), _)) = engine.state {
+            self.holding.remove(&(pid, instance));
+        }
+        let stretch = engine.take(switch, &mut self.room);
+        if let State::Held((Who::Process(pid), _)) = engine.state {
+            self.holding.insert((pid, instance));
+        }
+        Some(stretch)
     }
 
-    /// Records are missing from here on, until the next one: it is not known who had which engine.
+    /// Records are missing from here on, until the next one: it is not known who had which engine. An engine takes note of that when it is
+    /// looked at: a file may tell of many engines and many losses.
     pub fn lost(&mut self) {
-        self.lost = true;
-        for engine in self.engines.values_mut() {
-            engine.state = State::Unknown;
-        }
+        self.losses += 1;
+        self.holding.clear();
     }
 
     /// The processes that have an engine after the last record.
     pub fn holding(&self) -> impl Iterator<Item = u32> {
-        self.engines
-            .values()
-            .filter_map(|engine| match engine.state {
-                State::Held((Who::Process(pid), _)) => Some(pid),
-                _ => None,
-            })
+        self.holding.iter().map(|(pid, _)| *pid)
     }
 
     /// A process has ended by a GPU time, and all records until then were taken: the driver tells of no end of a context whose channel is
@@ -271,9 +299,15 @@ impl Residence {
     }
 
     /// The same. Gives the stretches that this ends.
-    pub(super) fn ended_stretches(&mut self, pid: u32, by: u64, each: impl FnMut(Stretch)) {
-        let engines = self.engines.values_mut();
-        engines.filter_map(|e| e.ended(pid, by)).for_each(each);
+    pub(super) fn ended_stretches(&mut self, pid: u32, by: u64, mut each: impl FnMut(Stretch)) {
+        let next = |all: &BTreeSet<_>| all.range((pid, None)..).next().copied();
+        while let Some(held) = next(&self.holding).filter(|held| held.0 == pid) {
+            self.holding.remove(&held);
+            let engine = self.engines.get_mut(&held.1);
+            if let Some(stretch) = engine.and_then(|e| e.ended(by, &mut self.room)) {
+                each(stretch);
+            }
+        }
     }
 
     /// Returns the stretches that last: their ends are not known.
@@ -283,22 +317,30 @@ impl Residence {
             instance: *instance,
             from: engine.at,
             to: engine.at,
-            of: engine.now(),
+            of: match engine.losses == self.losses {
+                true => engine.now(),
+                false => Of::Unknown,
+            },
         })
     }
 
     /// The sums of each engine at a GPU time. A GPU without any record has none: its driver has told of no switch.
     #[must_use]
     pub fn sums(&self, now: u64) -> Vec<EngineSums> {
-        self.engines.values().map(|e| e.sums(now)).collect()
+        let engines = self.engines.values();
+        engines
+            .map(|e| e.sums(now, self.losses, self.room))
+            .collect()
     }
 
     /// Begins new sums at a GPU time.
     pub fn restart(&mut self, now: u64) {
-        (self.began, self.lost) = (self.began.max(now), false);
+        self.began = self.began.max(now);
         for engine in self.engines.values_mut() {
+            engine.lose(self.losses);
             engine.restart(now);
         }
+        (self.losses_before, self.room) = (self.losses, MOST_HOLDERS);
     }
 }
 
@@ -423,6 +465,64 @@ mod tests {
         adds_up(sums);
         assert_eq!(held(sums, 1).resident_ns, 1_000);
         assert_eq!(sums.incomplete, 0);
+    }
+
+    #[test]
+    fn the_end_of_a_context_that_another_user_has_is_no_end_of_a_process_slice() {
+        let hidden = Switch {
+            context: 0x77,
+            ..switch(Tag::END, 0, 2_000)
+        };
+        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
+        residence.take(&hidden);
+        let sums = &residence.sums(2_000)[0];
+        adds_up(sums);
+        assert_eq!((held(sums, 1).resident_ns, sums.incomplete), (0, 1));
+        assert_eq!(sums.unknown_ns, 1_000);
+    }
+
+    #[test]
+    fn sums_of_very_many_holders_are_bounded() {
+        let mut residence = Residence::new(0);
+        for (pid, time) in (1..).zip((0..MOST_HOLDERS as u64 + 3).map(|i| 100 * i)) {
+            residence.take(&switch(Tag::BEGIN, pid, time));
+            residence.take(&switch(Tag::END, pid, time + 100));
+        }
+        let now = 100 * (MOST_HOLDERS as u64 + 3);
+        let sums = &residence.sums(now)[0];
+        adds_up(sums);
+        assert_eq!((sums.holders.len(), sums.unknown_ns), (MOST_HOLDERS, 300));
+        residence.restart(now);
+        residence.take(&switch(Tag::BEGIN, 7, now));
+        let sums = &residence.sums(now + 50)[0];
+        assert_eq!(held(sums, 7).resident_ns, 50);
+    }
+
+    /// As many MIG instances as a file can name, and as many losses and ends as a record can tell: each would be looked at some ten
+    /// thousand million times.
+    #[test]
+    fn losses_and_ends_do_not_look_at_all_engines() {
+        let mut residence = Residence::new(0);
+        for number in 0..=u16::MAX {
+            let instance = Some(Instance {
+                gpu: number as u8,
+                compute: Some((number >> 8) as u8),
+            });
+            let begin = switch(Tag::BEGIN, 7, 5);
+            residence.take(&Switch { instance, ..begin });
+        }
+        for pid in 0..1 << 18 {
+            residence.ended(1_000 + pid, 10);
+        }
+        assert_eq!(residence.holding().count(), 1 << 16);
+        residence.ended(7, 10);
+        for _ in 0..1 << 18 {
+            residence.lost();
+        }
+        let sums = residence.sums(30);
+        assert_eq!(sums.len(), 1 << 16);
+        let right = |e: &EngineSums| held(e, 7).resident_ns == 5 && e.unknown_ns == 20;
+        assert!(sums.iter().all(right));
     }
 
     #[test]

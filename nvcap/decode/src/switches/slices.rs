@@ -1,6 +1,6 @@
 //! Slices: the times for which a context had an engine, one by one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::{Instance, Switch, Who};
 use super::told::Told;
@@ -35,21 +35,13 @@ pub struct Slice {
 /// A slice that has begun: who, and when.
 type Open = (Who, u32, SliceTime);
 
-/// State of an engine.
-#[derive(Clone, Copy, Debug)]
-enum State {
-    /// Nothing was told since the recording began, or since records were lost.
-    Unknown,
-    /// A context has it.
-    Held(Open),
-    /// Nobody has it.
-    Free,
-}
-
 /// Makes slices of windows.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
-    engines: BTreeMap<(u32, Option<Instance>), State>,
+    /// The slices that have not ended: one of an engine.
+    open: BTreeMap<(u32, Option<Instance>), Open>,
+    /// Those of processes, by GPU and process.
+    of: BTreeSet<(u32, u32, Option<Instance>)>,
     /// End of each GPU's last window, ns of the GPU's time.
     until: BTreeMap<u32, u64>,
 }
@@ -74,10 +66,8 @@ impl Slices {
 
     /// Gives the slices that have not ended.
     pub fn finish(self, mut each: impl FnMut(Slice)) {
-        for ((gpu, instance), state) in self.engines {
-            if let State::Held(open) = state {
-                each(slice(gpu, instance, open, None));
-            }
+        for ((gpu, instance), open) in self.open {
+            each(slice(gpu, instance, open, None));
         }
     }
 
@@ -87,51 +77,54 @@ impl Slices {
             return;
         }
         let (gpu, instance) = (window.gpu, switch.instance);
-        let state = self.engines.entry((gpu, instance));
-        let state = state.or_insert(State::Unknown);
         let now = time(window, switch.time_ns);
         let who = (switch.who(), switch.context);
-        match (*state, begins) {
-            (State::Held(open), false) if (open.0, open.1) == who || who.0 == Who::Hidden => {
+        match self.close((gpu, instance)) {
+            Some(open) if ends && switch.may_end((open.0, open.1)) => {
                 each(slice(gpu, instance, open, Some(now)));
             }
-            (State::Held(open), _) => {
-                each(slice(gpu, instance, open, None));
+            open => {
+                if let Some(open) = open {
+                    each(slice(gpu, instance, open, None));
+                }
                 if ends {
                     each(ended_slice(gpu, instance, who, now));
                 }
             }
-            (State::Unknown | State::Free, false) => each(ended_slice(gpu, instance, who, now)),
-            (State::Unknown | State::Free, true) => {}
         }
-        *state = match begins {
-            true => State::Held((who.0, who.1, now)),
-            false => State::Free,
-        };
+        if begins {
+            self.open.insert((gpu, instance), (who.0, who.1, now));
+            if let Who::Process(pid) = who.0 {
+                self.of.insert((gpu, pid, instance));
+            }
+        }
+    }
+
+    /// Takes away the slice of an engine.
+    fn close(&mut self, engine: (u32, Option<Instance>)) -> Option<Open> {
+        let open = self.open.remove(&engine)?;
+        if let Who::Process(pid) = open.0 {
+            self.of.remove(&(engine.0, pid, engine.1));
+        }
+        Some(open)
     }
 
     /// Records of a GPU are missing: slices may have ended.
     fn lost(&mut self, gpu: u32, each: &mut impl FnMut(Slice)) {
-        for ((of, instance), state) in &mut self.engines {
-            if *of != gpu {
-                continue;
+        let next = |open: &BTreeMap<_, _>| open.range((gpu, None)..).next().map(|of| *of.0);
+        while let Some(engine) = next(&self.open).filter(|engine| engine.0 == gpu) {
+            if let Some(open) = self.close(engine) {
+                each(slice(gpu, engine.1, open, None));
             }
-            if let State::Held(open) = *state {
-                each(slice(gpu, *instance, open, None));
-            }
-            *state = State::Unknown;
         }
     }
 
     fn ended(&mut self, window: &Switches, pid: u32, by: u64, each: &mut impl FnMut(Slice)) {
-        for ((of, instance), state) in &mut self.engines {
-            match *state {
-                State::Held(open) if *of == window.gpu && open.0 == Who::Process(pid) => {
-                    let end = time(window, by);
-                    each(slice(window.gpu, *instance, open, Some(end)));
-                    *state = State::Free;
-                }
-                _ => {}
+        let gpu = window.gpu;
+        let next = |of: &BTreeSet<_>| of.range((gpu, pid, None)..).next().copied();
+        while let Some((_, _, instance)) = next(&self.of).filter(|of| (of.0, of.1) == (gpu, pid)) {
+            if let Some(open) = self.close((gpu, instance)) {
+                each(slice(gpu, instance, open, Some(time(window, by))));
             }
         }
     }
@@ -279,6 +272,67 @@ mod tests {
             (1, None, Some(3_300)),
         ];
         assert_eq!(slices(&[window(told)]), expected);
+    }
+
+    /// As many MIG instances as a file can name, each lost and ended again and again.
+    #[test]
+    fn losses_and_ends_do_not_look_at_all_engines() {
+        let begin = |number: u16| {
+            Told::Switch(Switch {
+                tag: Tag::BEGIN,
+                pid: 7,
+                instance: Some(Instance {
+                    gpu: number as u8,
+                    compute: Some((number >> 8) as u8),
+                }),
+                time_ns: 1_100,
+                ..Switch::default()
+            })
+        };
+        let mut slices = Slices::default();
+        let none = |slice: Slice| panic!("{slice:?}");
+        slices.window(&window((0..=u16::MAX).map(begin).collect()), none);
+        let next = |told| Switches {
+            from: window(Vec::new()).to,
+            ..window(told)
+        };
+        let ended = |pid| Told::Ended { pid, by_ns: 5_000 };
+        slices.window(
+            &next((0..1 << 18).map(|i| ended(1_000 + i)).collect()),
+            none,
+        );
+        let again = Switches {
+            from: next(Vec::new()).to,
+            ..next(vec![Told::Missing(1); 1 << 18])
+        };
+        let mut cut = 0;
+        slices.window(&again, |slice| cut += usize::from(slice.end.is_none()));
+        assert_eq!(cut, 1 << 16);
+        slices.finish(none);
+    }
+
+    #[test]
+    fn the_end_of_a_context_of_another_user_ends_no_slice_of_a_process() {
+        let end = |context| {
+            Told::Switch(Switch {
+                tag: Tag::END,
+                context,
+                time_ns: 2_000,
+                ..Switch::default()
+            })
+        };
+        let slices = |context| {
+            let (mut slices, mut all) = (Slices::default(), Vec::new());
+            let told = vec![switch(Tag::BEGIN, 1, 1_100), end(context)];
+            slices.window(&window(told), |s| {
+                all.push((s.who, s.begin.is_some(), s.end.is_some()))
+            });
+            all
+        };
+        // Neither the process nor the context of one that is gone is told.
+        assert_eq!(slices(0), [(Who::Process(1), true, true)]);
+        let apart = [(Who::Process(1), true, false), (Who::Hidden, false, true)];
+        assert_eq!(slices(0x77), apart);
     }
 
     #[test]

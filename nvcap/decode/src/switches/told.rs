@@ -30,6 +30,26 @@ pub enum Told {
     },
 }
 
+impl Told {
+    /// The time by which news may be later than a clock that was read before them, ns.
+    const LATEST_NS: u64 = 10_000_000_000;
+
+    /// The news of a GPU whose clock was read about then; a record of a time long after it is not understood: nothing could be summed up
+    /// until that time.
+    #[must_use]
+    pub fn by(self, now: u64) -> Self {
+        let time = match self {
+            Self::Switch(switch) => switch.time_ns,
+            Self::Ended { by_ns, .. } => by_ns,
+            Self::Missing(_) | Self::Strange => 0,
+        };
+        match time <= now.saturating_add(Self::LATEST_NS) {
+            true => self,
+            false => Self::Strange,
+        }
+    }
+}
+
 /// The GPU's time (PTIMER) at a time of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {

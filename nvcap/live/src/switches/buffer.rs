@@ -251,6 +251,7 @@ impl Buffer {
         if put == self.get && dropped == 0 {
             return Ok(());
         }
+        let now = self.time(client)?;
         while self.get != put {
             let told = self.record(self.get);
             if let Some(switch) = told {
@@ -260,7 +261,7 @@ impl Buffer {
                     each(Told::Missing(missing));
                 }
             }
-            each(told.map_or(Told::Strange, Told::Switch));
+            each(told.map_or(Told::Strange, |switch| Told::Switch(switch).by(now)));
             self.get = (self.get + 1) % RECORDS;
         }
         self.dropped = self.dropped.saturating_add(dropped);

@@ -15,8 +15,8 @@ struct Gpu {
     scope: Scope,
     from: Reading,
     told: Vec<Told>,
-    /// Processes that were told of.
-    named: BTreeSet<u32>,
+    /// Processes that were told of, with their starts.
+    named: BTreeSet<(u32, Option<u64>)>,
 }
 
 /// Context switches in windows.
@@ -94,11 +94,12 @@ impl Windows {
                     Told::Switch(switch) => Some(switch.who()),
                     _ => None,
                 })
-                .filter_map(|who| match who {
-                    Who::Process(pid) => gpu.named.insert(pid).then_some(pid),
-                    Who::Hidden | Who::Driver => None,
+                .filter_map(|who| {
+                    let Who::Process(pid) = who else { return None };
+                    let known = share.known.get(&pid);
+                    let is_new = gpu.named.insert((pid, known.and_then(|known| known.start)));
+                    is_new.then(|| (pid, known.and_then(|known| known.who.clone())))
                 })
-                .map(|pid| (pid, share.identity(pid).cloned()))
                 .collect();
             let from = std::mem::replace(&mut gpu.from, to);
             records.push(Record::Switches(Box::new(Switches {

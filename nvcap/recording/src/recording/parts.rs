@@ -71,6 +71,21 @@ const END: &[Field] = &[
     Field(7, 1, Fields(&[])),
 ];
 
+/// Lists of context switches, what is between them, and processes with their GPUs.
+const SWITCHES: &[Field] = &[
+    Field(7, 1, Numbers),
+    Field(8, 1, Numbers),
+    Field(9, 1, Numbers),
+    Field(10, 1, Numbers),
+    Field(12, 1, Numbers),
+    Field(13, 1, Fields(&[])),
+    Field(
+        14,
+        8,
+        Fields(&[Field(2, 1, Fields(&[Field(8, 2, Fields(&[]))]))]),
+    ),
+];
+
 /// Checks the number of a message's parts.
 pub(super) fn check(kind: Kind, body: &[u8]) -> Result<(), NotUnderstood> {
     let (fields, mut left) = match kind {
@@ -82,6 +97,7 @@ pub(super) fn check(kind: Kind, body: &[u8]) -> Result<(), NotUnderstood> {
         Kind::Stamps => (STAMPS, MOST_OF_LIST),
         Kind::Fault => (FAULT, MOST_OF_LIST),
         Kind::Samples => (SAMPLES, MOST_OF_LIST),
+        Kind::Switches => (SWITCHES, MOST_OF_LIST),
         Kind::Trace => (TRACE, MOST_OF_LIST),
         Kind::End => (END, MOST_OF_LIST),
         _ => return Ok(()),
@@ -186,6 +202,8 @@ mod tests {
         for (kind, number, costs) in [
             (Kind::Stamps, 4, 1),
             (Kind::Fault, 9, 4),
+            (Kind::Switches, 13, 1),
+            (Kind::Switches, 14, 8),
             (Kind::Trace, 12, 1),
             (Kind::Trace, 15, 2),
             (Kind::End, 5, 1),
@@ -198,6 +216,8 @@ mod tests {
         assert!(!is_taken(Kind::Kernel, &within(5, 1)));
         assert!(!is_taken(Kind::Process, &within(7, 8)));
         assert!(!is_taken(Kind::End, &within(2, 8)));
+        let identity = field(2, &field(8, b"").repeat(most(2)));
+        assert!(!is_taken(Kind::Switches, &field(14, &identity)));
         // Numbers of a byte, and of two.
         for number in 7..=13 {
             assert!(!is_taken(
@@ -206,6 +226,12 @@ mod tests {
             ));
             let two = [0x81, 1].repeat(4 * MOST_OF_LIST);
             assert!(is_taken(Kind::Samples, &field(number, &two)));
+        }
+        for number in [7, 8, 9, 10, 12] {
+            assert!(!is_taken(
+                Kind::Switches,
+                &field(number, &vec![1; 8 * most(1)])
+            ));
         }
         assert!(!is_taken(Kind::Fault, &field(11, &vec![1; 8 * most(1)])));
         assert!(!is_taken(

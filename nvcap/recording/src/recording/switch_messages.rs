@@ -234,7 +234,7 @@ pub(super) fn record(body: &[u8]) -> Result<Record, NotUnderstood> {
                 match next.what.ok_or(NotUnderstood::Lacks("what happened"))? {
                     News::Missing(missing) => Told::Missing(missing),
                     News::Strange(_) => Told::Strange,
-                    News::Ended(Ended { pid, by_ns }) => Told::Ended { pid, by_ns },
+                    News::Ended(Ended { pid, by_ns }) => Told::Ended { pid, by_ns }.by(to.gpu_ns),
                 },
             );
         }
@@ -250,7 +250,7 @@ pub(super) fn record(body: &[u8]) -> Result<Record, NotUnderstood> {
             instance: unpacked(s.instance.get(i).copied().unwrap_or(0))?,
             time_ns: before.time_ns.wrapping_add(s.time_ns[i] as u64),
         };
-        told.push(Told::Switch(before));
+        told.push(Told::Switch(before).by(to.gpu_ns));
     }
     if between.next().is_some() {
         return Err(NotUnderstood::Large("place between context switches"));

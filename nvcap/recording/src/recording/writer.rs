@@ -79,6 +79,11 @@ impl Writer {
         }
     }
 
+    /// Submissions are observed, whatever was said when the trace was to begin.
+    pub fn observes(&mut self) {
+        "observe".clone_into(&mut self.info.how);
+    }
+
     /// Begins a file, or a new part of it behind blocks that could not be written. The section depends on no block before it.
     pub fn begin_section(&mut self, to: &mut Vec<u8>) {
         self.interfaces.clear();

@@ -13,6 +13,10 @@ pub use works::{Work, Works};
 
 /// Processes whose names are kept at most.
 const MOST_NAMES: usize = 1 << 16;
+/// Bytes of their names, and of those of their places, that are kept at most.
+const MOST_BYTES: usize = 1 << 24;
+/// Names of processes that had one number after another which are kept of it.
+const MOST_LATER: usize = 4;
 
 /// A GPU whose switches were recorded.
 #[derive(Clone, Debug)]
@@ -27,9 +31,71 @@ struct Gpu {
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
     /// As the windows tell.
-    known: HashMap<u32, Identity>,
+    known: HashMap<u32, Option<Identity>>,
     /// Names of other processes of the trace.
-    names: HashMap<u32, Identity>,
+    names: HashMap<u32, Option<Identity>>,
+    /// Bytes of all that was told.
+    bytes: usize,
+}
+
+/// Returns who had a process id of which something else is told than before: both, for sums by that id are those of both. What they do not
+/// have in common is not told. `None`: nothing is known of that process.
+#[must_use]
+pub fn both(before: Option<&Identity>, after: Option<&Identity>) -> Option<Identity> {
+    let name = |of: Option<&Identity>| of.map_or("?".to_owned(), |of| of.comm.clone());
+    let (first, last) = (name(before), name(after));
+    let later = format!(", later {last}");
+    let is_told = first == last || first.ends_with(&later);
+    let comm = match first.matches(", later ").count() < MOST_LATER {
+        true if !is_told => first + &later,
+        _ => first,
+    };
+    let (Some(a), Some(b)) = (before, after) else {
+        let comm = Some(comm).filter(|_| before.is_some() || after.is_some())?;
+        return Some(Identity {
+            comm,
+            ..Identity::default()
+        });
+    };
+    Some(Identity {
+        comm,
+        inner_pid: a.inner_pid.filter(|_| a.inner_pid == b.inner_pid),
+        uid: a.uid.filter(|_| a.uid == b.uid),
+        user: a.user.clone().filter(|_| a.user == b.user),
+        cgroup: a.cgroup.clone().filter(|_| a.cgroup == b.cgroup),
+        container: a.container.clone().filter(|_| a.container == b.container),
+        pod: a.pod.clone().filter(|_| a.pod == b.pod),
+        gpus: Vec::new(),
+    })
+}
+
+/// Keeps who a process is, where there is room beside what is kept.
+fn keep(
+    all: &mut HashMap<u32, Option<Identity>>,
+    kept: &mut usize,
+    pid: u32,
+    who: Option<Identity>,
+) {
+    let length = |who: &Option<Identity>| who.as_ref().map_or(0, bytes);
+    let before = all.get(&pid);
+    let sum = kept
+        .saturating_sub(before.map_or(0, length))
+        .saturating_add(length(&who));
+    if sum <= MOST_BYTES && (before.is_some() || all.len() < MOST_NAMES) {
+        *kept = sum;
+        all.insert(pid, who);
+    }
+}
+
+/// Returns the length of its texts.
+fn bytes(of: &Identity) -> usize {
+    let long = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let container = of.container.as_ref();
+    let container = container.map_or(0, |c| c.id.len() + long(&c.runtime) + long(&c.name));
+    let pod = { of.pod.as_ref() }.map_or(0, |p| {
+        p.uid.len() + long(&p.qos) + long(&p.name) + long(&p.namespace)
+    });
+    of.comm.len() + long(&of.user) + long(&of.cgroup) + container + pod
 }
 
 impl Holders {
@@ -38,22 +104,18 @@ impl Holders {
         match record {
             Record::Switches(window) => {
                 for (pid, identity) in &window.processes {
-                    if let Some(identity) = identity
-                        && self.known.len() < MOST_NAMES
-                    {
-                        self.known.insert(*pid, identity.clone());
-                    }
+                    self.tell(*pid, identity.as_ref());
                 }
             }
             Record::Process(p) => match &p.life {
                 Life::Present { name } | Life::Exec { name }
-                    if (p.at.tid == 0 || p.at.tid == p.at.pid) && self.names.len() < MOST_NAMES =>
+                    if p.at.tid == 0 || p.at.tid == p.at.pid =>
                 {
                     let identity = Identity {
                         comm: name.clone(),
                         ..Identity::default()
                     };
-                    self.names.insert(p.at.pid, identity);
+                    keep(&mut self.names, &mut self.bytes, p.at.pid, Some(identity));
                 }
                 _ => {}
             },
@@ -61,10 +123,21 @@ impl Holders {
         }
     }
 
+    /// Takes note of who a process is, of which nothing is known where there is none.
+    pub(crate) fn tell(&mut self, pid: u32, who: Option<&Identity>) {
+        let who = match self.known.get(&pid) {
+            None => who.cloned(),
+            Some(before) if before.as_ref() == who => return,
+            Some(before) => both(before.as_ref(), who),
+        };
+        keep(&mut self.known, &mut self.bytes, pid, who);
+    }
+
     /// Returns who a process is, where that is known.
     #[must_use]
-    pub fn identity(&self, pid: u32) -> Option<&Identity> {
-        self.known.get(&pid).or_else(|| self.names.get(&pid))
+    pub fn identity<'a>(&'a self, pid: u32) -> Option<&'a Identity> {
+        let of = |names: &'a HashMap<u32, Option<Identity>>| names.get(&pid)?.as_ref();
+        of(&self.known).or_else(|| of(&self.names))
     }
 }
 
@@ -161,6 +234,81 @@ pub(crate) mod tests {
                 }),
             )],
         }))
+    }
+
+    /// Takes a window that says of process 7 who it is.
+    fn told(holders: &mut Holders, who: Option<Identity>) {
+        let Record::Switches(mut of) = window(0, (0, 1), Vec::new()) else {
+            unreachable!()
+        };
+        of.processes = vec![(7, who)];
+        holders.record(&Record::Switches(of));
+    }
+
+    #[test]
+    fn a_number_that_several_processes_had_is_all_of_theirs() {
+        let who = |comm: &str, uid| {
+            Some(Identity {
+                comm: comm.to_owned(),
+                uid: Some(uid),
+                user: Some("ada".to_owned()),
+                cgroup: Some(comm.to_owned()),
+                ..Identity::default()
+            })
+        };
+        let mut holders = Holders::default();
+        let mut shown = Vec::new();
+        let turns = [
+            None,
+            who("a", 1),
+            who("a", 1),
+            who("b", 1),
+            who("b", 2),
+            None,
+        ];
+        for of in turns
+            .into_iter()
+            .chain((0..9).map(|n| who(&n.to_string(), 1)))
+        {
+            told(&mut holders, of);
+            shown.push(holders.identity(7).cloned().unwrap_or_default());
+        }
+        let names: Vec<_> = shown.iter().map(|of| of.comm.as_str()).collect();
+        let expected = [
+            "",
+            "?, later a",
+            "?, later a",
+            "?, later a, later b",
+            "?, later a, later b",
+            "?, later a, later b, later ?",
+            "?, later a, later b, later ?, later 0",
+        ];
+        assert_eq!(names[..7], expected);
+        assert_eq!(names[14], expected[6]);
+        let mut holders = Holders::default();
+        told(&mut holders, who("a", 1));
+        told(&mut holders, who("b", 1));
+        let of = holders.identity(7).unwrap();
+        let user = of.user.as_deref();
+        assert_eq!((of.uid, user, &of.cgroup), (Some(1), Some("ada"), &None));
+    }
+
+    #[test]
+    fn names_have_a_bound_in_bytes() {
+        let mut holders = Holders::default();
+        for pid in 0..64 {
+            let Record::Switches(mut of) = window(0, (0, 1), Vec::new()) else {
+                unreachable!()
+            };
+            let who = Identity {
+                cgroup: Some("x".repeat(MOST_BYTES / 16)),
+                ..Identity::default()
+            };
+            of.processes = vec![(pid, Some(who))];
+            holders.record(&Record::Switches(of));
+        }
+        let kept = (0..64).filter(|pid| holders.identity(*pid).is_some());
+        assert_eq!(kept.count(), 16);
     }
 
     #[test]

@@ -53,17 +53,11 @@ pub fn verdicts(view: &GpuView) -> Vec<String> {
         )];
     }
     let verdict = |engine: &EngineView| {
-        let of = |who: fn(&Who) -> bool| engine.holders.iter().filter(|h| who(&h.0)).count();
-        let named = of(|who| matches!(who, Who::Process(_)));
-        let mut processes = plural_of(named as u64, "process", "processes");
-        if of(|who| matches!(who, Who::Hidden)) > 0 {
-            processes += " and others that are not named";
-        }
         let had = match engine.holders.len() {
             0 | 1 => "had",
             _ => "shared",
         };
-        let mut text = format!("{processes} {had} {}", title(view, engine));
+        let mut text = format!("{} {had} {}", holders(engine), title(view, engine));
         let lost = 100.0 * engine.share(engine.switch_ns);
         let rate = per_second(engine.switches, engine.ns);
         let mean = Nanoseconds(engine.switch_ns / engine.switches.max(1));
@@ -99,6 +93,30 @@ pub fn idle<'a>(
     told.collect()
 }
 
+/// Returns the words for all who had an engine.
+fn holders(engine: &EngineView) -> String {
+    let of = |who: fn(&Who) -> bool| engine.holders.iter().filter(|h| who(&h.0)).count();
+    let named = of(|who| matches!(who, Who::Process(_)));
+    let hidden = of(|who| matches!(who, Who::Hidden)) > 0;
+    let driver = of(|who| matches!(who, Who::Driver)) > 0;
+    let mut all = Vec::new();
+    if named > 0 {
+        all.push(plural_of(named as u64, "process", "processes"));
+    }
+    if hidden {
+        let some = if named > 0 { "others" } else { "processes" };
+        all.push(format!("{some} that are not named"));
+    }
+    if driver {
+        all.push("the driver".to_owned());
+    }
+    match all.is_empty() {
+        true if engine.unknown_ns > 0 => "it is not known who".to_owned(),
+        true => "no process".to_owned(),
+        false => all.join(" and "),
+    }
+}
+
 /// Returns sentences on what is missing, and what was not understood.
 #[must_use]
 pub fn lacks(view: &GpuView) -> Vec<String> {
@@ -120,4 +138,53 @@ pub fn lacks(view: &GpuView) -> Vec<String> {
         all.push(format!("GPU {gpu}: {slices} without a begin or an end"));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use nvcap_decode::switches::{Held, Scope};
+
+    use super::*;
+
+    #[test]
+    fn whoever_had_a_gpu_is_named_by_what_is_known() {
+        let said = |holders: &[Who], unknown_ns| {
+            let engine = EngineView {
+                ns: 1_000,
+                unknown_ns,
+                holders: { holders.iter() }
+                    .map(|who| (*who, Held::default(), 1))
+                    .collect(),
+                ..EngineView::default()
+            };
+            let view = GpuView {
+                gpu: 3,
+                scope: Scope::AllUsers,
+                began_ns: 0,
+                ns: 1_000,
+                engines: vec![engine],
+                missing: 0,
+                strange: 0,
+            };
+            verdicts(&view).remove(0)
+        };
+        let (one, two) = (Who::Process(1), Who::Process(2));
+        for (holders, words) in [
+            (&[][..], "no process had GPU 3"),
+            (&[one], "1 process had GPU 3"),
+            (&[Who::Hidden], "processes that are not named had GPU 3"),
+            (&[Who::Driver], "the driver had GPU 3"),
+            (
+                &[one, Who::Hidden],
+                "1 process and others that are not named shared GPU 3",
+            ),
+            (
+                &[one, two, Who::Driver],
+                "2 processes and the driver shared GPU 3",
+            ),
+        ] {
+            assert_eq!(said(holders, 0), words);
+        }
+        assert_eq!(said(&[], 5), "it is not known who had GPU 3");
+    }
 }

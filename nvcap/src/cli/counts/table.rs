@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use nvcap_monitor::counts::channel::{Age, Sums};
 use nvcap_monitor::counts::view::{ChannelView, GpuView, NAMED, ProcessView, Refused, View};
+use nvcap_show::output::json::write_line;
 use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::Nanoseconds;
@@ -270,7 +271,7 @@ pub(super) fn json(
         if let Some(sampled) = sampled(*pid).filter(|_| process.shares.is_none()) {
             value["sampled"] = sampled;
         }
-        let _ = writeln!(out, "{value}");
+        write_line(out, &value);
     }
     let ended = view.ended.unwrap_or_default();
     let blind: BTreeMap<&str, f64> = view
@@ -308,5 +309,5 @@ pub(super) fn json(
         "cpu_seconds": seconds(view.cpu_ns),
         "late_readings": view.stretched,
     });
-    let _ = writeln!(out, "{all}");
+    write_line(out, &all);
 }

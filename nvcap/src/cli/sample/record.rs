@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use nvcap_decode::record::{At, Life, Process, Record};
@@ -39,6 +40,7 @@ impl Recording {
         let (files, place) = recorder::open(path, &options, force, &[output])?;
         let traced = Traced {
             how: HOW,
+            observes: Arc::default(),
             gpu_time: false,
             stacks: false,
             redacted: false,

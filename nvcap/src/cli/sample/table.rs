@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use nvcap_decode::record::Kernel;
 use nvcap_decode::samples::{Counter, reason};
 use nvcap_decode::wire::GpuVa;
+use nvcap_show::output::json::write_line;
 use nvcap_show::output::kernel_name::demangled;
 use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
@@ -277,5 +278,5 @@ pub(super) fn json(to: &mut Vec<u8>, found: &Found, top: usize) {
         "cut_bytes": sums.cut_bytes,
         "strange_bytes": sums.strange_bytes,
     });
-    let _ = writeln!(to, "{object}");
+    write_line(to, &object);
 }

@@ -7,6 +7,7 @@ use nvcap_monitor::dump::{DumpOptions, xids::Xids};
 use nvcap_monitor::watch::{Finding, Watch};
 use nvcap_process::host::choice::Whom;
 use nvcap_process::memory::scan::Effort;
+use nvcap_show::output::json::text_of;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
 use nvcap_show::output::style::Plain;
@@ -73,7 +74,7 @@ fn say(out: &mut Option<io::Stdout>, finding: Finding) {
     // Its process may end now.
     drop(finding.hold);
     let Some(stdout) = out else { return };
-    let line = format!("{}\n", said.json(None));
+    let line = text_of(&said.json(None)) + "\n";
     let written = stdout
         .write_all(line.as_bytes())
         .and_then(|()| stdout.flush());

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use nvcap_decode::record::Identity;
 use nvcap_decode::switches::{EngineView, GpuView, Held, Scope, Who};
+use nvcap_show::output::json::write_line;
 use nvcap_show::output::plural::plural;
 use nvcap_show::output::style::Plain;
 use nvcap_show::output::units::Nanoseconds;
@@ -336,7 +337,7 @@ pub(super) fn json<'a>(
                 value["mig"] = instance.gpu.into();
                 value["compute_instance"] = instance.compute.into();
             }
-            let _ = writeln!(out, "{value}");
+            write_line(out, &value);
         }
     }
 }

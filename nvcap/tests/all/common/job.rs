@@ -245,6 +245,15 @@ pub fn written<'a>(
         command: vec!["train".to_owned()],
         ..TraceInfo::default()
     };
+    recorded(records, number, info)
+}
+
+/// The bytes of a recording of these records, with what it says of the trace.
+pub fn recorded<'a>(
+    records: impl IntoIterator<Item = &'a Record>,
+    number: u32,
+    info: TraceInfo,
+) -> Vec<u8> {
     let (mut out, mut ledger) = (Vec::new(), Ledger::new());
     let mut writer = Writer::new(info, number);
     writer.begin_section(&mut out);

@@ -35,18 +35,18 @@ fn full() -> Switches {
     };
     let late = Switch {
         instance: instance(Some(255)),
-        time_ns: u64::MAX,
+        time_ns: reading(26_000_000_000).gpu_ns,
         ..switch(Tag::BEGIN, 4712, 65_535)
     };
     Switches {
         at: At {
-            time_ns: 501_000_000,
+            time_ns: 16_001_000_000,
             ..At::default()
         },
         gpu: 3,
         scope: Scope::OwnUser,
         from: reading(1_000_000),
-        to: reading(501_000_000),
+        to: reading(16_001_000_000),
         told: vec![
             Told::Strange,
             Told::Switch(switch(Tag::END, 4711, 65_534)),
@@ -96,6 +96,24 @@ fn a_window_of_switches_is_short() {
     };
     let body = messages::Switches::from(&switches).encode_to_vec();
     assert!(body.len() < 130_000, "{}", body.len());
+    let read = messages::record(&body);
+    assert_eq!(read, Ok(Record::Switches(Box::new(switches))));
+}
+
+/// A time long after the window's end is none.
+#[test]
+fn times_of_the_future_are_not_understood() {
+    let mut switches = full();
+    switches.told[1] = Told::Switch(Switch {
+        time_ns: u64::MAX,
+        ..switch(Tag::END, 4711, 65_534)
+    });
+    switches.told[4] = Told::Ended {
+        pid: 4711,
+        by_ns: u64::MAX,
+    };
+    let body = messages::Switches::from(&switches).encode_to_vec();
+    (switches.told[1], switches.told[4]) = (Told::Strange, Told::Strange);
     let read = messages::record(&body);
     assert_eq!(read, Ok(Record::Switches(Box::new(switches))));
 }

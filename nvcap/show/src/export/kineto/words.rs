@@ -102,7 +102,7 @@ impl Members {
 
 /// A text as JSON has it.
 pub(super) fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    crate::output::json::text_of(text)
 }
 
 /// A time as microseconds.

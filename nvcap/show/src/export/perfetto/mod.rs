@@ -43,6 +43,7 @@ use crate::output::text::is_mechanics;
 use crate::output::writer::Output;
 use crate::output::{Detail, Sink};
 use crate::samples::Kernels;
+use crate::shares::Holders;
 use nvcap_decode::decode::event::{Body, Context, Event, GpuTime, Operation, Stop, SubmissionHead};
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
@@ -101,6 +102,7 @@ pub struct Perfetto {
     sampled: Kernels,
     /// Contexts that have engines.
     slices: Slices,
+    holders: Holders,
     collectives: Collectives,
     /// The arrow that was drawn last.
     flow: u64,
@@ -125,6 +127,7 @@ impl Perfetto {
             semaphores: Semaphores::default(),
             sampled: Kernels::default(),
             slices: Slices::default(),
+            holders: Holders::default(),
             collectives: Collectives::default(),
             flow: 0,
             newest: None,

@@ -3,16 +3,24 @@
 use super::Perfetto;
 use super::packets::{Said, Value};
 use super::tracks::Track;
-use crate::shares::unnamed;
+use crate::shares::{Holders, unnamed};
 use nvcap_decode::record::Switches;
 use nvcap_decode::switches::{Slice, Who};
 
 impl Perfetto {
     /// Writes the slices that end in a window.
     pub(super) fn switches(&mut self, window: &Switches) {
-        for (pid, identity) in &window.processes {
-            if let Some(identity) = identity {
-                self.tracks.name_if_new(*pid, *pid, &identity.comm);
+        for (pid, who) in &window.processes {
+            let name = |holders: &Holders| Some(holders.identity(*pid)?.comm.clone());
+            let before = name(&self.holders);
+            self.holders.tell(*pid, who.as_ref());
+            match (before, name(&self.holders)) {
+                (None, Some(name)) => self.tracks.name_if_new(*pid, *pid, &name),
+                // Another process has the number now.
+                (Some(before), Some(name)) if before != name => {
+                    self.tracks.name(*pid, *pid, &name);
+                }
+                _ => {}
             }
         }
         let mut slices = std::mem::take(&mut self.slices);

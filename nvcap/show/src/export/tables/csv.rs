@@ -1,9 +1,11 @@
 //! Rows as CSV (RFC 4180, lines end with a line feed): a line with the names of the columns, then a line a row. What is missing is an empty
-//! field; addresses are decimal, as in JSON; bytes are hexadecimal digits. A text that a spreadsheet would take for a formula has a ' before it.
+//! field; addresses are decimal, as in JSON; bytes are hexadecimal digits. A text that a spreadsheet would take for a formula has a ' before it, and ? stands for each
+//! character that a terminal would act on: the program that is traced has chosen its name.
 
 use csv_core::{WriteResult, Writer};
 
 use super::schema::{Column, Value};
+use crate::output::style::Plain;
 
 /// Appends the line with the names.
 pub(super) fn names(out: &mut Vec<u8>, columns: &[&'static Column]) {
@@ -26,10 +28,14 @@ pub(super) fn line<'a>(out: &mut Vec<u8>, values: impl Iterator<Item = Value<'a>
             Value::Signed(n) => field(out, &mut writer, n.to_string().as_bytes()),
             Value::Bool(true) => field(out, &mut writer, b"true"),
             Value::Bool(false) => field(out, &mut writer, b"false"),
-            Value::Text(text) if is_formula(&text) => {
-                field(out, &mut writer, format!("'{text}").as_bytes());
+            Value::Text(text) => {
+                let mark = if is_formula(&text) { "'" } else { "" };
+                field(
+                    out,
+                    &mut writer,
+                    format!("{mark}{}", Plain(&text)).as_bytes(),
+                );
             }
-            Value::Text(text) => field(out, &mut writer, text.as_bytes()),
             Value::Bytes(bytes) => {
                 let digits: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
                 field(out, &mut writer, digits.as_bytes());
@@ -73,11 +79,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_no_formula() {
+    fn a_name_is_no_formula_and_nothing_that_a_terminal_acts_on() {
         let mut out = Vec::new();
-        let names = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\tx", "a=b"];
+        let names = [
+            "=cmd|' /C calc'!A0",
+            "+1",
+            "-1",
+            "@SUM(A1)",
+            "\tx",
+            "a=b",
+            "e\u{1b}[2J\u{7}\nf\u{9b}\u{202e}g",
+        ];
         line(&mut out, names.into_iter().map(Value::from));
-        let expected = "'=cmd|' /C calc'!A0,'+1,'-1,'@SUM(A1),'\tx,a=b\n";
+        let expected = "'=cmd|' /C calc'!A0,'+1,'-1,'@SUM(A1),'?x,a=b,e?[2J??f??g\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
@@ -90,7 +104,7 @@ mod tests {
             Value::Signed(-1),
             Value::Bool(true),
             Value::from("plain"),
-            Value::from("a,\"b\"\nc"),
+            Value::from("a,\"b\"c"),
             Value::Bytes(vec![0, 255].into()),
             Value::from(long.as_str()),
             Value::Null,
@@ -98,7 +112,7 @@ mod tests {
         let mut out = Vec::new();
         line(&mut out, values.into_iter());
         let expected =
-            format!(",18446744073709551615,-1,true,plain,\"a,\"\"b\"\"\nc\",00ff,\"{long}\",\n");
+            format!(",18446744073709551615,-1,true,plain,\"a,\"\"b\"\"c\",00ff,\"{long}\",\n");
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 }

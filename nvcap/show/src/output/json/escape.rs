@@ -9,14 +9,20 @@ use serde_json::ser::{Formatter, Serializer};
 
 use crate::output::style::is_acted_on;
 
+/// Appends a value and the end of its line.
+pub fn write_line<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    write(out, value);
+    out.push(b'\n');
+}
+
 /// Appends a value on one line.
 pub fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     // Writing to a vector does not fail, nor does serialising: all keys of maps are text.
     let _ = value.serialize(&mut Serializer::with_formatter(out, Escaping));
 }
 
-/// A value as text.
-pub(in crate::output) fn text_of<T: Serialize + ?Sized>(value: &T) -> String {
+/// Returns a value as text.
+pub fn text_of<T: Serialize + ?Sized>(value: &T) -> String {
     let mut out = Vec::new();
     write(&mut out, value);
     String::from_utf8(out).unwrap_or_default()

@@ -49,8 +49,7 @@ pub(in crate::output) fn operation_members(
     serde_json::from_slice(&out).unwrap_or_default()
 }
 
-pub(super) use escape::text_of;
-pub use escape::write;
+pub use escape::{text_of, write, write_line};
 
 pub(super) use form::{bool_member, key, member, number, optional_text, text};
 use form::{hex, known, optional};

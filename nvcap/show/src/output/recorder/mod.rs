@@ -12,6 +12,7 @@ mod redacted;
 mod tests;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,10 @@ const LOG_READ: Duration = Duration::from_secs(1);
 pub struct Recorder {
     files: Files,
     writer: Writer,
+    /// The first section has begun.
+    has_begun: bool,
+    /// Set from outside, before the first record, where submissions are observed instead of trapped.
+    observes: Option<Arc<AtomicBool>>,
     /// Objects that could not be written, counted when the file's last section was begun.
     unwritten: u64,
     written: Instant,
@@ -68,20 +73,28 @@ impl Recorder {
     /// # Errors
     /// When nothing can be written to the file.
     pub fn new(files: Files, info: TraceInfo, trace: u32) -> io::Result<Self> {
-        let mut this = Self {
+        let this = Self {
             kept: files.room_for_kept().map(Kept::within),
             so_far: files.rotates().then(Ledger::new),
             files,
             writer: Writer::new(info, trace),
+            has_begun: false,
+            observes: None,
             unwritten: 0,
             written: Instant::now(),
             redacting: None,
             seal: None,
             log: None,
         };
-        this.writer.begin_section(this.files.buffer());
-        this.files.end_object()?;
         Ok(this)
+    }
+
+    /// Looks, before it writes anything, for a trace that has fallen back from the trap to observing.
+    pub fn observing(self, observes: Arc<AtomicBool>) -> Self {
+        Self {
+            observes: Some(observes),
+            ..self
+        }
     }
 
     /// Hides users' data.
@@ -124,6 +137,15 @@ impl Recorder {
     /// Prepares the file for the next object. If the file lost objects, descriptions of channels may be among them: a new section
     /// begins, which depends on nothing before it. If the file has reached its size or age, the next file begins.
     fn begin_object(&mut self) -> io::Result<()> {
+        if !self.has_begun {
+            self.has_begun = true;
+            let observes = self.observes.as_ref();
+            if observes.is_some_and(|o| o.load(Ordering::Relaxed)) {
+                self.writer.observes();
+            }
+            self.writer.begin_section(self.files.buffer());
+            self.files.end_object()?;
+        }
         if self.files.unwritten() > self.unwritten {
             self.unwritten = self.files.unwritten();
             self.writer.begin_section(self.files.buffer());

@@ -85,6 +85,29 @@ fn made_in_files(folder: &Path, seal: &'static AtomicBool) {
     pipeline.finish().unwrap();
 }
 
+/// The trap may fail when it begins to be set up: the recording says then what the trace did.
+#[test]
+fn a_trace_that_falls_back_is_said_to_observe() {
+    let folder = Folder::new("falls-back");
+    for falls_back in [false, true] {
+        let path = folder.0.join(format!("{falls_back}.pcapng"));
+        let files = Files::one(Output::file(&path).unwrap(), false);
+        let trapped = TraceInfo {
+            how: "trap".to_owned(),
+            ..info()
+        };
+        let observes = Arc::new(AtomicBool::new(false));
+        let recorder = Recorder::new(files, trapped, 1).unwrap();
+        let recorder = recorder.observing(observes.clone());
+        observes.store(falls_back, Ordering::Relaxed);
+        record(recorder, seven());
+        let file = std::fs::read(&path).unwrap();
+        let mut reader = Reader::new(&file[..]);
+        let how = ["trap", "observe"][usize::from(falls_back)];
+        assert_eq!(reader.trace().unwrap().how, how);
+    }
+}
+
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
