@@ -72,6 +72,9 @@ pub fn verdicts(view: &GpuView) -> Vec<String> {
 /// Share of a process's turns in which it does nothing from which on that is told.
 const IDLE_TOLD: f64 = 0.1;
 
+/// Most processes of a GPU of which that is told, those with the longest residence first.
+const MOST_IDLE: usize = 8;
+
 /// Returns a sentence for each process that had a GPU and did nothing with it for a good part of its turns.
 pub fn idle<'a>(
     view: &GpuView,
@@ -90,7 +93,7 @@ pub fn idle<'a>(
             100.0 * idle
         ))
     });
-    told.collect()
+    told.take(MOST_IDLE).collect()
 }
 
 /// Returns the words for all who had an engine.
