@@ -258,12 +258,12 @@ fn not_looked_into(hidden: &[GpuProcess]) -> String {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    let count = match hidden.len() {
-        1 => "1 process".to_owned(),
-        n => format!("{n} processes"),
+    let (count, who) = match hidden.len() {
+        1 => ("1 process".to_owned(), "whether it uses"),
+        n => (format!("{n} processes"), "which of them use"),
     };
     format!(
-        "{count} may not be looked into, so that it is not known who of them uses a GPU: {}{more}; {}; or leave them out (--user, \
+        "{count} may not be looked into, so that it is not known {who} a GPU: {}{more}; {}; or leave them out (--user, \
          --comm, ...)",
         named.join(", "),
         procfs::mem::remedy()

@@ -260,10 +260,12 @@ fn said(
         let _ = write!(text, "; {others} may not be read");
     }
     if refused.len() > certain {
-        let others = plural_of((refused.len() - certain) as u64, "process", "processes");
+        let count = (refused.len() - certain) as u64;
+        let others = plural_of(count, "process", "processes");
+        let use_one = if count == 1 { "it uses" } else { "they use" };
         let _ = write!(
             text,
-            "; {others} may not be looked into, whether or not they use one"
+            "; {others} may not be looked into, whether or not {use_one} one"
         );
     }
     if !refused.is_empty() {

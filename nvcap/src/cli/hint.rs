@@ -1,5 +1,6 @@
 //! Hints for a command line that clap refuses: what the user may have meant, where one word tells it.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -17,6 +18,9 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     }
     cli.build();
     if let Some(meant) = beside_a_file(error, args, &cli) {
+        return Some(meant);
+    }
+    if let Some(meant) = live_of_a_reader(error, args) {
         return Some(meant);
     }
     let is_command = |word: &String| cli.find_subcommand(word).is_some();
@@ -56,6 +60,12 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
     // Regular files only: what is read from a pipe here would be missing for the command.
     let file = path.is_file().then(|| packed::open(path).ok()).flatten();
     let typed = shell::quoted(path);
+    let is_of_recordings = |of: &OsStr| ["pcapng", "zst", "xz", "gz"].iter().any(|e| of == *e);
+    if !path.exists() && path.extension().is_some_and(is_of_recordings) {
+        return Some(format!(
+            "there is no file {typed}; nvcap decode FILE shows a recording"
+        ));
+    }
     match file.map(|file| kind::of(file).0) {
         Some(kind::Kind::Recording) => Some(format!("to show a recording: nvcap decode {typed}")),
         Some(kind::Kind::Orc) => Some(format!("to read a capture: nvcap decode {typed}")),
@@ -73,6 +83,24 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
             ))
         }
     }
+}
+
+/// Text that says how to trace a process, where a command that reads recordings alone was given one.
+fn live_of_a_reader(error: &clap::Error, args: &[String]) -> Option<String> {
+    let command = args.first()?;
+    let live = match command.as_str() {
+        "stats" => "nvcap -s -p PID",
+        "decode" => "nvcap -p PID",
+        "report" | "diff" => "nvcap record -p PID",
+        _ => return None,
+    };
+    let word = match error.get(ContextKind::InvalidArg)? {
+        ContextValue::String(word) => word,
+        _ => return None,
+    };
+    ["-p", "--pid", "-a", "--all"]
+        .contains(&word.as_str())
+        .then(|| format!("nvcap {command} reads recordings; of a running process: {live}"))
 }
 
 /// What to type where an option of a running process stands beside a file.

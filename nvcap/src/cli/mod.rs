@@ -544,6 +544,15 @@ mod tests {
                 "no command `tiem`; did you mean `time`? nvcap time ...",
             ),
             ("-q rnaks", "nvcap ranks ..."),
+            (
+                "gone.pcapng",
+                "there is no file gone.pcapng; nvcap decode FILE shows a recording",
+            ),
+            (
+                "stats -p 4711",
+                "reads recordings; of a running process: nvcap -s -p PID",
+            ),
+            ("report x -p 4711", "nvcap record -p PID"),
         ] {
             let said = hint(line).expect(line);
             assert!(said.ends_with(meant), "{line}: {said}");

@@ -224,11 +224,10 @@ impl RecordingArgs {
                 bail!("{}", no_capture(&self.file, kind))
             }
             (None, Kind::Text | Kind::Other(None)) => match kind::by_name(&self.file) {
-                Some(what) => bail!("{name} is no capture: it is {what}"),
+                Some(what) => bail!("{name} is no recording: it is {what}"),
                 None => bail!(
-                    "{name} is no capture: it is {}; nvcap decode --from orc {} reads it as one all the same",
-                    kind.seems(),
-                    quoted(&self.file)
+                    "{name} is no recording: it is {}; nvcap record -o FILE -- COMMAND makes one",
+                    kind.seems()
                 ),
             },
         }
@@ -323,9 +322,9 @@ impl Recording<'_> {
     }
 }
 
-/// The message that a file of this kind is no capture.
+/// The message that a file of this kind is no recording.
 pub(super) fn no_capture(file: &Path, kind: Kind) -> String {
-    format!("{} is no capture: it is {}", file.display(), kind.seems())
+    format!("{} is no recording: it is {}", file.display(), kind.seems())
 }
 
 /// Gives up rights: what is read from here on may be anybody's.

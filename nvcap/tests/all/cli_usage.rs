@@ -209,7 +209,7 @@ fn a_file_with_nothing_in_it_is_the_same_to_all() {
         let out = nvcap(&[command, &[&*empty], more].concat());
         let said = text(&out.stderr);
         assert_eq!(out.status.code(), Some(1), "{command:?}: {said}");
-        let expected = format!("nvcap: {empty} is no capture: it is empty\n");
+        let expected = format!("nvcap: {empty} is no recording: it is empty\n");
         assert_eq!(said, expected, "{command:?}");
     }
     let out = nvcap(&["diff", &empty, &empty]);

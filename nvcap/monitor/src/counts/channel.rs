@@ -298,11 +298,12 @@ impl Count {
         u64::from(self.last.unfetched).min(self.pending())
     }
 
-    /// Returns the age of the oldest pending submission.
+    /// Returns the age of the oldest pending submission. That it was pending is known until the last reading: the least age does not grow
+    /// with the time since.
     pub(crate) fn oldest(&self, now_ns: u64) -> Option<Age> {
         let oldest = self.came.front().filter(|_| self.pending() > 0)?;
         Some(Age {
-            least_ns: now_ns.saturating_sub(oldest.at_ns),
+            least_ns: self.last.at_ns.saturating_sub(oldest.at_ns),
             most_ns: oldest.after_ns.map(|after| now_ns.saturating_sub(after)),
         })
     }
@@ -389,10 +390,12 @@ mod tests {
             })
         };
         let mut count = Count::new(How::Semaphore, true, From::Now, at(10, 5, 7));
-        assert_eq!(age(&count, 12), between(2, None));
+        assert_eq!(age(&count, 10), between(0, None));
         count.take(at(12, 5, 9)).unwrap();
         assert_eq!(count.state(), State::Waiting);
-        assert_eq!(age(&count, 13), between(3, None));
+        assert_eq!(age(&count, 12), between(2, None));
+        // It may have been done just behind the reading.
+        assert_eq!(age(&count, 60), between(2, None));
         // The two of the first reading are done: the next came between 10 and 12.
         count.take(at(13, 7, 9)).unwrap();
         assert_eq!(count.state(), State::Working);
@@ -413,7 +416,7 @@ mod tests {
             count.take(at(18 + u64::from(n), 9, 12 + n)).unwrap();
         }
         assert_eq!((count.pending(), count.came.len()), (1002, 1002));
-        assert_eq!(age(&count, 1020), between(1004, Some(1005)));
+        assert_eq!(age(&count, 1017), between(1001, Some(1002)));
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn oldest_pending(text: &mut impl Writer, now: &Now<'_>, constants: &Constants) 
         "nvcap_oldest_pending_age_seconds",
         Kind::Gauge,
         "seconds",
-        "For how long at least the oldest pending submission is there; 0 where none is.",
+        "For how long at least the oldest pending submission had been there when it was last read; 0 where none was.",
     );
     for (key, of) in now {
         let age = of.oldest.map_or(0, |age| age.least_ns);

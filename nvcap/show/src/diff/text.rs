@@ -150,7 +150,7 @@ fn sums(line: Write<'_>, comparison: &Comparison, words: &Words) {
     if comparison.observed {
         line(
             None,
-            "doorbells are not compared: one recording was observed, and its submissions are looks",
+            "doorbells are not compared: at least one of the recordings was observed, and its submissions are looks",
         );
     }
     if !comparison.is_whole() {

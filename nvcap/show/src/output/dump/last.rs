@@ -13,7 +13,7 @@ use crate::output::{Detail, Sink};
 use nvcap_decode::decode::event::{Body, Event, Operation};
 use nvcap_decode::driver::Model;
 use nvcap_decode::hang::{self, ChannelState, ProcessReport, Report, Step, Values};
-use nvcap_decode::ledger::Ledger;
+use nvcap_decode::ledger::{Ledger, Understanding};
 use nvcap_decode::record::{Channel, ChannelId, Fault, Life, Process, Record, Stamps, Submission};
 use nvcap_decode::wire::entry;
 
@@ -280,7 +280,8 @@ impl Sink for LastEntries {
     }
 
     fn finish(&mut self, ledger: &Ledger, _model: &Model) -> io::Result<()> {
-        self.lacks = (ledger.exit_status() != 0)
+        let understood = ledger.understood().is_none_or(Understanding::is_whole);
+        self.lacks = (!ledger.is_complete() || !understood)
             .then(|| format!("what the recording has is not whole: {}", verdict(ledger)));
         Ok(())
     }
