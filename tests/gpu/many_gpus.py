@@ -36,7 +36,7 @@ time.sleep(1)
 def main():
     nvcap, bp = sys.argv[1:]
     failed = False
-    for taken, options in [(0, ["--how", "trap"]), (3, ["--how", "trap"]), (3, ["--how", "trap", "--precommit"]), (0, ["--how", "observe"])]:
+    for taken, options in [(0, ["--how", "trap"]), (3, ["--how", "trap"]), (3, ["--how", "trap", "--precommit"]), (0, ["--how", "observe", "--stop-at-exit=always"])]:
         program = subprocess.Popen(
             [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

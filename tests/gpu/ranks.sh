@@ -138,7 +138,7 @@ section_host() {
     "$NVCAP" serve --by-process --listen 127.0.0.1:$port >"$WORK/serve.txt" 2>&1 &
     local serve=$!
     "$NVCAP" share -a --duration 2 --json >"$WORK/share.json" 2>>"$LOG"
-    status_row $? "host: share" "$(python3 -c 'import json, sys; print([(g["gpu"], len(g["processes"])) for g in json.load(open(sys.argv[1]))["gpus"]])' "$WORK/share.json" 2>&1 | tail -n 1)"
+    status_row $? "host: share" "$(python3 -c 'import json, sys; print([(g["gpu"], len(g["processes"])) for g in map(json.loads, open(sys.argv[1]))])' "$WORK/share.json" 2>&1 | tail -n 1)"
     "$NVCAP" counts -a --times 3 >"$WORK/counts.txt" 2>>"$LOG"
     status_row $? "host: counts" "$(tail -n 1 "$WORK/counts.txt" | cut -c1-160)"
     timeout -s INT 4 script -qec "stty cols 200 rows 60; '$NVCAP' top" "$WORK/top.txt" >/dev/null 2>&1

@@ -10,6 +10,7 @@
 #     killed_program   one of three programs is killed
 #     often      many switches: nothing is lost, nvcap's processor time; nvcap stopped for 12 s: its losses are told
 #     recorded   three programs, of one a recording with their slices: shares as live, kernels within slices of their own program, by both clocks
+#     preempted  kernels longer than a turn: what of their time was another's, against the gaps that they saw
 #     killed     nvcap killed, then two at once; Ctrl-C; not root
 #
 # Needs: root, nvcc, python3, and bin/nvcap beside this script or one folder up. Takes five minutes (PAIRS=3 SECONDS_OF=3: two).
@@ -17,7 +18,7 @@
 set -u
 HERE=$(cd "$(dirname "$0")" && pwd)
 . "$HERE/common.sh"
-[ $# -gt 0 ] || set -- working ends killed_program gone alone eight often recorded killed
+[ $# -gt 0 ] || set -- working ends killed_program gone alone eight often recorded preempted killed
 if ! nvcc -O2 -arch=sm_"${ARCH:-90}" -o "$WORK/work" "$HERE/share/work.cu" 2>"$WORK/nvcc.log"; then
     row "NOT RUN" share "nvcc does not build work.cu: $(tail -n 1 "$WORK/nvcc.log")"
     exit 2

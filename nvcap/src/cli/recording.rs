@@ -18,7 +18,6 @@ use nvcap_recording::file::packed;
 use nvcap_recording::recording::{self, Item, Reader, TraceInfo};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::{plural, plural_of};
-use nvcap_show::output::shell::quoted;
 use nvcap_show::pipeline::Pipeline;
 
 /// Recording that is read, and options of reading it.

@@ -338,4 +338,34 @@ def recorded():
     row(None, "recorded: size", f"{os.path.getsize(file)} B, {len(slices)} slices")
 
 
-{"recorded": recorded, "gone": gone, "often": often, "killed_program": killed_program, "working": working, "ends": ends, "alone": alone, "eight": eight, "killed": killed}[SECTION]()
+def preempted():
+    """A recording of a program whose kernels last longer than a turn: what of each kernel's time was another's, against the gaps that the kernel saw."""
+    for kernel_us in (5000, 1500):
+        long = SECONDS + 4
+        three = [start("long", kernel_us, 0, long), start("busier", 700, 0, long), start("seldom", 500, 3000, long)]
+        ready(three)
+        time.sleep(1)
+        file = os.path.join(FOLDER, "preempted.pcapng")
+        command = [NVCAP, "record", "--shares", "--gpu-time", "--how", "observe", "-p", str(three[0].pid), "--duration", str(SECONDS), "-o", file, "--force"]
+        status = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+        truth = kernels(three[0])
+        for process in three[1:]:
+            process.wait(120)
+        all_told = [k for k in table("kernels", file) if k["gpu_ns"]]
+        told = [k for k in all_told if k["preempted_ns"]]
+        others = [int(k["preempted_ns"]) for k in told]
+        # They follow each other in both; where the recording began is where the gaps fit best.
+        begin = min(range(max(1, len(truth) - len(others))), key=lambda at: sum(abs(o - t[3]) for o, t in zip(others, truth[at:])))
+        pairs = list(zip(others, truth[begin:]))
+        # A program's turn ends when its state is saved: its kernel has stood still by then.
+        fits = sum(0 <= t[3] - o <= SAVED_US * 1000 * t[4] if t[4] else o == 0 for o, t in pairs)
+        gaps = sum(t[4] for _, t in pairs)
+        saved = sum(t[3] - o for o, t in pairs) / max(1, gaps) / 1000
+        row(
+            status == 0 and gaps > 0 and fits >= 0.99 * len(pairs) and len(told) >= 0.99 * len(all_told),
+            f"preempted: {kernel_us} us",
+            f"{fits} of {len(pairs)} kernels ({len(told)} of {len(all_told)} told) lack their gaps but for {SAVED_US} us a turn; {gaps} gaps, {saved:.0f} us a turn more than told",
+        )
+
+
+{"preempted": preempted, "recorded": recorded, "gone": gone, "often": often, "killed_program": killed_program, "working": working, "ends": ends, "alone": alone, "eight": eight, "killed": killed}[SECTION]()

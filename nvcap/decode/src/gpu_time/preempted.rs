@@ -23,7 +23,7 @@ mod tests {
     use super::super::GpuTimes;
     use super::super::made_up::{KERNELS, OFFSET, PID, records};
     use crate::decode::event::{GpuTime, Preempted};
-    use crate::record::{At, How, Record, Submission, Switches};
+    use crate::record::{At, How, Record, Switches};
     use crate::switches::{Reading, Scope, Switch, Tag, Told};
 
     const KERNELS_IN_ALL: u32 = 40;
