@@ -20,6 +20,8 @@ const OTHER: u32 = 1;
 const ROUND: u64 = 60_000;
 const OTHERS: u64 = 21_000;
 const SWITCH: u64 = 500;
+/// Length of a window, ns.
+const WINDOW: u64 = 50_000_000;
 
 /// A time of the GPU's clock and the host's.
 #[derive(Clone, Copy)]
@@ -40,21 +42,19 @@ fn others(turns: &[(u64, u64)], begin: u64, end: u64) -> u64 {
     turns.iter().map(part).sum()
 }
 
-/// The window of switches from a clock's time on.
-fn window(clock: Clock, to: u64, pid: u32, turns: &[(u64, u64)]) -> Record {
+/// The windows of switches from a clock's time on: a slow machine takes seconds for what ran, and one window has a bound.
+fn windows(clock: Clock, to: u64, pid: u32, turns: &[(u64, u64)]) -> Vec<Record> {
     let reading = |gpu_ns: u64| Reading {
         host_ns: clock.host_ns + (gpu_ns - clock.gpu_ns),
         gpu_ns,
         error_ns: 1_000,
     };
-    let switch = |tag, pid, time_ns| {
-        Told::Switch(Switch {
-            tag,
-            pid,
-            context: pid,
-            time_ns,
-            ..Switch::default()
-        })
+    let switch = |tag, pid, time_ns| Switch {
+        tag,
+        pid,
+        context: pid,
+        time_ns,
+        ..Switch::default()
     };
     let round = |(from, to): &(u64, u64)| {
         [
@@ -64,19 +64,26 @@ fn window(clock: Clock, to: u64, pid: u32, turns: &[(u64, u64)]) -> Record {
             switch(Tag::BEGIN, pid, *to),
         ]
     };
-    let to = reading(to);
-    Record::Switches(Box::new(Switches {
-        at: At {
-            time_ns: to.host_ns,
-            ..At::default()
-        },
-        gpu: 0,
-        scope: Scope::AllUsers,
-        from: reading(clock.gpu_ns),
-        to,
-        told: turns.iter().flat_map(round).collect(),
-        processes: Vec::new(),
-    }))
+    let mut switches = turns.iter().flat_map(round).peekable();
+    let window = |from: u64| {
+        let until = (from + WINDOW).min(to);
+        let told = std::iter::from_fn(|| switches.next_if(|s| s.time_ns < until));
+        let told = told.map(Told::Switch).collect();
+        Record::Switches(Box::new(Switches {
+            at: At {
+                time_ns: reading(until).host_ns,
+                ..At::default()
+            },
+            gpu: 0,
+            scope: Scope::AllUsers,
+            from: reading(from),
+            to: reading(until),
+            told,
+            processes: Vec::new(),
+        }))
+    };
+    let begins = (clock.gpu_ns..to).step_by(WINDOW as usize);
+    begins.map(window).collect()
 }
 
 /// The records of a recording, and the process that submitted.
@@ -155,7 +162,10 @@ fn run(way: Way) -> Result<()> {
     let mut first = None;
     let mut last = 0;
     for of in truth.values() {
-        let (gpu_ns, host_ns) = (number(of, "start_gpu_ns")?, number(of, "start_ns")?);
+        // A kernel's time begins with its launch: the software GPU may lack a processor between that and its start.
+        let (started, stamped) = (number(of, "start_gpu_ns")?, number(of, "stamp_gpu_ns")?);
+        let gpu_ns = started.min(stamped);
+        let host_ns = number(of, "start_ns")? - (started - gpu_ns);
         let is_first = |f: &Clock| f.gpu_ns <= gpu_ns;
         if !first.as_ref().is_some_and(is_first) {
             first = Some(Clock { gpu_ns, host_ns });
@@ -169,7 +179,7 @@ fn run(way: Way) -> Result<()> {
         host_ns: first.host_ns - before,
     };
     let turns = turns(clock.gpu_ns, last + before);
-    records.push(window(clock, last + before, pid, &turns));
+    records.extend(windows(clock, last + before, pid, &turns));
     write(&folder, "shared.pcapng", info, &records)?;
 
     let before = shown(&folder, &["decode", "-e", SHOWN], "run.pcapng")?;
