@@ -17,11 +17,8 @@ use std::{
 
 use super::exit_stop::{self, ExitStops, Stop};
 
-/// Longest time for which the end of nvcap's own command is held. Tests in step wait for whoever is slow.
-pub const LONGEST: Duration = match cfg!(feature = "in-step") {
-    true => Duration::from_secs(10),
-    false => Duration::from_millis(250),
-};
+/// Longest time for which the end of nvcap's own command is held.
+pub const LONGEST: Duration = Duration::from_millis(250);
 /// Time after which the thread checks again whether it is still needed, ms.
 const LOOK_MS: i32 = 500;
 /// The same time for a process that is not nvcap's own, ms: it is shorter because others may want to trace that process.

@@ -14,7 +14,7 @@ use nvcap_decode::record::{ChannelId, Fault, Life, Record};
 /// Time without a submission after which looks become rare.
 const STILL: Duration = Duration::from_secs(10);
 /// Longest time for which the end of a trace waits for the last look.
-const LAST: Duration = nvcap_process::exit_hold::LONGEST;
+const LAST: Duration = Duration::from_millis(250);
 /// Time for which the thread sleeps while no process is watched. The first process wakes it.
 const NOTHING: Duration = Duration::from_secs(3600);
 

@@ -79,21 +79,20 @@ mod tests {
     #[test]
     fn an_end_is_held_once_and_for_a_limited_time() {
         let mut held = HeldEnds::default();
-        let over = MS + LONGEST.as_nanos() as u64;
         assert!(held.hold(end(7, 7), MS));
         assert!(held.hold(end(8, 8), 100 * MS));
         assert!(held.hold(end(7, 9), 200 * MS), "another thread of it");
-        assert_eq!(held.overdue(over - MS), []);
-        assert_eq!(held.overdue(over), [end(7, 7), end(7, 9)]);
-        assert!(!held.hold(end(7, 10), over + MS), "a second time");
+        assert_eq!(held.overdue(250 * MS), []);
+        assert_eq!(held.overdue(251 * MS), [end(7, 7), end(7, 9)]);
+        assert!(!held.hold(end(7, 10), 252 * MS), "a second time");
         assert!(held.is_any(), "8 is");
         held.let_go();
-        assert_eq!(held.overdue(over + MS), [end(8, 8)]);
+        assert_eq!(held.overdue(252 * MS), [end(8, 8)]);
         assert!(!held.is_any());
-        assert!(!held.hold(end(8, 11), over + 2 * MS));
+        assert!(!held.hold(end(8, 11), 253 * MS));
         held.forget(8);
         assert!(
-            held.hold(end(8, 8), over + 3 * MS),
+            held.hold(end(8, 8), 254 * MS),
             "another process with its number"
         );
     }
