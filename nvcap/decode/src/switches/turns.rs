@@ -140,8 +140,15 @@ impl Gpu {
     }
 
     fn window(&mut self, window: &Switches) {
+        let follows = self.to == window.from.gpu_ns;
+        self.to = self.to.max(window.to.gpu_ns);
+        self.to_host = self.to_host.max(window.to.host_ns);
+        // No GPU has so many: nothing is known of this one, and each window would have to look at all of them.
+        if self.engines.len() > MOST_ENGINES {
+            return;
+        }
         // A window between them is not there.
-        if self.to != window.from.gpu_ns {
+        if !follows {
             self.residence.lost();
         }
         for told in &window.told {
@@ -161,8 +168,6 @@ impl Gpu {
                 }
             }
         }
-        self.to = self.to.max(window.to.gpu_ns);
-        self.to_host = self.to_host.max(window.to.host_ns);
         for lasting in self.residence.lasting() {
             let engine = self.engines.entry(lasting.instance).or_default();
             engine.now = (Owner::of(lasting.of, self.scope), lasting.from);

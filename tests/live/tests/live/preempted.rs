@@ -179,7 +179,12 @@ fn run(way: Way) -> Result<()> {
         host_ns: first.host_ns - before,
     };
     let turns = turns(clock.gpu_ns, last + before);
-    records.extend(windows(clock, last + before, pid, &turns));
+    // Each where a recording has it: of turns long past nothing is known any more.
+    for window in windows(clock, last + before, pid, &turns) {
+        let is_later = |r: &Record| r.at().time_ns > window.at().time_ns;
+        let at = records.iter().position(is_later).unwrap_or(records.len());
+        records.insert(at, window);
+    }
     write(&folder, "shared.pcapng", info, &records)?;
 
     let before = shown(&folder, &["decode", "-e", SHOWN], "run.pcapng")?;
