@@ -98,6 +98,7 @@ local schema = {
     Loss = {
         { 1, "at", "At" }, { 2, ".channel", "n" }, { 3, "entries", "LostEntries" }, { 4, "records", "LostRecords" },
         { 5, "unknown_channel", "LostDoorbells" }, { 6, "stacks", "n" }, { 7, "untraced", "t" },
+        { 8, "notifiers", "n" },
     },
     Calls = { { 1, "number", "n" }, { 2, "frame", "Frame" }, { 3, "api", "t" }, { 4, "end", "t" } },
     Idle = {},

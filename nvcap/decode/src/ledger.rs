@@ -235,6 +235,7 @@ impl Ledger {
             Lost::Stacks { count } => {
                 self.stacks_lost = self.stacks_lost.saturating_add(*count);
             }
+            Lost::Notifiers { .. } => self.faults.add_unread(loss.at.pid),
             Lost::Untraced { why } => self.add_untraced(loss.at.pid, why, 1),
         }
     }
@@ -253,6 +254,13 @@ impl Ledger {
     #[must_use]
     pub fn fault_count(&self) -> u64 {
         self.faults.count()
+    }
+
+    /// Processes whose error notifiers were not read at their end, in the order in which they ended: as many as are kept, and the number of
+    /// all. A fault of their last moment is not told.
+    #[must_use]
+    pub fn unread_notifiers(&self) -> (&[u32], u64) {
+        self.faults.unread()
     }
 
     /// Causes of the faults: one for each process and kind of fault.

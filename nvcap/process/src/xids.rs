@@ -58,6 +58,12 @@ impl Xids {
         }
     }
 
+    /// Tells whether this machine's log has messages of NVIDIA's driver: one without the driver's GPUs never tells of a fault.
+    #[must_use]
+    pub fn tells(&self) -> bool {
+        !self.gpus.is_empty()
+    }
+
     /// Returns the descriptor that becomes readable when the kernel has logged something.
     pub fn wake(&self) -> RawFd {
         self.log.wake()

@@ -5,7 +5,7 @@ use nvcap_decode::decode::Counts;
 use nvcap_decode::ledger::{Ledger, Observed};
 use nvcap_decode::record::RecordKind;
 use nvcap_decode::record::{
-    At, Channel, ChannelId, How, Life, Loss, Lost, Origin, Process, Record, Segment, Submission,
+    At, Channel, ChannelId, Fault, How, Life, Loss, Lost, Origin, Process, Record, Segment, Submission,
 };
 use nvcap_decode::wire::{GpuVa, Hole};
 use nvcap_show::output::ledger::{json, text, verdict};
@@ -443,6 +443,35 @@ fn the_ledger_says_how_much_was_understood() {
         v.starts_with("INCOMPLETE: ") && v.ends_with(&format!(", but NOT ALL UNDERSTOOD: {stops}")),
         "{v}"
     );
+}
+
+/// Ends of processes whose error notifiers were not read: a fault there is not told, which the verdict says.
+#[test]
+fn notifiers_that_were_not_read_are_told() {
+    let unread = |pid| {
+        Record::Loss(Loss {
+            at: At::of_process(9, pid),
+            channel: None,
+            what: Lost::Notifiers { count: 3 },
+        })
+    };
+    let mut l = ledger([sub(0, 2), unread(7)]);
+    let told = "nothing missing; a fault at the end of process 7 is not told: it was gone before its error notifiers were read";
+    assert!(verdict(&l).ends_with(told), "{}", verdict(&l));
+    assert_eq!((l.is_complete(), l.exit_status()), (true, 0));
+    let mut out = Vec::new();
+    json(&mut out, &l);
+    let object: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(object["unread_notifiers"], serde_json::json!([7]));
+    l.record(&unread(8));
+    let told = "a fault at the end of 2 processes is not told: they were gone before their error notifiers were read";
+    assert!(verdict(&l).ends_with(told), "{}", verdict(&l));
+    // Of one a fault is known: its end is told.
+    let fault = Fault::of_notifier(At::of_process(5, 8), 31);
+    l.record(&Record::Fault(Box::new(fault)));
+    let v = verdict(&l);
+    assert!(v.contains("a fault at the end of process 7 is not told"), "{v}");
+    assert_eq!(l.exit_status(), 6);
 }
 
 /// Observing states its margin, its cost, and why what is missing is missing.

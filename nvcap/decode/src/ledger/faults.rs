@@ -11,6 +11,9 @@ const KEPT: usize = 256;
 pub(super) struct Faults {
     kept: Vec<Fault>,
     count: u64,
+    /// Processes whose notifiers were not read at their end: those that are kept, and the number of all.
+    unread: Vec<u32>,
+    unread_count: u64,
 }
 
 /// Causes of the faults of one process with one number: the driver stops all channels of a group for one of them.
@@ -97,6 +100,17 @@ impl Faults {
 
     pub(super) fn count(&self) -> u64 {
         self.count
+    }
+
+    pub(super) fn add_unread(&mut self, pid: u32) {
+        self.unread_count += 1;
+        if self.unread.len() < KEPT {
+            self.unread.push(pid);
+        }
+    }
+
+    pub(super) fn unread(&self) -> (&[u32], u64) {
+        (&self.unread, self.unread_count)
     }
 
     pub(super) fn each(&mut self, complete: impl FnMut(&mut Fault)) {

@@ -58,6 +58,12 @@ pub enum Lost {
         /// Number of stacks.
         count: u64,
     },
+    /// Error notifiers of a process that were not read at its end, where no kernel log tells of faults either: a fault of its last moment is
+    /// not told. Submissions lack nothing for it.
+    Notifiers {
+        /// Number of channels whose notifiers they are.
+        count: u64,
+    },
     /// The tracer could not follow something (a process that could not be armed, say).
     Untraced {
         /// Reason, in words.

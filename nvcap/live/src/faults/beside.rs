@@ -1,15 +1,16 @@
 //! The watch for faults, on a thread of its own: it searches memory for milliseconds, which the thread that reads rings must not wait for.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     iter, mem,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use super::watch::{Note, Pace, Watch};
-use nvcap_decode::record::{ChannelId, Fault, Life, Record};
+use super::watch::{Looked, Note, Pace, Watch};
+use nvcap_decode::record::{At, ChannelId, Life, Loss, Lost, Record};
+use nvcap_process::clock;
 
 /// Time without a submission after which looks become rare.
 const STILL: Duration = Duration::from_secs(10);
@@ -25,7 +26,7 @@ enum Request {
 }
 
 struct Answer {
-    faults: Vec<Fault>,
+    looked: Looked,
     /// Number of requests at an end that this answers.
     asked: usize,
 }
@@ -37,8 +38,8 @@ pub(crate) struct FaultWatch {
     from: mpsc::Receiver<Answer>,
     /// Channels that are known to have submitted.
     submitting: HashSet<ChannelId>,
-    /// True once a channel was announced.
-    any: bool,
+    /// Number of channels of each process whose notifiers are read, until its end is answered.
+    watched: BTreeMap<u32, u64>,
     /// Time of the last submission.
     newest: Instant,
     pace: Pace,
@@ -56,22 +57,26 @@ impl FaultWatch {
             .spawn(move || serve(&requests, &answers))
             .inspect_err(|e| log::info!("faults of the GPU are not watched for: {e}"))
             .ok()?;
-        Some(Self {
+        Some(Self::of(to, from))
+    }
+
+    fn of(to: mpsc::Sender<Request>, from: mpsc::Receiver<Answer>) -> Self {
+        Self {
             to,
             from,
             submitting: HashSet::new(),
-            any: false,
+            watched: BTreeMap::new(),
             newest: Instant::now(),
             pace: Pace::Works,
             asked: 0,
-        })
+        }
     }
 
     /// Returns the time for which a source may wait, so that faults are reported soon.
     pub(crate) fn wait(&self, wait: Duration) -> Duration {
-        match self.any {
-            true => wait.min(self.pace.shortest()),
-            false => wait,
+        match self.watched.is_empty() {
+            false => wait.min(self.pace.shortest()),
+            true => wait,
         }
     }
 
@@ -96,16 +101,19 @@ impl FaultWatch {
         }
     }
 
-    /// Adds the faults that a last look finds. Waits a moment for them.
+    /// Adds the faults that a last look finds. Waits a moment for them; where they do not come, says whose are lacking.
     pub(crate) fn finish(&mut self, records: &mut Vec<Record>) {
         self.ask(Pace::AtEnd);
         let until = Instant::now() + LAST;
         while self.asked > 0 {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(answer) = self.from.recv_timeout(left) else {
-                return;
-            };
-            self.take(answer, records);
+            match self.from.recv_timeout(left) {
+                Ok(answer) => self.take(answer, records),
+                Err(_) => {
+                    records.extend(mem::take(&mut self.watched).into_iter().map(unread));
+                    return;
+                }
+            }
         }
     }
 
@@ -129,15 +137,21 @@ impl FaultWatch {
 
     fn take(&mut self, answer: Answer, records: &mut Vec<Record>) {
         self.asked = self.asked.saturating_sub(answer.asked);
-        let faults = answer.faults.into_iter().map(Box::new);
-        records.extend(faults.map(Record::Fault));
+        let Looked {
+            faults,
+            unread: not_read,
+            ended,
+        } = answer.looked;
+        records.extend(faults.into_iter().map(Box::new).map(Record::Fault));
+        records.extend(not_read.into_iter().map(unread));
+        self.watched.retain(|pid, _| !ended.contains(pid));
     }
 
     /// Returns the part of a record that the watch needs.
     fn note(&mut self, record: &Record) -> Option<Note> {
         match record {
             Record::Channel(c) if c.at.pid != 0 => {
-                self.any = true;
+                *self.watched.entry(c.at.pid).or_default() += 1;
                 Some(Note::Channel(c.clone()))
             }
             Record::Submission(s) if self.submitting.insert(s.channel) => Some(Note::Submits {
@@ -152,6 +166,15 @@ impl FaultWatch {
             _ => None,
         }
     }
+}
+
+/// The loss of a process whose notifiers were not read: its id and the number of its channels.
+fn unread((pid, count): (u32, u64)) -> Record {
+    Record::Loss(Loss {
+        at: At::of_process(clock::now(), pid),
+        channel: None,
+        what: Lost::Notifiers { count },
+    })
 }
 
 /// Watches until nobody sends requests any more.
@@ -180,10 +203,56 @@ fn serve(from: &mpsc::Receiver<Request>, to: &mpsc::Sender<Answer>) {
             }
         }
         let is_asked = asked > 0;
-        let faults = watch.look(if is_asked { Pace::AtEnd } else { pace }, is_asked);
-        let says = is_asked || !faults.is_empty();
-        if says && to.send(Answer { faults, asked }).is_err() {
+        let looked = watch.look(if is_asked { Pace::AtEnd } else { pace }, is_asked);
+        let says = is_asked || !looked.faults.is_empty() || !looked.ended.is_empty();
+        if says && to.send(Answer { looked, asked }).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvcap_decode::record::{Channel, Origin, Process};
+
+    fn losses(records: &[Record]) -> Vec<(u32, Lost)> {
+        let of = |r: &Record| match r {
+            Record::Loss(l) => Some((l.at.pid, l.what.clone())),
+            _ => None,
+        };
+        records.iter().filter_map(of).collect()
+    }
+
+    fn channel(pid: u32, id: u32) -> Record {
+        let at = At::of_process(1, pid);
+        Record::Channel(Box::new(Channel::bare(at, ChannelId(id), Origin::Given)))
+    }
+
+    /// The thread that reads notifiers has no processor for longer than the end of a trace waits for it.
+    #[test]
+    fn what_the_last_look_did_not_read_is_told() {
+        let (to, _requests) = mpsc::channel();
+        let (answers, from) = mpsc::channel();
+        let mut watch = FaultWatch::of(to, from);
+        watch.look(&mut vec![channel(7, 0), channel(7, 1), channel(8, 2)], false);
+        let exit = Life::Exit { process: true };
+        let at = At::of_process(2, 8);
+        watch.look(&mut vec![Record::Process(Process { at, life: exit })], true);
+        assert!(watch.is_asking());
+        // 8 ended unread, and that is answered; the last look at 7 is not.
+        let looked = Looked {
+            unread: vec![(8, 1)],
+            ended: vec![8],
+            ..Looked::default()
+        };
+        answers.send(Answer { looked, asked: 1 }).unwrap();
+        let mut records = Vec::new();
+        watch.look(&mut records, false);
+        assert_eq!(losses(&records), [(8, Lost::Notifiers { count: 1 })]);
+        assert!(!watch.is_asking());
+        records.clear();
+        watch.finish(&mut records);
+        assert_eq!(losses(&records), [(7, Lost::Notifiers { count: 2 })]);
     }
 }

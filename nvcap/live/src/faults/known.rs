@@ -1,7 +1,7 @@
 //! Knowledge of the processes whose faults are watched for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nvcap_decode::record::{ChannelId, CpuVa};
 use nvcap_process::memory::notifier::Notifier;
@@ -11,6 +11,9 @@ use nvcap_process::procfs::mem::Memory;
 /// a channel shows in all notifiers of its group, which has eight channels.
 const MOST_OF_LOOK: usize = 256;
 const MOST_OF_PROCESS: usize = 1 << 10;
+
+/// Longest time between a look at a process that stands at its end and the news that it has ended.
+const END: Duration = Duration::from_secs(1);
 
 /// A channel as the trace knows it.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +42,17 @@ pub(super) struct Watched {
     pub(super) changed: Option<Instant>,
     /// Number of searches for notifiers since then.
     pub(super) searched: usize,
+    /// Time of the last look that read all notifiers while some process stood at its end.
+    pub(super) at_end: Option<Instant>,
 }
 
 impl Watched {
+    /// Tells whether this process, which has ended, may have had a fault that no look has seen.
+    pub(super) fn is_unread(&self, now: Instant) -> bool {
+        let has_some = self.memory.is_none() || !self.notifiers.is_empty();
+        has_some && !self.at_end.is_some_and(|at| now < at + END)
+    }
+
     /// Returns the notifiers whose errors must be reported now, of those with an error. They count as reported.
     pub(super) fn untold(&mut self, pid: u32, with_error: &[Notifier]) -> Vec<Notifier> {
         let room = MOST_OF_PROCESS

@@ -69,6 +69,11 @@ impl Told {
 }
 
 impl Messages {
+    /// Tells whether the log tells of each fault.
+    pub(super) fn tell(&self) -> bool {
+        self.log.as_ref().is_some_and(Xids::tells)
+    }
+
     /// Takes the messages from now on; none where the log may not be read.
     pub(super) fn open() -> Self {
         let log = match Xids::open() {

@@ -77,6 +77,16 @@ pub(super) struct Watch {
     messages: Messages,
 }
 
+/// Results of a look.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    pub(super) faults: Vec<Fault>,
+    /// Processes that had ended before their notifiers were read, with the number of their channels.
+    pub(super) unread: Vec<(u32, u64)>,
+    /// All processes that have ended since the look before.
+    pub(super) ended: Vec<u32>,
+}
+
 /// Part of a record that the watch needs.
 #[derive(Debug)]
 pub(super) enum Note {
@@ -125,9 +135,8 @@ impl Watch {
         self.next = Instant::now();
     }
 
-    /// Looks if a look is due, or a process has ended. Returns the faults that have come. `begins`: a process has just reached its end,
-    /// and stands there.
-    pub(super) fn look(&mut self, pace: Pace, begins: bool) -> Vec<Fault> {
+    /// Looks if a look is due, or a process has ended. Returns what has come. `begins`: a process has just reached its end, and stands there.
+    pub(super) fn look(&mut self, pace: Pace, begins: bool) -> Looked {
         let now = Instant::now();
         let ended = std::mem::take(&mut self.ended);
         let executed = std::mem::take(&mut self.executed);
@@ -147,10 +156,18 @@ impl Watch {
             let took = now.elapsed();
             self.next = now + took + pace.pause(took);
         }
-        for pid in ended {
-            self.processes.remove(&pid);
+        let mut unread = Vec::new();
+        for pid in &ended {
+            let gone = self.processes.remove(pid);
+            if let Some(gone) = gone.filter(|p| !self.messages.tell() && p.is_unread(now)) {
+                unread.push((*pid, gone.channels.len() as u64));
+            }
         }
-        faults
+        Looked {
+            faults,
+            unread,
+            ended,
+        }
     }
 
     pub(super) fn note(&mut self, note: Note) {
@@ -207,16 +224,19 @@ impl Watched {
         let due = { self.changed.zip(SEARCHES.get(self.searched)) }
             .is_some_and(|(changed, after)| now >= changed + *after);
         let lacks = self.notifiers.len() < self.channels.len();
-        if due || is_last && lacks {
-            self.searched += usize::from(due);
-            self.search(pid);
-        }
+        let is_searched = (due || is_last && lacks) && self.search(pid);
+        self.searched += usize::from(due);
         let Some(memory) = &self.memory else {
             return;
         };
         let all: Vec<Notifier> = { self.notifiers.iter() }
             .filter_map(|at| notifier::read(memory, *at))
             .collect();
+        // The memory of a process that is gone gives none.
+        let is_read = all.len() == self.notifiers.len() && (is_searched || !all.is_empty());
+        if is_last && is_read {
+            self.at_end = Some(now);
+        }
         let with_error: Vec<Notifier> = all.iter().filter(|n| is_fault(n)).copied().collect();
         let new = self.untold(pid, &with_error);
         if new.is_empty() {
@@ -233,8 +253,8 @@ impl Watched {
         ));
     }
 
-    /// Finds the notifiers in the process's memory.
-    fn search(&mut self, pid: u32) {
+    /// Finds the notifiers in the process's memory. False where it cannot be read.
+    fn search(&mut self, pid: u32) -> bool {
         let found = maps::areas(pid).and_then(|areas| {
             let memory = Memory::open(pid)?;
             let notifiers = notifier::notifiers(&memory, &areas);
@@ -247,8 +267,12 @@ impl Watched {
                 self.told
                     .retain(|at| self.notifiers.binary_search(at).is_ok());
                 self.memory = Some(memory);
+                true
             }
-            Err(e) => log::debug!("process {pid}: its error notifiers cannot be read: {e}"),
+            Err(e) => {
+                log::debug!("process {pid}: its error notifiers cannot be read: {e}");
+                false
+            }
         }
     }
 }

@@ -247,6 +247,7 @@ fn loss(l: m::Loss) -> Result<Record> {
             count: d.count,
         },
         m::Lost::Stacks(count) => Lost::Stacks { count },
+        m::Lost::Notifiers(count) => Lost::Notifiers { count },
         m::Lost::Untraced(why) => Lost::Untraced { why },
     };
     Ok(Record::Loss(r::Loss {

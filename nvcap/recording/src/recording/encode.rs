@@ -225,6 +225,7 @@ impl From<&r::Loss> for m::Loss {
                 count: *count,
             }),
             Lost::Stacks { count } => m::Lost::Stacks(*count),
+            Lost::Notifiers { count } => m::Lost::Notifiers(*count),
             Lost::Untraced { why } => m::Lost::Untraced(why.clone()),
         };
         Self {

@@ -441,6 +441,9 @@ pub(super) enum Lost {
     /// Reason why something was not traced.
     #[prost(string, tag = "7")]
     Untraced(String),
+    /// Number of channels whose error notifiers were not read at their process's end.
+    #[prost(uint64, tag = "8")]
+    Notifiers(u64),
 }
 
 /// The first packet of a file: the description of the trace.

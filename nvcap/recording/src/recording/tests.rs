@@ -257,6 +257,7 @@ fn all_records() -> Vec<Record> {
             count: 1,
         },
         Lost::Stacks { count: 9 },
+        Lost::Notifiers { count: 3 },
         Lost::Untraced { why: "why".into() },
     ] {
         let channel = matches!(what, Lost::Entries { .. }).then_some(ChannelId(1));

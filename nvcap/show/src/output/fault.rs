@@ -42,6 +42,23 @@ pub(crate) fn cause(fault: &Fault) -> Option<String> {
     (fault.only_these && names.len() == 1).then(|| names.remove(0))
 }
 
+/// Words behind a verdict on processes whose error notifiers were not read at their end, and of which no fault is told; empty where there are none.
+pub(crate) fn unread(ledger: &Ledger) -> String {
+    let (kept, count) = ledger.unread_notifiers();
+    let is_told = |pid: &u32| ledger.faults().iter().any(|f| f.at.pid == *pid);
+    let told = kept.iter().filter(|pid| is_told(pid)).count() as u64;
+    let mut others = kept.iter().filter(|pid| !is_told(pid));
+    match (others.next(), count - told) {
+        (Some(pid), 1) => format!(
+            "; a fault at the end of process {pid} is not told: it was gone before its error notifiers were read"
+        ),
+        (_, 0) => String::new(),
+        (_, n) => format!(
+            "; a fault at the end of {n} processes is not told: they were gone before their error notifiers were read"
+        ),
+    }
+}
+
 /// The names of suspects, each once.
 fn names_of<'a>(all: impl Iterator<Item = &'a &'a Suspect>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();

@@ -355,6 +355,7 @@ fn lost(what: &Lost) -> String {
             format!("LOST {records} ({kind}): the buffer was full; try a larger --buffer")
         }
         Lost::Stacks { count } => format!("LOST {}", plural(*count, "stack")),
+        Lost::Notifiers { count } => format!("NOT READ: {}", plural(*count, "error notifier")),
         Lost::Untraced { why } => format!("UNTRACED: {}", Plain(why)),
         Lost::Entries { count, .. } => {
             format!("LOST {}", plural_of(*count, "entry", "entries"))
@@ -381,6 +382,10 @@ fn put_loss(object: &mut Map<String, Json>, what: &Lost) {
         }
         Lost::Stacks { count } => {
             put("what", "stacks".into());
+            put("count", (*count).into());
+        }
+        Lost::Notifiers { count } => {
+            put("what", "notifiers".into());
             put("count", (*count).into());
         }
         Lost::Untraced { why } => {

@@ -38,15 +38,16 @@ pub fn verdict(ledger: &Ledger) -> String {
         what => format!(", but NOT ALL UNDERSTOOD: {what}"),
     };
     let faulted = fault::verdict(ledger);
+    let unread = fault::unread(ledger);
     match missing(ledger) {
         None if trap::left_out(ledger) => {
-            format!("{}{faulted}: {seen}{but}", trap::verdict(ledger))
+            format!("{}{faulted}: {seen}{but}{unread}", trap::verdict(ledger))
         }
         None => format!(
-            "complete{faulted}: {seen}, nothing missing{but}{}",
+            "complete{faulted}: {seen}, nothing missing{but}{}{unread}",
             before(ledger)
         ),
-        Some(missing) => format!("{missing}; captured {seen}{but}{faulted}"),
+        Some(missing) => format!("{missing}; captured {seen}{but}{faulted}{unread}"),
     }
 }
 

@@ -514,7 +514,7 @@ impl Sink for Collector {
                 self.loss(s.at.pid);
             }
             Record::Loss(loss) => match (&loss.what, loss.channel) {
-                (Lost::Stacks { .. }, _) => {}
+                (Lost::Stacks { .. } | Lost::Notifiers { .. }, _) => {}
                 (Lost::Entries { position, count }, Some(channel)) => {
                     // The submission behind them has no gap more.
                     self.next.insert(channel, position.saturating_add(*count));

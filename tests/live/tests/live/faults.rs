@@ -50,10 +50,18 @@ fn expect_verdict(wanted: &str, run: impl Fn(&Folder, &Path) -> Result<Ended>) -
         let folder = Folder::new()?;
         let trace = folder.file("trace.json");
         let ended = run(&folder, &trace)?;
-        ended.expect_code(FAULTED)?;
         let ledger = of_type(&trace, "ledger")?;
         let ledger = ledger.last().context("no ledger")?;
         let verdict = ledger["verdict"].as_str().context("no verdict")?;
+        // An end is held for a limited time, in which a busy machine may not have read the notifiers: that is told.
+        let is_unread = verdict.contains("a fault at the end of process");
+        ensure!(is_unread != ledger["faults"][0].is_object(), "{ledger}");
+        if is_unread {
+            println!("    notifiers were not read in time: {verdict}");
+            ensure!(begun.elapsed() < REPEATS, "guard: no run has the fault");
+            continue;
+        }
+        ended.expect_code(FAULTED)?;
         let is_named = !verdict.contains("the kernel at 0x");
         if is_named {
             let begin = format!("complete, and the GPU faulted: Xid 31 in {wanted}: ");

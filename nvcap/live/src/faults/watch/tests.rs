@@ -290,15 +290,46 @@ fn faults_are_told_when_another_program_is_executed() {
         kernel.send(line.as_bytes()).unwrap();
     };
     say(31);
-    let told = watch.look(Pace::Works, true);
+    let told = watch.look(Pace::Works, true).faults;
     assert!(told.is_empty(), "it waits for its notifier: {told:?}");
     say(13);
     watch.note(Note::Exec(NOBODY));
-    let told = watch.look(Pace::Works, false);
+    let told = watch.look(Pace::Works, false).faults;
     let told: Vec<_> = told.iter().map(|f| (f.code, f.channel)).collect();
     assert_eq!(told, [(31, Some(ChannelId(0))), (13, Some(ChannelId(0)))]);
     // Nothing of it is left for the next program.
     say(31);
-    assert!(watch.look(Pace::Works, true).is_empty());
+    assert!(watch.look(Pace::Works, true).faults.is_empty());
     assert!(!watch.messages.has_waiting());
+}
+
+/// A process that has ended before its notifiers were read may have had a fault. The kernel log tells of it where it has the driver's messages.
+#[test]
+fn ends_whose_notifiers_were_not_read_are_told() {
+    let end = |messages: Messages, process: Watched| {
+        let mut watch = Watch::of(messages);
+        watch.processes.insert(NOBODY, process);
+        watch.note(Note::Exit(NOBODY));
+        let looked = watch.look(Pace::Works, false);
+        assert_eq!(looked.ended, [NOBODY]);
+        looked.unread
+    };
+    let process = |at_end: Option<Duration>| Watched {
+        channels: channels(&[(0, Some(0xa), true), (1, Some(0xb), true)]),
+        at_end: at_end.and_then(|before| Instant::now().checked_sub(before)),
+        ..Watched::default()
+    };
+    let unread = [(NOBODY, 2)];
+    assert_eq!(end(Messages::default(), process(None)), unread);
+    let before = |ms| process(Some(Duration::from_millis(ms)));
+    assert_eq!(end(Messages::default(), before(300)), []);
+    assert_eq!(end(Messages::default(), before(5000)), unread);
+    assert_eq!(end(made_up_log().1, process(None)), []);
+    // Its memory has none.
+    let own = std::process::id();
+    let without = Watched {
+        memory: Some(Memory::open(own).unwrap()),
+        ..process(None)
+    };
+    assert_eq!(end(Messages::default(), without), []);
 }

@@ -97,6 +97,10 @@ pub(super) fn of_loss(loss: &Loss) -> (&'static str, Notes) {
             notes.push(("count", Value::Number(*count)));
             "lost stacks"
         }
+        Lost::Notifiers { count } => {
+            notes.push(("count", Value::Number(*count)));
+            "unread error notifiers"
+        }
         Lost::Untraced { why } => {
             notes.push(("why", Value::Once(why.clone())));
             "untraced"

@@ -88,6 +88,10 @@ impl Losses {
                     )]
                 }
                 Lost::Stacks { count } => vec![format!("{} lost", plural(*count, "stack"))],
+                Lost::Notifiers { count } => vec![format!(
+                    "{} not read at the process's end: a fault then is not told",
+                    plural(*count, "error notifier")
+                )],
                 Lost::Untraced { why } => vec![format!("untraced: {why}")],
             },
             _ => Wrong::of(now).since(before),

@@ -146,6 +146,7 @@ pub(super) fn losses(ledger: &Ledger) -> Vec<Loss<'_>> {
     for (what, count) in [
         ("unshown", ledger.unshown()),
         ("stacks", ledger.stacks().1),
+        ("notifiers", ledger.unread_notifiers().1),
         ("qmds_not_seen", understood.unresolved),
         ("methods_of_unknown_class", understood.classless),
         ("stops", understood.stops),

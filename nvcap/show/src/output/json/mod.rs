@@ -456,6 +456,10 @@ impl Json {
                     text(out, "what", "stacks");
                     member(out, "count", *count);
                 }
+                Lost::Notifiers { count } => {
+                    text(out, "what", "notifiers");
+                    member(out, "count", *count);
+                }
                 Lost::Untraced { why } => {
                     text(out, "what", "untraced");
                     text(out, "why", why);

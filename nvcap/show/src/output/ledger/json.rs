@@ -117,6 +117,7 @@ fn json_value(ledger: &Ledger) -> Vec<(&'static str, Value)> {
         ("samples", samples_json(ledger)),
         ("switches", switches_json(ledger)),
         ("faults", blames_json(ledger)),
+        ("unread_notifiers", ledger.unread_notifiers().0.into()),
         ("channels", channels.into()),
     ]
 }

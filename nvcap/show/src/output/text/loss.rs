@@ -41,8 +41,8 @@ impl Text {
                     ),
                 )
             }
-            // Not shown here: the ledger says how many stacks were lost.
-            Lost::Stacks { .. } => Ok(()),
+            // Not shown here: the ledger says how many stacks were lost, and whose notifiers were not read.
+            Lost::Stacks { .. } | Lost::Notifiers { .. } => Ok(()),
             Lost::Untraced { why } if self.untraced.contains(why) => self.note(
                 l.at,
                 Role::Alarm,
