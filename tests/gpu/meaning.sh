@@ -136,7 +136,10 @@ judge() {
     local pid
     pid=$(sed -n 's/^pid //p' "$WORK/$truth.out")
     printf '\n## %s\n' "$what" >>"$OUT/meaning.txt"
-    python3 "$MEANING/meaning.py" "$WORK/$tag.json" "$WORK/$truth.cupti.$pid" "$WORK/$tag.out" -p "$WORK/$truth.out" >"$WORK/$tag.table" 2>&1
+    # torch.profiler is on in `profiler` where CUPTI's log is not.
+    local profiled=
+    if [ "$3" = cupti ] || [ "$1" = profiler ]; then profiled=--profiled; fi
+    python3 "$MEANING/meaning.py" "$WORK/$tag.json" "$WORK/$truth.cupti.$pid" "$WORK/$tag.out" -p "$WORK/$truth.out" $profiled >"$WORK/$tag.table" 2>&1
     local status=$?
     cat "$WORK/$tag.table" >>"$OUT/meaning.txt"
     grep -h 'images of GPU memory\|: names of ' "$WORK/$tag.trace" "$WORK/$tag.err" 2>/dev/null | sed 's/.*process/process/' >>"$OUT/meaning.txt"

@@ -1,11 +1,13 @@
 """Holds what nvcap says was run against what CUPTI says was run.
 
-    meaning.py NVCAP.json CUPTI.log OUT [-p OUT]
+    meaning.py NVCAP.json CUPTI.log OUT [-p OUT] [--profiled]
     meaning.py --truth CUPTI.log OUT        what CUPTI saw, a line a phase and kind: phase, kind, grid and block or bytes, count
 
 NVCAP.json: `nvcap --json`. CUPTI.log: cupti_log.c's. OUT: what the program printed (`phase NAME NS NS`). -p OUT: the phases of
 another run of the same program, which CUPTI saw (where it must not see the one that nvcap traced). Prints a row a phase and the
 differences; status 1 where there is one.
+
+--profiled: a profiler is in the program; of its own copies and memsets, which CUPTI does not log, those in PROFILERS are told and counted apart.
 
 Kernels are compared as a multiset of (grid, block), and in their order where a phase has one stream; copies and memsets by
 kind and bytes. Known and counted apart, never as equal: a copy that the driver splits, kernels that the GPU starts itself.
@@ -17,6 +19,9 @@ import re
 import sys
 
 Counter = collections.Counter
+
+# Work of CUPTI's own (CUDA 13.0) that no run without a profiler has, and that CUPTI does not log: kind and bytes.
+PROFILERS = {("d2h", 320), ("d2h", 2016), ("memset", 3200000)}
 
 
 def phases_of(path):
@@ -155,6 +160,7 @@ def main():
             for row in sorted(rows, key=str):
                 print(*row, sep="\t")
         return
+    profiled = "--profiled" in args
     other = args.index("-p") if "-p" in args else None
     truth_out = args[other + 1] if other is not None else args[2]
     phases = phases_of(args[2])
@@ -189,7 +195,9 @@ def main():
                 continue
             kind = "memset" if what == "memsets" else "d2d"
             own = what == "copies" and not less and s.driver and all(k == "h2d" and n <= 4096 for k, n in more)
-            if own:
+            if profiled and not less and all(k in PROFILERS for k in more):
+                notes.append(f"{what}: {sum(more.values())} of the profiler's own")
+            elif own:
                 notes.append(f"{sum(more.values())} small inline writes of the driver's own, for graphs")
             elif bytes_by_kind(a) == bytes_by_kind(b):
                 notes.append(f"{what}: the same bytes in other pieces")
