@@ -25,8 +25,8 @@ pub enum Part {
         #[arg(long, default_value_t = 60)]
         seconds: u32,
     },
-    /// What needs nothing but processor time and a network: what later parts fetch, the release that is packed, `lint`, the BPF objects built
-    /// again, 10,000 mutated inputs of each format
+    /// What needs nothing but processor time and a network: what later parts fetch, the programs that are packed, `lint`, the BPF objects built
+    /// again, mutated inputs of each format
     Beside,
 }
 
@@ -39,14 +39,22 @@ pub fn run(part: &Part) -> Result<()> {
         Part::Fuzz { seconds } => fuzz(&mut report, *seconds)?,
         Part::Beside => thread::scope(|scope| {
             scope.spawn(fetch);
-            let built = build::packages(&build::programs(), build::Profile::RELEASE);
-            report.check("the release", built.map(drop));
+            let built = build::packages(&build::programs(), packed());
+            report.check("the programs that are packed", built.map(drop));
             bpf::check(&mut report)?;
             compiled(&mut report)?;
             mutants(&mut report)
         })?,
     }
     report.close()
+}
+
+/// The profile of what is packed and fed with mutants: the release in the nightly form, which takes minutes to compile.
+pub fn packed() -> build::Profile {
+    match test::is_nightly() {
+        true => build::Profile::RELEASE,
+        false => build::Profile::STATIC,
+    }
 }
 
 /// Fetches what later parts of the gate need, and says nothing of what cannot be had: they say it.
@@ -200,11 +208,12 @@ fn lint_bpf(report: &mut Report) -> Result<()> {
 /// The clippy of Debian's compiler, which must be of the same release.
 const DEBIAN_CLIPPY: &str = "rust-web-clippy";
 
-/// Inputs that no driver makes: the same mutated inputs each time: no nightly is needed for them.
+/// Inputs that no driver makes, the same ones each time; the nightly form tries more of them.
 fn mutants(report: &mut Report) -> Result<()> {
-    // Optimised: unoptimised they take ten minutes.
-    let built = build::packages(&build::programs(), build::Profile::RELEASE)?;
-    report.step("mutants", &Cmd::new(built.join("mutants")))
+    let built = build::packages(&build::programs(), packed())?;
+    let count = if test::is_nightly() { "10000" } else { "1000" };
+    let mutants = Cmd::new(built.join("mutants")).args(["--count", count]);
+    report.step("mutants", &mutants)
 }
 
 fn fuzz(report: &mut Report, seconds: u32) -> Result<()> {

@@ -92,7 +92,11 @@ Examples:
     #[command(
         after_help = "Says within minutes whether a change is worth the tests. What it touches is tested first."
     )]
-    Check,
+    Check {
+        /// Leave the unit tests of what did not change to `cargo xtask test`, which is run next
+        #[arg(long)]
+        before_tests: bool,
+    },
     /// Run every test that this machine can run
     ///
     /// Those that it cannot run are named at the end.

@@ -64,7 +64,7 @@ fn dispatch() -> anyhow::Result<ExitCode> {
             bpf::check(&mut report)?;
             report.close()?;
         }
-        Command::Check => check::run()?,
+        Command::Check { before_tests } => check::run(before_tests)?,
         Command::Build {
             release,
             fixed,

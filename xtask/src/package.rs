@@ -42,7 +42,7 @@ pub struct Made {
 
 /// Builds nvcap and packs it.
 pub fn run() -> Result<()> {
-    let made = make()?;
+    let made = make(Profile::RELEASE)?;
     for (name, why) in [("deb", &made.deb), ("rpm", &made.rpm)] {
         if let Err(why) = why {
             eprintln!("no {name}: {why}");
@@ -54,11 +54,11 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Builds nvcap and packs it into a folder that is made anew.
-pub fn make() -> Result<Made> {
+/// Builds nvcap in a static profile and packs it into a folder that is made anew.
+pub fn make(profile: Profile) -> Result<Made> {
     bpf::fresh()?;
     // All programs, as the tests build them: with other packages cargo would choose other features, and build anew.
-    let built = build::packages(&build::programs(), Profile::RELEASE)?.join("nvcap");
+    let built = build::packages(&build::programs(), profile)?.join("nvcap");
     build::check_static(&built)?;
     let dir = paths::target().join("package");
     let work = dir.join("work");

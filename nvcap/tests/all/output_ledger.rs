@@ -5,7 +5,8 @@ use nvcap_decode::decode::Counts;
 use nvcap_decode::ledger::{Ledger, Observed};
 use nvcap_decode::record::RecordKind;
 use nvcap_decode::record::{
-    At, Channel, ChannelId, Fault, How, Life, Loss, Lost, Origin, Process, Record, Segment, Submission,
+    At, Channel, ChannelId, Fault, How, Life, Loss, Lost, Origin, Process, Record, Segment,
+    Submission,
 };
 use nvcap_decode::wire::{GpuVa, Hole};
 use nvcap_show::output::ledger::{json, text, verdict};
@@ -470,7 +471,10 @@ fn notifiers_that_were_not_read_are_told() {
     let fault = Fault::of_notifier(At::of_process(5, 8), 31);
     l.record(&Record::Fault(Box::new(fault)));
     let v = verdict(&l);
-    assert!(v.contains("a fault at the end of process 7 is not told"), "{v}");
+    assert!(
+        v.contains("a fault at the end of process 7 is not told"),
+        "{v}"
+    );
     assert_eq!(l.exit_status(), 6);
 }
 

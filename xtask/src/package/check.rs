@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use super::{deploy, fleet, installed, rights};
-use crate::report::Report;
+use crate::{ci, report::Report};
 
 /// Makes the packages and checks them.
 pub fn run(report: &mut Report) -> Result<()> {
-    match super::make() {
+    match super::make(ci::packed()) {
         Err(error) => report.check("packages are made", Err(error)),
         Ok(made) => {
             report.check("packages are made", Ok(()));

@@ -235,7 +235,10 @@ mod tests {
         let (to, _requests) = mpsc::channel();
         let (answers, from) = mpsc::channel();
         let mut watch = FaultWatch::of(to, from);
-        watch.look(&mut vec![channel(7, 0), channel(7, 1), channel(8, 2)], false);
+        watch.look(
+            &mut vec![channel(7, 0), channel(7, 1), channel(8, 2)],
+            false,
+        );
         let exit = Life::Exit { process: true };
         let at = At::of_process(2, 8);
         watch.look(&mut vec![Record::Process(Process { at, life: exit })], true);
