@@ -85,11 +85,13 @@ pub enum State {
     Working,
     /// Work is pending, and nothing was done since the reading before.
     Waiting,
+    /// The driver has stopped it after an error: what is pending is never done.
+    Stopped,
 }
 
 impl State {
     /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Idle, Self::Working, Self::Waiting];
+    pub(crate) const ALL: [Self; 4] = [Self::Idle, Self::Working, Self::Waiting, Self::Stopped];
 
     /// Its word.
     pub fn word(self) -> &'static str {
@@ -97,6 +99,7 @@ impl State {
             State::Idle => "idle",
             State::Working => "working",
             State::Waiting => "waiting",
+            State::Stopped => "stopped",
         }
     }
 }

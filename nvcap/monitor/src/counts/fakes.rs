@@ -19,6 +19,8 @@ use nvcap_process::procfs::mem::ReadMemory;
 pub(super) const RINGS: u64 = 0x2_0060_0000;
 pub(super) const PUSHBUFFERS: u64 = 0x2_0080_0000;
 const SEMAPHORES: u64 = 0x2_0460_f000;
+/// Error notifiers, a page for each channel.
+const NOTIFIERS: u64 = 0x2_0470_0000;
 const PAGE: u64 = 4096;
 pub(super) const ENTRIES: u64 = 1024;
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -64,7 +66,19 @@ impl Fake {
             area(RINGS, 0x20_0000, "/dev/nvidia0"),
             area(PUSHBUFFERS, 0x100_0000, "/dev/nvidiactl"),
             area(SEMAPHORES, PAGE, "/dev/nvidiactl"),
+            area(NOTIFIERS, PAGE, "/dev/nvidiactl"),
+            area(NOTIFIERS + PAGE, PAGE, "/dev/nvidiactl"),
         ]
+    }
+
+    /// Writes the error notifier of a channel: its token, and the error where there is one.
+    pub(super) fn notify(&self, slot: u64, token: u32, error: Option<u32>) {
+        let at = NOTIFIERS + PAGE * slot;
+        self.put(at + 24, &token.to_le_bytes());
+        self.put(at + 28, &0x8000_0000_u32.to_le_bytes());
+        self.put(at + 8, &error.unwrap_or(0).to_le_bytes());
+        let status = if error.is_some() { 0xffff_0000_u32 } else { 0 };
+        self.put(at + 12, &status.to_le_bytes());
     }
 
     pub(super) fn put(&self, at: u64, bytes: &[u8]) {

@@ -5,14 +5,16 @@
 //! must not be ahead of the newest payload, and at most as far behind as the ring has entries. At each later reading at which GP_PUT has
 //! moved, the newest entry must end with a release of that semaphore again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nvcap_decode::record::Device;
 use nvcap_decode::wire::release::{self, Release};
 use nvcap_decode::wire::{GpuVa, entry};
 use nvcap_process::memory::maps::Area;
+use nvcap_process::memory::notifier;
 use nvcap_process::memory::ring::{self, Ring};
 use nvcap_process::memory::scan::{self, Effort, FoundRing, Place};
+use nvcap_process::memory::tokens;
 use nvcap_process::procfs::mem::ReadMemory;
 
 /// Entries before GP_PUT that must agree.
@@ -75,6 +77,10 @@ pub(super) struct Channel {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Search {
     pub channels: Vec<Channel>,
+    /// Pages that may hold the channels' error notifiers.
+    pub notifiers: Vec<u64>,
+    /// Numbers of the channels' slots by ring, in the order of which they have their notifiers; empty where that is not known.
+    pub slots: BTreeMap<u64, usize>,
     /// Slots in which nothing proves a channel, and that may come into use.
     pub watched: Vec<Slot>,
 }
@@ -115,6 +121,12 @@ pub(super) fn search(memory: &impl ReadMemory, areas: &[Area], effort: Effort) -
         rings.insert(c.found.ring) && new
     });
     search.watched = watched(memory, areas, &search.channels);
+    search.notifiers = notifier::pages(areas);
+    let found: Vec<FoundRing> = search.channels.iter().map(|c| c.found).collect();
+    let rings = found.iter().map(|f| f.ring);
+    search.slots = rings
+        .zip(tokens::slots(areas, &found).unwrap_or_default())
+        .collect();
     search
 }
 

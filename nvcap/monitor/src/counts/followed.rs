@@ -26,6 +26,8 @@ pub(crate) struct Followed {
     pub count: Count,
     /// The GPU's time beside the number in the semaphore, ns, if it has one: that of the last release.
     pub stamp_ns: Option<u64>,
+    /// Number of the error after which the driver has stopped the channel.
+    pub(super) stopped: Option<u32>,
     pub(super) found: FoundRing,
     pub(super) tracking: Option<Tracking>,
     pub(super) put: u32,
@@ -81,6 +83,7 @@ impl Followed {
                 },
             ),
             stamp_ns: None,
+            stopped: None,
             found: *found,
             tracking: channel.tracking,
             put,

@@ -6,6 +6,7 @@
 //!
 //! - [`channel`]: one channel's numbers as counts, ages and states; `pace`: when to read. Pure.
 //! - `find`: which channels a process has, and which of their numbers are proven; `process` and `followed`: reading them.
+//! - `errors`: channels that the driver has stopped.
 //! - `block`: entries that were submitted a while ago; `decoding`: what they do; `ends`: whether a submission's kernels have ended.
 //! - [`detail`]: samples of what the submissions are (`--sample`).
 //! - `patient`: reads of a process that does not answer are given up.
@@ -21,6 +22,7 @@ mod decoding;
 pub(crate) mod delay;
 pub mod detail;
 mod ends;
+mod errors;
 #[cfg(test)]
 mod exact_tests;
 mod exited;

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::channel::{Count, Doubt, From, How, Sums};
 use super::decoding::{Decoding, Shared};
+use super::errors::Errors;
 use super::find::{self, Channel, Readable, Slot};
 use super::followed::{Followed, Read, STRIKES};
 use nvcap_decode::wire::words::{u32_at, u64_at};
@@ -52,6 +53,8 @@ pub(super) struct Channels {
     readable: Readable,
     /// The ranges that together hold all semaphores, with their bytes as last read.
     spans: Vec<Span>,
+    /// The channels' error notifiers.
+    errors: Errors,
     /// The sums of channels that are gone, by GPU.
     gone: BTreeMap<Option<u32>, Sums>,
     /// Submissions that were pending when a channel that is gone was read for the last time, by GPU.
@@ -148,6 +151,7 @@ impl Channels {
             }
             self.gone(Some(known));
         }
+        self.errors = Errors::of(search);
         self.watched.clone_from(&search.watched);
         self.watched
             .retain(|slot| !self.all.contains_key(&slot.userd));
@@ -280,6 +284,7 @@ impl Channels {
         if !self.all.is_empty() && failed == self.all.len() {
             return Outcome::Gone;
         }
+        self.errors.look(memory, &mut self.all);
         let moved = |slot: &Slot| {
             let positions = memory.word(slot.userd + scan::GP_GET);
             positions.is_ok_and(|now| now != slot.positions)

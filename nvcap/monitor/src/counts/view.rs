@@ -139,7 +139,9 @@ pub struct GpuView {
     /// The last end of a submission, ns since the epoch.
     pub progress_unix_ns: Option<u64>,
     /// Channels by state, in the order of `State::ALL`.
-    pub states: [u64; 3],
+    pub states: [u64; 4],
+    /// Numbers of the errors after which the driver has stopped channels.
+    pub errors: BTreeSet<u32>,
     /// Channels that are counted by GP_GET and GP_PUT.
     pub by_ring: u64,
     /// Reasons why the counts are not exact; none where they are.
@@ -251,8 +253,12 @@ impl Clocks {
     /// A channel, without its sums.
     pub(super) fn channel(&self, channel: &Followed) -> GpuView {
         let count = &channel.count;
-        let mut states = [0; 3];
-        if let Some(state) = states.get_mut(count.state() as usize) {
+        let mut states = [0; 4];
+        let state = match channel.stopped {
+            Some(_) => State::Stopped,
+            None => count.state(),
+        };
+        if let Some(state) = states.get_mut(state as usize) {
             *state = 1;
         }
         GpuView {
@@ -263,6 +269,7 @@ impl Clocks {
             oldest: count.oldest(self.now),
             progress_unix_ns: self.progress(channel),
             states,
+            errors: channel.stopped.into_iter().collect(),
             by_ring: u64::from(matches!(count.how(), How::Ring(_))),
             doubts: channel.doubts().collect(),
         }
@@ -307,6 +314,7 @@ impl GpuView {
         for (mine, other) in self.states.iter_mut().zip(other.states) {
             *mine += other;
         }
+        self.errors.extend(&other.errors);
         self.by_ring += other.by_ring;
         self.doubts.extend(&other.doubts);
     }
@@ -318,16 +326,20 @@ impl GpuView {
 
     /// Returns the state of all channels together.
     pub fn state(&self) -> State {
-        let mut all = State::ALL.into_iter().zip(self.states).rev();
         // If one channel works and another waits, the whole works: something makes progress.
-        if self
-            .states
-            .get(State::Working as usize)
-            .is_some_and(|n| *n > 0)
-        {
-            return State::Working;
+        const ORDER: [State; 3] = [State::Stopped, State::Working, State::Waiting];
+        let has = |state: &State| self.states.get(*state as usize).is_some_and(|n| *n > 0);
+        ORDER.into_iter().find(has).unwrap_or(State::Idle)
+    }
+
+    /// Returns the state in words: of stopped channels the errors, as the driver numbers them.
+    pub fn words(&self) -> String {
+        match (self.state(), self.errors.is_empty()) {
+            (State::Stopped, false) => {
+                let all: Vec<String> = self.errors.iter().map(u32::to_string).collect();
+                format!("Xid {}", all.join(", "))
+            }
+            (state, _) => state.word().to_owned(),
         }
-        all.find(|(_, n)| *n > 0)
-            .map_or(State::Idle, |(state, _)| state)
     }
 }

@@ -252,7 +252,7 @@ impl Live {
         let state = match (process.shares, of.channels()) {
             (Some(parent), _) => Cell::text(&format!("with {parent}")),
             (None, 0) => Cell::text("no channel yet"),
-            (None, _) => Cell::text(of.state().word()),
+            (None, _) => Cell::text(&of.words()),
         };
         let at = (Some(process.pid), gpu);
         let share = self.gauges.share(at).map(|share| 100.0 * share);
@@ -332,7 +332,7 @@ impl Live {
             Cell::count(of.unfetched),
         ];
         cells.extend(self.times(of));
-        cells.push(Cell::text(of.state().word()));
+        cells.push(Cell::text(&of.words()));
         cells.extend(sums(of));
         cells.push(Cell::text(&process.name));
         Row {

@@ -23,7 +23,11 @@ mod traced;
 
 /// A process of one channel, which has submitted so much, of which so much is not done since so long ago.
 fn process(pid: u32, name: &str, submitted: u64, pending: u64, oldest: u64) -> ProcessView {
-    let states = if pending > 0 { [0, 0, 1] } else { [1, 0, 0] };
+    let states = if pending > 0 {
+        [0, 0, 1, 0]
+    } else {
+        [1, 0, 0, 0]
+    };
     let of = GpuView {
         sums: Sums {
             submitted,

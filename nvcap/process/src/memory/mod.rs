@@ -27,5 +27,5 @@ pub mod reuse;
 pub mod ring;
 pub mod scan;
 pub mod snapshot;
-pub(crate) mod tokens;
+pub mod tokens;
 pub(crate) mod va_inference;

@@ -31,14 +31,19 @@ pub struct Notifier {
 
 /// All pages that hold a token, by address.
 pub fn notifiers(memory: &impl ReadMemory, areas: &[Area]) -> Vec<Notifier> {
-    let mut all: Vec<Notifier> = areas
-        .iter()
-        .filter(|a| {
-            a.device() == Some(Device::Control) && a.read && a.write && a.end - a.start == PAGE
-        })
-        .filter_map(|a| read(memory, a.start))
-        .collect();
-    all.sort_by_key(|n| n.address);
+    { pages(areas).into_iter() }
+        .filter_map(|at| read(memory, at))
+        .collect()
+}
+
+/// Addresses of the pages that may hold a notifier, in order.
+#[must_use]
+pub fn pages(areas: &[Area]) -> Vec<u64> {
+    let is_one = |a: &&Area| {
+        a.device() == Some(Device::Control) && a.read && a.write && a.end - a.start == PAGE
+    };
+    let mut all: Vec<u64> = areas.iter().filter(is_one).map(|a| a.start).collect();
+    all.sort_unstable();
     all
 }
 
@@ -77,10 +82,7 @@ fn parse(address: u64, b: &[u8; 32]) -> Option<Notifier> {
 /// whether it feeds the graphics engine (`None` where that is not known). Nothing is paired where the assumed order
 /// cannot be right.
 #[must_use]
-pub(crate) fn pair(
-    notifiers: &[Notifier],
-    slots: &[(usize, Option<bool>)],
-) -> Vec<Option<Notifier>> {
+pub fn pair(notifiers: &[Notifier], slots: &[(usize, Option<bool>)]) -> Vec<Option<Notifier>> {
     let paired: Vec<Option<Notifier>> = slots
         .iter()
         .map(|(slot, _)| notifiers.get(*slot).copied())

@@ -19,32 +19,19 @@ pub(super) fn name_tokens(
     found: &[FoundRing],
     channels: &mut [ChannelSnapshot],
 ) {
-    let gpus: std::collections::BTreeSet<Option<u32>> = found.iter().map(|f| f.gpu).collect();
-    // Notifiers do not say whose GPU they are.
-    if gpus.len() != 1
-        || channels
-            .iter()
-            .any(|c| c.found.proof.place != scan::Place::Habit)
+    // Notifiers do not say whose GPU they are: channels of which nothing is captured count, too.
+    if found
+        .iter()
+        .any(|f| Some(f.gpu) != found.first().map(|f| f.gpu))
     {
         return;
     }
-    let places = Places::new(areas);
-    let Some(first) = channels.first().and_then(|c| places.at(c.found.ring)) else {
+    let of_channels: Vec<FoundRing> = channels.iter().map(|c| c.found).collect();
+    let Some(slots) = slots(areas, &of_channels) else {
         return;
     };
-    // Slots of one mapping: of several nobody knows which came first.
-    if channels
-        .iter()
-        .any(|c| !(first.start..first.end).contains(&c.found.ring))
-    {
-        return;
-    }
-    let slots: Vec<(usize, Option<bool>)> = channels
-        .iter()
-        .map(|c| {
-            let slot = (c.found.ring - first.start) / scan::SLOT;
-            (slot as usize, graphics(c))
-        })
+    let slots: Vec<(usize, Option<bool>)> = { slots.into_iter().zip(channels.iter()) }
+        .map(|(slot, c)| (slot, graphics(c)))
         .collect();
     let notifiers = notifier::notifiers(memory, areas);
     for (seen, notifier) in channels.iter_mut().zip(notifier::pair(&notifiers, &slots)) {
@@ -54,6 +41,21 @@ pub(super) fn name_tokens(
             s.token = seen.channel.token;
         }
     }
+}
+
+/// Returns the number of each channel's slot, in the order in which CUDA makes channels; none where no order is known: of several GPUs, of several
+/// mappings, of channels elsewhere than CUDA has them.
+#[must_use]
+pub fn slots(areas: &[Area], found: &[FoundRing]) -> Option<Vec<usize>> {
+    let first = found.first()?;
+    let mapping = Places::new(areas).at(first.ring)?;
+    let slot = |f: &FoundRing| {
+        let is_known = f.gpu == first.gpu
+            && f.proof.place == scan::Place::Habit
+            && (mapping.start..mapping.end).contains(&f.ring);
+        is_known.then(|| ((f.ring - mapping.start) / scan::SLOT) as usize)
+    };
+    found.iter().map(slot).collect()
 }
 
 /// Tells whether a channel feeds the graphics engine, by the subchannel of its newest entries.

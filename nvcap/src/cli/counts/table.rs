@@ -177,7 +177,7 @@ fn line(out: &mut Vec<u8>, head: &str, gpu: Option<u32>, of: &GpuView, rate: &st
         "{head} {gpu:>3} {:>4} {done:>14} {in_all:>14} {rate:>9} {:>8} {oldest:>9} {last:>10}  {}",
         of.channels(),
         of.pending,
-        of.state().word()
+        of.words()
     );
 }
 
@@ -197,15 +197,16 @@ fn seconds(ns: u64) -> f64 {
 }
 
 fn gpu_json(of: &GpuView) -> Value {
-    let [idle, working, waiting] = of.states;
+    let [idle, working, waiting, stopped] = of.states;
     let mut value = json!({
         "submitted": of.sums.submitted,
         "done": of.sums.done,
         "pending": of.pending,
         "unfetched": of.unfetched,
-        "channels": {"idle": idle, "working": working, "waiting": waiting},
+        "channels": {"idle": idle, "working": working, "waiting": waiting, "stopped": stopped},
         "exact": of.doubts.is_empty(),
         "state": of.state().word(),
+        "errors": of.errors,
     });
     if !of.doubts.is_empty() {
         let why: Vec<&str> = of.doubts.iter().map(|doubt| doubt.word()).collect();

@@ -103,6 +103,10 @@ pub(super) fn now(
     kept: Kept<'_>,
 ) -> Moment {
     let mut seen = None;
+    // What is pending there is never done.
+    if followed.stopped.is_some() {
+        return Moment { seen, at: None };
+    }
     let at = look(memory, readable, followed, kept, &mut seen);
     Moment { seen, at }
 }
