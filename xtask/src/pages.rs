@@ -1,6 +1,7 @@
 //! Tests of the documents: every link has a target, every named file exists, and the index lists every page.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -59,6 +60,27 @@ fn said_to_link(text: &str) -> Vec<(&str, &str)> {
         .filter(|w| w[0].ends_with(".md") && w[1] == "links")
         .map(|w| (w[0], if w[2] == "the" { w[3] } else { w[2] }))
         .collect()
+}
+
+/// The tests that a text names in the last column of tables, below headings that speak of tests: `module::test`, or `module::*` for all of a
+/// module.
+fn named_tests(text: &str) -> Vec<&str> {
+    let (mut below, mut all) = (false, Vec::new());
+    for line in text.lines() {
+        if line.starts_with("## ") {
+            below = line.contains("its test") || line.contains("is tested by");
+        }
+        let last = line
+            .strip_suffix('|')
+            .and_then(|row| row.rsplit('|').next());
+        let quoted = last.filter(|_| below).into_iter();
+        let quoted = quoted.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        all.extend(quoted.filter(|name| {
+            let of_names = |c: char| c.is_ascii_alphanumeric() || "_:*".contains(c);
+            name.contains(|c| c == '_' || c == ':') && name.chars().all(of_names)
+        }));
+    }
+    all
 }
 
 /// Files below a folder with this ending.
@@ -232,6 +254,43 @@ fn every_file_that_is_named_exists() {
         }
     }
     assert!(seen > 0, "no file was named at all");
+}
+
+#[test]
+fn tests_are_read_from_tables() {
+    let text = "## A\n| `a::b` |\n## What must hold, and its test\n| what | test |\n| `c::d` | live: `e::f_g`; `h::*` `x y` |\n## B\n| `i::j` |\n";
+    assert_eq!(named_tests(text), ["e::f_g", "h::*"]);
+}
+
+#[test]
+fn every_test_that_is_named_exists() {
+    let root = paths::root();
+    let (mut functions, mut modules) = (BTreeSet::new(), BTreeSet::new());
+    for file in ["nvcap", "tests", "xtask"].map(|folder| below(&root.join(folder), "rs")) {
+        for file in file {
+            modules.extend(file.iter().map(|part| part.display().to_string()));
+            modules.extend(file.file_stem().map(|name| name.display().to_string()));
+            let text = fs::read_to_string(&file).expect("it is text");
+            let names = text.split("fn ").skip(1);
+            functions
+                .extend(names.filter_map(|rest| Some(rest.split_once(['(', '<'])?.0.to_owned())));
+        }
+    }
+    let mut seen = 0;
+    for page in ["tests/hostile/README.md", "docs/verification.md"] {
+        let text = fs::read_to_string(root.join(page)).expect("a page is text");
+        for name in named_tests(&text) {
+            let mut parts = name.rsplit("::");
+            let last = parts.next().unwrap_or_default();
+            let is = match last {
+                "*" => parts.next().is_some_and(|module| modules.contains(module)),
+                _ => functions.contains(last) || modules.contains(last),
+            };
+            assert!(is, "{page}: there is no test {name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 100, "{seen} tests were named");
 }
 
 #[test]

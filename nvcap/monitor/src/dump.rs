@@ -205,7 +205,7 @@ pub fn look(pids: &[u32], options: &DumpOptions) -> Look {
     }
     let xids = match xids::Xids::open() {
         Ok(mut log) => {
-            let all = log.take();
+            let all = xids::of_log(&mut log);
             if let Some(process) = look.processes.last_mut() {
                 process.notes.extend(log.unread());
             }

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::common::cli::{argument, nvcap, text};
 use crate::common::files::{capture, xz_fixture};
+use crate::output_sinks::has_each_member_once;
 
 /// The operations of a recording, and its text without `-v`.
 fn shown(name: &str) -> (Vec<Value>, String) {
@@ -11,6 +12,7 @@ fn shown(name: &str) -> (Vec<Value>, String) {
     let out = nvcap(&["decode", "--json", &file]);
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
     let lines = text(&out.stdout);
+    lines.lines().for_each(has_each_member_once);
     let objects = lines
         .lines()
         .map(|l| serde_json::from_str(l).expect("an object"));
@@ -58,6 +60,11 @@ fn modules_are_loaded() {
         "{brief}"
     );
     assert_eq!(lines("launch f3"), 5, "{brief}");
+    // Its writes are there for whoever asks.
+    let file = argument(xz_fixture("h100-modules.pcapng.xz").expect("a fixture"));
+    let all = nvcap(&["decode", "-v", &file]);
+    let writes = text(&all.stdout).matches("inline ").count();
+    assert!(writes > 5 + 5 * 5, "{writes}");
 }
 
 /// `macro_copy` (tests/gpu/macro_copy.cu): 18 times one copy device to host, one within the device, two host to device, and two to symbols.

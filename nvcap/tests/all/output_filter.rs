@@ -74,6 +74,8 @@ fn filters_say_yes_and_no() {
         ("phase~warm*", &launch, true),
         ("phase!~warm*", &launch, false),
         ("thread~py*on", &launch, true),
+        ("thread~tho", &launch, true),
+        ("thread~thou", &launch, false),
         ("direction=h2d", &copy, true),
         ("late", &copy, false),
         ("!late", &copy, true),

@@ -485,6 +485,29 @@ fn json_objects_have_common_members_and_operations_their_own() {
     assert_eq!(objects.last().unwrap()["type"], "ledger");
 }
 
+/// It may be what the program copied.
+#[test]
+fn an_inline_write_of_unknown_content_is_shown() {
+    let Operation::Inline(mut unknown) = events::inline() else {
+        unreachable!()
+    };
+    unknown.content = None;
+    let written = Written::default();
+    let mut sink = Text::new(written.output(), text::TextOptions::default());
+    let event = Event {
+        context: &context(7),
+        entry: 0,
+        body: Body::Operation(&Operation::Inline(unknown)),
+    };
+    sink.event(&event).unwrap();
+    sink.flush().unwrap();
+    let said = written.text();
+    assert!(
+        said.contains("write h2d 5 B inline -> 0x7f0000b00000 68656c6c6f"),
+        "{said}"
+    );
+}
+
 #[test]
 fn no_json_object_names_a_member_twice() {
     // A map would hide it: look at the text.
@@ -498,13 +521,16 @@ fn no_json_object_names_a_member_twice() {
     );
     with_each(|e| sink.event(&e).unwrap());
     sink.flush().unwrap();
-    for line in written.text().lines() {
-        let top = top_level_members(line);
-        let mut unique = top.clone();
-        unique.sort();
-        unique.dedup();
-        assert_eq!(unique.len(), top.len(), "{line}");
-    }
+    written.text().lines().for_each(has_each_member_once);
+}
+
+/// Fails where a JSON object has a member twice.
+pub(crate) fn has_each_member_once(line: &str) {
+    let top = top_level_members(line);
+    let mut unique = top.clone();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), top.len(), "{line}");
 }
 
 /// Names of the members of a JSON object, duplicates included.

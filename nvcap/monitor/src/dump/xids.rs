@@ -3,6 +3,7 @@
 use nvcap_decode::hang::{ChannelState, Xid};
 use nvcap_process::clock;
 use nvcap_process::procfs::stat::Stat;
+use nvcap_process::xids::Exceptions;
 pub use nvcap_process::xids::Xids;
 
 /// Nanoseconds of a clock tick (USER_HZ is 100).
@@ -43,6 +44,13 @@ impl Began {
             clock(libc::CLOCK_MONOTONIC),
         )
     }
+}
+
+/// Returns the messages of the log, an exception's with the texts of those before it that name no process.
+pub(super) fn of_log(log: &mut Xids) -> Vec<Xid> {
+    let mut exceptions = Exceptions::default();
+    let all = log.take().into_iter();
+    all.filter_map(|xid| exceptions.joined(xid)).collect()
 }
 
 /// Returns the messages about a process with these channels, each with the channels that it may be about, and a note where one may be
@@ -258,13 +266,22 @@ mod tests {
             r"NVRM: Xid (PCI:0000:35:00 GPU-I:01 GPU-CI:02): 31, pid=7, name=\x5ca\x09, Ch 01000012",
             "NVRM: Xid of a driver to come",
             "NVRM: loading",
+            "NVRM: Xid (PCI:0000:35:00): 13, Graphics SM Warp Exception on (GPC 7, TPC 7, SM 0): Illegal Instruction Parameter",
+            "NVRM: Xid (PCI:0000:35:00): 13, pid=8, name=b, Graphics Exception: channel 0x00000012, Class 0000cbc0",
         ] {
             kernel
                 .send(format!("3,1,10,-;{line}\n").as_bytes())
                 .unwrap();
         }
-        let all = xids.take();
-        let [xid] = &all[..] else { panic!("{all:?}") };
+        let all = of_log(&mut xids);
+        let [xid, exception] = &all[..] else {
+            panic!("{all:?}")
+        };
+        // What the exception was is in a message that names no process.
+        assert!(
+            exception.pid == Some(8) && exception.text.contains("Illegal Instruction Parameter; "),
+            "{exception:?}"
+        );
         assert_eq!((xid.gpu, xid.time_ns), (Some(3), 10_000));
         assert_eq!(xid.name.as_deref(), Some("\\a\t"));
         let notes: Vec<String> = xids.unread().collect();

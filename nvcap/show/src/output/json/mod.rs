@@ -313,7 +313,10 @@ impl Json {
             out[at] = b',';
             out.pop();
         }
-        if let Some(part) = c.part_of(entry) {
+        // A load's own members name what it is.
+        if let Some(part) = c.part_of(entry)
+            && !matches!(op, Operation::Load(_))
+        {
             text(out, "part_of", part.name());
         }
         if is_timed(op) {
