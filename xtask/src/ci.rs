@@ -35,7 +35,7 @@ pub fn run(part: &Part) -> Result<()> {
     let mut report = Report::default();
     match part {
         Part::Lint => compiled(&mut report)?,
-        Part::Package => package::check::run(&mut report)?,
+        Part::Package => package::check::run(&mut report, packed())?,
         Part::Fuzz { seconds } => fuzz(&mut report, *seconds)?,
         Part::Beside => thread::scope(|scope| {
             scope.spawn(fetch);
@@ -50,7 +50,7 @@ pub fn run(part: &Part) -> Result<()> {
 }
 
 /// The profile of what is packed and fed with mutants: the release in the nightly form, which takes minutes to compile.
-pub fn packed() -> build::Profile {
+fn packed() -> build::Profile {
     match test::is_nightly() {
         true => build::Profile::RELEASE,
         false => build::Profile::STATIC,

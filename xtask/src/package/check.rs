@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use super::{deploy, fleet, installed, rights};
-use crate::{ci, report::Report};
+use crate::{build, report::Report};
 
-/// Makes the packages and checks them.
-pub fn run(report: &mut Report) -> Result<()> {
-    match super::make(ci::packed()) {
+/// Makes the packages of this profile and checks them.
+pub fn run(report: &mut Report, of: build::Profile) -> Result<()> {
+    match super::make(of) {
         Err(error) => report.check("packages are made", Err(error)),
         Ok(made) => {
             report.check("packages are made", Ok(()));

@@ -115,6 +115,24 @@ fn a_number_that_is_proven_later_counts_from_the_beginning() {
     assert_eq!((all(&view), doubts(&view, 10)), (sums(9005, 9005), vec![]));
 }
 
+/// A process that ends while its ring is counted: laps of the ring may be missing, and its end is not that of an idle one.
+#[test]
+fn an_end_with_a_number_that_was_not_proven_is_said() {
+    let mut test = Test::new();
+    let one = test.start(10, FakeProcess::new(1));
+    one.work(0, 1, 3000);
+    one.set_ring_entry(0, 2997, one.ring_entry(0, 2990));
+    let mut view = test.round();
+    for _ in 0..8 {
+        view = test.round();
+    }
+    assert_eq!(doubts(&view, 10), [Doubt::Ring]);
+    test.end(10);
+    let view = test.round();
+    assert_eq!(view.ended_unseen, [(LastSeen::Searched, 1)].into());
+    assert!(!view.blind_ns.contains_key("ended_idle"));
+}
+
 /// Numbers that do not count from the channel's beginning: what was before the first reading is missing.
 #[test]
 fn a_beginning_that_nobody_saw_is_said() {

@@ -106,7 +106,7 @@ pub struct Folded {
 pub enum LastSeen {
     /// At work.
     Busy,
-    /// Not all of its channels may have been found.
+    /// Not all of its channels may have been found, or not all that they did be counted.
     Searched,
     /// All that was known of was done.
     Idle,

@@ -129,8 +129,18 @@ impl<M> Watched<M> {
     pub(super) fn last_seen(&self) -> LastSeen {
         match () {
             () if self.channels.is_busy() => LastSeen::Busy,
-            () if self.may_have_others() => LastSeen::Searched,
+            () if self.may_have_others() || self.lacks_some() => LastSeen::Searched,
             () => LastSeen::Idle,
         }
+    }
+
+    /// Its sums may lack some of what its channels had done at its last reading. (Of a channel that is gone or that could not be read, as at
+    /// the process's end, only the last moment was not seen.)
+    fn lacks_some(&self) -> bool {
+        let of_channels = self.channels.iter().flat_map(|channel| channel.doubts());
+        let before = self.channels.doubts().values().flatten().copied();
+        of_channels
+            .chain(before)
+            .any(|doubt| !matches!(doubt, Doubt::Gone | Doubt::Unread))
     }
 }
