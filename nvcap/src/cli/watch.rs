@@ -252,9 +252,9 @@ fn report(
             }
             Some(text)
         }
-        (false, None) => None,
+        (false, None) => { error.as_ref() }.map(|e| format!("{}; {e:#}\n", said.text())),
     };
-    if let Some(e) = error {
+    if let Some(e) = error.filter(|_| args.json) {
         tell(format_args!("{}; {e:#}", said.text()));
     }
     if let Some(command) = &args.exec {
