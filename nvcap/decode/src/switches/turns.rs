@@ -121,8 +121,9 @@ struct Gpu {
     /// Time of which something is known, GPU time, ns.
     from: u64,
     to: u64,
-    /// End of the windows before the first one that told of a switch, GPU time, ns.
+    /// End of the windows before the first one that told of a switch or a loss, GPU time, ns; and whether none has come yet.
     undivided_until: u64,
+    is_undivided: bool,
     /// The processes that had an engine in the newest window.
     newest: BTreeSet<u32>,
 }
@@ -138,6 +139,7 @@ impl Gpu {
             from: from.gpu_ns,
             to: from.gpu_ns,
             undivided_until: from.gpu_ns,
+            is_undivided: true,
             newest: BTreeSet::new(),
         }
     }
@@ -152,7 +154,7 @@ impl Gpu {
         }
         // A window between them is not there.
         if !follows {
-            self.residence.lost();
+            self.lost();
         }
         for told in &window.told {
             match told {
@@ -161,7 +163,7 @@ impl Gpu {
                         self.add(stretch);
                     }
                 }
-                Told::Missing(_) => self.residence.lost(),
+                Told::Missing(_) => self.lost(),
                 Told::Strange => {}
                 Told::Ended { pid, by_ns } => {
                     let mut ended = Vec::new();
@@ -178,7 +180,8 @@ impl Gpu {
                 self.newest.insert(pid);
             }
         }
-        if self.engines.is_empty() {
+        self.is_undivided &= self.engines.is_empty();
+        if self.is_undivided {
             self.undivided_until = self.to;
         }
         if self.parts > MOST_PARTS {
@@ -187,6 +190,11 @@ impl Gpu {
         if self.parts > MOST_PARTS {
             self.forget_before(self.to);
         }
+    }
+
+    fn lost(&mut self) {
+        self.residence.lost();
+        self.is_undivided = false;
     }
 
     fn add(&mut self, stretch: Stretch) {
@@ -252,7 +260,7 @@ impl Turns {
         self.gpus.get(&gpu).map(|gpu| gpu.to)
     }
 
-    /// Returns the time of a GPU before which no switch was told, ns: up to then each process may have had it all the time.
+    /// Returns the time of a GPU before which neither a switch nor a loss was told, ns: up to then each process may have had it all the time.
     #[must_use]
     pub fn undivided_until(&self, gpu: u32) -> Option<u64> {
         self.gpus.get(&gpu).map(|gpu| gpu.undivided_until)
@@ -363,10 +371,16 @@ mod tests {
 
     #[test]
     fn nobody_else_had_a_gpu_of_which_no_switch_was_told() {
-        let turns = turns(&[window(1_000, 3_000, Vec::new())]);
+        let mut turns = turns(&[window(1_000, 3_000, Vec::new())]);
         assert_eq!(turns.had(3, &[1], 1_500, 2_500), Some(1_000));
         assert_eq!(turns.had(3, &[1], 1_500, 3_500), None);
         assert_eq!(turns.undivided_until(3), Some(3_000));
+        let lost = window(3_000, 5_000, vec![Told::Missing(1)]);
+        turns.window(&lost);
+        turns.window(&window(5_000, 6_000, Vec::new()));
+        assert_eq!(turns.had(3, &[1], 1_500, 2_500), Some(1_000));
+        assert_eq!(turns.had(3, &[1], 3_500, 4_000), None);
+        assert_eq!(turns.had(3, &[1], 5_500, 6_000), None);
     }
 
     #[test]
