@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nvcap_decode::gpu_time::made_up::{self, OFFSET, PID};
+use nvcap_decode::gpu_time::made_up::{self, PID};
 use nvcap_decode::record::{How, Record};
 use nvcap_decode::switches::made_up::{self as switches, told as switch};
 use nvcap_decode::switches::{Tag, Told};
