@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use nvcap_decode::gpu_time::made_up::{self, OFFSET, PID};
-use nvcap_decode::record::{At, How, Record, Switches};
-use nvcap_decode::switches::{Reading, Scope, Switch, Tag, Told};
+use nvcap_decode::gpu_time::made_up::{self, PID};
+use nvcap_decode::record::{How, Record};
+use nvcap_decode::switches::made_up::{self as switches, told as switch};
+use nvcap_decode::switches::{Tag, Told};
 use serde_json::Value;
 
 use crate::common::cli::{Folder, nvcap, text};
@@ -18,24 +19,8 @@ const OTHER_NS: u64 = 3_000;
 const SWITCH_NS: u64 = 500;
 const ROUND: u64 = 11_000;
 
-fn window((from, to): (u64, u64), told: Vec<Told>) -> Record {
-    let reading = |gpu_ns| Reading {
-        host_ns: gpu_ns + OFFSET,
-        gpu_ns,
-        error_ns: 100,
-    };
-    Record::Switches(Box::new(Switches {
-        at: At {
-            time_ns: to + OFFSET,
-            ..At::default()
-        },
-        gpu: 0,
-        scope: Scope::AllUsers,
-        from: reading(from),
-        to: reading(to),
-        told,
-        processes: Vec::new(),
-    }))
+fn window(times: (u64, u64), told: Vec<Told>) -> Record {
+    Record::Switches(Box::new(switches::window(0, times, told)))
 }
 
 /// The rounds up to a time, each the begins and ends of both slices.
@@ -47,15 +32,6 @@ fn rounds(until: u64) -> Vec<(u64, u64)> {
 }
 
 fn told(rounds: &[(u64, u64)]) -> Vec<Told> {
-    let switch = |tag, pid, time_ns| {
-        Told::Switch(Switch {
-            tag,
-            pid,
-            context: pid,
-            time_ns,
-            ..Switch::default()
-        })
-    };
     let round = |(from, to): &(u64, u64)| {
         [
             switch(Tag::END, PID, from - SWITCH_NS),

@@ -257,10 +257,9 @@ impl GpuTimes {
             return false;
         }
         let whose = self.whose(s.at.pid, s.channel);
-        if !self.clocks.contains_key(&whose) {
-            return false;
-        }
-        let Some((pid, timeline)) = self.channels.get_mut(&s.channel) else {
+        let clock = self.clocks.get(&whose);
+        let (Some(clock), Some((pid, timeline))) = (clock, self.channels.get_mut(&s.channel))
+        else {
             return false;
         };
         let seen = Seen {
@@ -278,7 +277,7 @@ impl GpuTimes {
         let Some(known) = gpu.and_then(|gpu| self.turns.known_until(*gpu)) else {
             return false;
         };
-        let ended = timeline.ended(s.position, entries, seen);
+        let ended = timeline.ended_by(s.position, entries, seen, clock);
         ended.is_some_and(|ended| ended > known)
     }
 

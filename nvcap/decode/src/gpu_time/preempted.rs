@@ -21,42 +21,17 @@ pub(super) fn of(time: &GpuTime, gpu: Option<u32>, pid: u32, turns: &Turns) -> P
 #[cfg(test)]
 mod tests {
     use super::super::GpuTimes;
-    use super::super::made_up::{KERNELS, OFFSET, PID, records};
+    use super::super::made_up::{KERNELS, PID, records};
     use crate::decode::event::{GpuTime, Preempted};
-    use crate::record::{At, How, Record, Switches};
-    use crate::switches::{Reading, Scope, Switch, Tag, Told};
+    use crate::record::{How, Record, Stamp, Submission};
+    use crate::switches::made_up::{self as switches, told as switch};
+    use crate::switches::{Tag, Told};
 
     const KERNELS_IN_ALL: u32 = 40;
     const GPU: u32 = 0;
 
-    fn window((from, to): (u64, u64), told: Vec<Told>) -> Record {
-        let reading = |gpu_ns| Reading {
-            host_ns: gpu_ns + OFFSET,
-            gpu_ns,
-            error_ns: 100,
-        };
-        Record::Switches(Box::new(Switches {
-            at: At {
-                time_ns: to + OFFSET,
-                ..At::default()
-            },
-            gpu: GPU,
-            scope: Scope::AllUsers,
-            from: reading(from),
-            to: reading(to),
-            told,
-            processes: Vec::new(),
-        }))
-    }
-
-    fn switch(tag: Tag, pid: u32, time_ns: u64) -> Told {
-        Told::Switch(Switch {
-            tag,
-            pid,
-            context: pid,
-            time_ns,
-            ..Switch::default()
-        })
+    fn window(times: (u64, u64), told: Vec<Told>) -> Record {
+        Record::Switches(Box::new(switches::window(GPU, times, told)))
     }
 
     /// The times of all kernels, with these windows beside them.
@@ -152,5 +127,43 @@ mod tests {
         assert!(times.awaits(first));
         times.note(&window((1, u64::MAX / 4), Vec::new()));
         assert!(!times.awaits(first));
+    }
+
+    /// Tells whether the first kernel is awaited once a window has told of the GPU's time up to `gpu_ns`, and of the host's up to `host_ns`; and
+    /// what is known of its turns. `seen`: the stamps that were read.
+    fn awaited(gpu_ns: u64, host_ns: u64, seen: impl Fn(&Stamp) -> bool) -> (bool, Preempted) {
+        let mut all = records(KERNELS_IN_ALL, How::Trapped);
+        for record in &mut all {
+            if let Record::Stamps(s) = record {
+                s.stamps.retain(&seen);
+            }
+        }
+        let mut window = switches::window(GPU, (0, gpu_ns), vec![switch(Tag::BEGIN, PID, 1)]);
+        window.to.host_ns = host_ns;
+        let mut times = GpuTimes::default();
+        all.iter().for_each(|record| times.note(record));
+        times.note(&Record::Switches(Box::new(window)));
+        let is_first = |s: &&Submission| s.channel == KERNELS;
+        let submissions = all.iter().filter_map(|record| match record {
+            Record::Submission(s) => Some(s),
+            _ => None,
+        });
+        let first = submissions.clone().find(is_first).expect("a submission");
+        let is_awaited = times.awaits(first);
+        (is_awaited, times.take(first)[0].preempted)
+    }
+
+    #[test]
+    fn it_is_the_gpu_s_time_that_is_waited_for() {
+        let (_, end) = interval(&times(&[])[0]);
+        let (before, behind) = (end - 2_000, end + 20_000);
+        let (early, late) = (1, u64::MAX / 4);
+        // A host whose reading came long after the GPU's, or before it: the processor was busy.
+        assert_eq!(awaited(before, late, |_| true), (true, Preempted::Unknown));
+        assert_eq!(awaited(behind, early, |_| true), (false, Preempted::Ns(0)));
+        // An end that nothing but the next kernel's begin tells.
+        let next = |s: &Stamp| s.gpu_ns.is_some();
+        assert!(awaited(before, late, next).0);
+        assert!(!awaited(behind + 100_000, early, next).0);
     }
 }

@@ -22,6 +22,8 @@
 //! assert_eq!(sums[0].holders[&(Who::Process(4711), 0)].resident_ns, 4_000);
 //! ```
 
+#[doc(hidden)]
+pub mod made_up;
 pub mod period;
 pub mod record;
 pub mod residence;

@@ -97,8 +97,8 @@ pub(super) struct Stretch {
 #[derive(Clone, Debug)]
 struct Engine {
     state: State,
-    /// Number of the GPU's losses that the state knows of.
-    losses: u64,
+    /// The GPU's doubts that the state knows of.
+    doubts: Doubts,
     /// Time up to which the sums go.
     at: u64,
     sums: EngineSums,
@@ -108,7 +108,7 @@ impl Engine {
     fn new(instance: Option<Instance>, began: u64) -> Self {
         Self {
             state: State::Begun,
-            losses: 0,
+            doubts: Doubts::NONE,
             at: began,
             sums: EngineSums {
                 instance,
@@ -129,11 +129,17 @@ impl Engine {
         }
     }
 
-    /// Knows of the GPU's losses until now.
-    fn lose(&mut self, losses: u64) {
-        if self.losses != losses {
-            (self.losses, self.state) = (losses, State::Unknown);
+    /// Knows of the GPU's doubts until now.
+    fn doubt(&mut self, doubts: Doubts) {
+        if self.is_doubted(doubts) {
+            self.state = State::Unknown;
         }
+        self.doubts = doubts;
+    }
+
+    fn is_doubted(&self, doubts: Doubts) -> bool {
+        let is_held = matches!(self.state, State::Held(_));
+        self.doubts.losses != doubts.losses || !is_held && self.doubts.begun != doubts.begun
     }
 
     /// A stretch up to a time is over. `room`: as of [`Engine::hold`].
@@ -197,9 +203,9 @@ impl Engine {
     }
 
     /// The sums at a time: the slice that lasts is counted until then.
-    fn sums(&self, now: u64, losses: u64, mut room: usize) -> EngineSums {
+    fn sums(&self, now: u64, doubts: Doubts, mut room: usize) -> EngineSums {
         let mut to = self.clone();
-        to.lose(losses);
+        to.doubt(doubts);
         to.pass(now, to.now(), &mut room);
         to.sums
     }
@@ -224,15 +230,32 @@ impl Engine {
     }
 }
 
+/// Times, counted since the first record, at which it became unknown who has the engines of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Doubts {
+    /// Records were missing, or a slice ended of which it is not known on which engine it was.
+    losses: u64,
+    /// A slice began on one of the engines that nobody had.
+    begun: u64,
+}
+
+impl Doubts {
+    const NONE: Self = Self {
+        losses: 0,
+        begun: 0,
+    };
+}
+
 /// Residence of contexts on a GPU's engines, from its records in their order.
 #[derive(Clone, Debug)]
 pub struct Residence {
     began: u64,
-    /// Number of times that records were missing, of the sums before, too.
-    losses: u64,
-    /// That number when the sums began: behind a later loss nothing is known of an engine that is told of for the first time.
-    losses_before: u64,
+    doubts: Doubts,
+    /// The same when the sums began: behind a later doubt nothing is known of an engine that is told of for the first time.
+    doubts_before: Doubts,
     engines: BTreeMap<Option<Instance>, Engine>,
+    /// Slices that last on an engine that was not told, of a GPU that has MIG instances.
+    unplaced: BTreeSet<(Who, u32)>,
     /// The engines that processes have.
     holding: BTreeSet<(u32, Option<Instance>)>,
     /// Number of holders that may still come.
@@ -245,9 +268,10 @@ impl Residence {
     pub const fn new(began: u64) -> Self {
         Self {
             began,
-            losses: 0,
-            losses_before: 0,
+            doubts: Doubts::NONE,
+            doubts_before: Doubts::NONE,
             engines: BTreeMap::new(),
+            unplaced: BTreeSet::new(),
             holding: BTreeSet::new(),
             room: MOST_HOLDERS,
         }
@@ -261,15 +285,23 @@ impl Residence {
     /// The same. Returns the stretch of its engine's time that the record ends.
     pub(super) fn take_stretch(&mut self, switch: &Switch) -> Option<Stretch> {
         let instance = switch.instance;
+        let has_instances = self.engines.last_key_value().is_some_and(|e| e.0.is_some());
+        if has_instances && instance.is_none() {
+            self.take_unplaced(switch);
+            return None;
+        }
+        if !has_instances && instance.is_some() {
+            self.forget_whole();
+        }
         let engine = { self.engines.entry(instance) }.or_insert_with(|| {
             let mut engine = Engine::new(instance, self.began);
-            engine.losses = self.losses_before;
+            engine.doubts = self.doubts_before;
             engine
         });
         if !switch.tag.begins() && !switch.tag.ends() {
             return None;
         }
-        engine.lose(self.losses);
+        engine.doubt(self.doubts);
         if let State::Held((Who::Process(pid), _)) = engine.state {
             self.holding.remove(&(pid, instance));
         }
@@ -280,10 +312,33 @@ impl Residence {
         Some(stretch)
     }
 
+    /// Takes a record of a GPU that has MIG instances, without one: the driver tells none of a context that is another user's, its own or gone.
+    fn take_unplaced(&mut self, switch: &Switch) {
+        let who = (switch.who(), switch.context);
+        let is_named = matches!(who.0, Who::Process(_));
+        if switch.tag.begins() && !is_named && self.unplaced.len() < MOST_HOLDERS {
+            self.unplaced.insert(who);
+            self.doubts.begun += 1;
+        } else if switch.tag.begins() || switch.tag.ends() && !self.unplaced.remove(&who) {
+            self.lost();
+        }
+    }
+
+    /// The GPU has MIG instances: what was told without one, of contexts whose process is not known, is of no engine.
+    fn forget_whole(&mut self) {
+        let is_of_process = |(who, _): &(Who, u32)| matches!(who, Who::Process(_));
+        let whole = self.engines.get(&None);
+        if whole.is_some_and(|e| !e.sums.holders.keys().any(is_of_process)) {
+            self.engines.remove(&None);
+            self.lost();
+        }
+    }
+
     /// Records are missing from here on, until the next one: it is not known who had which engine. An engine takes note of that when it is
     /// looked at: a file may tell of many engines and many losses.
     pub fn lost(&mut self) {
-        self.losses += 1;
+        self.doubts.losses += 1;
+        self.unplaced.clear();
         self.holding.clear();
     }
 
@@ -317,9 +372,9 @@ impl Residence {
             instance: *instance,
             from: engine.at,
             to: engine.at,
-            of: match engine.losses == self.losses {
-                true => engine.now(),
-                false => Of::Unknown,
+            of: match engine.is_doubted(self.doubts) {
+                false => engine.now(),
+                true => Of::Unknown,
             },
         })
     }
@@ -329,7 +384,7 @@ impl Residence {
     pub fn sums(&self, now: u64) -> Vec<EngineSums> {
         let engines = self.engines.values();
         engines
-            .map(|e| e.sums(now, self.losses, self.room))
+            .map(|e| e.sums(now, self.doubts, self.room))
             .collect()
     }
 
@@ -337,262 +392,12 @@ impl Residence {
     pub fn restart(&mut self, now: u64) {
         self.began = self.began.max(now);
         for engine in self.engines.values_mut() {
-            engine.lose(self.losses);
+            engine.doubt(self.doubts);
             engine.restart(now);
         }
-        (self.losses_before, self.room) = (self.losses, MOST_HOLDERS);
+        (self.doubts_before, self.room) = (self.doubts, MOST_HOLDERS);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::record::Tag;
-    use super::*;
-
-    fn switch(tag: Tag, pid: u32, time_ns: u64) -> Switch {
-        Switch {
-            tag,
-            pid,
-            context: pid * 10,
-            time_ns,
-            ..Switch::default()
-        }
-    }
-
-    fn of(records: &[(Tag, u32, u64)]) -> Residence {
-        let mut residence = Residence::new(1_000);
-        for (tag, pid, time) in records {
-            residence.take(&switch(*tag, *pid, *time));
-        }
-        residence
-    }
-
-    fn held(sums: &EngineSums, pid: u32) -> Held {
-        let context = pid * 10;
-        sums.holders
-            .get(&(Who::Process(pid), context))
-            .copied()
-            .unwrap_or_default()
-    }
-
-    /// All times of an engine add up to the time that was measured.
-    fn adds_up(sums: &EngineSums) {
-        let held: u64 = sums.holders.values().map(|h| h.resident_ns).sum();
-        let all = held + sums.switch_ns + sums.nobody_ns + sums.unknown_ns;
-        assert_eq!(all, sums.ns, "{sums:?}");
-    }
-
-    #[test]
-    fn slices_switches_and_what_lasts() {
-        // Process 1 has it before; 2 has it at the end.
-        let residence = of(&[
-            (Tag::END, 1, 1_100),
-            (Tag::BEGIN, 2, 1_185),
-            (Tag::END, 2, 2_000),
-            (Tag::BEGIN, 1, 2_085),
-            (Tag::END, 1, 3_000),
-            (Tag::BEGIN, 2, 3_085),
-        ]);
-        let [sums] = &residence.sums(4_000)[..] else {
-            panic!("one engine");
-        };
-        adds_up(sums);
-        assert_eq!((sums.ns, sums.switches, sums.switch_ns), (3_000, 3, 255));
-        let expected = Held {
-            resident_ns: 100 + 915,
-            slices: 2,
-            longest_ns: 915,
-        };
-        assert_eq!(held(sums, 1), expected);
-        assert_eq!(held(sums, 2).resident_ns, 815 + 915);
-        assert_eq!(
-            (sums.nobody_ns, sums.unknown_ns, sums.incomplete),
-            (0, 0, 0)
-        );
-    }
-
-    #[test]
-    fn nobody_has_an_engine_before_the_first_begin_and_in_long_pauses() {
-        let long = 1_500 + LONGEST_SWITCH_NS + 1;
-        let records = [
-            (Tag::BEGIN, 1, 1_400),
-            (Tag::END, 1, 1_500),
-            (Tag::BEGIN, 1, long),
-            (Tag::END, 1, long + 10),
-        ];
-        let sums = &of(&records).sums(long + 30)[0];
-        adds_up(sums);
-        assert_eq!((sums.switches, sums.switch_ns), (0, 0));
-        assert_eq!(sums.nobody_ns, 400 + LONGEST_SWITCH_NS + 1 + 20);
-    }
-
-    #[test]
-    fn times_with_missing_records_are_unknown() {
-        let mut residence = of(&[(Tag::BEGIN, 1, 1_100)]);
-        residence.lost();
-        residence.take(&switch(Tag::END, 2, 5_000));
-        residence.take(&switch(Tag::BEGIN, 1, 5_085));
-        let sums = &residence.sums(6_000)[0];
-        adds_up(sums);
-        assert_eq!(sums.unknown_ns, 3_900);
-        assert_eq!(
-            (held(sums, 1).resident_ns, held(sums, 2).resident_ns),
-            (915, 0)
-        );
-        residence.lost();
-        assert_eq!(residence.sums(7_000)[0].unknown_ns, 3_900 + 1_915);
-    }
-
-    #[test]
-    fn an_engine_that_is_first_told_of_behind_a_loss_was_unknown_before() {
-        for (tag, known) in [(Tag::END, 0), (Tag::BEGIN, 1_000)] {
-            let mut residence = Residence::new(1_000);
-            residence.lost();
-            residence.take(&switch(tag, 1, 5_000));
-            let sums = &residence.sums(6_000)[0];
-            adds_up(sums);
-            assert_eq!((sums.unknown_ns, held(sums, 1).resident_ns), (4_000, known));
-        }
-    }
-
-    #[test]
-    fn the_end_of_a_process_that_is_gone_is_its_own() {
-        let mut gone = switch(Tag::END, 0, 2_000);
-        gone.context = 0;
-        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
-        residence.take(&gone);
-        let sums = &residence.sums(2_000)[0];
-        adds_up(sums);
-        assert_eq!(held(sums, 1).resident_ns, 1_000);
-        assert_eq!(sums.incomplete, 0);
-    }
-
-    #[test]
-    fn the_end_of_a_context_that_another_user_has_is_no_end_of_a_process_slice() {
-        let hidden = Switch {
-            context: 0x77,
-            ..switch(Tag::END, 0, 2_000)
-        };
-        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
-        residence.take(&hidden);
-        let sums = &residence.sums(2_000)[0];
-        adds_up(sums);
-        assert_eq!((held(sums, 1).resident_ns, sums.incomplete), (0, 1));
-        assert_eq!(sums.unknown_ns, 1_000);
-    }
-
-    #[test]
-    fn sums_of_very_many_holders_are_bounded() {
-        let mut residence = Residence::new(0);
-        for (pid, time) in (1..).zip((0..MOST_HOLDERS as u64 + 3).map(|i| 100 * i)) {
-            residence.take(&switch(Tag::BEGIN, pid, time));
-            residence.take(&switch(Tag::END, pid, time + 100));
-        }
-        let now = 100 * (MOST_HOLDERS as u64 + 3);
-        let sums = &residence.sums(now)[0];
-        adds_up(sums);
-        assert_eq!((sums.holders.len(), sums.unknown_ns), (MOST_HOLDERS, 300));
-        residence.restart(now);
-        residence.take(&switch(Tag::BEGIN, 7, now));
-        let sums = &residence.sums(now + 50)[0];
-        assert_eq!(held(sums, 7).resident_ns, 50);
-    }
-
-    /// As many MIG instances as a file can name, and as many losses and ends as a record can tell: each would be looked at some ten
-    /// thousand million times.
-    #[test]
-    fn losses_and_ends_do_not_look_at_all_engines() {
-        let mut residence = Residence::new(0);
-        for number in 0..=u16::MAX {
-            let instance = Some(Instance {
-                gpu: number as u8,
-                compute: Some((number >> 8) as u8),
-            });
-            let begin = switch(Tag::BEGIN, 7, 5);
-            residence.take(&Switch { instance, ..begin });
-        }
-        for pid in 0..1 << 18 {
-            residence.ended(1_000 + pid, 10);
-        }
-        assert_eq!(residence.holding().count(), 1 << 16);
-        residence.ended(7, 10);
-        for _ in 0..1 << 18 {
-            residence.lost();
-        }
-        let sums = residence.sums(30);
-        assert_eq!(sums.len(), 1 << 16);
-        let right = |e: &EngineSums| held(e, 7).resident_ns == 5 && e.unknown_ns == 20;
-        assert!(sums.iter().all(right));
-    }
-
-    #[test]
-    fn nobody_has_what_a_process_had_that_has_ended() {
-        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
-        residence.ended(2, 3_000);
-        assert_eq!(residence.holding().collect::<Vec<_>>(), [1]);
-        residence.ended(1, 3_000);
-        assert_eq!(residence.holding().count(), 0);
-        let sums = &residence.sums(9_000)[0];
-        adds_up(sums);
-        assert_eq!((held(sums, 1).resident_ns, sums.nobody_ns), (2_000, 6_000));
-        residence.take(&switch(Tag::BEGIN, 2, 9_000 + LONGEST_SWITCH_NS));
-        let sums = &residence.sums(9_000 + LONGEST_SWITCH_NS)[0];
-        adds_up(sums);
-        assert_eq!((sums.switches, sums.incomplete), (0, 0));
-    }
-
-    #[test]
-    fn what_does_not_fit_is_counted_and_its_time_unknown() {
-        let records = [
-            (Tag::BEGIN, 1, 1_000),
-            (Tag::BEGIN, 2, 2_000),
-            (Tag::END, 3, 3_000),
-            (Tag::END, 3, 4_000),
-            (Tag(0x55), 9, 4_500),
-        ];
-        let sums = &of(&records).sums(4_000)[0];
-        adds_up(sums);
-        assert_eq!((sums.incomplete, sums.unknown_ns), (3, 3_000));
-    }
-
-    #[test]
-    fn instances_are_engines_of_their_own() {
-        let mut residence = Residence::new(0);
-        for gpu in [1, 2] {
-            let instance = Some(Instance {
-                gpu,
-                compute: Some(0),
-            });
-            let begin = switch(Tag::BEGIN, gpu.into(), 0);
-            residence.take(&Switch { instance, ..begin });
-        }
-        let sums = residence.sums(100);
-        let all: Vec<_> = sums.iter().map(|s| s.instance.map(|i| i.gpu)).collect();
-        assert_eq!(all, [Some(1), Some(2)]);
-        for (engine, pid) in sums.iter().zip(1..) {
-            adds_up(engine);
-            assert_eq!(held(engine, pid).resident_ns, 100);
-        }
-    }
-
-    #[test]
-    fn sums_begin_anew_and_the_holder_stays_known() {
-        let mut residence = of(&[(Tag::BEGIN, 1, 1_000)]);
-        residence.restart(5_000);
-        let sums = &residence.sums(6_000)[0];
-        adds_up(sums);
-        assert_eq!((sums.ns, held(sums, 1).resident_ns), (1_000, 1_000));
-        assert!(Residence::new(0).sums(1_000).is_empty());
-    }
-
-    #[test]
-    fn times_that_go_back_take_nothing_away() {
-        let records = [
-            (Tag::BEGIN, 1, 9_000),
-            (Tag::END, 1, 3_000),
-            (Tag::BEGIN, 1, u64::MAX),
-            (Tag::END, 1, 0),
-        ];
-        adds_up(&of(&records).sums(0)[0]);
-    }
-}
+mod tests;

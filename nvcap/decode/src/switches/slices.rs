@@ -168,37 +168,13 @@ fn ended_slice(
 
 #[cfg(test)]
 mod tests {
+    use super::super::made_up::{self, OFFSET, told as switch};
     use super::super::record::Tag;
-    use super::super::told::{Reading, Scope};
     use super::*;
-    use crate::record::At;
 
-    fn switch(tag: Tag, pid: u32, time_ns: u64) -> Told {
-        Told::Switch(Switch {
-            tag,
-            pid,
-            context: pid * 10,
-            time_ns,
-            ..Switch::default()
-        })
-    }
-
-    /// A window of GPU 3 whose clocks differ by 1,000,000 ns.
+    /// A window of GPU 3.
     fn window(told: Vec<Told>) -> Switches {
-        let reading = |gpu_ns| Reading {
-            host_ns: gpu_ns + 1_000_000,
-            gpu_ns,
-            error_ns: 2,
-        };
-        Switches {
-            at: At::default(),
-            gpu: 3,
-            scope: Scope::AllUsers,
-            from: reading(1_000),
-            to: reading(9_000),
-            told,
-            processes: Vec::new(),
-        }
+        made_up::window(3, (1_000, 9_000), told)
     }
 
     /// Process, begin and end by the GPU's clock.
@@ -209,7 +185,7 @@ mod tests {
                 panic!("{s:?}")
             };
             for time in [s.begin, s.end].into_iter().flatten() {
-                assert_eq!(time.host_ns, time.gpu_ns + 1_000_000);
+                assert_eq!(time.host_ns, time.gpu_ns + OFFSET);
             }
             all.push((pid, s.begin.map(|t| t.gpu_ns), s.end.map(|t| t.gpu_ns)));
         };

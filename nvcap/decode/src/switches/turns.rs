@@ -2,7 +2,7 @@
 //!
 //! The sum of a process's slices lies beside each of them, so that a time of many slices is asked for as fast as one of few.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::record::{Instance, Who};
 use super::residence::{Of, Residence, Stretch};
@@ -121,8 +121,11 @@ struct Gpu {
     /// Time of which something is known, GPU time, ns.
     from: u64,
     to: u64,
-    /// The same end by the host's clock, ns.
-    to_host: u64,
+    /// End of the windows before the first one that told of a switch or a loss, GPU time, ns; and whether none has come yet.
+    undivided_until: u64,
+    is_undivided: bool,
+    /// The processes that had an engine in the newest window.
+    newest: BTreeSet<u32>,
 }
 
 impl Gpu {
@@ -135,21 +138,23 @@ impl Gpu {
             parts: 0,
             from: from.gpu_ns,
             to: from.gpu_ns,
-            to_host: from.host_ns,
+            undivided_until: from.gpu_ns,
+            is_undivided: true,
+            newest: BTreeSet::new(),
         }
     }
 
     fn window(&mut self, window: &Switches) {
         let follows = self.to == window.from.gpu_ns;
         self.to = self.to.max(window.to.gpu_ns);
-        self.to_host = self.to_host.max(window.to.host_ns);
+        self.newest.clear();
         // No GPU has so many: nothing is known of this one, and each window would have to look at all of them.
         if self.engines.len() > MOST_ENGINES {
             return;
         }
         // A window between them is not there.
         if !follows {
-            self.residence.lost();
+            self.lost();
         }
         for told in &window.told {
             match told {
@@ -158,7 +163,7 @@ impl Gpu {
                         self.add(stretch);
                     }
                 }
-                Told::Missing(_) => self.residence.lost(),
+                Told::Missing(_) => self.lost(),
                 Told::Strange => {}
                 Told::Ended { pid, by_ns } => {
                     let mut ended = Vec::new();
@@ -171,6 +176,13 @@ impl Gpu {
         for lasting in self.residence.lasting() {
             let engine = self.engines.entry(lasting.instance).or_default();
             engine.now = (Owner::of(lasting.of, self.scope), lasting.from);
+            if let Owner::Process(pid) = engine.now.0 {
+                self.newest.insert(pid);
+            }
+        }
+        self.is_undivided &= self.engines.is_empty();
+        if self.is_undivided {
+            self.undivided_until = self.to;
         }
         if self.parts > MOST_PARTS {
             self.forget_before(self.from.midpoint(self.to));
@@ -180,11 +192,19 @@ impl Gpu {
         }
     }
 
+    fn lost(&mut self) {
+        self.residence.lost();
+        self.is_undivided = false;
+    }
+
     fn add(&mut self, stretch: Stretch) {
         let owner = Owner::of(stretch.of, self.scope);
         let engine = self.engines.entry(stretch.instance).or_default();
         let parts = match owner {
-            Owner::Process(pid) => engine.of.entry(pid).or_default(),
+            Owner::Process(pid) => {
+                self.newest.insert(pid);
+                engine.of.entry(pid).or_default()
+            }
             Owner::Unknown => &mut engine.unknown,
             Owner::Another => return,
         };
@@ -234,10 +254,22 @@ impl Turns {
         self.gpus.is_empty()
     }
 
-    /// Returns the host's time up to which the turns on a GPU are known, ns; `None` of a GPU of which nothing was told.
+    /// Returns the time of a GPU up to which its turns are known, ns; `None` of a GPU of which nothing was told.
     #[must_use]
     pub fn known_until(&self, gpu: u32) -> Option<u64> {
-        self.gpus.get(&gpu).map(|gpu| gpu.to_host)
+        self.gpus.get(&gpu).map(|gpu| gpu.to)
+    }
+
+    /// Returns the time of a GPU before which neither a switch nor a loss was told, ns: up to then each process may have had it all the time.
+    #[must_use]
+    pub fn undivided_until(&self, gpu: u32) -> Option<u64> {
+        self.gpus.get(&gpu).map(|gpu| gpu.undivided_until)
+    }
+
+    /// Returns the processes that had an engine of a GPU in its newest window.
+    pub fn newest(&self, gpu: u32) -> impl Iterator<Item = u32> {
+        let newest = self.gpus.get(&gpu).map(|gpu| &gpu.newest);
+        newest.into_iter().flatten().copied()
     }
 
     /// Returns for how long these processes had a GPU's engine within a time in which one of them worked, by the GPU's clock, ns. `None` where that is not known:
@@ -250,7 +282,7 @@ impl Turns {
             return None;
         }
         // Without any switch nobody else had it.
-        if gpu.engines.is_empty() || from == to {
+        if to <= gpu.undivided_until || from == to {
             return Some(to - from);
         }
         let (engine, had) = gpu.engine(pids, from, to)?;
@@ -260,41 +292,13 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use super::super::made_up::{self, slice, told as switch};
     use super::super::record::{Switch, Tag};
-    use super::super::told::Reading;
     use super::*;
-    use crate::record::At;
 
-    fn switch(tag: Tag, pid: u32, time_ns: u64) -> Told {
-        Told::Switch(Switch {
-            tag,
-            pid,
-            context: pid * 10,
-            time_ns,
-            ..Switch::default()
-        })
-    }
-
-    fn slice(pid: u32, from: u64, to: u64) -> [Told; 2] {
-        [switch(Tag::BEGIN, pid, from), switch(Tag::END, pid, to)]
-    }
-
-    /// A window of GPU 3 whose clocks differ by 1,000,000 ns.
+    /// A window of GPU 3.
     fn window(from: u64, to: u64, told: Vec<Told>) -> Switches {
-        let reading = |gpu_ns| Reading {
-            host_ns: gpu_ns + 1_000_000,
-            gpu_ns,
-            error_ns: 2,
-        };
-        Switches {
-            at: At::default(),
-            gpu: 3,
-            scope: Scope::AllUsers,
-            from: reading(from),
-            to: reading(to),
-            told,
-            processes: Vec::new(),
-        }
+        made_up::window(3, (from, to), told)
     }
 
     fn turns(windows: &[Switches]) -> Turns {
@@ -328,7 +332,7 @@ mod tests {
         assert_eq!(had(2_000, 3_001), None);
         assert_eq!(turns.had(0, &[1], 2_100, 2_500), None);
         assert_eq!(turns.had(3, &[9], 1_000, 3_000), None);
-        assert_eq!(turns.known_until(3), Some(1_003_000));
+        assert_eq!(turns.known_until(3), Some(3_000));
         assert_eq!(turns.known_until(0), None);
     }
 
@@ -367,9 +371,36 @@ mod tests {
 
     #[test]
     fn nobody_else_had_a_gpu_of_which_no_switch_was_told() {
-        let turns = turns(&[window(1_000, 3_000, Vec::new())]);
+        let mut turns = turns(&[window(1_000, 3_000, Vec::new())]);
         assert_eq!(turns.had(3, &[1], 1_500, 2_500), Some(1_000));
         assert_eq!(turns.had(3, &[1], 1_500, 3_500), None);
+        assert_eq!(turns.undivided_until(3), Some(3_000));
+        let lost = window(3_000, 5_000, vec![Told::Missing(1)]);
+        turns.window(&lost);
+        turns.window(&window(5_000, 6_000, Vec::new()));
+        assert_eq!(turns.had(3, &[1], 1_500, 2_500), Some(1_000));
+        assert_eq!(turns.had(3, &[1], 3_500, 4_000), None);
+        assert_eq!(turns.had(3, &[1], 5_500, 6_000), None);
+    }
+
+    #[test]
+    fn what_was_before_the_first_switch_stays_known() {
+        let told = [
+            vec![switch(Tag::END, 1, 3_400)],
+            slice(2, 3_500, 3_600).to_vec(),
+        ]
+        .concat();
+        let windows = [window(1_000, 3_000, Vec::new()), window(3_000, 5_000, told)];
+        let mut turns = turns(&windows);
+        assert_eq!(turns.had(3, &[1], 1_500, 2_500), Some(1_000));
+        assert_eq!(turns.had(3, &[1], 1_500, 4_000), Some(1_900));
+        assert_eq!(turns.undivided_until(3), Some(3_000));
+        let newest = |turns: &Turns| turns.newest(3).collect::<Vec<_>>();
+        assert_eq!(newest(&turns), [1, 2]);
+        // What lasts is the newest window's, too.
+        turns.window(&window(5_000, 6_000, vec![switch(Tag::BEGIN, 7, 5_500)]));
+        turns.window(&window(6_000, 7_000, Vec::new()));
+        assert_eq!(newest(&turns), [7]);
     }
 
     #[test]
@@ -384,15 +415,18 @@ mod tests {
 
     #[test]
     fn a_process_that_had_two_instances_may_have_worked_on_either() {
-        let mut both = window(1_000, 3_000, slice(1, 1_100, 2_000).to_vec());
-        for (told, gpu) in [(0, 1), (1, 1)] {
-            let Told::Switch(switch) = &mut both.told[told] else {
-                panic!("a switch")
-            };
-            switch.instance = Some(Instance { gpu, compute: None });
-        }
+        let on = |gpu, told: [Told; 2]| {
+            told.map(|told| match told {
+                Told::Switch(switch) => Told::Switch(Switch {
+                    instance: Some(Instance { gpu, compute: None }),
+                    ..switch
+                }),
+                told => told,
+            })
+        };
+        let mut both = window(1_000, 3_000, on(1, slice(1, 1_100, 2_000)).to_vec());
         assert_eq!(turns(&[both.clone()]).had(3, &[1], 1_100, 1_900), Some(800));
-        both.told.extend(slice(1, 1_200, 1_300));
+        both.told.extend(on(2, slice(1, 1_200, 1_300)));
         assert_eq!(turns(&[both]).had(3, &[1], 1_100, 1_900), None);
     }
 

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::process::{is_there, now};
+use nvcap_process::host::fork_events::{Descent, Told};
 use nvcap_process::procfs::births::Numbers;
 
 /// Time for which a number is looked at again whose process could not be seen yet, ns. (The kernel gives the number some time
@@ -36,6 +37,8 @@ pub(super) enum Suspect {
 #[derive(Debug)]
 pub(super) struct Births {
     numbers: Numbers,
+    /// The kernel's reports of who made which process; `None` where they are refused.
+    told: Option<Told>,
     /// Processes that could not be seen yet, or are gone.
     early: VecDeque<Early>,
     /// Time at which an observed process was last found to have ended, ns.
@@ -47,10 +50,15 @@ pub(super) struct Births {
 }
 
 impl Births {
-    /// Takes note of the processes that are born from now on.
-    pub(super) fn new() -> Self {
+    /// Takes note of the processes that are born from now on. `follow`: it is asked who made them.
+    pub(super) fn new(follow: bool) -> Self {
+        let told = follow.then(Told::new);
+        if let Some(Err(e)) = &told {
+            log::debug!("the kernel does not tell who makes processes: {e}");
+        }
         Self {
             numbers: Numbers::new(),
+            told: told.and_then(Result::ok),
             early: VecDeque::new(),
             ended: 0,
             next: 0,
@@ -60,7 +68,23 @@ impl Births {
 
     /// Returns the numbers that were given since the last call.
     pub(super) fn fresh(&mut self) -> Vec<u32> {
+        if let Some(told) = &mut self.told {
+            told.take();
+        }
         self.numbers.fresh()
+    }
+
+    /// Takes note that a process's descendants are meant, too.
+    pub(super) fn is_meant(&mut self, pid: u32) {
+        if let Some(told) = &mut self.told {
+            told.name(pid);
+        }
+    }
+
+    /// Returns the descent of a process that was born: from one of those that are meant, or not.
+    pub(super) fn descent(&mut self, pid: u32) -> Descent {
+        let told = self.told.as_mut();
+        told.map_or(Descent::Unknown, |told| told.descent(pid))
     }
 
     /// Keeps the number of a process that cannot be seen yet, or is executing a program.
@@ -119,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_yet_is_looked_at_again() {
-        let mut births = Births::new();
+        let mut births = Births::new(false);
         let own = std::process::id();
         for pid in [own, 0x3fff_fff0] {
             births.keep(pid);

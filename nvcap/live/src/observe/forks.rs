@@ -15,6 +15,7 @@ use super::{
     wakeups::SAFETY_NS,
 };
 use nvcap_decode::record::{Channel, Life};
+use nvcap_process::host::fork_events::Descent;
 use nvcap_process::memory::scan;
 use nvcap_process::procfs;
 pub(super) use nvcap_process::procfs::mem::ReadMemory;
@@ -30,7 +31,7 @@ const PART: u64 = 100;
 enum Born {
     /// An observed process made it, or it descends from one by forks alone.
     Kin { parent: u32 },
-    /// Nothing connects it with an observed process.
+    /// Nothing connects it with an observed process that is there.
     Stranger,
     /// Its descent is not known yet.
     Unseen,
@@ -41,6 +42,7 @@ impl Session {
     pub(super) fn adopt(&mut self, pid: u32, begin: Begin) -> std::io::Result<()> {
         let watched = Watched::open(pid, begin)?;
         self.watched.insert(pid, watched);
+        self.births.is_meant(pid);
         self.births.suspects.remove(&pid);
         self.scheduler.look_after(pid);
         Ok(())
@@ -65,6 +67,7 @@ impl Session {
                     .insert(child, process::start(child))
                     .is_none()
                 {
+                    self.births.is_meant(child);
                     parents.push(child);
                 }
             }
@@ -186,7 +189,7 @@ impl Session {
         }
     }
 
-    fn judge(&self, pid: u32, parent: Option<u32>) -> Born {
+    fn judge(&mut self, pid: u32, parent: Option<u32>) -> Born {
         let mm = match MmIdentity::of(pid) {
             Ok(mm) if mm.is_empty() => return Born::Unseen,
             Ok(mm) => mm,
@@ -205,6 +208,11 @@ impl Session {
         match parent {
             // Threads have numbers too.
             Some(parent) if process::is_process(pid) => Born::Kin { parent },
+            // What its program shows does not tell; who made it may.
+            _ if process::is_process(pid) => match self.births.descent(pid) {
+                Descent::From(parent) if self.watched.contains_key(&parent) => Born::Kin { parent },
+                _ => Born::Stranger,
+            },
             _ => Born::Stranger,
         }
     }

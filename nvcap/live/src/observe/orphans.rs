@@ -2,6 +2,7 @@
 //! unseen, and it has executed another program since. They are not followed; that one of them uses a GPU is said.
 
 use super::{births::Suspect, process, session::Session};
+use nvcap_process::host::fork_events::Descent;
 use nvcap_process::memory::maps;
 use nvcap_process::procfs;
 
@@ -23,7 +24,14 @@ impl Session {
         }
     }
 
-    fn may_descend(&self, pid: u32) -> bool {
+    fn may_descend(&mut self, pid: u32) -> bool {
+        // Who made it and its forebears is known where the kernel tells. `/proc` has the parents of now alone: any process may have been given the
+        // children of its descendants (PR_SET_CHILD_SUBREAPER).
+        match self.births.descent(pid) {
+            Descent::From(_) => return true,
+            Descent::Stranger => return false,
+            Descent::Unknown => {}
+        }
         // Of those that are stopped at their end all children are told.
         let all_told = |stops: &nvcap_process::exit_stop::ExitStops| {
             self.watched.keys().all(|pid| stops.has(*pid))

@@ -6,21 +6,16 @@
 //! not wait for nvcap.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use perf_event_open_sys::{self as sys, bindings as b};
+use perf_event_open_sys::bindings as b;
 
+use super::kernel_records::{Buffer, long, of_all_processors, word};
 use crate::memory::{devices, maps};
 use nvcap_decode::record::Device;
 
 /// Bytes of a processor's buffer: some thousand records.
 const BUFFER: usize = 256 << 10;
-const PAGE: usize = 4096;
-/// Bytes of a record before its fields.
-const HEADER: usize = 8;
 /// The fields of a record of a mapping: process (4 bytes), protection (4), name of the file (up to a byte 0).
 const PID_AT: usize = 0;
 const ADDRESS_AT: usize = 8;
@@ -48,9 +43,12 @@ impl Told {
     /// # Errors
     /// When perf events of all processes are refused.
     pub fn new() -> io::Result<Self> {
-        let processors = aya::util::online_cpus().map_err(|(_, e)| e)?;
-        let buffers: io::Result<Vec<Buffer>> = processors.into_iter().map(Buffer::new).collect();
-        buffers.map(Self)
+        let asks = |attr: &mut b::perf_event_attr| {
+            attr.set_mmap(1);
+            attr.set_mmap_data(1);
+            attr.set_mmap2(1);
+        };
+        of_all_processors(BUFFER, asks).map(Self)
     }
 
     /// Takes the mappings that were told of since the last call.
@@ -67,16 +65,6 @@ impl Told {
         mapped.by.dedup();
         mapped
     }
-}
-
-fn long(fields: &[u8], at: usize) -> Option<u64> {
-    let bytes = fields.get(at..at + 8)?;
-    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
-}
-
-fn word(fields: &[u8], at: usize) -> Option<u32> {
-    let bytes = fields.get(at..at + 4)?;
-    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// Does as [`of_gpu`] for a mapped file whose name is not one of the driver's: a device file may be mounted under any name.
@@ -123,114 +111,14 @@ fn of_gpu(fields: &[u8]) -> Option<(u32, u32)> {
     }
 }
 
-/// The records of one processor.
-#[derive(Debug)]
-struct Buffer {
-    /// The page that the kernel writes, and the data behind it.
-    page: NonNull<b::perf_event_mmap_page>,
-    _event: OwnedFd,
-    record: Vec<u8>,
-}
-
-// SAFETY: the memory is this buffer's alone, and the kernel's.
-unsafe impl Send for Buffer {}
-
-impl Buffer {
-    fn new(processor: u32) -> io::Result<Self> {
-        let mut attr = b::perf_event_attr {
-            type_: b::PERF_TYPE_SOFTWARE,
-            size: size_of::<b::perf_event_attr>() as u32,
-            config: u64::from(b::PERF_COUNT_SW_DUMMY),
-            ..Default::default()
-        };
-        attr.set_mmap(1);
-        attr.set_mmap_data(1);
-        attr.set_mmap2(1);
-        // Nobody is to be woken: nvcap looks by itself.
-        attr.set_watermark(1);
-        attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
-        let flags = u64::from(b::PERF_FLAG_FD_CLOEXEC);
-        // SAFETY: attr is a whole perf_event_attr.
-        let fd = unsafe { sys::perf_event_open(&mut attr, -1, processor as i32, -1, flags) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor that nobody else has.
-        let event = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: a new mapping of the event's buffer.
-        let page = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                PAGE + BUFFER,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                event.as_raw_fd(),
-                0,
-            )
-        };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let page = NonNull::new(page.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self {
-            page,
-            _event: event,
-            record: Vec::new(),
-        })
-    }
-
-    /// Gives the kind and the fields of each new record to `each`.
-    fn read(&mut self, each: &mut dyn FnMut(u32, &[u8])) {
-        let page = self.page.as_ptr();
-        // SAFETY: the page is mapped, and the kernel changes these words as atomics.
-        let (head, tail) = unsafe {
-            (
-                AtomicU64::from_ptr(&raw mut (*page).data_head),
-                AtomicU64::from_ptr(&raw mut (*page).data_tail),
-            )
-        };
-        let (end, mut at) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
-        while end - at >= HEADER as u64 {
-            self.copy(at, HEADER);
-            let kind = word(&self.record, 0).unwrap_or_default();
-            // The length is in the last two bytes of the header.
-            let len = word(&self.record, 4).unwrap_or_default() >> 16;
-            if (len as usize) < HEADER {
-                at = end;
-                break;
-            }
-            self.copy(at + HEADER as u64, len as usize - HEADER);
-            each(kind, &self.record);
-            at += u64::from(len);
-        }
-        tail.store(at, Ordering::Release);
-    }
-
-    /// Copies bytes out of the buffer's data, which is a ring: behind its end it begins again at the front.
-    fn copy(&mut self, at: u64, len: usize) {
-        // SAFETY: the data lie behind the page.
-        let data = unsafe { self.page.as_ptr().cast::<u8>().add(PAGE) };
-        self.record.clear();
-        let from = at as usize % BUFFER;
-        let before = len.min(BUFFER - from);
-        for (from, len) in [(from, before), (0, len - before)] {
-            // SAFETY: these bytes lie in the buffer; the kernel does not write them until the tail has passed them.
-            let part = unsafe { std::slice::from_raw_parts(data.add(from), len) };
-            self.record.extend_from_slice(part);
-        }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; nothing refers to it any more.
-        unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE + BUFFER) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::ptr;
+
     use super::*;
+
+    const PAGE: usize = 4096;
 
     fn record(pid: u32, prot: i32, name: &str) -> Vec<u8> {
         let mut fields = vec![0; NAME_AT];

@@ -6,12 +6,13 @@
 //! - [`choice`]: which processes are meant.
 //! - [`census`]: the chosen processes that use a GPU now, and those that begin to.
 //! - `sight`: the processes that `/proc` hides.
-//! - `mmap_events`: the processes that the kernel reports.
+//! - `mmap_events`: the processes that the kernel reports; `fork_events`: who made them; `kernel_records`: both are written there.
 //!
 //! The files may be written by anybody: nothing here panics at any contents, and the amount that is kept of them is bounded.
 
 pub mod census;
 pub mod choice;
+pub mod fork_events;
 pub mod mig;
 pub mod mmap_events;
 pub mod uses;
@@ -19,6 +20,7 @@ pub mod uses;
 mod cgroup;
 mod driver_users;
 mod gpus;
+mod kernel_records;
 mod logs;
 mod opens;
 mod sight;

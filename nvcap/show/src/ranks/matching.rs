@@ -122,6 +122,7 @@ fn put_in_order(calls: &mut [usize], all: &[Call]) {
 fn locals(job: &Job) -> Vec<Local> {
     let mut all: Vec<Local> = Vec::new();
     for (rank, of) in job.ranks.iter().enumerate() {
+        let first = all.len();
         let mut places: HashMap<(Comm, bool), usize> = HashMap::new();
         for (n, call) in of.calls.iter().enumerate() {
             let between_some = kinds::is_between_some(job.names.text(call.kind));
@@ -136,8 +137,9 @@ fn locals(job: &Job) -> Vec<Local> {
             });
             all[place].calls.push(n);
         }
-        let of_rank = all.iter_mut().filter(|local| local.rank == rank);
-        of_rank.for_each(|local| put_in_order(&mut local.calls, &of.calls));
+        for local in all.iter_mut().skip(first) {
+            put_in_order(&mut local.calls, &of.calls);
+        }
     }
     all
 }

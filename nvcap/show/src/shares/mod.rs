@@ -194,45 +194,20 @@ impl Shares {
 #[cfg(test)]
 pub(crate) mod tests {
     use nvcap_decode::record::{At, Process};
-    use nvcap_decode::switches::{Reading, Switch, Tag, Who};
+    pub(crate) use nvcap_decode::switches::made_up::told as switch;
+    use nvcap_decode::switches::{Tag, Who, made_up};
 
     use super::*;
 
-    /// A switch of a process whose context is ten times its number.
-    pub(crate) fn switch(tag: Tag, pid: u32, time_ns: u64) -> Told {
-        Told::Switch(Switch {
-            tag,
-            pid,
-            context: 10 * pid,
-            time_ns,
-            ..Switch::default()
-        })
-    }
-
-    /// A window of a GPU whose clock is a second behind the host's.
-    pub(crate) fn window(gpu: u32, (from, to): (u64, u64), told: Vec<Told>) -> Record {
-        let reading = |gpu_ns| Reading {
-            host_ns: gpu_ns + 1_000_000_000,
-            gpu_ns,
-            error_ns: 500,
+    /// A window of a GPU that says who process 1 is.
+    pub(crate) fn window(gpu: u32, times: (u64, u64), told: Vec<Told>) -> Record {
+        let train = Identity {
+            comm: "train".to_owned(),
+            ..Identity::default()
         };
         Record::Switches(Box::new(Switches {
-            at: At {
-                time_ns: to + 1_000_000_000,
-                ..At::default()
-            },
-            gpu,
-            scope: Scope::AllUsers,
-            from: reading(from),
-            to: reading(to),
-            told,
-            processes: vec![(
-                1,
-                Some(Identity {
-                    comm: "train".to_owned(),
-                    ..Identity::default()
-                }),
-            )],
+            processes: vec![(1, Some(train))],
+            ..made_up::window(gpu, times, told)
         }))
     }
 

@@ -1,6 +1,7 @@
 //! Work of processes in their turns on a GPU: for how long they worked, and how long what they had submitted waited for a turn.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use nvcap_decode::decode::event::{Body, Event, GpuTime, StartBy};
 use nvcap_decode::record::{Record, Switches};
@@ -8,8 +9,10 @@ use nvcap_decode::switches::{Turns, Who};
 
 use crate::output::gpu_time::work::elapsed;
 
-/// Works of a process that wait for their window at most; of what is beyond nothing is known.
+/// Works that wait for their window at most, of all processes; of what is beyond nothing is known.
 const MOST_PENDING: usize = 1 << 18;
+/// Processes whose work is kept at most, on all GPUs; of others nothing is told.
+const MOST_PROCESSES: usize = 1 << 16;
 
 /// Work of a process on a GPU, of the times in which its turns and its work are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,20 +36,23 @@ impl Work {
     }
 }
 
-/// A work that has ended, by the GPU's clock, ns.
-#[derive(Clone, Copy, Debug)]
+/// A work that has ended, by the GPU's clock, ns. In the order of their ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ended {
-    /// Its begin, and what of it is not summed up yet.
-    start: u64,
-    from: u64,
     end: u64,
+    start: u64,
     /// Time from which on it waited for nothing but a turn.
     ready: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Process {
-    pending: Vec<Ended>,
+    /// Begins and ends of works that begin behind what is summed up, by their begins.
+    coming: BinaryHeap<Reverse<(u64, u64)>>,
+    /// The latest end of those before.
+    until_end: u64,
+    /// Works that end behind what is summed up, by their ends.
+    pending: BinaryHeap<Reverse<Ended>>,
     /// Time up to which all is summed up.
     until: Option<u64>,
     work: Work,
@@ -61,39 +67,48 @@ fn ready(time: &GpuTime) -> Option<u64> {
 }
 
 impl Process {
-    fn take(&mut self, time: &GpuTime) {
+    /// Takes an entry's work. False where there is nothing to wait for.
+    fn take(&mut self, time: &GpuTime, has_room: bool) -> bool {
         let known = time.start.zip(elapsed(time));
-        let Some((start, duration)) = known.filter(|_| self.pending.len() < MOST_PENDING) else {
+        let Some((start, duration)) = known.filter(|_| has_room) else {
             self.work.untimed += 1;
-            return;
+            return false;
         };
         let start = start.gpu_ns;
-        self.pending.push(Ended {
+        let end = start.saturating_add(duration.ns);
+        self.coming.push(Reverse((start, end)));
+        self.pending.push(Reverse(Ended {
+            end,
             start,
-            from: start,
-            end: start.saturating_add(duration.ns),
             ready: ready(time),
-        });
+        }));
+        true
     }
 
-    /// Sums up what lies before a time up to which all turns and all begins are known.
-    fn settle(&mut self, gpu: u32, pid: u32, turns: &Turns, to: u64) {
-        self.pending.sort_unstable_by_key(|work| work.from);
-        let first = self.pending.first().map(|work| work.from);
-        let Some(begin) = self.until.or(first).map(|begin| begin.min(to)) else {
+    /// Sums up what lies before a time up to which all turns and all begins are known. `had`: for how long the process had the GPU within a time.
+    fn settle(&mut self, to: u64, had: impl Fn(u64, u64) -> Option<u64>) {
+        let first = self.coming.peek().map(|Reverse((start, _))| *start);
+        let Some(begin) = self.until.or(first).filter(|begin| *begin < to) else {
             return;
         };
-        let had = |from, to| turns.had(gpu, &[pid], from, to);
         let mut worked = Some(0);
         let mut last = begin;
-        for work in &self.pending {
-            let (from, end) = (work.from.max(last), work.end.min(to));
+        let mut count = |from: u64, end: u64| {
+            let (from, end) = (from.max(last), end.min(to));
             if from < end {
                 worked = worked
                     .zip(had(from, end))
                     .map(|(sum, ns): (u64, u64)| sum + ns);
                 last = end;
             }
+        };
+        count(begin, self.until_end);
+        while let Some(Reverse((start, end))) = self.coming.peek().copied()
+            && start < to
+        {
+            self.coming.pop();
+            count(start, end);
+            self.until_end = self.until_end.max(end);
         }
         // What is not known of a window is left out of both sums.
         if let Some((resident, worked)) = had(begin, to).zip(worked) {
@@ -101,19 +116,27 @@ impl Process {
             sums.resident_ns = sums.resident_ns.saturating_add(resident);
             sums.worked_ns = sums.worked_ns.saturating_add(worked.min(resident));
         }
-        let over = |work: &&Ended| work.end <= to;
-        let waited = |work: &Ended| {
+        let waited = |work: Ended| {
             let ready = work.ready?.min(work.start);
             let others = |from: u64| Some((work.end - from).saturating_sub(had(from, work.end)?));
             Some(others(ready)?.saturating_sub(others(work.start)?))
         };
-        let longest = self.pending.iter().filter(over).filter_map(waited).max();
-        self.work.longest_wait_ns = self.work.longest_wait_ns.max(longest);
-        self.pending.retain(|work| work.end > to);
-        for work in &mut self.pending {
-            work.from = work.from.max(to);
+        while let Some(Reverse(work)) = self.pending.peek().copied()
+            && work.end <= to
+        {
+            self.pending.pop();
+            self.work.longest_wait_ns = self.work.longest_wait_ns.max(waited(work));
         }
         self.until = Some(to);
+    }
+
+    /// Sums up what lies before the end of a window that begins at a time. A window in which it had nothing tells nothing of it: those that were passed over
+    /// are told of here.
+    fn settle_window(&mut self, (gpu, pid): (u32, u32), turns: &Turns, (from, to): (u64, u64)) {
+        let undivided = turns.undivided_until(gpu).map(|until| until.min(to));
+        for to in [undivided.unwrap_or(0), from, to] {
+            self.settle(to, |from, to| turns.had(gpu, &[pid], from, to));
+        }
     }
 }
 
@@ -122,6 +145,13 @@ impl Process {
 pub struct Works {
     turns: Turns,
     of: BTreeMap<(u32, u32), Process>,
+    /// Processes of which works came since their last window.
+    fresh: BTreeSet<(u32, u32)>,
+    /// Works that wait for their window.
+    pending: usize,
+    /// Number of processes that windows looked at.
+    #[cfg(test)]
+    looks: usize,
 }
 
 impl Works {
@@ -133,7 +163,18 @@ impl Works {
             return;
         };
         for time in times.iter().filter(|time| time.works > 0) {
-            self.of.entry((gpu, c.at.pid)).or_default().take(time);
+            self.take((gpu, c.at.pid), time);
+        }
+    }
+
+    fn take(&mut self, of: (u32, u32), time: &GpuTime) {
+        if self.of.len() >= MOST_PROCESSES && !self.of.contains_key(&of) {
+            return;
+        }
+        let process = self.of.entry(of).or_default();
+        if process.take(time, self.pending < MOST_PENDING) {
+            self.pending += 1;
+            self.fresh.insert(of);
         }
     }
 
@@ -144,11 +185,23 @@ impl Works {
         }
     }
 
+    /// Looks at the processes that had the GPU in a window, and at those that worked since their last one.
     fn window(&mut self, window: &Switches) {
         self.turns.window(window);
-        let of = self.of.range_mut((window.gpu, 0)..=(window.gpu, u32::MAX));
-        for ((gpu, pid), process) in of {
-            process.settle(*gpu, *pid, &self.turns, window.to.gpu_ns);
+        let all = (window.gpu, 0)..=(window.gpu, u32::MAX);
+        let mut concerned: BTreeSet<_> = self.fresh.range(all).copied().collect();
+        concerned.extend(self.turns.newest(window.gpu).map(|pid| (window.gpu, pid)));
+        let times = (window.from.gpu_ns, window.to.gpu_ns);
+        for of in concerned {
+            self.fresh.remove(&of);
+            let Some(process) = self.of.get_mut(&of) else {
+                continue;
+            };
+            let before = process.pending.len();
+            process.settle_window(of, &self.turns, times);
+            self.pending -= before - process.pending.len();
+            #[cfg(test)]
+            (self.looks += 1);
         }
     }
 
@@ -164,7 +217,17 @@ impl Works {
     /// Returns what is known of the work of a process on a GPU.
     #[must_use]
     pub fn of(&self, gpu: u32, pid: u32) -> Option<Work> {
-        let work = self.of.get(&(gpu, pid))?.work;
+        let process = self.of.get(&(gpu, pid))?;
+        // Windows without any switch looked at it when it worked, and no more.
+        let until = self.turns.undivided_until(gpu).unwrap_or(0);
+        let work = match process.until.is_none_or(|own| own < until) {
+            true => {
+                let mut process = process.clone();
+                process.settle_window((gpu, pid), &self.turns, (until, until));
+                process.work
+            }
+            false => process.work,
+        };
         (work.resident_ns > 0).then_some(work)
     }
 }
@@ -180,7 +243,7 @@ mod tests {
     fn works(times: &[GpuTime]) -> Works {
         let mut works = Works::default();
         for time in times {
-            works.of.entry((3, 1)).or_default().take(time);
+            works.take((3, 1), time);
         }
         works
     }
@@ -285,5 +348,69 @@ mod tests {
         works.record(&window(3, (5_000, 7_000), told));
         let work = works.of(3, 1).unwrap();
         assert_eq!((work.worked_ns, work.resident_ns), (100, 500));
+    }
+
+    #[test]
+    fn windows_look_at_what_they_concern_alone() {
+        const PROCESSES: u32 = 1_000;
+        const WINDOWS: u32 = 1_000;
+        let mut works = Works::default();
+        for pid in 1..=PROCESSES {
+            // Each has a work that does not end.
+            works.take((3, pid), &kernel(10, 1 << 40, 0));
+        }
+        for n in 0..WINDOWS {
+            let from = u64::from(n) * 1_000;
+            let told = vec![
+                switch(Tag::BEGIN, n + 1, from + 100),
+                switch(Tag::END, n + 1, from + 900),
+            ];
+            works.record(&window(3, (from, from + 1_000), told));
+        }
+        let most = PROCESSES + WINDOWS;
+        assert!(works.looks <= most as usize, "{}", works.looks);
+        for pid in 1..=PROCESSES {
+            let work = works.of(3, pid).expect("it worked");
+            assert_eq!((work.worked_ns, work.resident_ns), (800, 800), "{pid}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_of_which_no_switch_is_told_is_a_process_s_all_the_time() {
+        let mut works = works(&[kernel(1_500, 300, 0)]);
+        works.take((3, 5), &kernel(4_500, 100, 0));
+        let mut quiet = |from| works.record(&window(3, (from, from + 1_000), Vec::new()));
+        (1_000..11_000).step_by(1_000).for_each(&mut quiet);
+        assert_eq!(works.looks, 2);
+        let work = works.of(3, 1).unwrap();
+        assert_eq!((work.worked_ns, work.resident_ns), (300, 9_500));
+        let work = works.of(3, 5).unwrap();
+        assert_eq!((work.worked_ns, work.resident_ns), (100, 6_500));
+        // Then another one comes.
+        let told = vec![switch(Tag::END, 1, 11_200), switch(Tag::BEGIN, 2, 11_300)];
+        works.record(&window(3, (11_000, 12_000), told));
+        works.record(&window(3, (12_000, 13_000), Vec::new()));
+        let work = works.of(3, 1).unwrap();
+        assert_eq!((work.worked_ns, work.resident_ns), (300, 9_500 + 200));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut works = Works::default();
+        for pid in 0..2 * MOST_PROCESSES as u32 {
+            works.take((3, pid), &kernel(10, 100, 0));
+        }
+        assert_eq!(
+            (works.of.len(), works.pending),
+            (MOST_PROCESSES, MOST_PROCESSES)
+        );
+        for _ in 0..2 * MOST_PENDING {
+            works.take((3, 1), &kernel(10, 100, 0));
+        }
+        assert_eq!(works.pending, MOST_PENDING);
+        works.record(&window(3, (0, 1_000), Vec::new()));
+        assert_eq!((works.pending, works.fresh.len()), (0, 0));
+        let untimed = works.of(3, 1).expect("it worked").untimed;
+        assert_eq!(untimed as usize, MOST_PENDING + MOST_PROCESSES);
     }
 }

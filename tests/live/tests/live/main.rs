@@ -115,7 +115,7 @@ fn main() -> ExitCode {
         modes: batch batch_of_idle_channels batch_attached count duty excluded;
         stray_traps: measured own_trap ended ended_child ended_attached handled observing observed_command;
         registers: precommit precommit_attached two_gpus eight_gpus eight_gpus_attached thread_without_one known_store known_store_that_rings_nothing;
-        observe: rates proc_of_processes_alone any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
+        observe: rates proc_of_processes_alone another_child_of_its_parent any_name found_channels peeks found_when_attached tokens_of_found_channels ring_wrap bursts big_entries lagging_get many_threads fork_shared fork_and_exec exec
             waiting_process waiting_child first_thread_ended first_submissions running_process kill_target kill_nvcap interrupt_nvcap limits
             laps_are_counted children_without_gpu memory_is_bounded;
         observe_ends: short_commands short_commands_that_unmap never_stopped used_late killed_commands signals_pass children nvcap_killed attached ended_as_it_is_killed

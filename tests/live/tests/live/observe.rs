@@ -15,6 +15,7 @@ use live::harness::not_run;
 use live::in_step::Step;
 use live::programs::{Ended, Folder, Running, Until, nvcap, so_far, softgpu};
 use live::verify::{Expected, Extent, Report, verify};
+use nvcap_process::host::fork_events::Told as Forks;
 use softgpu::layout::Channel;
 use softgpu::plan::Plan;
 use softgpu::run::EXEC_STRIDE;
@@ -807,4 +808,32 @@ pub fn proc_of_processes_alone() -> Result<()> {
     );
     other.write(b"g")?;
     other.end(LIMIT)?.expect_code(0)
+}
+
+/// The parent of an observed process makes processes that come and go, and then one that uses a GPU: it is no descendant of the observed one.
+pub fn another_child_of_its_parent() -> Result<()> {
+    if let Err(e) = Forks::new() {
+        return not_run(format!("perf events of all processes are refused: {e}"));
+    }
+    let plan = plan(918, 400);
+    let folder = Folder::new()?;
+    let (trace, step) = (folder.file("trace.json"), Step::new(&folder)?);
+    let mut gpu = waiting(&plan, &step.with(&["--threads=2", "--hold-end", FILES]))?;
+    let nvcap = attach_to(&gpu, &trace, (&folder, &step), &[FILES], &[])?;
+    gpu.write(b"g")?;
+    gpu.wait_for_line("held")?;
+    for _ in 0..20 {
+        Command::new("true").status()?;
+    }
+    let other = waiting(&plan, &[FILES])?;
+    nvcap.signal(libc::SIGINT)?;
+    let ended = nvcap.end(LIMIT)?;
+    ended.expect_code(0)?;
+    let is_complete = ended.stderr.contains("complete: 360 submissions");
+    ensure!(is_complete, "{}", ended.stderr);
+    for mut program in [gpu, other] {
+        program.write(b"g")?;
+        program.end(LIMIT)?.expect_code(0)?;
+    }
+    Ok(())
 }

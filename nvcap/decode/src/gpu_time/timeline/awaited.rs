@@ -1,7 +1,7 @@
 //! Entries whose times may still come, and times that are settled before their turn.
 
 use super::asked::Asked;
-use super::{Noted, Place, TimeSources, Timeline, Value, Words};
+use super::{Clock, MOST_ERROR_NS, Noted, Place, TimeSources, Timeline, Value, Words};
 use crate::decode::event::GpuTime;
 
 /// Entries behind one that are looked at: what runs after it tells that it has ended, where its own stamp was overwritten before it was read.
@@ -108,16 +108,36 @@ impl Timeline {
         is_awaited
     }
 
-    /// Returns when the end of a submission's last entry that tells times was seen, ns.
-    pub(crate) fn ended(&self, position: u64, entries: usize, seen: Seen<'_>) -> Option<u64> {
+    /// Returns the latest time of the GPU at which the last entry of a submission that tells times may have ended, ns; `None` where no end was seen.
+    pub(crate) fn ended_by(
+        &self,
+        position: u64,
+        entries: usize,
+        seen: Seen<'_>,
+        clock: &Clock,
+    ) -> Option<u64> {
+        let end = position.saturating_add(entries as u64);
+        let place = |at: u64| self.timed.partition_point(|(of, _)| *of < at);
+        let settled = self
+            .timed
+            .range(place(position)..place(end).max(place(position)));
+        let settled = settled.filter_map(|(_, time)| time.end_gpu_ns()).max();
         let place = |at: u64| self.noted.partition_point(|n| n.position < at);
         let first = place(position);
-        let behind = place(position.saturating_add(entries as u64)).max(first);
+        let behind = place(end).max(first);
         let mut ends = { self.noted.range(first..behind).rev() }.map(|n| seen.ended(n));
-        match ends.find(|end| *end != Told::Nothing)? {
-            Told::At(ended) => Some(ended),
-            Told::Nothing | Told::NotYet => None,
-        }
+        let seen_ns = match ends.find(|end| *end != Told::Nothing) {
+            Some(Told::At(ended)) => Some(ended),
+            // The next one's stamp tells it.
+            Some(Told::NotYet) => self.later(behind, seen),
+            Some(Told::Nothing) | None => None,
+        };
+        let latest = seen_ns.and_then(|ns| {
+            let by = clock.gpu(ns)?;
+            let error_ns = clock.host(by).map_or(0, |at| at.error_ns);
+            Some(by.saturating_add(error_ns.min(MOST_ERROR_NS)))
+        });
+        settled.max(latest)
     }
 
     /// Takes the times of the first entries that ended so long ago that nothing more is seen of them: they wait for their turn.

@@ -1,0 +1,300 @@
+//! Makers of processes, as the kernel reports them when they are made. A process whose maker has ended has another parent, and `/proc` does not tell
+//! the one that made it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use perf_event_open_sys::bindings as b;
+
+use super::kernel_records::{Buffer, long, of_all_processors, word};
+
+/// Bytes of a processor's buffer: some thousand births and ends.
+const BUFFER: usize = 64 << 10;
+/// The fields of a record: process, its maker, thread, the thread that made it (4 bytes each), and the time.
+const PID_AT: usize = 0;
+const MAKER_AT: usize = 4;
+const TID_AT: usize = 8;
+const TIME_AT: usize = 16;
+/// Births beyond which those that are needed no more are forgotten, and the most that are kept.
+const MANY: usize = 1 << 12;
+const MOST: usize = 1 << 16;
+/// Time after which all makers of a process are told, ns.
+const SETTLED_NS: u64 = 1_000_000_000;
+
+/// Descent of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Descent {
+    /// It is a descendant of this process, one of those that were named.
+    From(u32),
+    /// None of those that were named has made it, or one of its forebears.
+    Stranger,
+    /// It was made before the begin, or too many births were told of to be kept.
+    Unknown,
+}
+
+/// A process: its number, and when it was born, ns; 0 where it was there before.
+type Who = (u32, u64);
+
+/// Births of processes.
+#[derive(Debug, Default)]
+struct Births {
+    /// By number and time: who made it, or one of its forebears, as the number of a process that was born before a time, ns. (Another process may have the
+    /// number later.)
+    of: BTreeMap<Who, Who>,
+    newest_ns: u64,
+    /// The processes whose descendants are asked for.
+    named: BTreeSet<Who>,
+    /// Births beyond which some are forgotten.
+    limit: usize,
+    /// Births are missing.
+    lost: bool,
+}
+
+impl Births {
+    fn add(&mut self, pid: u32, maker: u32, time_ns: u64) {
+        if self.of.len() < MOST {
+            self.of.insert((pid, time_ns), (maker, time_ns));
+            self.newest_ns = self.newest_ns.max(time_ns);
+        } else {
+            self.lost = true;
+        }
+    }
+
+    /// The process that had a number before a time, ns.
+    fn who(&self, (pid, before_ns): (u32, u64)) -> Who {
+        let born = self.of.range((pid, 0)..(pid, before_ns)).next_back();
+        born.map_or((pid, 0), |(who, _)| *who)
+    }
+
+    fn name(&mut self, pid: u32) {
+        if self.named.len() < MOST {
+            self.named.insert(self.who((pid, u64::MAX)));
+        } else {
+            self.lost = true;
+        }
+    }
+
+    fn descent(&mut self, pid: u32) -> Descent {
+        match self.who((pid, u64::MAX)) {
+            (_, 0) => Descent::Unknown,
+            who => self.descent_of(who),
+        }
+    }
+
+    /// The descent of a process that was born. What is found shortens the way of all processes that lie on it.
+    fn descent_of(&mut self, who: Who) -> Descent {
+        let (mut way, mut at) = (Vec::new(), who);
+        while let Some(made) = self.of.get(&at) {
+            way.push(at);
+            at = self.who(*made);
+            if self.named.contains(&at) {
+                break;
+            }
+        }
+        for on_it in way {
+            self.of.insert(on_it, (at.0, at.1 + 1));
+        }
+        match self.named.contains(&at) {
+            true => Descent::From(at.0),
+            false if self.lost => Descent::Unknown,
+            false => Descent::Stranger,
+        }
+    }
+
+    /// Forgets births by strangers: whoever descends from one of them is a stranger without them, too.
+    fn forget(&mut self) {
+        if self.of.len() < self.limit.max(MANY) {
+            return;
+        }
+        let mut needed = BTreeSet::new();
+        for who in self.of.keys().copied().collect::<Vec<_>>() {
+            // Of the newest not all makers are told yet.
+            let is_new = who.1.saturating_add(SETTLED_NS) > self.newest_ns;
+            if is_new || self.descent_of(who) != Descent::Stranger {
+                needed.insert(who.0);
+            }
+        }
+        // A process that is forgotten would be taken for an older one of its number.
+        needed.extend(self.named.iter().map(|who| who.0));
+        self.of.retain(|who, _| needed.contains(&who.0));
+        self.limit = 2 * self.of.len();
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Told {
+    buffers: Vec<Buffer>,
+    births: Births,
+}
+
+impl Told {
+    /// Opens buffers for records of all processes that are made from now on.
+    ///
+    /// # Errors
+    /// When perf events of all processes are refused.
+    pub fn new() -> io::Result<Self> {
+        let asks = |attr: &mut b::perf_event_attr| {
+            attr.set_task(1);
+            // The same clock on all processors.
+            attr.set_use_clockid(1);
+            attr.clockid = libc::CLOCK_MONOTONIC;
+        };
+        Ok(Self {
+            buffers: of_all_processors(BUFFER, asks)?,
+            births: Births::default(),
+        })
+    }
+
+    /// Names a process whose descendants are asked for.
+    pub fn name(&mut self, pid: u32) {
+        self.take();
+        self.births.name(pid);
+    }
+
+    /// Returns the descent of a process that was made since the begin. Unknown: it was made before, or there were too many records.
+    pub fn descent(&mut self, pid: u32) -> Descent {
+        self.take();
+        self.births.descent(pid)
+    }
+
+    /// Takes the births that were told of since the last call.
+    pub fn take(&mut self) {
+        self.births.forget();
+        let mut all = Vec::new();
+        // A maker's birth may be told in a buffer that was read before its child's was: the second time it is there.
+        for _ in 0..2 {
+            for buffer in &mut self.buffers {
+                buffer.read(&mut |kind, fields| match kind {
+                    b::PERF_RECORD_FORK => all.extend(birth(fields)),
+                    b::PERF_RECORD_LOST => self.births.lost = true,
+                    _ => {}
+                });
+            }
+        }
+        for (pid, maker, time_ns) in all {
+            self.births.add(pid, maker, time_ns);
+        }
+    }
+}
+
+/// The number, the maker and the time of a process that was made; `None` of a thread, and of a process in a PID namespace that is not below nvcap's.
+fn birth(fields: &[u8]) -> Option<(u32, u32, u64)> {
+    let (pid, tid) = (word(fields, PID_AT)?, word(fields, TID_AT)?);
+    let (maker, time) = (word(fields, MAKER_AT)?, long(fields, TIME_AT)?);
+    (pid == tid && pid != 0).then_some((pid, maker, time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Births of so many processes, each by the one before it; the first one by `first`.
+    fn chain(births: &mut Births, first: u32, pids: impl Iterator<Item = u32>) {
+        let mut maker = first;
+        for pid in pids {
+            births.add(pid, maker, births.newest_ns + 10);
+            maker = pid;
+        }
+    }
+
+    #[test]
+    fn descent_is_by_makers_as_they_were() {
+        let mut births = Births::default();
+        births.name(5);
+        // 5 makes 10, which makes 11; 4, the parent of 5, makes 12.
+        chain(&mut births, 5, 10..12);
+        births.add(12, 4, 100);
+        assert_eq!(births.descent(11), Descent::From(5));
+        assert_eq!(births.descent(12), Descent::Stranger);
+        assert_eq!(births.descent(5), Descent::Unknown, "it was there before");
+        // 10 has ended, and 12 makes another one of that number; 5 has ended, too.
+        births.add(10, 12, 200);
+        births.add(5, 12, 300);
+        births.add(13, 10, 400);
+        births.add(14, 5, 500);
+        assert_eq!(births.descent(13), Descent::Stranger);
+        assert_eq!(births.descent(14), Descent::Stranger);
+        assert_eq!(births.descent(11), Descent::From(5));
+        // One that was made and is named itself.
+        births.name(12);
+        births.add(15, 12, 600);
+        assert_eq!(births.descent(15), Descent::From(12));
+    }
+
+    #[test]
+    fn where_births_are_missing_strangers_are_not_known() {
+        let mut births = Births::default();
+        births.name(5);
+        chain(&mut births, 5, 10..12);
+        births.add(12, 4, 100);
+        births.lost = true;
+        assert_eq!(births.descent(11), Descent::From(5));
+        assert_eq!(births.descent(12), Descent::Unknown);
+    }
+
+    /// Each asks for a way of as many makers as there were before it.
+    #[test]
+    fn a_long_line_of_makers_is_walked_once() {
+        let mut births = Births::default();
+        births.name(5);
+        chain(&mut births, 5, 10..MOST as u32);
+        for pid in (10..MOST as u32).rev() {
+            assert_eq!(births.descent(pid), Descent::From(5));
+        }
+    }
+
+    #[test]
+    fn births_by_strangers_are_forgotten_and_stay_strangers() {
+        let mut births = Births::default();
+        births.name(5);
+        chain(&mut births, 5, 10..20);
+        for n in 0..20 * MANY as u32 {
+            births.forget();
+            births.add(1_000 + n, 4, 1_000_000 * u64::from(n) + 1_000);
+        }
+        assert!(
+            births.of.len() < 3 * MANY && !births.lost,
+            "{}",
+            births.of.len()
+        );
+        births.add(21, 1_001, u64::MAX - 1);
+        assert_eq!(births.descent(21), Descent::Stranger);
+        assert_eq!(births.descent(19), Descent::From(5));
+        // Too many to be kept.
+        for n in 0..2 * MOST as u32 {
+            births.forget();
+            births.add(1_000_000 + n, 19, births.newest_ns);
+        }
+        assert!(births.of.len() <= MOST && births.lost);
+        assert_eq!(births.descent(21), Descent::Unknown);
+    }
+
+    /// A child of a child of this process that has ended, and one of its parent's.
+    #[test]
+    #[ignore = "needs perf events of all processes: cargo xtask test runs it as root"]
+    fn the_kernel_tells_who_made_a_process() {
+        let Ok(mut told) = Told::new() else {
+            println!(
+                "NOT RUN the_kernel_tells_who_made_a_process: perf events of all processes are refused"
+            );
+            return;
+        };
+        let own = std::process::id();
+        told.name(own);
+        // The shell ends, and the sleep is somebody else's child.
+        let script = "sleep 600 >/dev/null & echo $!";
+        let out = std::process::Command::new("sh")
+            .args(["-c", script])
+            .output();
+        let text = String::from_utf8(out.expect("a shell").stdout).expect("a number");
+        let orphan: u32 = text.trim().parse().expect("a number");
+        assert_eq!(told.descent(orphan), Descent::From(own));
+        // SAFETY: ends what was started above.
+        unsafe { libc::kill(orphan as i32, libc::SIGKILL) };
+        assert_eq!(told.descent(own), Descent::Unknown);
+        told.births.named.clear();
+        let child = nvcap_waiting::Sleeper::start();
+        assert_eq!(told.descent(child.id()), Descent::Stranger);
+    }
+}
