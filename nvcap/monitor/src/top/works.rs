@@ -278,7 +278,7 @@ fn flow(tally: &Tally, sums: &Step, of: Option<u32>) -> Flow {
     all
 }
 
-/// What a trace lacks.
+/// The part that a trace lacks.
 #[derive(Clone, Copy)]
 struct Unread {
     /// Ring entries, by the trace itself.

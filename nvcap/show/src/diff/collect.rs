@@ -71,9 +71,9 @@ pub(super) struct Counts {
     pub submissions: Counted,
     pub operations: BTreeMap<(&'static str, &'static str), Counted>,
     pub kernels: BTreeMap<u32, u64>,
-    /// Of programs without a name.
+    /// Launches of programs without a name.
     pub programs: BTreeMap<Address, u64>,
-    /// Of programs that are not known.
+    /// Launches of programs that are not known.
     pub unknown: u64,
     pub methods: BTreeMap<(u32, u16), u64>,
     /// The decoder's counts are there: with a filter they are not.

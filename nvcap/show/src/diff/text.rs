@@ -32,8 +32,9 @@ pub struct Shown<'a> {
 
 impl Sum {
     /// By how much it differs: in number, and in bytes.
-    fn difference(&self) -> (u64, u64) {
-        (self.a.0.abs_diff(self.b.0), self.a.1.abs_diff(self.b.1))
+    fn difference(&self) -> [u128; 2] {
+        let (number, bytes) = (self.a.0.abs_diff(self.b.0), self.a.1.abs_diff(self.b.1));
+        [number, bytes].map(u128::from)
     }
 
     /// Its name, with that of a kernel demangled.
@@ -207,7 +208,14 @@ fn no_difference(line: Write<'_>, comparison: &Comparison) {
 fn sums_of(line: Write<'_>, comparison: &Comparison, with: Shown<'_>, of: &str) {
     let of_kind = |sum: &&Sum| sum.differs() && sum.of == of;
     let mut differing: Vec<&Sum> = comparison.sums.iter().filter(of_kind).collect();
-    differing.sort_by_key(|sum| Reverse(sum.difference()));
+    // Numbers and bytes, each as a part of the differences of its kind.
+    let all = |n: usize| -> u128 { differing.iter().map(|sum| sum.difference()[n]).sum() };
+    let all = [all(0), all(1)];
+    let part = |sum: &Sum| {
+        let parts = sum.difference().into_iter().zip(all);
+        parts.map(|(of, all)| of * 1_000_000_000 / all.max(1)).max()
+    };
+    differing.sort_by_key(|sum| Reverse(part(sum)));
     let shown = if with.all { differing.len() } else { SUMS };
     let mut row = |a: u64, b: u64, what: &str| {
         let by = i128::from(b) - i128::from(a);

@@ -295,7 +295,7 @@ fn depth_of_the_queue_and_time_of_the_gpu() {
     );
 }
 
-/// Of 40 replays 2 are timed, and 7 entries were overwritten before they were read, in the last second.
+/// A trace of 40 replays, 2 of them timed; 7 entries were overwritten before they were read, in the last second.
 pub(super) fn of_a_part() -> Tally {
     let mut tally = Tally::default();
     for n in 0..40 {

@@ -86,7 +86,7 @@ fn a_sum_over_processes_says_so() {
     assert!(said(&[7, 8]).contains(line), "{}", said(&[7, 8]));
 }
 
-/// Where nothing was submitted, what is not ended of before is told, and only then.
+/// Work of before that has not ended is told where nothing was submitted.
 #[test]
 fn earlier_work_is_told() {
     let mut account = Account::default();
