@@ -22,6 +22,7 @@ const EXAMPLES: &str = "\
 Examples:
   nvcap diff cuda12.orc.xz cuda13.orc.xz              what another CUDA version submits
   nvcap diff -q before.orc after.orc                  counts alone
+  nvcap diff -v before.orc after.orc                  all lines and counts that differ
   nvcap diff -e op=launch,copy before.orc after.orc   of some operations
   nvcap diff -U0 before.orc after.orc                 changes without the lines around them
   nvcap diff before.orc after.orc && echo same        in a script
@@ -65,6 +66,10 @@ pub(super) struct Args {
     /// Show only the counts of differences, no lines
     #[arg(short = 'q', long, help_heading = SHOWN)]
     pub brief: bool,
+
+    /// Show all counts and lines that differ, not the greatest differences and the first lines alone
+    #[arg(short = 'v', long, help_heading = SHOWN)]
+    pub verbose: bool,
 
     /// Compare only events that EXPR is true for (nvcap explain filter)
     #[arg(short = 'e', long = "filter", value_name = "EXPR", value_parser = parse_filter, help_heading = SHOWN)]
@@ -129,6 +134,7 @@ fn compare(args: &Args) -> anyhow::Result<u8> {
         b: (&names[1], &b),
         words: &words,
         brief: args.brief,
+        all: args.verbose,
     };
     let mut out = target::open(args.output.as_deref(), args.force.force, false, &inputs)?;
     let verdicts = [&ledger_a, &ledger_b].map(ledger::verdict);

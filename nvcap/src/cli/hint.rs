@@ -14,9 +14,12 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
         error.kind(),
         ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument | ErrorKind::ArgumentConflict
     ) {
-        return None;
+        return by_process(error, args);
     }
     cli.build();
+    if let Some(meant) = by_process(error, args) {
+        return Some(meant);
+    }
     if let Some(meant) = beside_a_file(error, args, &cli) {
         return Some(meant);
     }
@@ -83,6 +86,30 @@ pub(super) fn of(error: &clap::Error, args: &[String], mut cli: clap::Command) -
             ))
         }
     }
+}
+
+/// What to type for rows of each process, where a command has no `--by process`.
+fn by_process(error: &clap::Error, args: &[String]) -> Option<String> {
+    let named = |of| match error.get(of)? {
+        ContextValue::String(text) => Some(text.as_str()),
+        _ => None,
+    };
+    let is_by = named(ContextKind::InvalidArg)?.starts_with("--by");
+    let has_process = { args.iter().zip(args.iter().skip(1)) }
+        .any(|(option, value)| option == "--by" && value == "process")
+        || args.iter().any(|arg| arg == "--by=process");
+    if !is_by || !has_process {
+        return None;
+    }
+    let command = args.first()?;
+    Some(match command.as_str() {
+        "counts" | "share" | "top" | "dump" | "watch" => {
+            format!("nvcap {command} tells of each process by itself: leave --by process out")
+        }
+        "ranks" => "nvcap ranks has a row for each rank, which is a process: leave --by process out".to_owned(),
+        "stats" => "nvcap stats has no rows of processes: of one, nvcap stats FILE -e pid=PID; times of each, nvcap time FILE --by process".to_owned(),
+        _ => format!("nvcap {command} has no rows of processes: of one, -e pid=PID; times of each, nvcap time --by process"),
+    })
 }
 
 /// Text that says how to trace a process, where a command that reads recordings alone was given one.

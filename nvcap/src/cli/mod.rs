@@ -553,11 +553,22 @@ mod tests {
                 "reads recordings; of a running process: nvcap -s -p PID",
             ),
             ("report x -p 4711", "nvcap record -p PID"),
+            ("counts --by process", "leave --by process out"),
+            ("top --by=process", "leave --by process out"),
+            ("stats x --by process", "nvcap time FILE --by process"),
+            ("stacks --by process -p 1", "nvcap time --by process"),
         ] {
             let said = hint(line).expect(line);
             assert!(said.ends_with(meant), "{line}: {said}");
         }
-        for line in ["help foo", "--sise 4", "dump a b", "watch -q 4"] {
+        for line in [
+            "help foo",
+            "--sise 4",
+            "dump a b",
+            "watch -q 4",
+            "stats --by kernels x",
+            "counts --by kernel",
+        ] {
             assert_eq!(hint(line), None, "{line}");
         }
     }

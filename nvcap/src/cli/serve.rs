@@ -98,9 +98,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "SHARE", value_parser = parse_core)]
     sample: Option<f64>,
 
-    /// A series for each process, with the labels pid and comm, instead of one for each container
+    /// A series for each process, with the labels pid and comm, instead of one for each container (also as --by process)
     #[arg(long)]
     by_process: bool,
+
+    /// The same as other commands have it.
+    #[arg(long, value_name = "WHAT", hide = true)]
+    by: Option<super::time::By>,
 
     /// Find the host's files below FOLDER. For nvcap in a container with the host's /proc (hostPID), /etc and /var/log mounted there
     #[arg(long, value_name = "FOLDER", default_value = "/")]
@@ -128,6 +132,10 @@ pub(super) struct Args {
 }
 
 impl Args {
+    fn is_by_process(&self) -> bool {
+        self.by_process || self.by.is_some()
+    }
+
     /// The processes that are counted.
     fn whom(&self) -> Whom {
         Whom::All(self.filters.choice(), self.host_root.clone())
@@ -377,7 +385,7 @@ fn host(args: &Args) -> anyhow::Result<(Host<Machine>, Option<LastAlive>)> {
         interval: args.interval,
         budget: Some(args.budget),
         sample: args.sample,
-        by_process: args.by_process,
+        by_process: args.is_by_process(),
         ..HostOptions::default()
     };
     let machine = Machine::new(args.whom()).patient(Readers::new(PATIENCE));
@@ -501,7 +509,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let counting = Arc::clone(&live);
         let forgive = move |ns| locked(&counting.host).forgive(ns);
         let sums = Arc::clone(&live.shares);
-        shares::begin(sums, &args.host_root, args.by_process, forgive)
+        shares::begin(sums, &args.host_root, args.is_by_process(), forgive)
             .map_err(|e| nvcap_process::error::no_thread(&e))?;
     }
     if args.faults {

@@ -9,7 +9,12 @@ use super::output_args::OutputArgs;
 use super::recording::{Recording, RecordingArgs};
 use super::{sums, target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
-use nvcap_show::output::gpu_time::{Evidence, KernelTimes, TimeReport};
+use nvcap_decode::hang::ProcessReport;
+use nvcap_monitor::dump::{self, DumpOptions};
+use nvcap_process::memory::scan::Effort;
+use nvcap_show::output::dump::{LAST, Shown as Look, Word, verdict};
+use nvcap_show::output::gpu_time::kernel_times::KernelTimes;
+use nvcap_show::output::gpu_time::{Evidence, TimeReport};
 use nvcap_show::output::message::tell;
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
 
@@ -129,15 +134,44 @@ fn report(
     shown: Shown,
     command: bool,
     inputs: &[&Path],
-    driver: Option<Version>,
+    (driver, pids): (Option<Version>, Vec<u32>),
 ) -> anyhow::Result<Pipeline<'static>> {
     let options = output.pipeline_options(false, driver)?;
     let out = target::open(output.output.as_deref(), output.force, command, inputs)?;
     let color = output.color().enabled(out.is_terminal());
     let sink = TimeReport::new(out, output.json, color)
         .with_times(shown.times)
+        .with_earlier(Box::new(move || earlier(&pids)))
         .by_process(shown.by == Some(By::Process));
     Ok(Pipeline::new(options, vec![Box::new(sink)]))
+}
+
+/// Looks at processes: a sentence on each whose work has not ended.
+fn earlier(pids: &[u32]) -> Vec<String> {
+    let options = DumpOptions {
+        last: LAST,
+        effort: Effort::Usual,
+        chip: None,
+        known_rings: Vec::new(),
+        stacks: false,
+        qmd_copies: nvcap_live::enrich::graph_qmds::of,
+        kernels: nvcap_live::enrich::names::of,
+    };
+    let look = dump::look(pids, &options);
+    let shown = Look {
+        report: &look.report,
+        moved: None,
+    };
+    let sentence = |process: &ProcessReport| {
+        let verdict = verdict(&shown, process);
+        let is_known = !matches!(verdict.word, Word::Idle | Word::Unknown);
+        let why = verdict.lines.into_iter().next().unwrap_or(verdict.head);
+        let pid = process.pid;
+        is_known.then(|| format!("process {pid}: {why}; nvcap dump -p {pid} shows all of it"))
+    };
+    { look.report.processes.iter() }
+        .filter_map(sentence)
+        .collect()
 }
 
 /// Opens a recording with time stamps.
@@ -155,7 +189,7 @@ fn opened(of: &RecordingArgs) -> anyhow::Result<Recording<'_>> {
 fn of_file(of: &RecordingArgs, output: &OutputArgs, shown: Shown) -> anyhow::Result<ExitCode> {
     let mut recording = opened(of)?;
     let output = output.of_recording(recording.trace());
-    let mut pipeline = report(&output, shown, false, &of.inputs(), None)?;
+    let mut pipeline = report(&output, shown, false, &of.inputs(), (None, Vec::new()))?;
     recording
         .quiet_until_the_end(output.output.as_deref())
         .play(&mut pipeline)?;
@@ -169,11 +203,13 @@ fn live(mut trace: trace::Args, shown: Shown) -> anyhow::Result<ExitCode> {
     let mut output = trace.output.clone();
     output.has_gpu_time = true;
     let command = trace.leaves_standard_output();
+    let pids = trace.pid.to_vec();
     trace_run::run_into(
         trace,
         |args| {
             let inputs = Vec::from_iter(args.channels.as_deref());
-            report(&output, shown, command, &inputs, target::running_driver())
+            let of = (target::running_driver(), pids);
+            report(&output, shown, command, &inputs, of)
         },
         |pipeline| output.conclude(pipeline),
     )

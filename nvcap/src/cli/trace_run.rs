@@ -263,9 +263,13 @@ fn attached(
     is_quiet: bool,
     observes: Arc<AtomicBool>,
 ) -> impl FnOnce() + Send + use<> {
-    let pids: Vec<(u32, String)> = match is_quiet {
+    let pids: Vec<(u32, String, bool)> = match is_quiet {
         true => Vec::new(),
-        false => args.pid.iter().map(|pid| (*pid, who(*pid))).collect(),
+        false => args
+            .pid
+            .iter()
+            .map(|pid| (*pid, who(*pid), waits(*pid)))
+            .collect(),
     };
     let all = args.all;
     let command = match target {
@@ -285,9 +289,15 @@ fn attached(
             true => "by observing, which does not slow it",
             false => "by the trap, which slows each doorbell",
         };
-        for (pid, who) in pids {
+        for (pid, who, waits) in pids {
+            let how = match waits {
+                true => {
+                    "it has no GPU open: waiting until it, or a child that it starts, opens one"
+                }
+                false => way,
+            };
             tell(format_args!(
-                "process {pid} attached: {who}{way}; Ctrl-C ends the trace, not the process"
+                "process {pid} attached: {who}{how}; Ctrl-C ends the trace, not the process"
             ));
         }
         if let Some(command) = command {
@@ -309,6 +319,11 @@ fn starts(launch: &Launch) -> String {
         Some(user) => format!("{} of {user}", Plain(&name)),
         None => Plain(&name).to_string(),
     }
+}
+
+/// Tells whether a process that may be looked into has no GPU open.
+fn waits(pid: u32) -> bool {
+    host::uses::of_process(pid).is_ok_and(|uses| uses.gpus.is_empty())
 }
 
 /// A process's name, user and GPUs for a message, as far as they can be told.

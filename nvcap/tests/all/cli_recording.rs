@@ -393,7 +393,7 @@ fn diff_ends_with_0_without_differences_and_with_1_with_one() {
     assert_eq!(row(" LAUNCH_DMA"), ["4", "5", "+1"]);
     // Counts alone, and of some operations alone.
     let brief = text(&nvcap(&["diff", "-q", &a, &more]).stdout);
-    assert!(said.starts_with(&brief) && !brief.contains("@@"), "{brief}");
+    assert!(said.ends_with(&brief) && !brief.contains("@@"), "{brief}");
     let out = nvcap(&["diff", "-e", "op=bind", &a, &other]);
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stdout));
 }
@@ -412,8 +412,11 @@ fn a_launch_that_changed_is_shown_as_the_two_that_it_was_and_is() {
     let out = nvcap(&["diff", "-U0", &recording, &changed]);
     assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
     let said = text(&out.stdout);
-    let hunk: Vec<&str> = said.lines().skip_while(|l| !l.starts_with("@@")).collect();
+    let hunk = said.lines().skip_while(|l| !l.starts_with("@@"));
+    let hunk: Vec<&str> = hunk.take_while(|l| !l.is_empty()).collect();
     assert_eq!(hunk.len(), 3, "{said}");
+    let last = "1 line of the first and 1 of the second alone, in 1 hunk\n";
+    assert!(said.ends_with(&format!("\n\n{last}")), "{said}");
     assert!(hunk[0].ends_with(" @@ ch8 gr"), "{said}");
     assert!(
         hunk[1].starts_with("-launch grid 7x5x3 block 32x4x2"),
@@ -608,15 +611,25 @@ fn two_recordings_of_a_program_differ_in_what_their_words_differ_in() {
         let counts = ["submissions", "launches", "bytes"].map(|m| row[m].as_u64().unwrap());
         assert_eq!(counts, [3, 120, bytes], "{name}");
     }
-    // Text has the same numbers.
-    let out = nvcap(
-        &args[..2]
-            .iter()
-            .chain(&args[3..])
-            .copied()
-            .collect::<Vec<_>>(),
-    );
-    let text = text(&out.stdout);
+    // Text has the same numbers, and its lines fit on few screens unless all are asked for.
+    let shown = |option: &str| text(&nvcap(&["diff", option, &files[0], &files[1]]).stdout);
+    let few = shown("-U0");
+    assert!(few.lines().count() < 120, "{few}");
+    assert!(few.contains("more methods, which differ less (-v shows all)"));
+    let last = "4893 lines of the first and 23269 of the second alone, in ";
+    assert!(few.lines().last().unwrap().starts_with(last), "{few}");
+    let changes = |text: &str| {
+        let mut lines = text.lines().skip_while(|l| !l.starts_with("@@"));
+        let lines = lines.by_ref().take_while(|l| !l.is_empty());
+        lines.filter(|l| l.starts_with(['-', '+'])).count()
+    };
+    assert_eq!(changes(&few), 40);
+    let left_out = format!("... {} lines more of ", 4893 + 23_269 - 40);
+    assert!(few.lines().any(|l| l.starts_with(&left_out)), "{few}");
+    let all = shown("-v");
+    assert_eq!(changes(&all), 4893 + 23_269);
+    assert!(!all.contains("-v shows all"));
+    let text = all;
     for (line, end) in [
         ("921 646 -275", "doorbells"),
         ("135 74 -61", "graph replay"),

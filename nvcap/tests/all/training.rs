@@ -424,6 +424,45 @@ fn commands_that_read_files_answer_or_say_why_not() {
     assert!(said.contains("tells of no mapping"), "{said}");
 }
 
+/// Launches by kernel are all launches, whether a program has a name or not.
+#[test]
+fn launches_of_programs_without_a_name_are_compared() {
+    let folder = Folder::new("training-unnamed");
+    let (records, truth) = training::records(training::STEPS);
+    let without = |name: &str, is_left_out: &dyn Fn(&str) -> bool| {
+        let mut records = records.clone();
+        records.retain(|r| !matches!(r, Record::Kernel(k) if is_left_out(&k.name)));
+        let path = folder.path(name);
+        fs::write(&path, training::written(&records, false)).unwrap();
+        path
+    };
+    let some = without("some.pcapng", &|name| name == "update");
+    let none = without("none.pcapng", &|_| true);
+    let launches = truth.iter().filter(|r| names(r).1 == "update").count() as u64;
+    let sums = |a: &str, b: &str| -> Vec<(String, u64, u64)> {
+        let found = object(&["diff", "--json", a, b], 1);
+        let sums = found["sums"].as_array().unwrap().iter();
+        sums.map(|s| (s["name"].to_string(), number(&s["a"]), number(&s["b"])))
+            .collect()
+    };
+    let found = sums(&file(), &some);
+    let of = |name: &str| found.iter().find(|s| s.0.contains(name)).cloned();
+    let named = of("update").unwrap_or_else(|| panic!("{found:?}"));
+    assert_eq!((named.1, named.2), (launches, 0));
+    let unnamed = of("program#").unwrap_or_else(|| panic!("{found:?}"));
+    assert_eq!((unnamed.1, unnamed.2), (0, launches));
+    assert_eq!(found.len(), 2, "{found:?}");
+    // Lines tell which of them it is.
+    let text = shown(&["diff", "-U0", &file(), &some], 1);
+    assert!(
+        text.lines()
+            .any(|l| l.starts_with('+') && l.ends_with(" program#1")),
+        "{text}"
+    );
+    // Where one has no names at all, its programs are no other kernels.
+    shown(&["diff", &file(), &none], 3);
+}
+
 /// One kernel has another name: that is all that nvcap diff finds.
 #[test]
 fn a_renamed_kernel_is_the_one_difference() {

@@ -11,21 +11,21 @@ use nvcap_show::output::plural::plural_of;
 /// The columns of processes.
 pub(crate) const PROCESSES: &[Column] = &[
     text("PID", 8),
-    text("USER", 9),
+    text("USER", 9).spare(1),
     text("COMM", 15),
     text("GPU", 3),
     number("AT WORK", 7),
     number("/s", 9),
-    text("HISTORY", 12),
+    text("HISTORY", 12).spare(3),
     number("PENDING", 8),
     number("OLDEST", 8),
     text("STATE", 8),
-    text("RUNNING", 28),
-    number("CHAN", 4),
-    number("LAST DONE", 9),
-    number("DONE", 12),
-    number("IN ALL", 12),
-    text("CONTAINER", 0),
+    text("RUNNING", 28).spare(2),
+    number("CHAN", 4).spare(4),
+    number("LAST DONE", 9).spare(5),
+    number("DONE", 12).spare(6),
+    number("IN ALL", 12).spare(7),
+    text("CONTAINER", 0).spare(8),
 ];
 
 /// The columns of channels.
@@ -35,13 +35,13 @@ pub(crate) const CHANNELS: &[Column] = &[
     text("GPU", 3),
     number("/s", 9),
     number("PENDING", 8),
-    number("UNFETCHED", 9),
+    number("UNFETCHED", 9).spare(1),
     number("OLDEST", 8),
-    number("LAST DONE", 9),
+    number("LAST DONE", 9).spare(2),
     text("STATE", 8),
-    number("DONE", 12),
-    number("IN ALL", 12),
-    text("COMM", 0),
+    number("DONE", 12).spare(3),
+    number("IN ALL", 12).spare(4),
+    text("COMM", 0).spare(5),
 ];
 
 /// Steps in the column of the history.
@@ -133,6 +133,12 @@ impl Live {
         let of = of.flat_map(|(pid, gpus)| gpus.into_iter().map(move |gpu| (pid, gpu)));
         self.gauges.take(&reading.view.moments, of);
         self.now = reading;
+    }
+
+    /// Number of submissions of a process until the newest reading.
+    pub fn submitted(&self, pid: u32) -> Option<u64> {
+        let process = self.now.view.processes.iter().find(|p| p.pid == pid)?;
+        Some(process.gpus.values().map(|gpu| gpu.sums.submitted).sum())
     }
 
     /// The GPUs with the processes that are shown.
@@ -243,6 +249,7 @@ impl Live {
             columns: PROCESSES,
             rows,
             empty: empty.to_owned(),
+            ..Table::default()
         }
     }
 
@@ -318,6 +325,7 @@ impl Live {
             columns: CHANNELS,
             rows,
             empty,
+            ..Table::default()
         }
     }
 

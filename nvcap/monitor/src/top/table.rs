@@ -83,6 +83,19 @@ impl Cell {
     pub(crate) fn bytes(n: u64) -> Self {
         Self::shown(Bytes(n as f64), n as f64)
     }
+
+    /// The same number as the least that it may be, where something of it is missing.
+    pub(crate) fn at_least(self, is_part: bool) -> Self {
+        self.marked(is_part, ">=")
+    }
+
+    /// The same number with a mark before it, where it is known.
+    pub(crate) fn marked(mut self, is_marked: bool, mark: &str) -> Self {
+        if is_marked && matches!(self.rank, Rank::Number(_)) {
+            self.text.insert_str(0, mark);
+        }
+        self
+    }
 }
 
 /// A column.
@@ -94,6 +107,15 @@ pub struct Column {
     pub width: u16,
     /// Texts stand at the left and are sorted from A, numbers at the right and from the greatest.
     pub is_text: bool,
+    /// Columns of a greater number are left out before others where a line is too narrow; 0: as the last ones.
+    pub spare: u8,
+}
+
+impl Column {
+    /// The same column, which a narrow terminal leaves out before those of a lesser number.
+    pub(crate) const fn spare(self, spare: u8) -> Self {
+        Self { spare, ..self }
+    }
 }
 
 /// A column of numbers.
@@ -102,6 +124,7 @@ pub(crate) const fn number(name: &'static str, width: u16) -> Column {
         name,
         width,
         is_text: false,
+        spare: 0,
     }
 }
 
@@ -111,6 +134,7 @@ pub(crate) const fn text(name: &'static str, width: u16) -> Column {
         name,
         width,
         is_text: true,
+        spare: 0,
     }
 }
 
@@ -141,7 +165,12 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// Message that is shown if there is no row.
     pub empty: String,
+    /// Part of the whole that the rows are of, where it is not all; shown above them.
+    pub part: String,
 }
+
+/// Columns of a line that a column of any width needs at least.
+const LEAST_WIDTH: u16 = 16;
 
 /// Order of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,6 +202,26 @@ fn compare(a: Option<&Cell>, b: Option<&Cell>, column: Column) -> Ordering {
 }
 
 impl Table {
+    /// The columns that a line of this width shows, by number: those of least value are left out as a whole. The column that the rows are sorted by
+    /// stays, and so does the first one.
+    pub(crate) fn fitting(&self, width: usize, sorted: usize) -> Vec<usize> {
+        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let of = |at: &usize| self.columns.get(*at);
+        let needs = |at: &usize| match of(at).map_or(0, |c| c.width) {
+            0 => usize::from(LEAST_WIDTH) + 1,
+            width => usize::from(width) + 1,
+        };
+        while shown.iter().map(needs).sum::<usize>() > width {
+            let rest = shown.iter().skip(1).filter(|at| **at != sorted);
+            let Some(least) = rest.max_by_key(|at| (of(at).map_or(0, |c| c.spare), **at)) else {
+                break;
+            };
+            let least = *least;
+            shown.retain(|at| *at != least);
+        }
+        shown
+    }
+
     fn compare_numbers(&self, a: &Row, b: &Row) -> Ordering {
         let cells = self.columns.iter().zip(a.cells.iter().zip(&b.cells));
         let numbers = cells.filter(|(column, _)| !column.is_text);

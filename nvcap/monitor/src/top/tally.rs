@@ -8,7 +8,7 @@ use nvcap_decode::decode::event::{
 };
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{ChannelId, Life, Record};
+use nvcap_decode::record::{ChannelId, Life, Loss, Lost, Record};
 use nvcap_show::output::gpu_time::work::{self, Done, Entries, What};
 use nvcap_show::output::names::is_timed;
 use nvcap_show::output::{Detail, Sink};
@@ -72,8 +72,13 @@ pub(crate) struct Flow {
     pub ended: u64,
     /// Number of entries that the GPU had not fetched at the last submission.
     pub unfetched: Option<u32>,
-    /// The time that the GPU worked, ns.
+    /// The time that the GPU worked, ns: of the works whose time is known.
     pub gpu_ns: u64,
+    /// Launches and copies, those of an entry as one, and how many of these have no known time.
+    pub works: u64,
+    pub untimed: u64,
+    /// Entries that were not read, or not whole: what they did is in none of these numbers.
+    pub unread: u64,
 }
 
 /// Cost of a work in a step.
@@ -92,7 +97,7 @@ pub(crate) struct Spent {
 }
 
 impl Flow {
-    fn add(&mut self, later: &Self) {
+    pub(super) fn add(&mut self, later: &Self) {
         self.submissions += later.submissions;
         self.bytes += later.bytes;
         self.launches += later.launches;
@@ -101,6 +106,9 @@ impl Flow {
         self.ended += later.ended;
         self.unfetched = later.unfetched.or(self.unfetched);
         self.gpu_ns += later.gpu_ns;
+        self.works += later.works;
+        self.untimed += later.untimed;
+        self.unread = self.unread.saturating_add(later.unread);
     }
 }
 
@@ -272,6 +280,7 @@ impl Tally {
         let flow = self.flow(time, c.channel);
         flow.submissions += 1;
         flow.bytes += head.bytes;
+        flow.unread += u64::from(head.missing > 0);
         flow.unfetched = unfetched.or(flow.unfetched);
         flow.timed += u64::from(end.is_some());
         if let Some(end) = end {
@@ -322,6 +331,8 @@ impl Tally {
         step.works.entry(number).or_default().add(&spent);
         let flow = step.channels.entry(channel).or_default();
         flow.gpu_ns += spent.ns;
+        flow.works += 1;
+        flow.untimed += 1 - spent.timed;
         match is_copy {
             true => flow.copies += works,
             false => flow.launches += works,
@@ -352,6 +363,14 @@ impl Tally {
         });
         self.numbers.insert(key, number);
         number
+    }
+
+    /// Takes note of entries of a channel that were overwritten before they were read.
+    fn lost(&mut self, loss: &Loss) {
+        if let (Some(channel), Lost::Entries { count, .. }) = (loss.channel, &loss.what) {
+            let flow = self.flow(loss.at.time().unwrap_or(self.newest), channel);
+            flow.unread = flow.unread.saturating_add(*count);
+        }
     }
 
     fn life(&mut self, pid: u32, life: &Life) {
@@ -397,6 +416,7 @@ impl Sink for Tally {
         }
         match record {
             Record::Process(p) => self.life(p.at.pid, &p.life),
+            Record::Loss(loss) => self.lost(loss),
             Record::Channel(c) => {
                 let channel = self.channels.entry(c.id).or_default();
                 channel.pid = c.at.pid;

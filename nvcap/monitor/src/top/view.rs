@@ -60,26 +60,30 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State, table: &Table, around: &Ar
         Constraint::Length(1),
         Constraint::Length(gpus),
         Constraint::Length(1),
+        Constraint::Length(u16::from(!table.part.is_empty())),
         Constraint::Length(1),
         Constraint::Min(0),
         Constraint::Length(1),
     ];
-    let [head, gauges, about, columns, body, foot] = Layout::vertical(lines).areas(frame.area());
+    let [head, gauges, about, part, columns, body, foot] =
+        Layout::vertical(lines).areas(frame.area());
     let drawn = around.gauges.iter().take(usize::from(gpus));
     let drawn: Vec<Line<'_>> = drawn
         .map(|g| gauge(g, around.color, gauges.width))
         .collect();
     frame.render_widget(Paragraph::new(drawn), gauges);
     let bold = Style::new().add_modifier(Modifier::BOLD);
+    let all = usize::from(head.width);
     let title = format!("nvcap top  {}", around.head);
-    frame.render_widget(Line::styled(title, bold), head);
+    frame.render_widget(Line::styled(whole_parts(&title, all), bold), head);
     let text = about_text(state, &around.about);
-    frame.render_widget(Line::raw(text), about);
+    frame.render_widget(Line::raw(whole_parts(&text, all)), about);
+    frame.render_widget(Line::styled(whole_parts(&table.part, all), bold), part);
     let heading = heading(table, state, columns.width);
     let reversed = Style::new().add_modifier(Modifier::REVERSED);
     frame.render_widget(Line::styled(heading, reversed), columns);
     rows(frame, state, table, around, body);
-    frame.render_widget(foot_line(state, around), foot);
+    frame.render_widget(foot_line(state, around, all), foot);
     if state.helps {
         help(frame);
     }
@@ -103,6 +107,9 @@ fn gauge(gauge: &Gauge, color: bool, all: u16) -> Line<'static> {
         .skip(steps.saturating_sub(history))
         .collect();
     let number = gauge.gpu.map_or("?".to_owned(), |gpu| gpu.to_string());
+    let before = 7 + bar + 2 + percent.len() + 1 + history + 2;
+    let by = Plain(&gauge.by).to_string();
+    let by = whole_parts(&by, usize::from(all).saturating_sub(before)).to_owned();
     Line::from(vec![
         Span::raw(format!("GPU {number:<3}")),
         Span::styled("\u{2588}".repeat(full), tint(Color::Green)),
@@ -115,7 +122,7 @@ fn gauge(gauge: &Gauge, color: bool, all: u16) -> Line<'static> {
             Style::new().add_modifier(Modifier::BOLD),
         ),
         Span::styled(format!("{late:>history$}  "), tint(Color::Cyan)),
-        Span::raw(Plain(&gauge.by).to_string()),
+        Span::raw(by),
     ])
 }
 
@@ -124,9 +131,6 @@ fn about_text(state: &State, more: &str) -> String {
     let mut text = state.screen.word().to_owned();
     if let Some((pid, name)) = &state.of {
         text += &format!(" of process {} {}", pid_name(*pid), Plain(name));
-    }
-    if !more.is_empty() {
-        text += &format!("; {}", Plain(more));
     }
     if state.screen.is_of_works() || state.replay.is_some() {
         text += &match state.is_of_last {
@@ -146,7 +150,23 @@ fn about_text(state: &State, more: &str) -> String {
             None => "  [PAUSED]",
         };
     }
+    if !more.is_empty() {
+        text += &format!("; {}", Plain(more));
+    }
     text
+}
+
+/// The beginning of a text that has room, without a part that is cut: parts end at a comma, a semicolon or two blanks.
+fn whole_parts(text: &str, width: usize) -> &str {
+    if columns_of(text) <= width {
+        return text;
+    }
+    let ends = [", ", "; ", "  "].into_iter();
+    let ends = ends.flat_map(|end| text.match_indices(end).map(|(at, _)| at));
+    let fitting = ends.filter_map(|at| text.get(..at));
+    let fitting = fitting.filter(|part| columns_of(part) <= width);
+    // Where not even the first part has room, it is cut.
+    fitting.max_by_key(|part| part.len()).unwrap_or(text)
 }
 
 /// A column's width; what is left, for the last one.
@@ -178,9 +198,17 @@ fn padded(text: &str, width: usize, at_left: bool) -> String {
 }
 
 /// A line of the table, from the text of each column.
-fn line_of<'a>(table: &Table, mut text: impl FnMut(usize) -> &'a str, all: usize) -> String {
+fn line_of<'a>(
+    table: &Table,
+    shown: &[usize],
+    mut text: impl FnMut(usize) -> &'a str,
+    all: usize,
+) -> String {
     let mut line = String::new();
-    for (at, column) in table.columns.iter().enumerate() {
+    for at in shown.iter().copied() {
+        let Some(column) = table.columns.get(at) else {
+            continue;
+        };
         let left = all.saturating_sub(columns_of(&line) + 1);
         let width = width(column, left);
         line.push(' ');
@@ -209,10 +237,9 @@ fn heading(table: &Table, state: &State, all: u16) -> String {
         })
         .collect();
     let name = |at: usize| names.get(at).map_or("", String::as_str);
-    let line = format!(
-        " {}",
-        line_of(table, name, usize::from(all).saturating_sub(1))
-    );
+    let left = usize::from(all).saturating_sub(1);
+    let shown = table.fitting(left, order.column);
+    let line = format!(" {}", line_of(table, &shown, name, left));
     padded(&line, usize::from(all), true)
 }
 
@@ -224,11 +251,13 @@ fn rows(frame: &mut Frame<'_>, state: &mut State, table: &Table, around: &Around
     // A page may have no line at all.
     let first = first.max((chosen + 1).saturating_sub(page)).min(chosen);
     let all = usize::from(area.width);
+    let left = all.saturating_sub(1);
+    let shown = table.fitting(left, state.order().column);
     let lines: Vec<Line<'_>> = { rows.iter().enumerate().skip(first).take(page) }
         .map(|(at, row)| {
             let cell = |at: usize| row.cells.get(at).map_or("", |cell| cell.text.as_str());
             let mark = if row.suspect.is_some() { "!" } else { " " };
-            let line = format!("{mark}{}", line_of(table, cell, all.saturating_sub(1)));
+            let line = format!("{mark}{}", line_of(table, &shown, cell, left));
             Line::styled(padded(&line, all, true), style(row, at == chosen, around))
         })
         .collect();
@@ -253,7 +282,7 @@ fn style(row: &Row, is_chosen: bool, around: &Around) -> Style {
     }
 }
 
-fn foot_line<'a>(state: &State, around: &Around) -> Line<'a> {
+fn foot_line<'a>(state: &State, around: &Around, width: usize) -> Line<'a> {
     if state.is_writing {
         return Line::raw(format!(
             "Only rows with: {}_  (Enter: done, Esc: all)",
@@ -272,9 +301,9 @@ fn foot_line<'a>(state: &State, around: &Around) -> Line<'a> {
         Screen::Processes => "Enter channels  k kernels",
         _ => "Esc back  k kernels",
     };
-    Line::raw(format!(
-        "? help  q quit  {more}  m copies  / filter  > sort  r reverse  h hangs{time}"
-    ))
+    let keys =
+        format!("? help  q quit  {more}  m copies  / filter  > sort  r reverse  h hangs{time}");
+    Line::raw(whole_parts(&keys, width).to_owned())
 }
 
 fn help(frame: &mut Frame<'_>) {

@@ -58,8 +58,6 @@ pub struct Comparison {
     pub(super) numbers: (Numbers, Numbers),
     /// Lines that were not compared, of A and of B.
     pub(super) not_compared: (u64, u64),
-    /// Kernels are compared by their names.
-    pub(super) named: bool,
     /// Doorbells are not compared.
     pub(super) observed: bool,
 }
@@ -115,11 +113,10 @@ pub fn compare(a: &RecordingLines, b: &RecordingLines, options: Options) -> Comp
     let numbers = (Numbers::of(a), Numbers::of(b));
     Comparison {
         pairs: pairs.into_iter().map(|(pair, _)| pair).collect(),
-        sums: sums(a, b, &renamed, &numbers, named, observed),
+        sums: sums(a, b, &renamed, &numbers, observed),
         changed,
         numbers,
         not_compared: (a.not_kept, b.not_kept),
-        named,
         observed,
     }
 }

@@ -71,7 +71,10 @@ pub(super) struct Counts {
     pub submissions: Counted,
     pub operations: BTreeMap<(&'static str, &'static str), Counted>,
     pub kernels: BTreeMap<u32, u64>,
+    /// Launches of programs without a name.
     pub programs: BTreeMap<Address, u64>,
+    /// Launches of programs that are not known.
+    pub unknown: u64,
     pub methods: BTreeMap<(u32, u16), u64>,
     /// The decoder's counts are there: with a filter they are not.
     pub has_methods: bool,
@@ -88,6 +91,15 @@ pub struct RecordingLines {
     pub(super) not_kept: u64,
     /// Submissions are not the program's doorbells, but what a look found.
     pub(super) observed: bool,
+}
+
+impl Counts {
+    /// Number of launches by kernel, whatever is known of it.
+    pub(super) fn launches(&self) -> u64 {
+        let named: u64 = self.kernels.values().sum();
+        let others: u64 = self.programs.values().sum();
+        named + others + self.unknown
+    }
 }
 
 impl RecordingLines {
@@ -174,7 +186,7 @@ impl<'w> Collect<'w> {
                 (None, Some(program)) if program.kind == line::Kind::Program => {
                     *counts.programs.entry(*program).or_default() += 1;
                 }
-                (None, _) => {}
+                (None, _) => counts.unknown += 1,
             }
         }
         self.put(event, &text, &addresses, kernel);

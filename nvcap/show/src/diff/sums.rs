@@ -43,7 +43,6 @@ pub(super) fn sums(
     b: &RecordingLines,
     renamed: &Renamed,
     numbers: &(Numbers, Numbers),
-    named: bool,
     observed: bool,
 ) -> Vec<Sum> {
     let (of_a, of_b) = (&a.counts, &b.counts);
@@ -66,11 +65,20 @@ pub(super) fn sums(
         let name = format!("{op} {of}").trim_end().to_owned();
         put("operation", name, None, a, b, a.1 > 0 || b.1 > 0);
     }
-    if named {
+    if of_a.kernels.is_empty() != of_b.kernels.is_empty() {
+        // Each would be a difference.
+        let whose = if of_b.kernels.is_empty() {
+            "first"
+        } else {
+            "second"
+        };
+        let name = format!("of any kernel (the {whose} alone has names)");
+        let (a, b) = (of_a.launches(), of_b.launches());
+        put("kernel", name, None, (a, 0), (b, 0), false);
+    } else {
         for (kernel, a, b) in both(&of_a.kernels, &of_b.kernels) {
             put("kernel", String::new(), Some(kernel), (a, 0), (b, 0), false);
         }
-    } else {
         // Programs of B under the address of that of A which they were aligned with.
         let mut programs: BTreeMap<_, (u64, u64)> = BTreeMap::new();
         for (program, n) in &of_a.programs {
@@ -90,6 +98,9 @@ pub(super) fn sums(
             };
             put("kernel", name, None, (a, 0), (b, 0), false);
         }
+        let (a, b) = (of_a.unknown, of_b.unknown);
+        let name = "of a program that is not known".to_owned();
+        put("kernel", name, None, (a, 0), (b, 0), false);
     }
     if of_a.has_methods && of_b.has_methods {
         for ((class, method), a, b) in both(&of_a.methods, &of_b.methods) {

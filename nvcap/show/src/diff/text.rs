@@ -1,4 +1,6 @@
-//! A comparison as people know it from `diff -u`: sums first, then hunks, channel by channel.
+//! A comparison as people know it from `diff -u`: hunks, channel by channel, and then the sums, so that they are what a terminal shows at last.
+
+use std::cmp::Reverse;
 
 use crate::output::kernel_name;
 use crate::output::plural::plural;
@@ -6,11 +8,12 @@ use crate::output::style::{Formatter, Plain, Role};
 
 use super::align::{Comparison, Edit, lines, name_of};
 use super::collect::{Line, RecordingLines, Words};
-use super::line::Kind;
 use super::sums::Sum;
 
-/// Sums of a kind that text shows.
-const SHOWN: usize = 40;
+/// Sums of a kind that text shows, those that differ most, unless all are asked for.
+const SUMS: usize = 10;
+/// Lines of hunks that text shows, unless all are asked for.
+const LINES: usize = 40;
 
 /// Input of the text of a comparison: both recordings with their names, and words.
 #[derive(Clone, Copy)]
@@ -23,9 +26,17 @@ pub struct Shown<'a> {
     pub words: &'a Words,
     /// Sums alone, without hunks.
     pub brief: bool,
+    /// All sums and hunks, not those that differ most and the first ones.
+    pub all: bool,
 }
 
 impl Sum {
+    /// By how much it differs: in number, and in bytes.
+    fn difference(&self) -> [u128; 2] {
+        let (number, bytes) = (self.a.0.abs_diff(self.b.0), self.a.1.abs_diff(self.b.1));
+        [number, bytes].map(u128::from)
+    }
+
     /// Its name, with that of a kernel demangled.
     pub(super) fn title(&self, words: &Words) -> String {
         match (self.kernel, self.of) {
@@ -53,11 +64,9 @@ pub(super) fn shown(
         false => &comparison.numbers.0,
         true => &comparison.numbers.1,
     };
+    // A program has an address here where its kernel has no name.
     for address in recording.of(line) {
-        // Where kernels have names, those say more than numbers.
-        if address.kind == Kind::Data || !comparison.named {
-            text = format!("{text} {}", numbers.name(address));
-        }
+        text = format!("{text} {}", numbers.name(address));
     }
     text
 }
@@ -70,13 +79,19 @@ pub fn text(out: &mut Vec<u8>, color: bool, comparison: &Comparison, with: Shown
         f.text(format_args!("{}", Plain(text)));
         f.end();
     };
-    sums(&mut line, comparison, with.words);
-    if comparison.changed == (0, 0) || with.brief {
-        return;
+    if comparison.changed != (0, 0) && !with.brief {
+        hunks(&mut line, comparison, with);
+        line(None, "");
     }
-    line(None, "");
+    sums(&mut line, comparison, with);
+}
+
+/// Writes the hunks, or the first lines of them.
+fn hunks(line: Write<'_>, comparison: &Comparison, with: Shown<'_>) {
     line(Some(Role::Alarm), &format!("--- {}", with.a.0));
     line(Some(Role::Good), &format!("+++ {}", with.b.0));
+    let mut room = if with.all { usize::MAX } else { LINES };
+    let (mut lines_left_out, mut hunks_left_out) = (0u64, 0u64);
     for pair in &comparison.pairs {
         if pair.hunks.is_empty() {
             continue;
@@ -95,9 +110,17 @@ pub fn text(out: &mut Vec<u8>, color: bool, comparison: &Comparison, with: Shown
             Some(shown(comparison, with.words, with.b.1, true, line))
         };
         for hunk in &pair.hunks {
+            let shown = hunk.edits.len().min(room);
+            let left_out = (hunk.edits.len() - shown) as u64;
+            lines_left_out += left_out;
+            hunks_left_out += u64::from(left_out > 0);
+            room -= shown;
+            if shown == 0 {
+                continue;
+            }
             let head = format!("@@ -{} +{} @@ {name}", range(hunk.a), range(hunk.b));
             line(Some(Role::Name), &head);
-            for edit in &hunk.edits {
+            for edit in hunk.edits.iter().take(shown) {
                 let (role, sign, text) = match *edit {
                     Edit::Both(a, _) => (None, ' ', text_a(a)),
                     Edit::OnlyA(a) => (Some(Role::Alarm), '-', text_a(a)),
@@ -106,6 +129,12 @@ pub fn text(out: &mut Vec<u8>, color: bool, comparison: &Comparison, with: Shown
                 line(role, &format!("{sign}{}", text.unwrap_or_default()));
             }
         }
+    }
+    if lines_left_out > 0 {
+        let lines = plural(lines_left_out, "line");
+        let hunks = plural(hunks_left_out, "hunk");
+        let text = format!("... {lines} more of {hunks} (-v shows all)");
+        line(Some(Role::Dim), &text);
     }
 }
 
@@ -122,7 +151,7 @@ fn range((from, count): (u32, u32)) -> String {
 type Write<'a> = &'a mut dyn FnMut(Option<Role>, &str);
 
 /// Writes the sums that differ, and what was found besides.
-fn sums(line: Write<'_>, comparison: &Comparison, words: &Words) {
+fn sums(line: Write<'_>, comparison: &Comparison, with: Shown<'_>) {
     if !comparison.differs() {
         no_difference(line, comparison);
     } else if comparison.sums.iter().any(Sum::differs) {
@@ -133,7 +162,7 @@ fn sums(line: Write<'_>, comparison: &Comparison, words: &Words) {
         line(Some(Role::Operation), &head);
     }
     for of in ["doorbells", "operation", "kernel", "method"] {
-        sums_of(line, comparison, words, of);
+        sums_of(line, comparison, with, of);
     }
     let (a, b) = comparison.changed;
     if (a, b) != (0, 0) {
@@ -175,19 +204,28 @@ fn no_difference(line: Write<'_>, comparison: &Comparison) {
     }
 }
 
-/// Writes the first sums of a kind that differ, and how many more do.
-fn sums_of(line: Write<'_>, comparison: &Comparison, words: &Words, of: &str) {
+/// Writes the sums of a kind that differ, the greatest difference first, and how many more do.
+fn sums_of(line: Write<'_>, comparison: &Comparison, with: Shown<'_>, of: &str) {
+    let of_kind = |sum: &&Sum| sum.differs() && sum.of == of;
+    let mut differing: Vec<&Sum> = comparison.sums.iter().filter(of_kind).collect();
+    // Numbers and bytes, each as a part of the differences of its kind.
+    let all = |n: usize| -> u128 { differing.iter().map(|sum| sum.difference()[n]).sum() };
+    let all = [all(0), all(1)];
+    let part = |sum: &Sum| {
+        let parts = sum.difference().into_iter().zip(all);
+        parts.map(|(of, all)| of * 1_000_000_000 / all.max(1)).max()
+    };
+    differing.sort_by_key(|sum| Reverse(part(sum)));
+    let shown = if with.all { differing.len() } else { SUMS };
     let mut row = |a: u64, b: u64, what: &str| {
         let by = i128::from(b) - i128::from(a);
         line(None, &format!("{a:>14} {b:>14} {by:>+14}  {what}"));
     };
-    let of_kind = |sum: &&Sum| sum.differs() && sum.of == of;
-    let mut differing = comparison.sums.iter().filter(of_kind);
-    for sum in differing.by_ref().take(SHOWN) {
+    for sum in differing.iter().take(shown) {
         let (title, bytes) = match of {
             "doorbells" => ("doorbells".to_owned(), "bytes submitted".to_owned()),
             _ => {
-                let title = sum.title(words);
+                let title = sum.title(with.words);
                 let bytes = format!("bytes of {title}");
                 (title, bytes)
             }
@@ -199,9 +237,14 @@ fn sums_of(line: Write<'_>, comparison: &Comparison, words: &Words, of: &str) {
             row(sum.a.1, sum.b.1, &bytes);
         }
     }
-    let left_out = differing.count();
+    let left_out = differing.len().saturating_sub(shown) as u64;
     if left_out > 0 {
-        let what = format!("{left_out} more of this kind (--json has all)");
-        row(0, 0, &what);
+        let what = match of {
+            "kernel" => plural(left_out, "more kernel"),
+            "method" => plural(left_out, "more method"),
+            _ => plural(left_out, "more operation"),
+        };
+        let text = format!("{:44}  {what}, which differ less (-v shows all)", "");
+        line(Some(Role::Dim), &text);
     }
 }

@@ -15,6 +15,20 @@ fn series<'a>(text: &'a str, name: &str, words: &[&str]) -> Vec<&'a str> {
     text.lines().filter(of).collect()
 }
 
+/// `--by process` means what it means elsewhere.
+#[test]
+fn series_of_processes_are_asked_for_in_two_ways() {
+    #[derive(clap::Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: Args,
+    }
+    for (words, is) in [("", false), ("--by-process", true), ("--by process", true)] {
+        let typed = ["serve"].into_iter().chain(words.split_whitespace());
+        assert_eq!(Typed::parse_from(typed).args.is_by_process(), is, "{words}");
+    }
+}
+
 /// Lines of the kernel's log become series of the processes and GPUs that they name.
 #[test]
 fn xids_of_the_kernel_log() {

@@ -80,7 +80,7 @@ impl Shown for Machine {
         self.check(&reading)?;
         self.live.take(reading);
         if let Some(observed) = &mut self.observed {
-            observed.take();
+            observed.take(self.live.submitted(observed.pid()));
         }
         Ok(true)
     }

@@ -13,6 +13,7 @@ use nvcap_decode::decode::event::Event;
 use nvcap_decode::driver::Model;
 use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::Record;
+use nvcap_monitor::top::counted::Counted;
 use nvcap_monitor::top::state::{SECOND, Screen, State};
 use nvcap_monitor::top::table::Table;
 use nvcap_monitor::top::tally::Tally;
@@ -30,6 +31,7 @@ pub(super) struct Observed {
     /// Reason why it has ended.
     ended: Option<String>,
     began_ns: u64,
+    counted: Counted,
 }
 
 /// The options of such a trace.
@@ -115,6 +117,7 @@ impl Observed {
             thread: Some(thread),
             ended: None,
             began_ns: clock::now(),
+            counted: Counted::default(),
         })
     }
 
@@ -123,8 +126,12 @@ impl Observed {
         self.pid
     }
 
-    /// Checks whether observing has ended, and keeps the reason.
-    pub(super) fn take(&mut self) {
+    /// Takes the count of what the process has submitted, checks whether observing has ended, and keeps the reason.
+    pub(super) fn take(&mut self, submitted: Option<u64>) {
+        let has_begun = self.ended.is_none() && locked(&self.tally).origin() > 0;
+        if let Some(submitted) = submitted.filter(|_| has_begun) {
+            self.counted.take(clock::now(), submitted);
+        }
         let Some(thread) = self.thread.take_if(|t| t.is_finished()) else {
             return;
         };
@@ -142,7 +149,10 @@ impl Observed {
             None => clock::now().saturating_sub(tally.origin()),
             Some(_) => tally.length_ns(),
         };
-        let table = works::table(&tally, screen, Some(self.pid), state.span(newest));
+        let span = state.span(newest);
+        let from = tally.origin().saturating_add(span.0);
+        let counted = self.counted.since(from, clock::now());
+        let table = works::table(&tally, screen, Some(self.pid), span, counted);
         let since = clock::now().saturating_sub(self.began_ns) / SECOND;
         let empty = match &self.ended {
             None => format!("{} (observed for {since} s)", table.empty),

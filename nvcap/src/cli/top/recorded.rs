@@ -55,7 +55,7 @@ impl Shown for Recorded {
     fn table(&self, state: &State) -> Table {
         let pid = state.of.as_ref().map(|(pid, _)| *pid);
         let span = state.span(self.tally.length_ns());
-        works::table(&self.tally, state.screen, pid, span)
+        works::table(&self.tally, state.screen, pid, span, None)
     }
 
     fn around(&self, state: &State) -> Around {

@@ -204,6 +204,27 @@ fn expect_kernel(c: &Value) -> Result<()> {
     Ok(())
 }
 
+/// `nvcap time` of a process whose kernel does not end: nothing is submitted, and what runs is told.
+pub fn times_of_a_hang() -> Result<()> {
+    let (gpu, _) = hung("spin")?;
+    let pid = gpu.pid().to_string();
+    let args = ["time", "--duration=0.1", "-p", &pid];
+    let ended = Running::start(&nvcap()?, args)?.end(LIMIT)?;
+    let said = &ended.stdout;
+    let head = "no work was submitted to the GPU in this time: earlier work has not ended\n";
+    ensure!(said.starts_with(head), "{said}");
+    let [x, y, z] = GRID;
+    let work = format!("a kernel has not ended: grid {x}x{y}x{z} ");
+    let all = format!("; nvcap dump -p {pid} shows all of it");
+    let line = said.lines().nth(1).unwrap_or_default();
+    ensure!(
+        line.starts_with(&format!("process {pid}: channel ")) && line.contains(&work),
+        "{said}"
+    );
+    ensure!(line.ends_with(&all), "{said}");
+    Ok(())
+}
+
 /// A kernel that does not end: its grid and program, what is queued, who waits, and that the chain ends at it.
 pub fn spinning_kernel() -> Result<()> {
     let (_gpu, process) = hung("spin")?;

@@ -1,5 +1,7 @@
 //! The header of a traced command: on a terminal, and nowhere else.
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
 use live::programs::{Folder, GUARD, Running, nvcap, softgpu};
 
@@ -61,5 +63,19 @@ pub fn not_in_pipes() -> Result<()> {
     let ended = Running::start(&nvcap()?, args)?.end(GUARD)?;
     ensure!(!ended.stderr.contains("Ctrl-C"), "{}", ended.stderr);
     ensure!(ended.stdout.contains("submissions=40"), "{}", ended.stdout);
+    Ok(())
+}
+
+/// A process that uses no GPU is waited for, and that is said at once.
+pub fn of_a_process_without_a_gpu() -> Result<()> {
+    let process = Running::start(Path::new("/bin/sleep"), ["900"])?;
+    let pid = process.pid().to_string();
+    let args = ["--how=observe", "--duration=0.1", "-o", "/dev/null", "-p"];
+    let ended = Running::start(&nvcap()?, [&args[..], &[&pid]].concat())?.end(GUARD)?;
+    ended.expect_code(4)?;
+    let said = format!(
+        "process {pid} attached: sleep of root, it has no GPU open: waiting until it, or a child that it starts, opens one; Ctrl-C ends"
+    );
+    ensure!(ended.stderr.contains(&said), "{}", ended.stderr);
     Ok(())
 }

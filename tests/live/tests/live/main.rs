@@ -89,10 +89,10 @@ fn main() -> ExitCode {
         attach: operations operations_observed waiting_process first_thread_ended running_process first_submissions two_processes churning_process
             exec_afterwards fork_afterwards exits_meanwhile doorbell_flags racing_threads racing_threads_of_two_gpus;
         death: kill_nvcap_attached kill_nvcap_parent kill_target interrupt_nvcap terminate_nvcap child_status commands_that_go_on;
-        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel lost_kernel orphaned_wait cycle
+        dump: whole_history last_thousand last_few bursts channels_and_tokens spinning_kernel times_of_a_hang lost_kernel orphaned_wait cycle
             recorded slow_kernels running_process killed_meanwhile unmapped_meanwhile all_processes statuses refusals stacks;
         fast_lines: attached of_a_command;
-        header: of_a_command not_in_pipes;
+        header: of_a_command not_in_pipes of_a_process_without_a_gpu;
         faults: from_the_start of_two_kernels attached none served;
         life: fourth_trace_blind four_traces_at_once threads_by_the_thousand root_given_up stopped_by_ptrace stopped_for_a_while single_stepped debugger_with_registers checkpointed attached_again_and_again processes_come_and_go;
         hosts: named_by_option come_and_go came_while_stopped trapped whole_node whole_node_started short_lives short_lives_observed not_looked_into contained;
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         samples: a_fleet served;
         ranks: two_that_run;
         ranks_job: extra_kernels_observed sleeping_host_trapped slow_kernel_recorded nobody_recorded a_rank_that_does_not_come a_peer_dies;
-        top: processes_and_channels suspects kernels a_recording terminated terminal_gone no_terminal;
+        top: processes_and_channels suspects kernels kernels_of_a_part a_recording terminated terminal_gone no_terminal;
         limits: max_submissions duration no_follow quiet text output_apart reader_gone;
         chaos: seeded;
         edges: end_not_told command_s_end_not_told lag_is_told output_not_read output_is_full more_channels_than_room;

@@ -61,13 +61,60 @@ fn of_processes_and_channels() {
 }
 
 #[test]
+fn of_a_part_of_the_kernels() {
+    let tally = traced::of_a_part();
+    let mut state = State::new(Some(tally.length_ns()), 10 * SECOND);
+    state.screen = Screen::Kernels;
+    let kernels = works::table(&tally, Screen::Kernels, None, (0, u64::MAX), None);
+    let around = Around {
+        about: "observing it costs up to 10 % of a core (--observe-cpu)".to_owned(),
+        ..Around::default()
+    };
+    screen("part", &mut state, &kernels, &around);
+}
+
+/// The column that rows are sorted by is never left out, and no column is cut.
+#[test]
+fn columns_are_left_out_as_a_whole() {
+    let live = machine();
+    let table = live.processes();
+    let names = |width, sorted| -> Vec<&str> {
+        let shown = table.fitting(width, sorted).into_iter();
+        shown.map(|at| table.columns[at].name).collect()
+    };
+    let narrow = [
+        "PID", "COMM", "GPU", "AT WORK", "/s", "PENDING", "OLDEST", "STATE",
+    ];
+    assert_eq!(names(79, 5), narrow);
+    assert!(names(79, 15).contains(&"CONTAINER"));
+    assert_eq!(names(10, 5), ["PID", "/s"]);
+    assert_eq!(names(400, 5).len(), table.columns.len());
+    let mut state = State::new(None, 10 * SECOND);
+    let around = Around {
+        head: live.head(),
+        about: live.looks(),
+        ..Around::default()
+    };
+    for width in 60..200 {
+        let drawn = lines(&drawn(&mut state, &table, &around, (width, 12)));
+        let heads = drawn[2]
+            .split_whitespace()
+            .map(|w| w.trim_end_matches('\u{2193}'));
+        let words = ["AT", "WORK", "IN", "ALL", "LAST", "DONE"];
+        let known = |w: &str| words.contains(&w) || table.columns.iter().any(|c| c.name == w);
+        assert!(heads.clone().all(known), "{width}: {}", drawn[2]);
+        assert!(!drawn[0].trim_end().ends_with([',', ';']), "{}", drawn[0]);
+    }
+}
+
+#[test]
 fn of_kernels() {
     let (tally, _) = traced::recording();
     let mut state = State::new(Some(tally.length_ns()), 10 * SECOND);
     let span = state.span(tally.length_ns());
-    let processes = works::table(&tally, Screen::Processes, None, span);
+    let processes = works::table(&tally, Screen::Processes, None, span, None);
     screen("recording", &mut state, &processes, &Around::default());
     press(&mut state, &processes, KeyCode::Char('k'));
-    let kernels = works::table(&tally, Screen::Kernels, None, span);
+    let kernels = works::table(&tally, Screen::Kernels, None, span, None);
     screen("kernels", &mut state, &kernels, &Around::default());
 }

@@ -8,7 +8,7 @@ use nvcap_decode::decode::event::{
     SubmissionHead,
 };
 use nvcap_decode::ledger::Ledger;
-use nvcap_decode::record::{At, ChannelId, How};
+use nvcap_decode::record::{At, ChannelId, How, Loss, Lost, Record};
 use nvcap_recording::file::orc::Orc;
 use nvcap_recording::recording::{Item, Reader};
 use nvcap_show::pipeline::{Pipeline, PipelineOptions};
@@ -69,7 +69,13 @@ fn a_recording_on_the_screen() {
     state.has_times = tally.has_times();
     let table = |state: &State| {
         let pid = state.of.as_ref().map(|(pid, _)| *pid);
-        works::table(&tally, state.screen, pid, state.span(tally.length_ns()))
+        works::table(
+            &tally,
+            state.screen,
+            pid,
+            state.span(tally.length_ns()),
+            None,
+        )
     };
     let first = table(&state);
     assert_eq!(first.rows.len(), 1, "{first:?}");
@@ -79,7 +85,10 @@ fn a_recording_on_the_screen() {
         lines[1].starts_with("processes, from the beginning  [paused]"),
         "{lines:#?}"
     );
-    assert!(lines[3].contains(&all), "{lines:#?}");
+    // One of the copies has no known time.
+    let part = "times of 169 of 170 launches and copies: GPU TIME is >=";
+    assert_eq!(lines[2].trim_end(), part);
+    assert!(lines[4].contains(&all), "{lines:#?}");
     press(&mut state, &first, KeyCode::Char('k'));
     let kernels = table(&state);
     assert!(kernels.rows.len() == 3 && kernels.columns[5].name == "KERNEL");
@@ -106,7 +115,7 @@ fn a_recording_on_the_screen() {
     let channels = table(&state);
     let lines = shown(&mut state, &channels);
     assert!(
-        lines[2].contains("QUEUED") && lines[2].contains("ENGINE"),
+        lines[3].contains("QUEUED") && lines[3].contains("ENGINE"),
         "{lines:#?}"
     );
 }
@@ -124,7 +133,7 @@ fn a_process_that_is_not_known_is_no_zero() {
         Screen::Copies,
     ] {
         state.screen = screen;
-        let table = works::table(&tally, screen, whose, span);
+        let table = works::table(&tally, screen, whose, span, None);
         let column = table.columns.iter().position(|c| c.name == "PID").unwrap();
         assert!(!table.rows.is_empty(), "{screen:?}");
         for row in &table.rows {
@@ -184,7 +193,7 @@ fn replay() -> Operation {
     }))
 }
 
-/// A submission at a time, which the GPU began later and worked on for so long.
+/// A submission at a time, which the GPU began later and worked on for so long; 0: its time is not known.
 fn submit(tally: &mut Tally, serial: u64, at_ns: u64, later: u64, ns: u64) {
     let start = GpuMoment {
         host_ns: at_ns + later,
@@ -199,7 +208,7 @@ fn submit(tally: &mut Tally, serial: u64, at_ns: u64, later: u64, ns: u64) {
     };
     let time = GpuTime {
         start: Some(start),
-        duration: Some(duration),
+        duration: (ns > 0).then_some(duration),
         works: 1,
         ..GpuTime::default()
     };
@@ -261,7 +270,7 @@ fn depth_of_the_queue_and_time_of_the_gpu() {
     assert_eq!(queued(2 * SECOND + SECOND / 2), Some(3));
     assert_eq!(queued(9 * SECOND), Some(0));
     assert!(tally.has_times());
-    let kernels = |span| works::table(&tally, Screen::Kernels, Some(7), span);
+    let kernels = |span| works::table(&tally, Screen::Kernels, Some(7), span, None);
     let whole = kernels((0, u64::MAX));
     let cells: Vec<&str> = whole.rows[0]
         .cells
@@ -274,16 +283,80 @@ fn depth_of_the_queue_and_time_of_the_gpu() {
     let part = kernels((SECOND, 2 * SECOND + SECOND / 2));
     assert_eq!(part.rows[0].cells[0].text, "2.00 s");
     assert!(kernels((6 * SECOND, 9 * SECOND)).rows.is_empty());
-    let process = works::table(&tally, Screen::Processes, None, (0, u64::MAX));
+    let process = works::table(&tally, Screen::Processes, None, (0, u64::MAX), None);
     assert_eq!(
         (process.rows[0].pid, process.rows[0].name.as_str()),
         (7, "train")
     );
     assert!(
-        works::table(&tally, Screen::Kernels, Some(8), (0, u64::MAX))
+        works::table(&tally, Screen::Kernels, Some(8), (0, u64::MAX), None)
             .rows
             .is_empty()
     );
+}
+
+/// A trace of 40 replays, 2 of them timed; 7 entries were overwritten before they were read, in the last second.
+pub(super) fn of_a_part() -> Tally {
+    let mut tally = Tally::default();
+    for n in 0..40 {
+        let ns = if n % 20 == 0 { 5_000 } else { 0 };
+        submit(&mut tally, n, SECOND + n * SECOND / 20, 0, ns);
+    }
+    let loss = Record::Loss(Loss {
+        at: At::of_process(3 * SECOND, 7),
+        channel: Some(ChannelId(3)),
+        what: Lost::Entries {
+            position: 40,
+            count: 7,
+        },
+    });
+    let model = nvcap_decode::driver::Model::new(nvcap_decode::driver::ModelOptions::default());
+    tally.record(&loss, &model).unwrap();
+    tally.finish(&Ledger::new(), &model).unwrap();
+    tally
+}
+
+#[test]
+fn a_number_that_is_of_a_part_says_so() {
+    let tally = of_a_part();
+    let of = |screen, span| {
+        let table = works::table(&tally, screen, Some(7), span, None);
+        let cells: Vec<String> = { table.rows[0].cells.iter() }
+            .map(|c| c.text.clone())
+            .collect();
+        (cells, table.part)
+    };
+    let (cells, part) = of(Screen::Kernels, (0, u64::MAX));
+    assert_eq!(cells[..4], [">=10.0 us", "~100.0", ">=40", "5.00 us"]);
+    assert_eq!(
+        part,
+        "7 ring entries were not read, or not whole: counts are >=; times of 2 of 40 launches: GPU TIME is >=, % and MEAN are of these"
+    );
+    // Before the loss all launches were counted.
+    let (cells, part) = of(Screen::Kernels, (0, SECOND - 1));
+    assert_eq!(cells[..4], [">=5.00 us", "~100.0", "20", "5.00 us"]);
+    assert_eq!(
+        part,
+        "times of 1 of 20 launches: GPU TIME is >=, % and MEAN are of these"
+    );
+    let (cells, part) = of(Screen::Processes, (0, u64::MAX));
+    assert_eq!(cells[6], ">=40", "{cells:?}");
+    assert_eq!(cells[8..10], [">=10.0 us", ">=40"], "{cells:?}");
+    assert!(part.ends_with("times of 2 of 40 launches and copies: GPU TIME is >="));
+    // The count of all has more, or no more, than the trace.
+    let counted = |n| works::table(&tally, Screen::Kernels, Some(7), (0, SECOND - 1), Some(n));
+    let (less, same) = (counted(5_020), counted(20));
+    assert_eq!(less.rows[0].cells[2].text, ">=20");
+    let missing = "5000 of 5020 submissions are missing here: counts are >=; times of 1 of ";
+    assert!(less.part.starts_with(missing), "{}", less.part);
+    assert_eq!(same.rows[0].cells[2].text, "20");
+    assert!(!same.part.contains("missing"), "{}", same.part);
+    // Where all is known, nothing is said.
+    let (tally, _) = recording();
+    let whole = works::table(&tally, Screen::Kernels, None, (0, u64::MAX), None);
+    assert_eq!(whole.part, "");
+    let other = works::table(&of_a_part(), Screen::Kernels, Some(8), (0, u64::MAX), None);
+    assert_eq!(other.part, "", "the loss is of another process");
 }
 
 #[test]

@@ -55,6 +55,11 @@ impl Coverage {
         }
     }
 
+    /// Number of processes whose stamps were read.
+    pub(super) fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
     /// The parts of a time that lie in bursts: which burst (by its begin), and for how long, ns.
     pub(super) fn parts(&self, from: u64, until: u64) -> impl Iterator<Item = (u64, u64)> {
         let all = self.windows.is_empty() && until > from;

@@ -18,6 +18,7 @@ mod coverage;
 mod durations;
 mod graphs;
 mod intervals;
+pub mod kernel_times;
 mod objects;
 mod open;
 mod preempted;
@@ -138,6 +139,8 @@ pub(crate) struct Account {
     order: HashMap<ChannelId, Channel>,
     runs: Vec<Run>,
     unfinished: Unfinished,
+    /// Sentences on work of before the trace that has not ended, where nothing was submitted in it.
+    earlier: Vec<String>,
     /// By row, what is not timed: within the time in which stamps were read, and beyond it.
     untimed: Vec<[Bounds; 2]>,
     /// The time of all kernels, and of all copies.
@@ -429,10 +432,14 @@ pub struct TimeReport {
     color: bool,
     account: Account,
     ranks: Option<(ranks::Gathered, Collector)>,
+    earlier: Option<Earlier>,
 }
 
+/// A look at the traced processes: sentences on their work that has not ended.
+pub type Earlier = Box<dyn FnOnce() -> Vec<String>>;
+
 impl TimeReport {
-    /// Takes times for the nodes of graphs from another trace ([`KernelTimes`]), where this one tells none.
+    /// Takes times for the nodes of graphs from another trace ([`kernel_times`]), where this one tells none.
     #[must_use]
     pub fn with_times(mut self, evidence: Evidence) -> Self {
         self.account.graphs.with_evidence(evidence);
@@ -453,7 +460,15 @@ impl TimeReport {
             color,
             account: Account::default(),
             ranks: Some((gathered, collector)),
+            earlier: None,
         }
+    }
+
+    /// The same with a look at the processes at the end, if nothing was submitted: work of before may run on.
+    #[must_use]
+    pub fn with_earlier(mut self, look: Earlier) -> Self {
+        self.earlier = Some(look);
+        self
     }
 
     /// The same with rows for each process.
@@ -461,53 +476,6 @@ impl TimeReport {
     pub fn by_process(mut self, by: bool) -> Self {
         self.account.by_process = by;
         self
-    }
-}
-
-/// Gathers how long kernels take, by name, grid and shared memory: for the graphs of another trace.
-#[derive(Debug, Default)]
-pub struct KernelTimes {
-    account: Account,
-}
-
-impl KernelTimes {
-    /// Returns the times that were gathered.
-    #[must_use]
-    pub fn evidence(&self) -> Evidence {
-        self.account.graphs.evidence()
-    }
-}
-
-impl Sink for &mut KernelTimes {
-    fn detail(&self) -> Option<Detail> {
-        Some(Detail::Operations)
-    }
-
-    fn shows_memory(&self) -> bool {
-        false
-    }
-
-    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
-        self.account.event(event);
-        Ok(())
-    }
-
-    fn record(&mut self, record: &Record, _model: &Model) -> io::Result<()> {
-        self.account.record(record);
-        Ok(())
-    }
-
-    fn is_for_later(&self) -> bool {
-        true
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn finish(&mut self, _: &Ledger, _model: &Model) -> io::Result<()> {
-        self.account.finish();
-        Ok(())
     }
 }
 
@@ -571,6 +539,10 @@ impl Sink for TimeReport {
             }
         }
         self.account.finish();
+        let look = self.earlier.take();
+        if let Some(look) = look.filter(|_| self.account.known.entries == 0 && !self.json) {
+            self.account.earlier = look();
+        }
         if self.json {
             let object = self.account.json();
             let out = self.out.object();

@@ -172,6 +172,10 @@ impl Account {
                 0 if self.leaves_out => {
                     "no work of the GPU passes the filter".to_owned()
                 }
+                0 if !self.earlier.is_empty() => {
+                    "no work was submitted to the GPU in this time: earlier work has not ended"
+                        .to_owned()
+                }
                 0 => "no work was submitted to the GPU in this time".to_owned(),
                 n => format!(
                     "no time on the GPU is known of {} with work: none has ended (nvcap dump says what it waits for, where it still does), there are too few to tell the GPU's clock, or time stamps could not be read (those of OpenGL and Vulkan can be where nvcap traces from the program's start)",
@@ -180,6 +184,7 @@ impl Account {
             });
         }
         let some_are_known = self.known.starts > 0;
+        doubts.extend(self.earlier.iter().cloned());
         doubts.extend(self.unfinished.lines(self.newest, some_are_known));
         (all, doubts)
     }
@@ -248,12 +253,16 @@ impl Account {
         }
         f.end();
         let reads = self.stamps;
+        let of_all = match self.coverage.processes() {
+            0 | 1 => String::new(),
+            n => format!(" (the sum of {n} processes)"),
+        };
         let sampled = sample.map_or_else(String::new, |(bursts, share)| {
             format!(" ({:.1} % of the time, in {bursts} bursts)", 100.0 * share)
         });
         f.line("", 0, None);
         f.text(format_args!(
-            "time stamps: read {} times in {}{sampled}, {} seen",
+            "time stamps: read {} times in {}{of_all}{sampled}, {} seen",
             reads.reads,
             Nanoseconds(reads.ns),
             reads.stamps,

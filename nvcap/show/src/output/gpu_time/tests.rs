@@ -6,7 +6,7 @@ use super::*;
 use nvcap_decode::decode::event::{
     Copy, CopyEngine, CopyMode, Direction, DurationBy, GpuDuration, Graph, PartOf,
 };
-use nvcap_decode::record::{At, How};
+use nvcap_decode::record::{At, How, Stamps};
 use nvcap_decode::wire::GpuVa;
 
 fn context(serial: u64, ns: u64) -> Context {
@@ -52,6 +52,50 @@ fn replay() -> Operation {
         uploaded: false,
         conditional: false,
     }))
+}
+
+/// Times of several processes are read at the same time: their sum may be more than the trace is long.
+#[test]
+fn a_sum_over_processes_says_so() {
+    let said = |pids: &[u32]| {
+        let mut account = Account::default();
+        for pid in pids {
+            account.record(&Record::Stamps(Box::new(Stamps {
+                at: At::of_process(2_000, *pid),
+                from_ns: 1_000,
+                reads: 5,
+                stamps: Vec::new(),
+            })));
+        }
+        account.summary(&Summary {
+            stamps: StampReads {
+                reads: 10,
+                ns: 2_000,
+                ..StampReads::default()
+            },
+            ..Summary::default()
+        });
+        account.finish();
+        let mut out = Vec::new();
+        account.text(&mut out, false, None);
+        String::from_utf8(out).unwrap()
+    };
+    let line = "time stamps: read 10 times in 2.00 us, 0 seen\n";
+    assert!(said(&[7]).contains(line), "{}", said(&[7]));
+    let line = "time stamps: read 10 times in 2.00 us (the sum of 2 processes), 0 seen\n";
+    assert!(said(&[7, 8]).contains(line), "{}", said(&[7, 8]));
+}
+
+/// Work of before that has not ended is told where nothing was submitted.
+#[test]
+fn earlier_work_is_told() {
+    let mut account = Account::default();
+    account.finish();
+    let none = "no work was submitted to the GPU in this time";
+    assert_eq!(account.notes(), [none]);
+    account.earlier = vec!["process 7: a kernel".to_owned()];
+    let head = format!("{none}: earlier work has not ended");
+    assert_eq!(account.notes(), [&*head, "process 7: a kernel"]);
 }
 
 #[test]
