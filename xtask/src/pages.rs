@@ -77,7 +77,7 @@ fn named_tests(text: &str) -> Vec<&str> {
         let quoted = quoted.flat_map(|cell| cell.split('`').skip(1).step_by(2));
         all.extend(quoted.filter(|name| {
             let of_names = |c: char| c.is_ascii_alphanumeric() || "_:*".contains(c);
-            name.contains(|c| c == '_' || c == ':') && name.chars().all(of_names)
+            name.contains(['_', ':']) && name.chars().all(of_names)
         }));
     }
     all

@@ -50,7 +50,7 @@ impl Watched {
     /// Tells whether this process, which has ended, may have had a fault that no look has seen.
     pub(super) fn is_unread(&self, now: Instant) -> bool {
         let has_some = self.memory.is_none() || !self.notifiers.is_empty();
-        has_some && !self.at_end.is_some_and(|at| now < at + END)
+        has_some && self.at_end.is_none_or(|at| now >= at + END)
     }
 
     /// Returns the notifiers whose errors must be reported now, of those with an error. They count as reported.
