@@ -7,6 +7,7 @@ use crate::decode::view::View;
 use crate::record::{
     At, Channel, ChannelId, Gpu, How, Life, Origin, Process, Record, Stamp, Stamps, Submission,
 };
+pub use crate::switches::made_up::OFFSET;
 use crate::wire::GpuVa;
 
 pub const PID: u32 = 7;
@@ -16,8 +17,6 @@ pub const COPIES: ChannelId = ChannelId(1);
 pub const KERNEL_STAMP: u64 = 0x2_0460_fff0;
 pub const COPY_STAMP: u64 = 0x2_0460_ffe0;
 pub const ENDS: u64 = 0x2_0463_7000;
-/// Host less GPU, ns.
-pub const OFFSET: u64 = 600_000;
 /// From a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
 pub const FETCH: u64 = 2_500;
 /// From a kernel's end to the stamp of the next, ns.

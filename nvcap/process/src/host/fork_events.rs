@@ -283,7 +283,7 @@ mod tests {
         let own = std::process::id();
         told.name(own);
         // The shell ends, and the sleep is somebody else's child.
-        let script = "sleep 600 >/dev/null & echo $!";
+        let script = "sleep 600 >/dev/null 2>&1 & echo $!";
         let out = std::process::Command::new("sh")
             .args(["-c", script])
             .output();
