@@ -423,7 +423,7 @@ pub(super) struct Loss {
     pub at: Option<At>,
     #[prost(uint32, optional, tag = "2")]
     pub channel: Option<u32>,
-    #[prost(oneof = "Lost", tags = "3, 4, 5, 6, 7")]
+    #[prost(oneof = "Lost", tags = "3, 4, 5, 6, 7, 8")]
     pub what: Option<Lost>,
 }
 

@@ -34,7 +34,7 @@ pub(super) const CHANNEL: &[Column] = column_list!(Channel(c) {
 
 /// Losses: what is missing.
 pub(super) const LOSS: &[Column] = column_list!(Loss(l) {
-    what: Text required "" Ledger, "entries, unreadable_bytes, repeated, contradictions, records, unknown_channel, untraced, unshown or stacks; left_out_of_stacks of names and callers that stacks lack; of what was not understood: qmds_not_seen, methods_of_unknown_class or stops" => l.what;
+    what: Text required "" Ledger, "entries, unreadable_bytes, repeated, contradictions, records, unknown_channel, untraced, unshown, stacks or notifiers; left_out_of_stacks of names and callers that stacks lack; of what was not understood: qmds_not_seen, methods_of_unknown_class or stops" => l.what;
     pid: Int optional "" Ledger, "the process" => l.pid;
     channel: Int optional "" Ledger, "the channel" => l.channel;
     token: Int optional "" Ledger, "of doorbells of unknown channels: the token" => l.token;
