@@ -70,6 +70,9 @@ impl Profile {
         if self.fixed {
             cargo = cargo.env("RUSTFLAGS", static_flags());
         }
+        if self.is_apart() {
+            cargo = cargo.env("CARGO_TARGET_DIR", self.target_dir());
+        }
         if self.is_foreign() {
             let target = self.arch.gnu().replace('-', "_").to_uppercase();
             cargo = cargo.env(format!("CARGO_TARGET_{target}_LINKER"), self.arch.cross().0);
@@ -86,9 +89,22 @@ impl Profile {
         }
     }
 
+    /// Static programs of the development profile have a target folder of their own: cargo would have the tests wait until they are built, and
+    /// them for the tests.
+    fn is_apart(self) -> bool {
+        self.fixed && !self.release
+    }
+
+    fn target_dir(self) -> PathBuf {
+        match self.is_apart() {
+            true => paths::target().join("static"),
+            false => paths::target(),
+        }
+    }
+
     /// Returns the folder in which cargo puts programs of this profile.
     pub fn dir(self) -> PathBuf {
-        let target = paths::target();
+        let target = self.target_dir();
         let base = match self.target() {
             Some(triple) => target.join(triple),
             None => target,
