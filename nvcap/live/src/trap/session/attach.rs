@@ -9,7 +9,7 @@ use super::{
     super::{perf::Life, watchpoints},
     Session,
     arming::{DoorbellPage, RingGpus},
-    breakpoints::Target,
+    breakpoints::{Target, WatchError},
     channel_table::{NewChannel, UNNUMBERED},
     comm_of,
     outbox::seen_now,
@@ -23,6 +23,7 @@ pub(super) use nvcap_process::{
         snapshot::{self, RingToken},
     },
     procfs::{
+        self,
         mem::{Memory, ReadMemory},
         unfit,
     },
@@ -215,6 +216,10 @@ impl Session {
                 .iter()
                 .any(|a| a.start <= d.address && d.address < a.end)
             {
+                // A process that has ended has no mappings.
+                if procfs::pages(pid) == 0 {
+                    return Err(WatchError::ProcessGone.of(pid, d.address));
+                }
                 return Err(Error::new(
                     format!("watching {:#x} in process {pid}", d.address),
                     "it is not mapped",
