@@ -378,6 +378,14 @@ impl Running {
             .count()
     }
 
+    /// Counts the perf events that an observing nvcap has open in processes: but for those of every processor, by which the kernel tells of births.
+    pub fn perf_events_of_processes(&self) -> usize {
+        // SAFETY: asks for a number.
+        let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        let all = self.perf_events();
+        all.saturating_sub(usize::try_from(processors).unwrap_or(0))
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: i32) -> Result<()> {
         // SAFETY: the process is our child and not reaped yet, so its id is still its own.

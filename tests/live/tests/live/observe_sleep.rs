@@ -23,7 +23,9 @@ fn of_sleeper(gpu: &Running, trace: &Path, folder: &Folder, step: &Step) -> Resu
     command.extend(["-p".into(), gpu.pid().to_string().into()]);
     let mut nvcap = step.nvcap(command)?;
     nvcap.wait_until("attached", LIMIT, |n| n.stderr().contains("attached"))?;
-    nvcap.wait_until("told when it runs", LIMIT, |n| n.perf_events() > 0)?;
+    nvcap.wait_until("told when it runs", LIMIT, |n| {
+        n.perf_events_of_processes() > 0
+    })?;
     Ok(nvcap)
 }
 

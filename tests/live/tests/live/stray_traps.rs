@@ -183,7 +183,10 @@ pub fn observing() -> Result<()> {
         let nvcap = attach_to(gpu.pid(), &folder.file("trace"), folder.channels()?, &flags)?;
         let free = free_registers(gpu.pid());
         ensure!((free == 4) == observes, "{how}: {free} registers are free");
-        let events = nvcap.perf_events();
+        let events = match observes {
+            true => nvcap.perf_events_of_processes(),
+            false => nvcap.perf_events(),
+        };
         ensure!((events == 0) == observes, "{how}: {events} perf events");
         let tracers = tracers(gpu.pid())?;
         ensure!(
@@ -216,7 +219,7 @@ pub fn observed_command() -> Result<()> {
     let said = nvcap.stdout();
     let pid = said.lines().find_map(|l| l.strip_prefix("pid "));
     let pid: u32 = pid.context("no pid")?.trim().parse()?;
-    let (free, events) = (free_registers(pid), nvcap.perf_events());
+    let (free, events) = (free_registers(pid), nvcap.perf_events_of_processes());
     ensure!(
         free == 4 && events == 0,
         "{free} registers are free, {events} perf events"

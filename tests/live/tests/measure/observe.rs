@@ -116,7 +116,9 @@ pub fn sleeping() -> Result<Vec<Figure>> {
     let (used, second) = (cpu_of(nvcap.pid())?, Duration::from_secs(1));
     std::thread::sleep(second);
     let awake = (cpu_of(nvcap.pid())? - used) as f64;
-    nvcap.wait_until("told when it runs", GUARD, |n| n.perf_events() > 0)?;
+    nvcap.wait_until("told when it runs", GUARD, |n| {
+        n.perf_events_of_processes() > 0
+    })?;
     let used = cpu_of(nvcap.pid())?;
     std::thread::sleep(2 * second);
     let asleep = (cpu_of(nvcap.pid())? - used) as f64 / 2.0;
