@@ -314,15 +314,23 @@ pub fn served() -> Result<()> {
     drop(server);
     std::thread::sleep(Duration::from_millis(2200));
     let (_server, address) = serve(&args)?;
+    // There are no metrics before its first reading.
+    let begun = std::time::Instant::now();
+    while ask(&address, "/readyz", None)?.0 != 200 && begun.elapsed() < GUARD {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let text = ask(&address, "/metrics", None)?.1;
     // It wrote at most ten seconds before that it is alive; on a busy machine earlier.
     let most = alive.elapsed().as_secs_f64() + 60.0;
-    let text = ask(&address, "/metrics", None)?.1;
     let blind = value(
         &text,
         "nvcap_blind_seconds_total",
         &["not_running".to_owned()],
     );
-    ensure!(blind.is_some_and(|s| (1.0..most).contains(&s)), "{blind:?}");
+    ensure!(
+        blind.is_some_and(|s| (1.0..most).contains(&s)),
+        "{blind:?}: {text}"
+    );
     Ok(())
 }
 
