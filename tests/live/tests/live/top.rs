@@ -135,26 +135,6 @@ fn line<'a>(screen: &'a str, words: &[&str]) -> Option<&'a str> {
     screen.lines().find(has)
 }
 
-/// The kernels of a process that submits more than a little processor time suffices to read: the table says that it is of a part, and of which.
-pub fn kernels_of_a_part() -> Result<()> {
-    let gpu = start(
-        &plan(93, 4, 100_000_000),
-        &["--kernels", "--timed", "--timed-kernel-us=5"],
-    )?;
-    let pid = gpu.pid().to_string();
-    let terminal = Terminal::start("part", &["-p", &pid, "--observe-cpu=1%"])?;
-    terminal.until("a process", |s| line(s, &[&pid, "softgpu"]).is_some())?;
-    terminal.keys(&["k"])?;
-    let is_marked = |screen: &str| {
-        let row = line(screen, &[&pid, "void"]);
-        let is_least = row.is_some_and(|row| row.contains(">="));
-        is_least && screen.contains(" submissions are missing here: counts are >=")
-    };
-    terminal.until("of a part", is_marked)?;
-    terminal.keys(&["q"])?;
-    terminal.given_back()
-}
-
 /// The software GPU after its work, which lies there.
 fn idle(seed: u64, channels: usize, args: &[&str]) -> Result<Running> {
     let all = [&["--linger-ms=900000"], args].concat();
