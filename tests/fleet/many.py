@@ -27,10 +27,10 @@ from prometheus import until  # noqa: E402
 SUBMISSIONS, BEFORE = 20, 2
 # docs/counts.md: as many processes have series of their own.
 MOST = 1000
-# Of a process in one metric: two stages of what is pending, three states of channels; kinds and paths of copies have a bound of their own.
+# Of a process in one metric: two stages of what is pending, four states of channels; kinds and paths of copies have a bound of their own.
 # Stages, states, reasons, and at most so many buckets.
 OF_A_PROCESS = {
-    "nvcap_pending_submissions": 2, "nvcap_channels": 3, "nvcap_lost_submissions_total": 4, "nvcap_lost_submissions_created": 4,
+    "nvcap_pending_submissions": 2, "nvcap_channels": 4, "nvcap_lost_submissions_total": 4, "nvcap_lost_submissions_created": 4,
     "nvcap_completion_delay_seconds_bucket": 16,
 }  # fmt: skip
 OF_SAMPLES = ("nvcap_copy_", "nvcap_estimate_error_ratio")

@@ -45,7 +45,7 @@ OF_TARGET = 5
 FLEET_GPUS, FLEET_INTERVAL = 10_000, 15
 PROCESSES = 8
 # docs/scale.md has these numbers. Series of a host; of a GPU (its name); of a GPU and container.
-OF_HOST, OF_GPU, OF_CONTAINER = 18, 1, 9
+OF_HOST, OF_GPU, OF_CONTAINER = 18, 1, 10
 # Of a GPU and container where a channel ended with work pending.
 OF_ENDED = 2
 # With --sample, of a GPU and container: always; where graphs are replayed; of each kind and path of copies. Of a GPU and engine: how busy it is, and
