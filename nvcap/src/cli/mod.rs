@@ -59,6 +59,7 @@ mod trace_end;
 mod trace_recording;
 mod trace_run;
 mod usage;
+mod usual_look;
 mod values;
 mod version;
 mod watch;

@@ -16,7 +16,7 @@ use nvcap_monitor::counts::pace::rest;
 use nvcap_monitor::counts::patient::{PATIENCE, Readers};
 use nvcap_monitor::counts::system::Machine;
 use nvcap_monitor::counts::view::{Key, View};
-use nvcap_monitor::dump::{DumpOptions, Refused, xids::Xids};
+use nvcap_monitor::dump::{Refused, xids::Xids};
 use nvcap_monitor::serve::http::{self, Answers, NoDump, Rights, Token};
 use nvcap_monitor::serve::last_alive::LastAlive;
 use nvcap_monitor::serve::metrics::{Constants, Errors, GpuName, families, metrics};
@@ -25,7 +25,7 @@ use nvcap_monitor::watch::Finding;
 use nvcap_process::clock;
 use nvcap_process::exit_stop;
 use nvcap_process::host::choice::Whom;
-use nvcap_process::memory::{chip, scan::Effort};
+use nvcap_process::memory::chip;
 use nvcap_show::output::dump::{self, ReportOptions, Shown};
 use nvcap_show::output::message::tell;
 use nvcap_show::output::style::Plain;
@@ -273,15 +273,7 @@ impl Answers for Counting {
             )));
         }
         let begun = clock::thread_cpu();
-        let options = DumpOptions {
-            last: dump::LAST,
-            effort: Effort::Usual,
-            chip: None,
-            known_rings: Vec::new(),
-            stacks: true,
-            qmd_copies: nvcap_live::enrich::graph_qmds::of,
-            kernels: nvcap_live::enrich::names::of,
-        };
+        let options = super::usual_look::options(dump::LAST, true);
         let look = nvcap_monitor::dump::look(&[pid], &options);
         // The CPU time of a dump that somebody asked for does not count in the budget of counting.
         locked(&self.0.host).forgive(clock::thread_cpu().saturating_sub(begun));

@@ -10,8 +10,7 @@ use super::recording::{Recording, RecordingArgs};
 use super::{sums, target, trace, trace_run, values};
 use nvcap_decode::driver::Version;
 use nvcap_decode::hang::ProcessReport;
-use nvcap_monitor::dump::{self, DumpOptions};
-use nvcap_process::memory::scan::Effort;
+use nvcap_monitor::dump;
 use nvcap_show::output::dump::{LAST, Shown as Look, Word, verdict};
 use nvcap_show::output::gpu_time::kernel_times::KernelTimes;
 use nvcap_show::output::gpu_time::{Evidence, TimeReport};
@@ -139,24 +138,18 @@ fn report(
     let options = output.pipeline_options(false, driver)?;
     let out = target::open(output.output.as_deref(), output.force, command, inputs)?;
     let color = output.color().enabled(out.is_terminal());
-    let sink = TimeReport::new(out, output.json, color)
+    let mut sink = TimeReport::new(out, output.json, color)
         .with_times(shown.times)
-        .with_earlier(Box::new(move || earlier(&pids)))
         .by_process(shown.by == Some(By::Process));
+    if !pids.is_empty() {
+        sink = sink.with_earlier(Box::new(move || earlier(&pids)));
+    }
     Ok(Pipeline::new(options, vec![Box::new(sink)]))
 }
 
 /// Looks at processes: a sentence on each whose work has not ended.
 fn earlier(pids: &[u32]) -> Vec<String> {
-    let options = DumpOptions {
-        last: LAST,
-        effort: Effort::Usual,
-        chip: None,
-        known_rings: Vec::new(),
-        stacks: false,
-        qmd_copies: nvcap_live::enrich::graph_qmds::of,
-        kernels: nvcap_live::enrich::names::of,
-    };
+    let options = super::usual_look::options(LAST, false);
     let look = dump::look(pids, &options);
     let shown = Look {
         report: &look.report,

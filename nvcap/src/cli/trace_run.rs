@@ -268,7 +268,12 @@ fn attached(
         false => args
             .pid
             .iter()
-            .map(|pid| (*pid, who(*pid), waits(*pid)))
+            .map(|pid| {
+                let uses = host::uses::of_process(*pid);
+                // One that may not be looked into may have one.
+                let waits = uses.as_ref().is_ok_and(|uses| uses.gpus.is_empty());
+                (*pid, who(*pid, &uses.unwrap_or_default()), waits)
+            })
             .collect(),
     };
     let all = args.all;
@@ -321,15 +326,9 @@ fn starts(launch: &Launch) -> String {
     }
 }
 
-/// Tells whether a process that may be looked into has no GPU open.
-fn waits(pid: u32) -> bool {
-    host::uses::of_process(pid).is_ok_and(|uses| uses.gpus.is_empty())
-}
-
 /// A process's name, user and GPUs for a message, as far as they can be told.
-fn who(pid: u32) -> String {
-    let uses = host::uses::of_process(pid).unwrap_or_default();
-    let Ok(who) = Host::new(Path::new("/")).identity(pid, &uses) else {
+fn who(pid: u32, uses: &host::uses::Uses) -> String {
+    let Ok(who) = Host::new(Path::new("/")).identity(pid, uses) else {
         return String::new();
     };
     let uid = who.uid.map(|uid| uid.to_string());

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 
-use nvcap_monitor::dump::{DumpOptions, xids::Xids};
+use nvcap_monitor::dump::xids::Xids;
 use nvcap_monitor::watch::{Cause, Finding, Watch};
 use nvcap_process::exit_stop;
-use nvcap_process::memory::scan::Effort;
 use nvcap_show::output::dump::{self, Collective, ReportOptions, Shown, Status};
 use nvcap_show::output::json::text_of;
 use nvcap_show::output::message::tell;
@@ -140,15 +139,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.dir.display()
         );
     }
-    let options = DumpOptions {
-        last: args.last,
-        effort: Effort::Usual,
-        chip: None,
-        known_rings: Vec::new(),
-        stacks: !args.no_stacks,
-        qmd_copies: nvcap_live::enrich::graph_qmds::of,
-        kernels: nvcap_live::enrich::names::of,
-    };
+    let options = super::usual_look::options(args.last, !args.no_stacks);
     let xids = Xids::open().map_err(|why| tell(format_args!("note: {why}")));
     // For the ends that are held: before threads begin.
     exit_stop::block_sigchld();

@@ -1,7 +1,7 @@
 //! The watch for faults, on a thread of its own: it searches memory for milliseconds, which the thread that reads rings must not wait for.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     iter, mem,
     sync::mpsc,
     thread,
@@ -38,8 +38,8 @@ pub(crate) struct FaultWatch {
     from: mpsc::Receiver<Answer>,
     /// Channels that are known to have submitted.
     submitting: HashSet<ChannelId>,
-    /// Number of channels of each process whose notifiers are read, until its end is answered.
-    watched: BTreeMap<u32, u64>,
+    /// Channels of each process whose notifiers are read, until its end is answered.
+    watched: BTreeMap<u32, BTreeSet<ChannelId>>,
     /// Time of the last submission.
     newest: Instant,
     pace: Pace,
@@ -110,7 +110,8 @@ impl FaultWatch {
             match self.from.recv_timeout(left) {
                 Ok(answer) => self.take(answer, records),
                 Err(_) => {
-                    records.extend(mem::take(&mut self.watched).into_iter().map(unread));
+                    let all = mem::take(&mut self.watched).into_iter();
+                    records.extend(all.map(|(pid, channels)| unread((pid, channels.len() as u64))));
                     return;
                 }
             }
@@ -144,14 +145,16 @@ impl FaultWatch {
         } = answer.looked;
         records.extend(faults.into_iter().map(Box::new).map(Record::Fault));
         records.extend(not_read.into_iter().map(unread));
-        self.watched.retain(|pid, _| !ended.contains(pid));
+        for pid in ended {
+            self.watched.remove(&pid);
+        }
     }
 
     /// Returns the part of a record that the watch needs.
     fn note(&mut self, record: &Record) -> Option<Note> {
         match record {
             Record::Channel(c) if c.at.pid != 0 => {
-                *self.watched.entry(c.at.pid).or_default() += 1;
+                self.watched.entry(c.at.pid).or_default().insert(c.id);
                 Some(Note::Channel(c.clone()))
             }
             Record::Submission(s) if self.submitting.insert(s.channel) => Some(Note::Submits {
@@ -236,7 +239,8 @@ mod tests {
         let (answers, from) = mpsc::channel();
         let mut watch = FaultWatch::of(to, from);
         watch.look(
-            &mut vec![channel(7, 0), channel(7, 1), channel(8, 2)],
+            // What is learnt of a channel announces it again.
+            &mut vec![channel(7, 0), channel(7, 1), channel(7, 1), channel(8, 2)],
             false,
         );
         let exit = Life::Exit { process: true };

@@ -5,7 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_decode::record::{At, Channel, ChannelId, Fault, Origin};
 use nvcap_process::{
     clock,
@@ -237,7 +236,11 @@ impl Watched {
         if is_last && is_read {
             self.at_end = Some(now);
         }
-        let with_error: Vec<Notifier> = all.iter().filter(|n| is_fault(n)).copied().collect();
+        let with_error: Vec<Notifier> = all
+            .iter()
+            .filter(|n| n.fault().is_some())
+            .copied()
+            .collect();
         let new = self.untold(pid, &with_error);
         if new.is_empty() {
             return;
@@ -275,11 +278,6 @@ impl Watched {
             }
         }
     }
-}
-
-/// Tells whether a notifier has an error that its own channel caused.
-fn is_fault(n: &Notifier) -> bool {
-    n.error.is_some_and(|code| code != REMOVAL)
 }
 
 /// The faults that new errors in notifiers show, one for each number and GPU. `all`: the notifiers of the process.

@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 
 use super::{channel::State, find::Search, followed::Followed};
-use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_process::memory::notifier::{self, Notifier};
 use nvcap_process::procfs::mem::ReadMemory;
+
+/// The most notifiers that are read of a process, which can map any number of pages: as many as a runlist has channels.
+const MOST: usize = 2048;
 
 /// Places of a process's error notifiers.
 #[derive(Debug, Default)]
@@ -20,7 +22,7 @@ impl Errors {
     /// Those that a search found.
     pub(super) fn of(search: &Search) -> Self {
         Self {
-            pages: search.notifiers.clone(),
+            pages: search.notifiers.iter().copied().take(MOST).collect(),
             slots: search.slots.clone(),
         }
     }
@@ -37,10 +39,10 @@ impl Errors {
         let at = self.pages.iter();
         let all: Vec<Notifier> = at.filter_map(|at| notifier::read(memory, *at)).collect();
         let own = self.own(&all, channels);
-        let first = all.iter().find_map(error);
+        let first = all.iter().find_map(Notifier::fault);
         for (followed, own) in channels.values_mut().zip(own) {
             followed.stopped = match own {
-                Some(own) => error(&own),
+                Some(own) => own.fault(),
                 // Whose error it is, is not known: what waits may wait for that.
                 None => first.filter(|_| waits(followed)),
             };
@@ -55,11 +57,6 @@ impl Errors {
             None => vec![None; channels.len()],
         }
     }
-}
-
-/// The error that a channel caused; its removal at the end of its context is none.
-fn error(n: &Notifier) -> Option<u32> {
-    n.error.filter(|code| *code != REMOVAL)
 }
 
 #[cfg(test)]

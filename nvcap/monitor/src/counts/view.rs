@@ -139,7 +139,7 @@ pub struct GpuView {
     /// The last end of a submission, ns since the epoch.
     pub progress_unix_ns: Option<u64>,
     /// Channels by state, in the order of `State::ALL`.
-    pub states: [u64; 4],
+    pub states: [u64; State::ALL.len()],
     /// Numbers of the errors after which the driver has stopped channels.
     pub errors: BTreeSet<u32>,
     /// Channels that are counted by GP_GET and GP_PUT.
@@ -253,7 +253,7 @@ impl Clocks {
     /// A channel, without its sums.
     pub(super) fn channel(&self, channel: &Followed) -> GpuView {
         let count = &channel.count;
-        let mut states = [0; 4];
+        let mut states = [0; State::ALL.len()];
         let state = match channel.stopped {
             Some(_) => State::Stopped,
             None => count.state(),

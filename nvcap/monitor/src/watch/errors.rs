@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_decode::record::Xid;
 use nvcap_process::exit_hold::ExitHold;
-use nvcap_process::memory::{
-    maps,
-    notifier::{self, Notifier},
-};
+use nvcap_process::memory::{maps, notifier};
 use nvcap_process::procfs::mem::Memory;
 use nvcap_process::xids::{Exceptions, Xids};
 
@@ -157,8 +154,7 @@ impl Notifiers {
     pub(super) fn new_errors(&mut self, memory: &Memory) -> Vec<u32> {
         let mut codes = Vec::new();
         for at in &self.at {
-            let error = notifier::read(memory, *at).and_then(|n: Notifier| n.error);
-            let Some(code) = error.filter(|code| *code != REMOVAL) else {
+            let Some(code) = notifier::read(memory, *at).and_then(|n| n.fault()) else {
                 continue;
             };
             if self.told.insert(*at, code) != Some(code) && !codes.contains(&code) {

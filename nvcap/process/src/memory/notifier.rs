@@ -9,6 +9,7 @@
 
 use super::maps::Area;
 use crate::procfs::mem::ReadMemory;
+use nvcap_decode::hang::xid::REMOVAL;
 use nvcap_decode::record::{Device, Notification};
 use nvcap_decode::wire::words::u32_at;
 
@@ -27,6 +28,14 @@ pub struct Notifier {
     pub error: Option<u32>,
     /// The notification of the error.
     pub notification: Notification,
+}
+
+impl Notifier {
+    /// Returns the error that the channel caused. The driver writes its removal, at the end of its context, in the same place: that is none.
+    #[must_use]
+    pub fn fault(&self) -> Option<u32> {
+        self.error.filter(|code| *code != REMOVAL)
+    }
 }
 
 /// All pages that hold a token, by address.

@@ -3,10 +3,9 @@
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
-use nvcap_monitor::dump::{DumpOptions, xids::Xids};
+use nvcap_monitor::dump::xids::Xids;
 use nvcap_monitor::watch::{Finding, Watch};
 use nvcap_process::host::choice::Whom;
-use nvcap_process::memory::scan::Effort;
 use nvcap_show::output::json::text_of;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::plural::plural_of;
@@ -30,15 +29,7 @@ pub(super) fn begin(whom: Whom, count: impl Fn(&Finding) + Send + 'static) -> io
         true => (PAUSE, false),
         false => (PAUSE_WITHOUT_LOG, true),
     };
-    let options = DumpOptions {
-        last: 20,
-        effort: Effort::Usual,
-        chip: None,
-        known_rings: Vec::new(),
-        stacks: false,
-        qmd_copies: nvcap_live::enrich::graph_qmds::of,
-        kernels: nvcap_live::enrich::names::of,
-    };
+    let options = crate::cli::usual_look::options(20, false);
     let mut watch = Watch::new(whom, None, options, log);
     let run = move || {
         let mut out = Some(io::stdout());

@@ -105,7 +105,7 @@ impl<M> Watched<M> {
         }
         for channel in self.channels.iter() {
             let of = gpus.entry(channel.gpu).or_default();
-            let first = of.states == [0; 4];
+            let first = of.channels() == 0;
             of.join(&clocks.channel(channel), first);
         }
         for (gpu, why) in self.channels.doubts() {

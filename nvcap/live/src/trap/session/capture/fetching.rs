@@ -45,19 +45,18 @@ impl Capture {
         for index in live {
             is_there |= self.peek(index);
         }
-        let is_attached = self.attaching == Some(space);
         // Channels that the user named may lie in memory that is not mapped yet: none of them can be read of a process that is there, either.
         let is_gone = || self.spaces.pids(space).all(|pid| procfs::pages(pid) == 0);
         if is_there {
             self.newly_watched.remove(&space);
-        } else if was_there || is_attached && is_gone() {
-            self.tell_given_up(space, is_attached);
+        } else if was_there || self.attaching == Some(space) && is_gone() {
+            self.tell_given_up(space);
         }
     }
 
     /// Reports a process whose memory was gone when its doorbells were watched, if it is attached to.
-    fn tell_given_up(&mut self, space: u32, is_attached: bool) {
-        if self.newly_watched.remove(&space) && is_attached {
+    fn tell_given_up(&mut self, space: u32) {
+        if self.newly_watched.remove(&space) && self.attaching == Some(space) {
             let pid = self.spaces.pids(space).next().unwrap_or(0);
             let why = "the program had given up its memory, or had ended, when its doorbells were watched: what it submitted shortly before is not known";
             let why = why.to_owned();
