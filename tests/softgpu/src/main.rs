@@ -308,7 +308,7 @@ struct JobArgs {
     /// With --collective: rounds of a step
     #[arg(long, value_name = "N", requires = "collective", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     step_rounds: u64,
-    /// With --collective: come last, by --late-us and by three times what the round took until then, in this way
+    /// With --collective: come last, by --late-us and by three times what the round (slow: what followed the last late one) took until then, in this way
     #[arg(long, value_enum, requires = "collective")]
     late: Option<LateArg>,
     /// With --late: by how much at least, microseconds

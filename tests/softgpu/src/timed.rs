@@ -374,8 +374,9 @@ struct Engine {
     peers: Wait,
     /// Time at which a kernel ends that comes last: it was found when the other ranks had come.
     late_until: Option<u64>,
-    /// Time at which the last collective ended.
-    round_began: Option<u64>,
+    /// Time at which the last collective ended; in a rank that is late once a step, the last one for which it may have been late. By a multiple
+    /// of what has gone since it is late again: others cannot have waited as long for each other.
+    late_from: Option<u64>,
 }
 
 struct Gpu<'a> {
@@ -405,7 +406,7 @@ impl<'a> Gpu<'a> {
             wait: Wait::default(),
             peers: Wait::default(),
             late_until: None,
-            round_began: None,
+            late_from: None,
         });
         Gpu {
             plan,
@@ -589,7 +590,7 @@ impl<'a> Gpu<'a> {
             return now >= until;
         }
         if has_come(peers, round, true, &mut engine.peers) {
-            let began = engine.round_began.unwrap_or(engine.now.start);
+            let began = engine.late_from.unwrap_or(engine.now.start);
             let round = Duration::from_nanos(now.saturating_sub(began));
             engine.late_until = Some(now + behind(round, job.by).as_nanos() as u64);
         }
@@ -718,6 +719,11 @@ impl<'a> Gpu<'a> {
                 let held = self.in_step.is_some_and(|s| s.is_seen(number))
                     && compute
                     && self.has_next(i, number);
+                let late_once_a_step =
+                    matches!(&self.timing.job, Some(job) if job.late == Some(Late::Slow));
+                let rounds = self.plan.shape.rounds;
+                let ends_lateness = !late_once_a_step
+                    || rounds.is_some_and(|rounds| rounds.begins_step(rounds.of(number).0));
                 let now = self.clock.now();
                 let payload = (number + 1) as u32;
                 let stamp = (!compute).then(|| {
@@ -736,8 +742,8 @@ impl<'a> Gpu<'a> {
                 let ran = unit.now;
                 unit.last_end = ran.end;
                 unit.late_until = None;
-                if ran.collective.is_some() {
-                    unit.round_began = Some(now);
+                if ran.collective.is_some() && ends_lateness {
+                    unit.late_from = Some(now);
                 }
                 unit.now = blank(channel, ran.number + 1);
                 unit.state = State::Idle;
