@@ -17,7 +17,6 @@ mod export;
 mod extcap;
 mod fast_lines;
 mod file_or_live;
-mod gather;
 mod help;
 mod hint;
 mod ioctls;

@@ -19,6 +19,7 @@ use nvcap_process::rm::{Kernel as System, Os};
 use nvcap_process::signals;
 use nvcap_show::output::message::tell;
 use nvcap_show::output::writer::Output;
+use nvcap_show::samples::{Folded, Places};
 
 mod code;
 mod kept;
@@ -53,6 +54,8 @@ Examples:
   sudo nvcap sample -p 4711 --code gemm  the code of a kernel, with samples beside each instruction
   sudo nvcap sample -p 4711 --record run.pcapng    record the samples, too
   nvcap sample run.pcapng                what was recorded, so or by nvcap record --sample-pc
+  nvcap sample --folded run.pcapng | inferno-flamegraph > gpu.svg    a flame graph, with --stacks
+                                         in the recording from the program's calls to instructions
 
 The GPU itself samples the program counters of the process's warps, one on each SM in a period, also
 within graph replays (docs/sampling.md). The process is not stopped and needs no restart; nothing is
@@ -135,6 +138,10 @@ pub(super) struct Args {
     /// Write JSON: one object
     #[arg(long)]
     json: bool,
+
+    /// Write a line for each instruction and stall reason, as flame graph programs read them; of a recording with stacks, behind the calls that launch the kernel
+    #[arg(long, conflicts_with_all = ["json", "code", "top", "learn"])]
+    folded: bool,
 
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
@@ -245,14 +252,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pids: Vec<u32> = sampled.iter().map(|subject| subject.pid).collect();
     let found = sampled.into_iter().zip(codes).enumerate();
     let found = found.map(|(i, (subject, code))| subject.found(table::number(&pids, i), code));
-    let status = show(args, &mut out, found)?;
+    let status = show(args, &mut out, found, &Places::default())?;
     recording.map_or(Ok(()), Recording::end)?;
     Ok(status)
 }
 
 /// Shows what was sampled in a recording.
 fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
-    let (all, ledger) = recorded::read(of, args.output.as_deref())?;
+    let (all, places, ledger) = recorded::read(of, args.output.as_deref(), args.folded)?;
     let mut out = target::open(
         args.output.as_deref(),
         args.force.force,
@@ -267,7 +274,7 @@ fn of_file(args: &Args, of: &RecordingArgs) -> anyhow::Result<ExitCode> {
         sums: sums.clone(),
         code: Vec::new(),
     });
-    let status = show(args, &mut out, found)?;
+    let status = show(args, &mut out, found, &places)?;
     if all.left_out() > 0 {
         tell(format_args!(
             "{} samples of more contexts are not shown",
@@ -287,12 +294,19 @@ fn show(
     args: &Args,
     out: &mut Output,
     all: impl Iterator<Item = Found>,
+    places: &Places,
 ) -> anyhow::Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
+    let mut folded = Folded::default();
     for (i, found) in all.enumerate() {
         let to = out.object();
         match args.json {
             true => table::json(to, &found, args.top),
+            false if args.folded => {
+                let name = found.name.as_deref().unwrap_or("?");
+                folded.add(name, &found.sums, &found.kernels, places);
+                tell(table::summary(&found));
+            }
             false => {
                 if i > 0 {
                     to.push(b'\n');
@@ -306,6 +320,7 @@ fn show(
             status = ExitCode::from(STATUS_NOT_UNDERSTOOD);
         }
     }
+    folded.write(out.object());
     target::written(out)?;
     Ok(status)
 }

@@ -1,11 +1,14 @@
 //! Samples of program counters of recordings, and graphs whose time they divide: of a server of which it is known how long its kernels took.
 
 use std::fs;
+use std::sync::Arc;
 
 use crate::common::cli::{Folder, nvcap, page_data, refused, text};
 use crate::common::job;
 use crate::common::replays::{self, GAP_NS, LONG_NS, REPLAY_NS, SHORT_NS};
 use crate::common::schema::Schema;
+use nvcap_decode::record::{At, Calls, Frame, Record, Stack};
+use nvcap_recording::recording::TraceInfo;
 use serde_json::Value;
 
 const BOOTED: u64 = 1_700_000_000_000_000_000;
@@ -233,6 +236,70 @@ complete: 3002 submissions on 1 channel, 3002 entries, 130.6 KiB, nothing missin
 ";
 
 /// `nvcap sample`.
+/// Lines for flame graphs have each sample of the tables; of a recording with stacks the kernel stands behind its callers, but for what only graphs
+/// launch.
+#[test]
+fn samples_are_folded_behind_the_calls_that_launch_the_kernel() {
+    let folder = Folder::new("samples-folded");
+    let plain = file(&folder, "plain.pcapng", 3000, (0, 0), true);
+    let lines = shown(&["sample", "--folded", &plain]);
+    assert_eq!(
+        lines,
+        "\
+server;attention(float const*, float*, int);+0x130;long_scoreboard 448653
+server;attention(float const*, float*, int);+0x40;wait 149551
+server;sample(float const*, int*);+0x130;long_scoreboard 13594
+server;sample(float const*, int*);+0x40;wait 4530
+"
+    );
+    let frame = |symbol: &str| Frame {
+        module: "/usr/bin/server".into(),
+        symbol: Some(symbol.into()),
+        ..Frame::default()
+    };
+    // Two launches from two places, in one thread's stack each, at their doorbells.
+    let mut records = replays::records(3000, (2, 400_000), true);
+    let doorbells: Vec<At> = { records.iter() }
+        .filter_map(|record| match record {
+            Record::Submission(s) => Some(s.at),
+            _ => None,
+        })
+        .collect();
+    for (at, place) in { doorbells.iter().rev() }.zip(["decode", "prefill"]) {
+        let calls = Calls {
+            frames: vec![frame("cuLaunchKernel"), frame(place), frame("main")],
+            ..Calls::default()
+        };
+        let calls = Arc::new(calls);
+        records.push(Record::Stack(Stack { at: *at, calls }));
+    }
+    records.sort_by_key(|record| match record {
+        Record::Submission(s) => s.at.time_ns,
+        Record::Stack(s) => s.at.time_ns - 1,
+        _ => 0,
+    });
+    let info = TraceInfo {
+        stacks: true,
+        monotonic_ns: replays::BEGIN,
+        realtime_ns: BOOTED + replays::BEGIN,
+        how: "trap".to_owned(),
+        ..TraceInfo::default()
+    };
+    let path = folder.path("stacks.pcapng");
+    fs::write(&path, job::recorded(&records, 1, info)).unwrap();
+    let lines = shown(&["sample", "--folded", &path]);
+    let starts: Vec<&str> = { lines.lines() }
+        .map(|line| line.split(";+").next().unwrap())
+        .collect();
+    let launched = "server;main;[several places];attention(float const*, float*, int)";
+    let replayed = "server;sample(float const*, int*)";
+    assert_eq!(starts, [launched, launched, replayed, replayed], "{lines}");
+    let other = nvcap(&["sample", "--folded", "--json", &path]);
+    assert_eq!(other.status.code(), Some(2));
+    let said = text(&other.stderr);
+    assert!(said.contains("cannot be used with"), "{said}");
+}
+
 const SAMPLES: &str = "\
 process 4711 (server) on GPU 0: 1.51 s, 616328 samples of 132 SMs, one of each SM in 2^19 cycles
              SHARE     SAMPLES  NO ISSUE  KERNEL

@@ -251,7 +251,7 @@ impl Folder {
 }
 
 /// Appends a frame: what ends a frame or a line is made harmless.
-fn push(line: &mut String, frame: &str) {
+pub(crate) fn push(line: &mut String, frame: &str) {
     if !line.is_empty() {
         line.push(';');
     }

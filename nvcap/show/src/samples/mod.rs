@@ -1,16 +1,24 @@
 //! Samples of program counters, summed up: by context, kernel and instruction. Live and recorded samples take the same way
 //! ([`Samples`]), so that both have the same sums.
 
+mod folded;
 mod kernels;
 mod rows;
 
+pub use folded::{Folded, Places};
 pub use kernels::{Kernels, kernel_at};
 pub use rows::{Row, half_interval, rows, share};
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 
+use nvcap_decode::decode::event::Event;
+use nvcap_decode::driver::Model;
+use nvcap_decode::ledger::Ledger;
 use nvcap_decode::record::{Kernel, Life, Record, SM_WORDS, Samples};
 use nvcap_decode::samples::Counter;
+
+use crate::output::{Detail, Sink};
 
 /// Program counters of all contexts together that are kept one by one; the samples of others are a sum.
 const MOST_COUNTERS: usize = 1 << 20;
@@ -244,6 +252,29 @@ impl Gathered {
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
+    }
+}
+
+impl Sink for Gathered {
+    fn detail(&self) -> Option<Detail> {
+        None
+    }
+
+    fn event(&mut self, _: &Event<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record, _: &Model) -> io::Result<()> {
+        Self::record(self, record);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Ledger, _: &Model) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -142,6 +142,18 @@ pub(super) fn text(to: &mut Vec<u8>, found: &Found, top: usize) {
     let _ = writeln!(to, "{}", verdict(found));
 }
 
+/// The process with its samples, and the verdict, on a line.
+pub(super) fn summary(found: &Found) -> String {
+    let name = found.name.as_deref().unwrap_or("?");
+    format!(
+        "process {} ({}): {}, {}",
+        found.sums.key.pid,
+        Plain(name),
+        plural(found.sums.samples(), "sample"),
+        verdict(found)
+    )
+}
+
 /// The most frequent stall reason at an instruction, with its share of the samples there.
 pub(super) fn stall(counter: &Counter) -> String {
     let reasons = (0u8..).zip(counter.reasons);
