@@ -156,7 +156,7 @@ pub mod trust {
     pub const GUESS: u32 = 1;
     /// Concluded from the rings. A doorbell scans after [`crate::MISSES`] in a row at which the channel had nothing new.
     pub const CONCLUDED: u32 = 2;
-    /// It is not known whether the doorbell is of the channel's GPU: a doorbell at which the channel has nothing new scans.
+    /// Not known to be of the doorbell's GPU: a doorbell at which the channel has nothing new scans.
     pub const MAYBE: u32 = 3;
 }
 
