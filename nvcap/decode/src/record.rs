@@ -211,7 +211,7 @@ pub struct Mapping {
     pub read: bool,
     /// May be written.
     pub write: bool,
-    /// It existed before the trace began (found in `/proc/PID/maps`).
+    /// True if the mapping existed before the trace began (found in `/proc/PID/maps`).
     pub found: bool,
 }
 
@@ -259,7 +259,7 @@ named! {
 }
 
 impl How {
-    /// It was seen some time after its doorbell, not at it.
+    /// Tells whether the submission was seen some time after its doorbell, not at it.
     #[must_use]
     pub const fn is_after(self) -> bool {
         matches!(self, Self::Batched | Self::Observed)
@@ -378,7 +378,7 @@ pub struct Kernel {
     pub by: NamedBy,
     /// The evidence admits no other name. Otherwise it is the best guess.
     pub certain: bool,
-    /// It is one of the driver's own kernels: its name is one of theirs, and so are those of the functions beside it.
+    /// True if the kernel is one of the driver's own: its name is one of theirs, and so are those of the functions beside it.
     pub driver: bool,
 }
 

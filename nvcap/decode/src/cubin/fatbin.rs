@@ -115,10 +115,10 @@ impl Room {
 /// Reason why a payload was not unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnpacked {
-    /// It cannot be read.
+    /// Part of the payload cannot be read.
     #[error("part of it cannot be read")]
     Unreadable,
-    /// It is larger than was asked for.
+    /// The payload is larger than was asked for.
     #[error("it is too large")]
     TooLarge,
     /// The bytes are no such compressed data, or another length comes out.
@@ -202,7 +202,7 @@ pub fn entries<M: ReadMemory + ?Sized>(memory: &M, range: Range<u64>) -> Entries
     }
 }
 
-/// See [`entries`].
+/// Iterator over the entries of the fat binaries in a range of memory: the result of [`entries`].
 pub struct Entries<'m, M: ?Sized> {
     memory: &'m M,
     at: u64,

@@ -142,7 +142,7 @@ impl Field {
         self.row.stride()
     }
 
-    /// It is an array.
+    /// Tells whether the field is an array.
     pub fn is_array(self) -> bool {
         self.row.flags() & 1 != 0
     }

@@ -119,7 +119,7 @@ pub(super) struct Inline {
     pub launch: u32,
 }
 
-/// See the module's description.
+/// State of a channel between submissions: its stream, the classes of its subchannels and the last value of every method.
 pub(super) struct ChannelBindings {
     pub space: Space,
     pub gpu: Option<u32>,

@@ -22,7 +22,7 @@ use crate::wire::{hash::NumberSet, header::Step, stream::Run};
 /// The longest copy that is carried out in the shadow.
 const MAX_FOLLOWED: u64 = 1 << 20;
 
-/// See the module's description.
+/// Decoder of one submission of a channel: turns runs of words into methods and operations.
 pub(super) struct SubmissionDecoder<'a> {
     pub wants: Wants,
     pub context: &'a Context,

@@ -14,9 +14,9 @@ use super::qmd::{self, ByVersion, Layout, bits, one_load};
 pub struct View {
     /// Version of the layout.
     pub version: (u8, u8),
-    /// It launches nothing (QMD_TYPE is GRID_NULL).
+    /// True if the QMD launches nothing (QMD_TYPE is GRID_NULL).
     pub null: bool,
-    /// It is a queue, not a grid.
+    /// True if the QMD is a queue, not a grid.
     pub queue: bool,
     /// Blocks in x, y, z, whatever the layout counts: a grid of clusters (QMD_TYPE GRID_GPC_CGA) is counted in clusters
     /// there, and the grid of a cooperative launch (GRID_GPU_CGA) is one cluster over the whole GPU. In 05_01, where a QMD

@@ -166,7 +166,7 @@ pub struct MappingView {
     pub read: bool,
     /// May be written.
     pub write: bool,
-    /// It existed before the trace began.
+    /// True if the mapping existed before the trace began.
     pub found: bool,
     /// Contents that are visible through it.
     pub what: MappingWhat,

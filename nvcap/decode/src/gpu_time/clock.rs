@@ -57,7 +57,7 @@ struct Stretch {
     stamps: u64,
 }
 
-/// See the module.
+/// Difference of the GPU's clock and the host's over time, with bounds for its error.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
     stretches: VecDeque<Stretch>,

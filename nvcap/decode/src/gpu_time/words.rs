@@ -31,7 +31,7 @@ struct SemaphoreNumbers {
     before: VecDeque<Stamp>,
 }
 
-/// See the module.
+/// Numbers seen in semaphores, by process and address, each with its time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Words {
     all: HashMap<(u32, GpuVa), SemaphoreNumbers>,

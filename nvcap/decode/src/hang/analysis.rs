@@ -30,9 +30,9 @@ pub enum State {
     Idle,
     /// Fetched work is not done, and the channel waits for nothing.
     Running,
-    /// It waits for a semaphore.
+    /// The channel waits for a semaphore.
     Waiting,
-    /// It waits for a semaphore, and earlier work is not done either.
+    /// The channel waits for a semaphore, and earlier work is not done either.
     RunningAndWaiting,
     /// Entries are not fetched, and the reason is unknown.
     Queued,
@@ -78,7 +78,7 @@ pub struct Releaser {
     pub index: u32,
     /// Value it writes.
     pub payload: u64,
-    /// It is done.
+    /// True if the release is done.
     pub done: bool,
     /// Its entry is fetched.
     pub fetched: bool,

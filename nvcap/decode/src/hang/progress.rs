@@ -16,7 +16,7 @@ pub struct ChannelProgress {
     pub fetched: u64,
     /// Submissions done, by the channel's own semaphore; `None` where it cannot be read.
     pub done: Option<u64>,
-    /// It had submissions that were not done or entries that were not fetched, in both looks.
+    /// True if the channel had submissions that were not done or entries that were not fetched, in both looks.
     pub busy: bool,
 }
 

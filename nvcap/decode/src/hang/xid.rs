@@ -77,8 +77,8 @@ impl Xid {
         Some(catalogue::find(self.code)?.symbol)
     }
 
-    /// It is about the GPU and so about every process that uses it: the process in the message, if there is one, is that for
-    /// which the driver worked when it found the error. Of a number that the catalogue does not have, what the message names decides.
+    /// Tells whether the error is about the GPU and so about every process that uses it: the process in the message, if there is one, is that for
+    /// which the driver worked when it found the error. Where the catalogue does not have the number, what the message names decides.
     pub fn is_of_whole_gpu(&self) -> bool {
         match catalogue::find(self.code) {
             Some(row) => row.whole_gpu,

@@ -5,22 +5,22 @@ use super::Identity;
 /// An event in the life of a process or thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It existed, or became traced, under this command name.
+    /// The process existed, or became traced, under this command name.
     Present {
         /// Command name of the process.
         name: String,
     },
-    /// It made a child process, which is now traced too.
+    /// The process made a child process, which is now traced too.
     Fork {
         /// The child.
         child: u32,
     },
-    /// It made a thread.
+    /// The process made a thread.
     Thread {
         /// The thread id.
         child: u32,
     },
-    /// It executed a new program: all its mappings are gone.
+    /// The process executed a new program: all its mappings are gone.
     Exec {
         /// The new command name.
         name: String,

@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Never true of a run that [`Runs`] gives.
+    /// Tells whether there is no write; false of every run that [`Runs`] gives.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

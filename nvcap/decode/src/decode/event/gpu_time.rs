@@ -57,7 +57,7 @@ impl StartBy {
 pub enum QueuedBy {
     /// Its own doorbell.
     Doorbell,
-    /// It was found later, by a look or another doorbell: it came after the look before that.
+    /// A look or another doorbell, which found the entry later: it came after the look before that.
     Look,
 }
 
@@ -118,7 +118,7 @@ pub struct GpuDuration {
 pub struct GpuExec {
     /// Moment at which the first instruction ran.
     pub start: GpuMoment,
-    /// For how long instructions ran.
+    /// Time for which instructions ran.
     pub duration: Option<GpuDuration>,
 }
 
@@ -134,9 +134,9 @@ pub enum Preempted {
     /// Who had the GPU was not recorded, or the work was not the graphics and compute engine's.
     #[default]
     NotRecorded,
-    /// It was recorded, but not known of this time.
+    /// Holders of the GPU were recorded, but not for this time.
     Unknown,
-    /// So long, ns.
+    /// Length of that part, ns.
     Ns(u64),
 }
 
@@ -158,8 +158,8 @@ pub struct GpuTime {
     pub queued: Option<(u64, u64)>,
     /// Evidence for the time since which the entry waited; `None` where that time is not known.
     pub queued_by: Option<QueuedBy>,
-    /// Until when it had to wait, on the GPU's clock, ns: the entry before it in the channel had not ended, or a semaphore that
-    /// it waits for was not released.
+    /// Time up to which the entry had to wait, on the GPU's clock, ns: the entry before it in the channel had not ended, or a semaphore that it waits
+    /// for was not released.
     pub ready_gpu_ns: Option<u64>,
     /// The semaphore that it waited for when it was there and the entry before it had ended.
     pub wait: Option<GpuWait>,
@@ -187,7 +187,7 @@ pub struct ByStamp {
 pub struct GpuWait {
     /// Its address.
     pub semaphore: GpuVa,
-    /// For how long, ns.
+    /// Duration of the wait, ns.
     pub ns: u64,
 }
 
@@ -270,7 +270,7 @@ impl GpuTime {
         self.executed().filter(|_| self.works <= 1)
     }
 
-    /// For how long the GPU worked on it: its duration without the time in which others had the GPU.
+    /// Returns the time for which the GPU worked on the entry: its duration without the time in which others had the GPU.
     #[must_use]
     pub fn worked(&self) -> Option<GpuDuration> {
         self.duration.map(|d| self.without_preempted(d))
@@ -302,7 +302,7 @@ impl GpuTime {
             }
     }
 
-    /// For how long the GPU worked on the entry's only launch or copy: of several together none has a duration of its own.
+    /// Returns the time for which the GPU worked on the entry's only launch or copy; where there are several, none has a duration of its own.
     #[must_use]
     pub fn alone(&self) -> Option<GpuDuration> {
         self.worked().filter(|_| self.works <= 1)

@@ -196,6 +196,6 @@ pub struct Graph {
     pub bytes: u64,
     /// Its QMDs were uploaded or prepared again with it.
     pub uploaded: bool,
-    /// It has conditional nodes: the GPU decides what else runs, and how often.
+    /// True if the graph has conditional nodes: the GPU decides what else runs, and how often.
     pub conditional: bool,
 }
