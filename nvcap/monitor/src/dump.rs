@@ -37,8 +37,8 @@ use nvcap_process::procfs::{
     tasks::{self, Task},
 };
 
-/// For how long the channels of a process are read again while something of them is missing: the time in which a PyTorch
-/// training on an H200 fills a ring (60 entries a ms), for its pushbuffer memory starts over about as often.
+/// Time for which the channels of a process are read again while something of them is missing: that in which a PyTorch training on an H200 fills a
+/// ring (60 entries a ms), for its pushbuffer memory starts over about as often.
 const PATIENCE: Duration = Duration::from_millis(18);
 
 /// Number of fetched entries that are read before the unfetched ones: running work is among them.
@@ -84,7 +84,7 @@ impl DumpOptions {
 pub enum Refused {
     /// There is no such process, or no right to inspect it.
     Error(io::Error),
-    /// It has none of the driver's files open or mapped.
+    /// The process has none of the driver's files open or mapped.
     NoGpu,
 }
 

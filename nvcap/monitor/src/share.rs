@@ -25,9 +25,9 @@ pub use windows::Windows;
 
 struct Gpu {
     scope: Scope,
-    /// Since the measurement began, where that is kept.
+    /// Period since the measurement began, where that is kept.
     whole: Option<Period>,
-    /// Since it was shown last.
+    /// Period since the GPU was shown last.
     part: Period,
 }
 

@@ -13,9 +13,9 @@ use nvcap_process::memory::ring::{self, Ring};
 use nvcap_process::memory::scan::{self, FoundRing};
 use nvcap_process::procfs::mem::ReadMemory;
 
-/// So many of the oldest slots of a ring are not read: the process writes them next.
+/// Number of the oldest slots of a ring that are not read: the process writes them next.
 const RESERVE: u32 = 64;
-/// For so many bytes behind the newest entry's, the process may be writing.
+/// Number of bytes behind the newest entry's that the process may be writing.
 const BEING_WRITTEN: u64 = 16 << 10;
 /// A block with more bytes is not read.
 const MOST_BYTES: u64 = 4 << 20;
@@ -59,7 +59,7 @@ pub(super) struct At<'a> {
     pub put: u32,
     /// The first entry is so many behind `put`.
     pub back: u32,
-    /// So many entries at most.
+    /// The most entries that are read.
     pub count: u32,
     /// The number that the block's last entry releases, where it is one submission.
     pub number: Option<u32>,
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use nvcap_process::memory::scan::Proof;
 
-    /// Whoever counted ten submissions reads those ten, though five more came since.
+    /// A reader that counted ten submissions reads those ten, though five more have come since.
     #[test]
     fn what_was_submitted_since_is_no_part_of_a_block() {
         let memory = Fake::new();

@@ -70,9 +70,9 @@ struct Came {
 /// A time between two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Age {
-    /// So long at least, ns.
+    /// Lower bound, ns.
     pub least_ns: u64,
-    /// So long at most, ns; none where it was so before the first reading.
+    /// Upper bound, ns; none where it began before the first reading.
     pub most_ns: Option<u64>,
 }
 
@@ -254,7 +254,7 @@ impl Count {
         };
     }
 
-    /// So many were counted before, in another way, and are not to count again; false where these are more than there were.
+    /// Leaves out of the sums the submissions that were counted before, in another way. Returns false where these are more than there were.
     pub(crate) fn without(&mut self, counted: Sums) -> bool {
         let fits = counted.submitted <= self.submitted && counted.done <= self.done;
         self.base.submitted += counted.submitted;
@@ -272,7 +272,7 @@ impl Count {
         self.how
     }
 
-    /// Since counting began.
+    /// Returns the sums since counting began.
     pub(crate) fn sums(&self) -> Sums {
         Sums {
             submitted: self.submitted.saturating_sub(self.base.submitted),
@@ -280,7 +280,7 @@ impl Count {
         }
     }
 
-    /// Since the channel's beginning, where its numbers count from there.
+    /// Returns the sums since the channel's beginning, where its numbers count from there.
     pub(crate) fn in_all(&self) -> Option<Sums> {
         self.whole.then_some(Sums {
             submitted: self.submitted,

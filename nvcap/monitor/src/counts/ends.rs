@@ -47,7 +47,7 @@ impl Ends {
         }
     }
 
-    /// It replays a graph: its kernels' QMDs are not in it.
+    /// Tells whether the submission replays a graph: its kernels' QMDs are not in it.
     pub(super) fn replays(&self) -> bool {
         self.replays
     }

@@ -20,7 +20,7 @@ struct Series {
     container_id: String,
 }
 
-/// See the module.
+/// Sums that stay when their processes have ended.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// Submissions of ended processes.
@@ -44,7 +44,7 @@ impl Kept {
         self.sampled.entry(key).or_default().add(sampled);
     }
 
-    /// So many submissions were pending when their channel was read for the last time.
+    /// Adds the number of submissions that were pending when their channel was read for the last time.
     pub(super) fn left(&mut self, key: Key, count: u64) {
         if count > 0 {
             *self.left.entry(key).or_default() += count;

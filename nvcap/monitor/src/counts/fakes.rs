@@ -30,7 +30,7 @@ pub(super) const SECOND: u64 = 1_000_000_000;
 pub(crate) struct Fake {
     pages: Rc<RefCell<BTreeMap<u64, [u8; PAGE as usize]>>>,
     pub(super) gone: Rc<Cell<bool>>,
-    /// Set when the work that borrows the memory is given up in the middle of it.
+    /// True once the work that borrows the memory was given up in the middle of it.
     pub(super) gives_up: Rc<Cell<bool>>,
     /// Reads so far.
     pub(super) reads: Rc<Cell<u64>>,

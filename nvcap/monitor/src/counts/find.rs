@@ -21,7 +21,7 @@ use nvcap_process::procfs::mem::ReadMemory;
 const CHECKED: u32 = 8;
 /// Bytes at the end of a segment that can hold its release.
 const TAIL: u64 = 24;
-/// So many slots of a mapping are watched in which no channel was found yet.
+/// Number of slots that are watched in a mapping in which no channel was found yet.
 const FIRST_SLOTS: usize = 4;
 /// Number of times that a ring that moves on is read again.
 const TRIES: u32 = 4;
@@ -69,7 +69,7 @@ pub(super) struct Tracking {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channel {
     pub found: FoundRing,
-    /// None where nothing proves one.
+    /// Tracking semaphore of the channel; none where nothing proves one.
     pub tracking: Option<Tracking>,
 }
 

@@ -12,7 +12,7 @@ use nvcap_process::procfs::mem::ReadMemory;
 
 /// Number of reads of a channel whose newest entry does not release the tracking semaphore, before the reading counts as senseless.
 const TRIES: u32 = 3;
-/// So many readings in a row without sense, and the channel is looked for anew.
+/// Number of readings in a row without sense after which the channel is looked for anew.
 pub(super) const STRIKES: u32 = 3;
 
 /// A channel that is counted.

@@ -26,9 +26,9 @@ use watched::Watched;
 const SECOND: u64 = 1_000_000_000;
 /// Time after which a process whose memory cannot be read is tried again.
 const RETRY: u64 = 30 * SECOND;
-/// So many images of processes that have ended are remembered.
+/// Number of images of ended processes that are remembered.
 const MOST_DEPARTED: usize = 256;
-/// Once in so many readings, a forked process is checked: does it still have its parent's memory?
+/// Number of readings between two checks that a forked process still has its parent's memory.
 const HEIR_EACH: u64 = 5;
 
 /// A process that was found and cannot be opened.
@@ -54,7 +54,7 @@ pub struct HostOptions {
     /// The most keys with sums of their own. With more of them, new processes get none, and those without a process are folded, the oldest
     /// first.
     pub most: usize,
-    /// For so long the sums of what has ended are kept apart.
+    /// Time for which the sums of what has ended are kept apart.
     pub keep: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Default for HostOptions {
     }
 }
 
-/// See the module.
+/// All processes that are counted, and the sums of those that have ended.
 pub struct Host<S: System> {
     pub(crate) system: S,
     processes: BTreeMap<u32, Watched<S::Memory>>,

@@ -8,7 +8,7 @@ const AT_ONCE: f64 = 5e8;
 /// The part of the budget that is spent. The rest is for what runs between two readings: it is counted at the second one.
 const SPENT: f64 = 0.95;
 
-/// See the module.
+/// Times of the readings, by the interval and the budget of CPU time.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     interval: Duration,

@@ -75,7 +75,7 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone)]
 pub struct Patient<M> {
     memory: Arc<M>,
-    /// None where each read is waited for.
+    /// Threads that read, and the state of this process's reads; none where each read is waited for.
     readers: Option<(Readers, Arc<State>)>,
 }
 

@@ -20,7 +20,7 @@ use nvcap_process::procfs::mem::ReadMemory;
 const TOGETHER: u64 = 4096;
 /// Comparisons of two memories at most while they go on.
 const TRIES: u32 = 3;
-/// So many searches in a row keep a channel that could not be proven again.
+/// Number of searches in a row for which a channel is kept that could not be proven again.
 const KEPT: u32 = 3;
 
 /// Outcome of a reading of a process.

@@ -18,7 +18,7 @@ pub struct Opened<M> {
     pub owner: Owner,
     /// Its container's id; empty where it is in none.
     pub container_id: String,
-    /// It began after nvcap: all that it has submitted counts.
+    /// True if the process began after nvcap: all that it has submitted counts.
     pub is_new: bool,
     /// Its program image, which forked processes have from their parents.
     pub image: Vec<u8>,
@@ -64,7 +64,7 @@ pub trait System {
     fn areas(&mut self, pid: u32) -> io::Result<Vec<Area>>;
     /// The size of its address space, pages.
     fn pages(&mut self, pid: u32) -> u64;
-    /// It has ended.
+    /// Tells whether a process has ended.
     fn has_ended(&mut self, pid: u32) -> bool;
     /// The clock, ns, and the CPU time that nvcap has used, ns.
     fn clocks(&mut self) -> (u64, u64);

@@ -24,7 +24,7 @@ use nvcap_process::procfs::{
 };
 
 const SECOND: u64 = 1_000_000_000;
-/// So many of the processes that may not be looked into are asked in a round whether they have ended.
+/// Number of processes that a round asks whether they have ended, of those that may not be looked into.
 const ASKED: usize = 64;
 /// The number of no process, under which it is kept that `/proc` hides some.
 const OTHERS: u32 = 0;
@@ -44,11 +44,11 @@ enum Finder {
 /// A process that uses a GPU.
 struct Known {
     who: Identity,
-    /// It used one when the first round looked.
+    /// True if the process used a GPU when the first round looked.
     was_there: bool,
 }
 
-/// See the module.
+/// The processes of this machine, read from `/proc`.
 pub struct Machine {
     finder: Finder,
     /// Processes that may not be looked into, whether or not they use a GPU.

@@ -31,11 +31,11 @@ pub struct Refused {
     pub user: String,
     /// Reason why it cannot be looked into.
     pub why: String,
-    /// It uses a GPU. Of the others nobody knows whether they do.
+    /// True if the process is known to use a GPU.
     pub uses_gpu: bool,
 }
 
-/// So many of those that cannot be looked into are named in a message.
+/// The most processes that a message names as not to be looked into.
 pub const NAMED: usize = 8;
 
 /// Returns text on those that cannot be looked into, by name: the ones that use a GPU first.
@@ -126,9 +126,9 @@ impl LastSeen {
 /// Counts of a process's channels on one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct GpuView {
-    /// Since counting began.
+    /// Sums since counting began.
     pub sums: Sums,
-    /// Since the channels' beginnings, where that is known of all.
+    /// Sums since the channels' beginnings, where that is known of all.
     pub in_all: Option<Sums>,
     /// Submitted and not done.
     pub pending: u64,
@@ -172,11 +172,11 @@ pub struct ProcessView {
     pub began_unix_ns: u64,
     /// Time at which counting began, ns since the epoch.
     pub since_unix_ns: u64,
-    /// It has the channels of this other process, with which they are counted.
+    /// The other process that counts these channels, where both have the same in their memory.
     pub shares: Option<u32>,
     /// By GPU.
     pub gpus: BTreeMap<Option<u32>, GpuView>,
-    /// It has sums of its own.
+    /// True if the process has sums of its own.
     pub has_series: bool,
 }
 

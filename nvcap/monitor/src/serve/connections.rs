@@ -263,7 +263,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 mod tests {
     use super::*;
 
-    /// Whoever did nothing for the longest time gives way; those whose answers are made, last.
+    /// The connection that did nothing for the longest time gives way; those whose answers are made, last.
     #[test]
     fn who_gives_way() {
         let places = Arc::new(Places::default());

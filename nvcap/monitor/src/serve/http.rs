@@ -58,7 +58,7 @@ pub trait Answers: Send + Sync + 'static {
 pub enum NoDump {
     /// No such process, or none that uses a GPU.
     NotThere(String),
-    /// It could not be looked at.
+    /// The process could not be looked at.
     Failed(String),
 }
 
@@ -422,7 +422,7 @@ mod tests {
         })
     }
 
-    /// Whoever asks for Prometheus's own format gets it, all others text.
+    /// A client that asks for Prometheus's own format gets it, all others text.
     #[test]
     fn formats_of_metrics() {
         for (accept, kind, body) in [

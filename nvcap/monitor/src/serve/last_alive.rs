@@ -8,7 +8,7 @@ use nvcap_show::output::file;
 /// Time between two writes of the file, ns.
 const EACH: u64 = 10_000_000_000;
 
-/// So many bytes it has at most.
+/// Number of bytes of the file that are read; one that has as many is not nvcap's own.
 const LONGEST: u64 = 64;
 
 /// Words before the time.

@@ -7,7 +7,7 @@ const LAG: u64 = 3_000_000_000;
 /// Readings that are kept, beside the first.
 const MOST: usize = 4096;
 
-/// See the module.
+/// Exact counts of what a process has submitted, reading by reading.
 #[derive(Debug, Default)]
 pub struct Counted {
     first: Option<(u64, u64)>,

@@ -23,7 +23,7 @@ struct Step {
     works: u64,
 }
 
-/// See the module.
+/// Shares of the time for which GPUs and processes were at work, step by step.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     before: Moments,

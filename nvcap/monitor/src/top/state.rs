@@ -62,7 +62,7 @@ pub struct Replay {
     pub at_ns: u64,
 }
 
-/// See the module.
+/// State of the display: what the user sees and has asked for.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// The screen.

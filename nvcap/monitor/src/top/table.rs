@@ -9,7 +9,7 @@ use nvcap_show::output::units::{Bytes, Nanoseconds};
 /// By what a cell is sorted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rank {
-    /// It is not known: behind all others.
+    /// Not known: behind all others.
     None,
     /// A number.
     Number(f64),

@@ -51,7 +51,7 @@ pub(crate) struct Work {
     pub pid: u32,
     /// Its name.
     pub text: String,
-    /// It is a copy.
+    /// True if the work is a copy.
     pub is_copy: bool,
 }
 
@@ -148,7 +148,7 @@ impl Step {
     }
 }
 
-/// See the module.
+/// A trace summed up in steps of time.
 #[derive(Debug)]
 pub struct Tally {
     step_ns: u64,

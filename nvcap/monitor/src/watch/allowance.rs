@@ -50,13 +50,13 @@ impl Bucket {
 /// Result of asking for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It is told.
+    /// The error is told.
     Told,
-    /// It is not; `say`: this is the first one.
+    /// The error is not told; `say`: it is the first one that is not.
     LeftOut { say: bool },
 }
 
-/// See the module.
+/// Numbers of errors that may still be told: of each process, and of all that the kernel log does not confirm.
 #[derive(Debug)]
 pub(super) struct Allowance {
     processes: BTreeMap<u32, Bucket>,

@@ -54,7 +54,7 @@ impl Moments {
     }
 }
 
-/// See the module.
+/// Moments of late, with the engines of each GPU that had work, for the share of them at which each engine was busy.
 #[derive(Debug, Default)]
 pub(crate) struct Busy(VecDeque<Slot>);
 

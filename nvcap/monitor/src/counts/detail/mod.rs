@@ -106,7 +106,7 @@ struct Of {
     looks: Option<Looks>,
 }
 
-/// See the module.
+/// Sampler of one process's submissions, by blocks of entries and by moments.
 pub(super) struct Detail {
     decoding: Decoding,
     words: moment::Words,

@@ -12,9 +12,9 @@ const SHARE_EARLY: f64 = 0.01;
 const SHARE_LATER: f64 = 0.0002;
 /// The part of a core that looking for whether the GPU's mappings of a process are others may take.
 const SHARE_GLANCE: f64 = 0.001;
-/// For so long after its first channels were found a process is beginning; while it has none, so long after it was found.
+/// Time for which a process counts as beginning, ns: after its first channels were found, or after it was found itself while it has none.
 const EARLY: u64 = 20 * SECOND;
-/// So many searches in a row that may have missed a channel are followed by another one.
+/// The most searches in a row while each may have missed a channel.
 const SEARCHES: u32 = 4;
 
 impl<S: System> Host<S> {

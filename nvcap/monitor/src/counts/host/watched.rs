@@ -24,7 +24,7 @@ pub(super) struct Watched<M> {
     pub began_unix_ns: u64,
     pub since_unix_ns: u64,
     pub channels: Channels,
-    /// It has the channels of this other process, which counts them.
+    /// The other process that counts these channels, where both have the same in their memory.
     pub shares: Option<u32>,
     pub pages: u64,
     pub opened: u64,

@@ -35,9 +35,9 @@ const LONGEST_ANSWER: usize = 64 << 10;
 /// Reason why a request was not taken.
 #[derive(Debug)]
 enum Failure {
-    /// It may be sent again, at the earliest after this time.
+    /// The request may be sent again, at the earliest after this time.
     Later(Option<Duration>, String),
-    /// It would not be taken another time either.
+    /// The request would not be taken another time either.
     Never(String),
 }
 
