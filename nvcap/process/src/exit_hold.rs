@@ -34,7 +34,7 @@ struct State {
     changed: Condvar,
 }
 
-/// See the module.
+/// Holder of a process's end, so that its memory can still be searched.
 #[derive(Debug)]
 pub struct ExitHold {
     state: Arc<State>,

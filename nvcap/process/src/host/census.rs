@@ -99,13 +99,13 @@ struct Known {
 /// State of a process at the last look.
 #[derive(Debug, PartialEq)]
 enum Was {
-    /// It used no GPU, or was not chosen.
+    /// The process used no GPU, or was not chosen.
     None,
-    /// It was reported.
+    /// The process was reported.
     Told(Box<Identity>),
-    /// It may not be looked into, and the driver said that it used no GPU.
+    /// The process may not be looked into, and the driver said that it used no GPU.
     Unused,
-    /// It may not be looked into.
+    /// The process may not be looked into.
     Hidden {
         /// True if the process was reported because it may be a chosen one.
         told: bool,
@@ -124,7 +124,7 @@ fn cpu() -> Duration {
     Duration::from_nanos(clock::thread_cpu())
 }
 
-/// See the module.
+/// The processes that use a GPU, as of the last round.
 #[derive(Debug)]
 pub struct Census {
     host: Host,

@@ -110,7 +110,7 @@ struct Symbol {
     name: u64,
 }
 
-/// See the module. Addresses are those of the file's own tables.
+/// A mapped ELF file: its segments, sections and symbols. Addresses are those of the file's own tables.
 #[derive(Debug)]
 pub(super) struct Elf {
     /// Number that no other file has.
