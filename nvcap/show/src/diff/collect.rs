@@ -50,7 +50,7 @@ pub(super) struct Line {
     /// Its first address in [`RecordingLines::addresses`], and how many it has.
     pub first: u32,
     pub addresses: u8,
-    /// It is a submission's.
+    /// True if the line is a submission's.
     pub doorbell: bool,
 }
 

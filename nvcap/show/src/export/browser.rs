@@ -20,7 +20,7 @@ const BROWSERS: [&str; 4] = [
     "google-chrome",
 ];
 
-/// See the module.
+/// A headless Chromium, driven over its DevTools protocol through two pipes.
 pub(super) struct Browser {
     process: Child,
     to: File,

@@ -22,7 +22,7 @@ pub(crate) struct Argument {
     pub kind: Option<String>,
     /// Its value as text.
     pub value: String,
-    /// It is a structure, or its type and size are not those of a number: `value` is its first words.
+    /// True if the argument is a structure, or its type and size are not those of a number: `value` is its first words.
     pub structure: bool,
     /// The address, if the argument is a pointer. Where the type is unknown, a value that looks like an address counts as one.
     pub pointer: Option<u64>,

@@ -552,7 +552,7 @@ pub fn plain(path: &Path) -> io::Result<File> {
 pub enum Obstacle {
     /// There is something in it.
     Content,
-    /// It has so many names.
+    /// The file has this number of names.
     Names(u64),
     /// Another program writes there.
     Writer,

@@ -98,7 +98,7 @@ pub struct Summary {
 pub struct StampReads {
     /// Number of times that stamps were read.
     pub reads: u64,
-    /// For how long stamps were read again and again, summed over all processes, ns.
+    /// Time for which stamps were read again and again, summed over all processes, ns.
     pub ns: u64,
     /// Number of stamps that were seen.
     pub stamps: u64,

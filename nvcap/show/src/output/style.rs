@@ -11,7 +11,7 @@ pub enum Color {
     Auto,
     /// Always.
     Always,
-    /// Never.
+    /// Not at all.
     Never,
 }
 

@@ -69,7 +69,7 @@ struct ProcessLoads {
     code: BTreeSet<u64>,
 }
 
-/// See the module.
+/// Submissions that wait until it is known whether they are the driver's own.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     waiting: VecDeque<Waiting>,

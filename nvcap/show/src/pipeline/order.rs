@@ -41,7 +41,7 @@ pub(super) const MOST_BYTES: usize = 64 << 20;
 /// looked through again when they are twice as many: each is, on average, looked at twice.
 const MOST_REMEMBERED: usize = 4096;
 
-/// See the module.
+/// Records that wait to leave in the order of their times.
 #[derive(Debug)]
 pub(super) struct Order {
     window_ns: u64,

@@ -63,7 +63,7 @@ pub(super) struct Absent {
     pub(super) kind: u32,
     pub(super) present: Vec<usize>,
     pub(super) absent: Vec<usize>,
-    /// For how long the first one has waited on the GPU by then, ns; `None` where none had begun, or that is not known.
+    /// Time for which the first one had waited on the GPU by then, ns; `None` where none had begun, or that is not known.
     pub(super) waits: Option<u64>,
     /// Calls behind it, to which they have not come either.
     pub(super) more: u64,

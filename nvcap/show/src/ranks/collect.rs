@@ -45,7 +45,7 @@ pub struct Options {
 /// Works that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Works {
-    /// None: arrivals alone count.
+    /// No works: arrivals alone count.
     None,
     /// Those of ranks that have called a collective before.
     OfCallers,

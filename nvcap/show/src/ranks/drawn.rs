@@ -35,7 +35,7 @@ pub struct Came {
     pub begin: u64,
     /// Its end, where that is known.
     pub end: Option<u64>,
-    /// It came last: alone, or with others whose order is within the error.
+    /// True if the call came last: alone, or with others whose order is within the error.
     pub is_last: bool,
 }
 

@@ -87,7 +87,7 @@ impl Track {
 #[derive(Clone, Copy, Debug)]
 struct Described {
     uuid: u64,
-    /// None: to be described anew.
+    /// Generation in which it was described; none: to be described anew.
     generation: Option<u32>,
 }
 

@@ -8,7 +8,7 @@ use nvcap_decode::record::Fault;
 /// The most faults that the page shows; the verdict counts all.
 const MOST: usize = 1_000;
 
-/// See the module.
+/// Faults of the GPU, as marks on the page's timeline and in words.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     shown: Vec<Value>,

@@ -10,7 +10,7 @@ use nvcap_decode::record::{ChannelId, Lost, Record};
 /// The most marks.
 const MOST: usize = 10_000;
 
-/// See the module.
+/// Losses, as marks on the page's timeline.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     /// The account so far: gaps between submissions have no record of their own.

@@ -10,7 +10,7 @@ pub struct Table {
     pub name: &'static str,
     /// Description of a row.
     pub about: &'static str,
-    /// It grows with the trace.
+    /// True if the table grows with the trace.
     pub(super) is_large: bool,
     /// Its columns, in groups that tables share.
     groups: &'static [&'static [Column]],

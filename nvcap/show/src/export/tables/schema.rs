@@ -180,7 +180,7 @@ pub(super) struct Fault<'a> {
 /// Samples at an instruction in a window.
 pub(super) struct Samples<'a> {
     pub(super) window: &'a record::Samples,
-    /// None of those for which there was no room.
+    /// Address of the instruction; none of those for which there was no room.
     pub(super) pc: Option<u64>,
     pub(super) counter: &'a Counter,
     pub(super) kernel: Option<&'a record::Kernel>,

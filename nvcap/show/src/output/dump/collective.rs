@@ -29,7 +29,7 @@ pub struct Absent {
     pub member: Member,
     /// Its verdict's word.
     pub verdict: String,
-    /// It has submitted a call of this kind that is not done, behind other work; `false` where the look has none.
+    /// True if the process has submitted a call of this kind that is not done, behind other work; false also where the look has none.
     pub submitted: bool,
     /// Its place in the program: the newest Python frame that is not a library's, else its newest.
     pub python: Option<String>,

@@ -62,13 +62,13 @@ pub struct Merged {
 /// Reason why a file cannot be merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// It is no JSON.
+    /// The file is no JSON.
     #[error("it is no JSON ({0}); make it by: nvcap dump -p PID --json -o FILE")]
     Json(String),
-    /// It has no look.
+    /// The file has no look.
     #[error("it has no look of nvcap dump; make it by: nvcap dump -p PID --json -o FILE")]
     NoLook,
-    /// It is of another version of nvcap.
+    /// The look is of another version of nvcap.
     #[error("it is a look of version {0}, and this nvcap reads version 1")]
     Version(u64),
 }

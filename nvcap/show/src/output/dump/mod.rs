@@ -60,7 +60,7 @@ pub const LAST: u32 = 20;
 #[derive(Clone, Copy, Debug, Default)]
 struct Part<'a> {
     steps: &'a [Step],
-    /// They are those that are not done, behind the newest that is: this many.
+    /// Number of the channel's steps that are not done, where the part shows those and the newest that is done.
     undone: Option<usize>,
 }
 

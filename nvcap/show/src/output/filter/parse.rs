@@ -31,7 +31,7 @@ pub struct ParseError {
     pub message: String,
 }
 
-/// So many characters of an expression are shown with its error.
+/// Number of characters of an expression that are shown with its error.
 const SHOWN: usize = 400;
 
 impl fmt::Display for ParseError {

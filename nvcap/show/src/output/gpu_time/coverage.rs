@@ -15,7 +15,7 @@ struct Window {
     until: u64,
 }
 
-/// See the module. Without any window all time counts.
+/// The time in which the GPU's time stamps were read. Without any window all time counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coverage {
     windows: VecDeque<Window>,

@@ -5,7 +5,7 @@ const STEPS: f64 = 24.0;
 /// Up to 2^48 ns, three days.
 const BUCKETS: usize = 48 * 24 + 1;
 
-/// See the module.
+/// Durations of one kind: count, sum, least, greatest, and quantiles to 3 %.
 #[derive(Clone, Debug, Default)]
 pub(in crate::output) struct Durations {
     pub count: u64,

@@ -52,7 +52,7 @@ pub(super) struct Gap {
     pub idle: Idle,
 }
 
-/// See the module.
+/// Stretches of work, summed up to their union, their sum, and the gaps between them by cause.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intervals {
     waiting: BTreeMap<(u64, End), Stretch>,

@@ -119,7 +119,7 @@ pub(crate) struct Account {
     peers: BTreeMap<Whose, u64>,
     /// Time in which others had the GPU while kernels were under way.
     preempted: BTreeMap<Whose, Preemptions>,
-    /// They are not told: there were too many works.
+    /// True if the waits of collectives for other ranks are not told, because there were too many works.
     peers_left_out: bool,
     /// Rows are by process, too.
     by_process: bool,

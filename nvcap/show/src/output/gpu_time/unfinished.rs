@@ -43,7 +43,7 @@ struct Channel {
     since: Option<u64>,
 }
 
-/// See the module.
+/// Work of which no end was seen, and processes of whose work no time is known.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     channels: BTreeMap<ChannelId, Channel>,

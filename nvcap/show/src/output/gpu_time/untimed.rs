@@ -38,7 +38,7 @@ impl Moment {
         }
     }
 
-    /// So much later.
+    /// Returns the moment that is `ns` later, off by `error` more.
     fn later(self, ns: u64, error: u64) -> Self {
         let of = |(at, off): (u64, u64)| (at.saturating_add(ns), off.saturating_add(error));
         Self {

@@ -61,7 +61,7 @@ pub struct Done {
     pub text: String,
     /// Times of the work, as far as they were seen.
     pub time: GpuTime,
-    /// For how long the GPU worked on it, where that is known well enough to be counted.
+    /// Time for which the GPU worked on it, where that is known well enough to be counted.
     pub duration: Option<GpuDuration>,
     /// The bytes that it moved.
     pub bytes: u64,

@@ -7,7 +7,7 @@ pub(super) struct Part<'a> {
     pub name: &'a str,
     /// Its template arguments.
     pub args: Vec<&'a str>,
-    /// It has parameters: it is a function, and what follows lies within it.
+    /// True if the part has parameters: it is a function, and what follows lies within it.
     pub function: bool,
 }
 

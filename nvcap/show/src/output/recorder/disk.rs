@@ -29,7 +29,7 @@ type Call = Box<dyn Fn(&Request) -> io::Result<()> + Send>;
 
 /// The thread that brings files to the disk.
 pub(super) struct Disk {
-    /// None once it is to end.
+    /// Requests to the thread; none once it is to end.
     queue: Option<SyncSender<Request>>,
     thread: Option<JoinHandle<()>>,
     waiting: Arc<AtomicUsize>,

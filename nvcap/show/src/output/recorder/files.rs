@@ -26,11 +26,11 @@ const TRIES: u32 = 1000;
 /// Condition on which the next numbered file is begun, and number of files that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// Once the current file has so many bytes.
+    /// Bytes of the current file from which on the next is begun.
     pub bytes: Option<u64>,
-    /// Once the current file was begun this long ago.
+    /// Age of the current file from which on the next is begun.
     pub time: Option<Duration>,
-    /// So many files of this recording are kept, the one that is written included. Files that others wrote stay.
+    /// Number of files of this recording that are kept, the one that is written included. Files that others wrote stay.
     pub keep: Option<usize>,
 }
 

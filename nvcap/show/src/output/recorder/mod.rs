@@ -28,7 +28,7 @@ pub use files::{Files, Rotation};
 use kept::Kept;
 use redacted::Hidden;
 
-/// Once this time has passed since the last flush, the next record is flushed with all that wait in memory.
+/// Time since the last flush after which the next record is flushed with all that wait in memory.
 const HELD: Duration = Duration::from_millis(100);
 
 /// Shortest time between two reads of the kernel's log.
@@ -40,7 +40,7 @@ pub struct Recorder {
     writer: Writer,
     /// The first section has begun.
     has_begun: bool,
-    /// Set from outside, before the first record, where submissions are observed instead of trapped.
+    /// True if submissions are observed instead of trapped; set from outside before the first record.
     observes: Option<Arc<AtomicBool>>,
     /// Objects that could not be written, counted when the file's last section was begun.
     unwritten: u64,
@@ -50,7 +50,7 @@ pub struct Recorder {
     /// Ledger of what was written since the trace's beginning: for the end of each file but the last. `None` for a recording in one file.
     so_far: Option<Ledger>,
     redacting: Option<Redacting>,
-    /// Set from outside when the files written so far are to be kept for good.
+    /// True when the files written so far are to be kept for good; set from outside.
     seal: Option<&'static AtomicBool>,
     /// The kernel's log, and when it was last read.
     log: Option<(KernelLines, Instant)>,

@@ -50,7 +50,7 @@ impl Launches {
     }
 }
 
-/// See the module.
+/// Output of `nvcap stats` beyond that of `-s`.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
     table: Option<Table>,

@@ -21,7 +21,7 @@ use nvcap_recording::recording::decoded::Decoded;
 
 use describe::Describer;
 
-/// See the module.
+/// Writer of a recording with nvcap's words about its records, for programs that have no decoder.
 pub struct Packets {
     recorder: Recorder,
     describer: Describer,

@@ -46,23 +46,23 @@ pub(super) struct Form {
     /// Semaphores that it waits for, and those that it releases.
     pub waits: Vec<(u64, u32)>,
     pub releases: Vec<(u64, u32)>,
-    /// It invalidates caches of instructions, of constants.
+    /// True if the entry invalidates caches of instructions, of constants.
     pub instruction: bool,
     pub constant: bool,
-    /// It does something else: launches, binds, whatever.
+    /// True if the entry does something else: launches, binds, whatever.
     pub other: bool,
 }
 
 impl Form {
-    /// It invalidates caches behind code or constants that were written. An entry that writes something itself, as the upload of a
-    /// graph does, closes a load only by the driver's table.
+    /// Tells whether the entry closes a load: it invalidates caches behind code or constants that were written. An entry that writes something
+    /// itself, as the upload of a graph does, closes a load only by the driver's table.
     pub(super) fn closes(&self) -> bool {
         !self.other
             && (self.instruction || self.constant)
             && (self.writes.is_empty() || self.is_table())
     }
 
-    /// It writes the table of a context: a header of 24 B, and 32 B behind its begin what it points to.
+    /// Tells whether the entry writes the table of a context: a header of 24 B, and 32 B behind its begin what it points to.
     pub(super) fn is_table(&self) -> bool {
         match &*self.writes {
             [header, entries] => header.bytes == 24 && entries.dst == header.dst.wrapping_add(32),

@@ -49,7 +49,7 @@ pub(super) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// None yet of the load `so_far` goes on with, which `closing` closes.
+    /// Begins with no member of the load that `closing` closes, which goes on with `so_far`.
     pub(super) fn new(so_far: Option<Load>, closing: &'a Form, code: &'a BTreeSet<u64>) -> Self {
         Self {
             load: so_far.unwrap_or(load(PartOf::Module)),

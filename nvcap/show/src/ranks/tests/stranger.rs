@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// It names its kernels as NCCL does, and calls collectives of its own: what is said of the job stays.
+/// A stranger names its kernels as NCCL does, and calls collectives of its own: what is said of the job stays.
 #[test]
 fn a_stranger_is_none_of_the_job() {
     let sums = |strangers: usize| {

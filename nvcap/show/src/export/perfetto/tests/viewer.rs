@@ -26,7 +26,7 @@ struct Viewer {
 }
 
 impl Viewer {
-    /// None, and said, where there is no viewer or no browser.
+    /// Opens a trace in the viewer; none, and said, where there is no viewer or no browser.
     fn open(test: &str, trace: &[u8]) -> Option<Self> {
         let python = python().filter(|python| {
             let mut asked = Command::new(python);

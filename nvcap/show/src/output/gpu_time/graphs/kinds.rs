@@ -46,7 +46,7 @@ pub(super) struct OneGraph {
     pub(super) count: u32,
     /// Part of them whose QMD was not seen.
     pub(super) unresolved: u32,
-    /// It has conditional nodes: how often they run is not known.
+    /// True if the graph has conditional nodes: how often they run is not known.
     pub(super) conditional: bool,
     pub(super) replays: u64,
     pub(super) durations: Durations,
