@@ -156,7 +156,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Live {
     host: Mutex<Host<Machine>>,
     constants: Constants,
-    /// None where the kernel log cannot be read.
+    /// Errors that were counted; none where the kernel log cannot be read.
     errors: Option<Mutex<Errors>>,
     /// Who had the GPUs; none where that is not asked, or refused.
     shares: Arc<shares::Sums>,

@@ -17,7 +17,7 @@ use nvcap_monitor::counts::view::{ProcessView, View};
 use nvcap_monitor::top::live::{Reading, Who};
 use nvcap_process::host::{self, Uses, choice::Whom};
 
-/// See the module. It ends when this is dropped.
+/// The thread that reads the counts. It ends when this is dropped.
 pub(super) struct Readings {
     newest: Arc<Mutex<Option<Reading>>>,
     stop: Arc<AtomicBool>,
