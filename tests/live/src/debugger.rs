@@ -26,11 +26,11 @@ pub struct Seized {
 /// State in which a thread was found that was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// It stands.
+    /// The thread stands.
     Here,
-    /// It stands, interrupted where it waited in the kernel.
+    /// The thread stands, interrupted where it waited in the kernel.
     Asleep,
-    /// It has ended.
+    /// The thread has ended.
     Ended,
 }
 

@@ -69,7 +69,7 @@ impl Step {
         Running::start_prepared(program, args, user, self.prepare())
     }
 
-    /// Has a command find the table.
+    /// Tells a command where the table is.
     pub fn prepare(&self) -> impl FnOnce(&mut Command) + use<> {
         let file = self.0.clone();
         |command| {

@@ -66,7 +66,7 @@ pub struct Watched {
     pub pid: u32,
     /// From when on; 0: from its start.
     pub from: u64,
-    /// Until when.
+    /// End of the trace.
     pub until: u64,
     /// The tracer was killed: there is no ledger, and the trace may end anywhere.
     pub killed: bool,

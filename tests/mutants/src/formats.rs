@@ -46,7 +46,7 @@ pub struct Seeds {
 pub struct Format {
     pub name: &'static str,
     pub seeds: Seeds,
-    /// It is text.
+    /// True if the format is text.
     pub text: bool,
     /// Bytes of memory that one input may take at once.
     pub most_memory: usize,

@@ -13,7 +13,7 @@ pub struct Options {
     pub table: PathBuf,
     /// Entries of a channel that may be unread at most.
     pub window: u64,
-    /// Nobody may have attached yet: channels that nobody has told of are not waited for. Until somebody tells of one, pauses grow.
+    /// True if tracers may attach later: channels that nobody has told of are not waited for. Pauses grow until somebody tells of one.
     pub follow: bool,
     /// Say so once so many submissions were made to channels that somebody had told of, and have been read.
     pub say: Option<u64>,

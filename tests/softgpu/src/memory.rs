@@ -42,9 +42,9 @@ pub enum CachedPut {
     /// Equal to GP_PUT when a doorbell is rung.
     #[default]
     Right,
-    /// It stops being updated after this many submissions of a channel.
+    /// Not updated any more after this many submissions of a channel.
     Stuck(u64),
-    /// It is one ahead after this many submissions of a channel.
+    /// One ahead after this many submissions of a channel.
     Ahead(u64),
 }
 

@@ -696,9 +696,9 @@ impl<'a> Worker<'a> {
 enum Submit {
     /// There is none left.
     No,
-    /// It was made.
+    /// The submission was made.
     Made(Next),
-    /// It was not: so many entries may be unread before it.
+    /// The submission was not made: at most this many entries may be unread before it.
     Wait(u64),
 }
 

@@ -78,7 +78,7 @@ impl Rounds {
         self.kernels + self.extra + 1
     }
 
-    /// Never: a round has its collective.
+    /// Returns false: a round has its collective.
     #[must_use]
     pub fn is_empty(self) -> bool {
         false
@@ -130,7 +130,7 @@ impl Rounds {
 /// Action of a launch at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// It releases a word ([`released`]).
+    /// Releases a word ([`released`]).
     Released,
     /// Nothing.
     Untold,

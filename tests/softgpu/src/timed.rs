@@ -48,7 +48,7 @@ const STALE: u64 = 500;
 pub struct Timing {
     /// A kernel's or a copy's duration, ns.
     pub duration: u64,
-    /// It varies by so many percent in both directions.
+    /// Percent by which the duration varies in both directions.
     pub spread: u64,
     /// From a kernel's end to the moment in which its word says so, ns.
     pub lag: u64,
@@ -421,7 +421,7 @@ impl<'a> Gpu<'a> {
         }
     }
 
-    /// Until everything has run and `ended` says that nothing more comes.
+    /// Runs until everything has run and `ended` says that nothing more comes.
     fn run(mut self, ended: &AtomicBool) -> Vec<Ran> {
         const PATIENCE: Duration = Duration::from_millis(2);
         let mut busy = Instant::now();

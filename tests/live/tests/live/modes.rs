@@ -49,7 +49,7 @@ fn traced(plan: &Plan, options: &[&str], more: &[&str]) -> Result<Traced> {
 
 /// Condition that the program waits for.
 enum Waits {
-    /// It is in step.
+    /// The program is in step.
     InStep(Step),
     /// Something is shown of it.
     Shown(Until),

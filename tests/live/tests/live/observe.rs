@@ -72,7 +72,7 @@ impl Observed {
 /// Stays mapped to its end, as a CUDA program does that does not destroy its context: nvcap looks at it once more while it stands there.
 pub const LEAVE: &str = "--leave-mapped";
 
-/// Has up to four threads look, between which every channel goes to and fro all the time.
+/// Option by which up to four threads look, between which every channel goes to and fro all the time.
 pub const THREADS: &str = "--observe-threads=4";
 const ROTATE: (&str, &str) = ("NVCAP_OBSERVE_ROTATE", "1");
 

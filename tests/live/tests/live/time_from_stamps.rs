@@ -54,7 +54,7 @@ fn run(way: Way, gpu_options: &[String]) -> Result<(Vec<Value>, Truth)> {
     Ok((objects(&trace)?, ran))
 }
 
-/// Has nvcap tell how far it has read, and wait for times as long as a program in step takes.
+/// Makes nvcap tell how far it has read, and wait for times as long as a program in step takes.
 pub(crate) fn in_step(step: &Step) -> impl FnOnce(&mut Command) {
     let prepare = step.prepare();
     move |command| {
@@ -63,7 +63,7 @@ pub(crate) fn in_step(step: &Step) -> impl FnOnce(&mut Command) {
     }
 }
 
-/// Has a program run somewhat more than others, where that may be asked for: programs that wait for each other take long beside others. More would
+/// Makes a program run somewhat more than others, where that may be asked for: programs that wait for each other take long beside others. More would
 /// starve the tests beside it.
 fn first(command: &mut Command) {
     let ask = || {
