@@ -34,7 +34,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// A process has ended, or executes another program.
+    /// Adds the submissions of a process that has ended, or executes another program.
     pub(super) fn end(&mut self, key: Key, sums: Sums) {
         self.ended.entry(key).or_default().add(sums);
     }
@@ -51,7 +51,7 @@ impl Kept {
         }
     }
 
-    /// A key has a process.
+    /// Notes that a key has a process.
     pub(super) fn lives(&mut self, key: Key, container_id: &str, created_unix_ns: u64, now: u64) {
         let series = self.series.entry(key).or_insert_with(|| Series {
             created_unix_ns,
@@ -90,7 +90,7 @@ impl Kept {
         }
     }
 
-    /// Writes it into a view.
+    /// Writes the sums into a view.
     pub(super) fn show(&self, view: &mut View) {
         view.folded = self.folded.clone();
         view.sampled = self.sampled.clone();

@@ -51,7 +51,7 @@ pub trait System {
     /// # Errors
     /// When it is gone or may not be looked into.
     fn open(&mut self, pid: u32) -> io::Result<Opened<Self::Memory>>;
-    /// Who a process is that was found and cannot be opened, for this reason.
+    /// Describes a process that was found and cannot be opened, for this reason.
     fn refused(&mut self, pid: u32, why: String) -> Refused;
     /// Processes that may not even be looked into for whether they use a GPU.
     fn hidden(&self) -> &BTreeMap<u32, Refused>;

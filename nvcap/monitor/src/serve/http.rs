@@ -1,4 +1,4 @@
-//! The HTTP server: routes, and who may ask for what. What is answered comes from outside ([`Answers`]).
+//! The HTTP server: routes, and the rights that each needs. The answers come from outside ([`Answers`]).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -62,12 +62,12 @@ pub enum NoDump {
     Failed(String),
 }
 
-/// Who may ask for what.
+/// Rights that a client needs.
 #[derive(Clone, Debug, Default)]
 pub struct Rights {
     /// Token that a request must show.
     pub token: Option<Token>,
-    /// Metrics too are for those alone who show it.
+    /// True if metrics, too, are given to those alone who show it.
     pub metrics_too: bool,
 }
 
@@ -117,9 +117,9 @@ struct Served<A> {
     answers: A,
     rights: Rights,
     limits: Limits,
-    /// Threads for metrics that are free.
+    /// Permits for threads that make metrics.
     metrics: Arc<Semaphore>,
-    /// Threads for reports that are free.
+    /// Permits for threads that make reports.
     reports: Arc<Semaphore>,
 }
 
@@ -292,7 +292,7 @@ async fn answer<B, A: Answers>(request: &Request<B>, served: Arc<Served<A>>) -> 
     }
 }
 
-/// Answer that a thread makes of the counts, within the time for it.
+/// Lets a thread make an answer of the counts, within the time for it.
 async fn made<A: Answers>(served: Arc<Served<A>>, what: fn(&A) -> Answer) -> Answer {
     let limit = served.limits.metrics;
     let making = async move {

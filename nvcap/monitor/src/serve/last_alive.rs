@@ -1,4 +1,4 @@
-//! Time at which nvcap was last alive, in a file: the next one that starts knows by it for how long nobody counted.
+//! Time at which nvcap was last alive, in a file by which the next one that starts knows for how long nothing was counted.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ impl LastAlive {
         Ok((file, gap))
     }
 
-    /// nvcap is still alive: writes the time, if it is due.
+    /// Writes that nvcap is still alive, if that is due.
     ///
     /// # Errors
     /// When the file cannot be written.

@@ -1,4 +1,4 @@
-//! The exact count of what a process has submitted, reading by reading: what a trace of it that may lack something is held against. Pure.
+//! Exact counts of what a process has submitted, reading by reading, with which a trace of it is compared that may lack something. Pure.
 
 use std::collections::VecDeque;
 

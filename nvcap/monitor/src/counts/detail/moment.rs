@@ -44,7 +44,7 @@ impl Words {
         }
     }
 
-    /// Kernels release these words: their pages are to be read from the next moment on.
+    /// Takes words that kernels release: their pages are read from the next moment on.
     fn learn(&mut self, words: &[(GpuVa, u32)], readable: &Readable) {
         for (at, _) in words {
             let page = at.0 & !(PAGE - 1);
@@ -225,7 +225,7 @@ struct Last {
     is_read: bool,
     /// Its content, if it has kernels or replays a graph.
     kernels: Option<Decoded>,
-    /// Its kernels run; none if it has none or no word that tells it can be read.
+    /// True if its kernels run; none if it has none, or no word that tells it can be read.
     runs: Option<bool>,
 }
 

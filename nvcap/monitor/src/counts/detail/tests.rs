@@ -116,7 +116,7 @@ fn used_again_is_not_believed() {
     assert!(read <= 24, "{read}");
 }
 
-/// A ring that is full of kernels that are not done, to the last of them.
+/// Moments of a ring that is full of kernels that are not done are read, to the last of them.
 #[test]
 fn a_full_ring_s_moments_are_read() {
     let (mut host, memory) = host(FakeProcess::new(1));
