@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// An answer takes no longer than this, or the test fails.
+/// Longest time that an answer takes before the test fails.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The browsers that speak it, the smallest first.
+/// Names of browsers that speak the protocol, the smallest first.
 const BROWSERS: [&str; 4] = [
     "chromium-headless-shell",
     "chromium",

@@ -1,4 +1,4 @@
-//! `--redact`: users' data is replaced by its length and a short hash.
+//! Replacement of users' data by its length and a short hash (`--redact`).
 //!
 //! What counts as users' data: the bytes of inline writes, kernel arguments, fill patterns, the data words of
 //! methods that carry such bytes, and all raw pushbuffer bytes. Addresses, sizes, geometry, semaphore payloads and names

@@ -17,7 +17,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The next fault, at this time of the page.
+    /// Takes the next fault, at this time of the page.
     pub(super) fn add(&mut self, fault: &Fault, time: i64) {
         if self.shown.len() >= MOST {
             self.more += 1;

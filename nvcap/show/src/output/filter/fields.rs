@@ -282,8 +282,7 @@ pub(super) enum Value<'a> {
     Either(std::borrow::Cow<'a, str>, u64),
 }
 
-/// Tells whether a word of an expression means a word of an event. Letter case does not matter; some words mean more
-/// than one.
+/// Tells whether a word of an expression means a word of an event. Letter case does not matter, and some words mean more than one.
 pub(super) fn same_word(wanted: &str, is: &str) -> bool {
     if wanted.eq_ignore_ascii_case(is) {
         return true;

@@ -53,7 +53,7 @@ pub struct Files {
     unwritten: u64,
     /// Number of objects that the current output was given.
     given: u64,
-    /// The one file was removed, renamed or replaced: nothing of it is left.
+    /// True if the one file was removed, renamed or replaced: nothing of it is left.
     lost: bool,
     /// The next file could not be created for lack of room: that was told, and it is not tried again before this time.
     told_of_next: bool,
@@ -378,7 +378,7 @@ fn request(out: &Output) -> Option<Request> {
     Some(Request { file, path })
 }
 
-/// No room for a file: a full disk, or a quota.
+/// Tells whether there is no room for a file: a full disk, or a quota.
 fn is_full(e: &io::Error) -> bool {
     matches!(
         e.kind(),

@@ -38,7 +38,7 @@ const LOG_READ: Duration = Duration::from_secs(1);
 pub struct Recorder {
     files: Files,
     writer: Writer,
-    /// The first section has begun.
+    /// True once the first section has begun.
     has_begun: bool,
     /// True if submissions are observed instead of trapped; set from outside before the first record.
     observes: Option<Arc<AtomicBool>>,
@@ -316,7 +316,8 @@ impl Sink for Recorder {
         true
     }
 
-    /// Number of objects that the recording lacks, also of those that are too long for it: a reader of it finds the trace incomplete, and so is it called here.
+    /// Returns the number of objects that the recording lacks, also of those that are too long for it: a reader of it finds the trace incomplete, and
+    /// so the trace is called here.
     fn unshown(&self) -> u64 {
         self.files.unwritten() + self.writer.too_long()
     }
