@@ -176,7 +176,7 @@ pub struct Windows {
     pub put: u32,
     /// Unused, 0.
     pub pad: u32,
-    /// By register: 0 where its window could be read.
+    /// Error of the window of each register; 0 where it could be read.
     pub errors: [i32; REGS],
     /// Words from [`window_start`] of each register on.
     pub words: [[u32; WINDOW]; REGS],
