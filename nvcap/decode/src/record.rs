@@ -178,7 +178,7 @@ pub struct Ioctl {
     pub fd: Option<i32>,
     /// An opaque number that is the same for the same open file of one boot, 0 where unknown.
     pub file: u64,
-    /// For an argument that itself names a file descriptor (NV_ESC_RM_MAP_MEMORY): that open file's number.
+    /// Number of the open file that the argument itself names by a file descriptor (NV_ESC_RM_MAP_MEMORY).
     pub named_file: u64,
     /// The request number (`_IOC` encoded for RM, plain for UVM).
     pub request: u32,

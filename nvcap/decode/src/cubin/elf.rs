@@ -92,7 +92,7 @@ impl Form {
 struct Target {
     /// The number behind `sm_`.
     sm: u32,
-    /// For this very architecture (`sm_100a`), by the flags.
+    /// True for an image for this very architecture (`sm_100a`), by the flags.
     accelerated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! From runs of words to methods and operations, for one submission of one channel.
+//! Decoding of runs of words into methods and operations, for one submission of one channel.
 
 use crate::decode::event::CopyMode;
 use crate::wire::{method::FIRST_OF_ENGINE, words::u32s};

@@ -53,7 +53,7 @@ pub struct Translation {
 /// Map from a channel's GPU addresses to addresses in its process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap {
-    /// By GPU address, not overlapping.
+    /// Ranges by GPU address, not overlapping.
     pub ranges: Vec<Translation>,
     /// An address outside all ranges is not mapped in the process. Otherwise it is at the same address, if mapped at all.
     pub complete: bool,

@@ -17,12 +17,12 @@ pub const COPIES: ChannelId = ChannelId(1);
 pub const KERNEL_STAMP: u64 = 0x2_0460_fff0;
 pub const COPY_STAMP: u64 = 0x2_0460_ffe0;
 pub const ENDS: u64 = 0x2_0463_7000;
-/// From a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
+/// Time from a doorbell to the stamp on an idle GPU, ns: on the H200 such stamps lie 4 us before to 1 us behind the doorbell's trap.
 pub const FETCH: u64 = 2_500;
-/// From a kernel's end to the stamp of the next, ns.
+/// Time from a kernel's end to the stamp of the next, ns.
 pub const NEXT: u64 = 900;
 
-/// From a doorbell to its trap, ns: the processor traps behind the store.
+/// Returns the time from a doorbell to its trap, ns: the processor traps behind the store.
 pub fn trap(n: u32) -> u64 {
     1_000 + u64::from(n % 7) * 400
 }

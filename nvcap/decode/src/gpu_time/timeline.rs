@@ -32,7 +32,7 @@ const THERE_AGREED_NS: i64 = 10_000;
 const IDLE_NS: u64 = 1_000_000;
 /// Distance at most of a word's release from when it was seen, beyond the time between two reads, ns.
 const WORD_ERROR_NS: u64 = 1_500;
-/// By how much the difference of two stamps may be wrong: the GPU's clock counts in steps of 32 ns.
+/// Error of the difference of two stamps: the GPU's clock counts in steps of 32 ns.
 const STAMPS_ERROR_NS: u64 = 64;
 
 /// A time of the host that may be wrong by more is none, ns.
@@ -65,7 +65,7 @@ pub(crate) struct TimeSources<'a> {
 }
 
 impl TimeSources<'_> {
-    /// From an entry's stamp to the first instruction of its kernel, and how far that may be wrong, ns.
+    /// Returns the time from an entry's stamp to the first instruction of its kernel, and the error of that, ns.
     fn launch(self, of: &Noted, Told { stamp, before, .. }: Told) -> (u64, u64) {
         let rules = self.rules;
         // The kernel before this one has just ended.
@@ -100,7 +100,7 @@ impl TimeSources<'_> {
         (stamp.seen_ns >= of.not_before()).then_some((stamp.gpu_ns?, place))
     }
 
-    /// Between which times an entry's stamp was seen, on the GPU's clock; `None` of the first of its semaphore.
+    /// Returns the times between which an entry's stamp was seen, on the GPU's clock; `None` for the first of its semaphore.
     fn stamp_seen(self, of: &Noted) -> Option<Between> {
         let stamp = self.words.get(self.pid, of.unit.stamp?.0)?;
         match stamp.before_ns {

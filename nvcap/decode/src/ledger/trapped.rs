@@ -19,7 +19,7 @@ pub struct Trapped {
     /// SIGTRAPs that nobody asked for: debug exceptions of which the kernel was not told the cause, as where the machine loses a hit. The
     /// kernel counts no hit then.
     pub stray_traps: u64,
-    /// With `--duty`: how long doorbells were watched, and what that tells of all.
+    /// Time for which doorbells were watched, and what it tells of all, with `--duty`.
     pub duty: Option<Duty>,
 }
 
@@ -49,7 +49,7 @@ pub struct Duty {
     pub windows: u64,
     /// Time that doorbells were watched in all, ns.
     pub watched_ns: u64,
-    /// From the first window to the end of the trace, ns.
+    /// Time from the first window to the end of the trace, ns.
     pub all_ns: u64,
     /// Ring entries in all that time.
     pub entries: u64,

@@ -25,7 +25,7 @@ pub enum Life {
         /// The new command name.
         name: String,
     },
-    /// Who it is: its user, container and pod. Told where several processes are traced; a later one replaces it.
+    /// Identity of the process: its user, container and pod. Told where several processes are traced; a later one replaces it.
     Identity(Box<Identity>),
     /// The thread `tid` ended; `process` is true if it was the last.
     Exit {

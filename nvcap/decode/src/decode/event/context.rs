@@ -34,7 +34,7 @@ pub struct Context {
     pub gpu_time: Option<std::sync::Arc<[GpuTime]>>,
     /// Parts that its entries are of work that the driver submits on its own account, where one is.
     pub parts: Option<std::sync::Arc<[Option<PartOf>]>>,
-    /// Who the process is, where that was told (`-a`).
+    /// Identity of the process, where that was told (`-a`).
     pub identity: Option<std::sync::Arc<Identity>>,
 }
 

@@ -131,7 +131,7 @@ pub struct GpuExec {
     serde(rename_all = "kebab-case")
 )]
 pub enum Preempted {
-    /// Who had the GPU was not recorded, or the work was not the graphics and compute engine's.
+    /// Holders of the GPU were not recorded, or the work was not the graphics and compute engine's.
     #[default]
     NotRecorded,
     /// Holders of the GPU were recorded, but not for this time.
@@ -148,7 +148,7 @@ pub struct GpuTime {
     pub start: Option<GpuMoment>,
     /// Evidence for `start`; `None` where the start is not known.
     pub start_by: Option<StartBy>,
-    /// From its begin to its end; [`Self::worked`] leaves out what was preempted.
+    /// Time from its begin to its end; [`Self::worked`] leaves out what was preempted.
     pub duration: Option<GpuDuration>,
     /// The part of `duration` in which others had the GPU.
     pub preempted: Preempted,
@@ -250,7 +250,7 @@ impl GpuTime {
         }
     }
 
-    /// From a launch's stamp to its kernel's first instruction, ns.
+    /// Returns the time from a launch's stamp to its kernel's first instruction, ns.
     #[must_use]
     pub fn launch(&self) -> Option<u64> {
         let start = self.by_stamp().start?;
