@@ -154,9 +154,9 @@ pub(crate) struct Count {
 /// Beginning of the counting of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
-    /// With its first submission, although some may have been before the first reading.
+    /// Counting begins with the channel's first submission, although some may have been before the first reading.
     Beginning,
-    /// With the first reading.
+    /// Counting begins with the first reading.
     Now,
 }
 

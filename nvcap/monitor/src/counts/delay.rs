@@ -18,7 +18,7 @@ pub struct Delays {
     pub buckets: BTreeMap<i32, u64>,
     /// Number of times in all.
     pub count: u64,
-    /// Their sum, seconds.
+    /// Sum of the times, seconds.
     pub sum: f64,
 }
 

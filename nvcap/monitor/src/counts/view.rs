@@ -217,7 +217,7 @@ pub struct View {
     pub container_ids: BTreeMap<Owner, String>,
     /// Estimates from samples, by key.
     pub sampled: BTreeMap<Key, Sampled>,
-    /// For each engine of a GPU, the share of the last minute in which it had work.
+    /// Share of the last minute in which each engine of a GPU had work.
     pub busy: BTreeMap<Unit, Share>,
     /// Moments that were looked at, and those with work.
     pub moments: Moments,

@@ -85,7 +85,7 @@ impl std::fmt::Debug for Token {
 pub(crate) const SHORTEST_TOKEN: usize = 16;
 
 impl Token {
-    /// From the text of its file: the first line.
+    /// Reads it from the text of its file: the first line.
     ///
     /// # Errors
     /// When it is too short to be a secret, or cannot stand in a header.

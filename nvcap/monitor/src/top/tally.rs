@@ -60,7 +60,7 @@ pub(crate) struct Work {
 pub(crate) struct Flow {
     /// Submissions.
     pub submissions: u64,
-    /// Their bytes.
+    /// Bytes of the submissions.
     pub bytes: u64,
     /// Launches.
     pub launches: u64,
@@ -88,9 +88,9 @@ pub(crate) struct Spent {
     pub count: u64,
     /// Number of these that have a known duration.
     pub timed: u64,
-    /// Their time, ns.
+    /// Time of those that have a known duration, ns.
     pub ns: u64,
-    /// Their bytes.
+    /// Bytes of those that have a known duration.
     pub timed_bytes: u64,
     /// Bytes of all.
     pub bytes: u64,

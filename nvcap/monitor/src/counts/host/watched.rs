@@ -15,7 +15,7 @@ pub(super) struct Watched<M> {
     pub name: String,
     pub owner: Owner,
     pub container_id: String,
-    /// By GPU, the instance in MIG mode that it uses.
+    /// Instance in MIG mode that it uses, by GPU.
     pub instances: BTreeMap<u32, u32>,
     pub named: Option<Named>,
     pub image: Vec<u8>,
