@@ -65,7 +65,7 @@ pub enum Change {
 pub struct GpuProcess {
     /// Its id.
     pub pid: u32,
-    /// Who it is.
+    /// Identity of the process.
     pub identity: Identity,
     /// The process used a GPU already at the first round: its earlier use is not known. Other processes began to use a GPU after the round before
     /// the one that found them.

@@ -95,7 +95,7 @@ pub(super) struct Section {
     pub size: u64,
     /// True for SHF_COMPRESSED.
     compressed: bool,
-    /// For symbol tables: index of the section with their names.
+    /// Index of the section with the names, for symbol tables.
     link: u32,
     index: u32,
     kind: u32,
