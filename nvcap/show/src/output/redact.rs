@@ -20,7 +20,7 @@ pub struct Redacted {
     /// Number of bytes that are hidden.
     #[serde(rename = "redacted_bytes")]
     pub bytes: u64,
-    /// Their hash: within a run the same for the same bytes.
+    /// Hash of the bytes: within a run the same for the same bytes.
     #[serde(serialize_with = "hash_hex")]
     pub hash: u32,
 }

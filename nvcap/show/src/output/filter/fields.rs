@@ -384,7 +384,7 @@ fn since(ns: u64, begin_ns: u64) -> u64 {
     (ns / 1000).saturating_sub(begin_ns / 1000) * 1000
 }
 
-/// Who the process is.
+/// Returns a field of a process's identity.
 fn identity(field: Field, who: &Identity) -> Option<Value<'_>> {
     match field {
         Field::Comm => word(&who.comm),

@@ -390,7 +390,7 @@ fn is_full(e: &io::Error) -> bool {
 struct Names {
     folder: PathBuf,
     stem: OsString,
-    /// With its point; empty for a name without one.
+    /// Extension with its point; empty for a name without one.
     ending: OsString,
 }
 
