@@ -18,7 +18,7 @@ fn file(folder: &Folder, name: &str, replays: u64, launches: (u64, u64), sampled
     path
 }
 
-/// What a command writes, which must find nothing missing.
+/// Returns the output of a command, which must find nothing missing.
 fn shown(args: &[&str]) -> String {
     let out = nvcap(args);
     let said = text(&out.stderr);

@@ -114,7 +114,7 @@ fn read(whom: Whom, interval: Duration, to: &Mutex<Option<Reading>>, stop: &Atom
 /// Users of processes, looked up once each.
 struct Known {
     host: host::Host,
-    /// By process: when it began, and its user.
+    /// Begin and user of each process.
     users: BTreeMap<u32, (u64, String)>,
 }
 

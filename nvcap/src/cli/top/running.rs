@@ -14,7 +14,7 @@ pub(super) struct Running {
     processes: BTreeMap<u32, Process>,
 }
 
-/// What is known of one process.
+/// Knowledge of one process.
 #[derive(Default)]
 struct Process {
     began_unix_ns: u64,

@@ -12,7 +12,7 @@ pub fn nvcap(args: &[&str]) -> Output {
     nvcap_with(&[], args)
 }
 
-/// With these variables in its environment.
+/// Runs nvcap with these variables in its environment.
 pub fn nvcap_with(environment: &[(&str, &str)], args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nvcap"))
         .args(args)

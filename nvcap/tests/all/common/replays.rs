@@ -40,7 +40,7 @@ const PERIOD_NS: u64 = 264_792;
 /// The server's only channel.
 struct Server {
     position: u64,
-    /// When the GPU is done, by its clock.
+    /// Time at which the GPU is done, by its clock.
     free: u64,
     writes: Vec<(u64, u64, u32, bool)>,
     records: Vec<Record>,
