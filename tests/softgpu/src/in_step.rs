@@ -26,7 +26,7 @@ pub struct Options {
 pub struct Lap {
     /// After so many submissions of each channel.
     pub after: u64,
-    /// By so many more, of each channel.
+    /// Number of further submissions of each channel.
     pub by: u64,
 }
 

@@ -90,7 +90,7 @@ struct Kept {
 const APART: u64 = 192 << 10;
 /// One module in so many lies far from the others.
 const FAR_ONE_IN: u64 = 8;
-/// From a module's records to its image.
+/// Distance from a module's records to its image.
 const IMAGE_BEHIND: u64 = 64 << 10;
 
 /// Touches so many bytes of private memory. Modules that are kept from now on lie in it: each a little behind the one before, one in

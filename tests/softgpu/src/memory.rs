@@ -321,7 +321,7 @@ impl Memory {
         self.shared(channel).traced_from.load(Ordering::Relaxed)
     }
 
-    /// By how much a channel's pushbuffer has moved on since all was read, bytes, at most.
+    /// Returns the most by which a channel's pushbuffer has moved on since all was read, bytes.
     pub fn unread_bytes(&self, channel: Channel) -> u64 {
         self.shared(channel).unread_bytes.load(Ordering::Relaxed)
     }

@@ -486,7 +486,7 @@ struct Counted {
     entries: u64,
     /// Entries, and doorbells of unknown channels.
     missing: u64,
-    /// If a channel's doorbells could not be read, the number of entries is unknown.
+    /// True if a channel's doorbells could not be read, so that the number of entries is unknown.
     some_unknown: bool,
 }
 

@@ -204,7 +204,7 @@ pub fn observing() -> Result<()> {
     Ok(())
 }
 
-/// And so a command: its end is waited for by ptrace, which sets nothing in it.
+/// A command is observed likewise: its end is waited for by ptrace, which sets nothing in it.
 pub fn observed_command() -> Result<()> {
     need_tracing()?;
     let folder = Folder::new()?;
