@@ -40,7 +40,7 @@ const AROUND: u64 = 512;
 const LZ4: u64 = 0x2000;
 /// Flag of an entry: a zstd frame.
 const ZSTD: u64 = 0x8000;
-/// An LZ4 block is unpacked to no more than so many times its length.
+/// Factor of its length up to which an LZ4 block is unpacked.
 const MOST_LZ4: u64 = 255;
 
 /// Bytes that the payloads of a file may have unpacked, in any case, and for each byte that they have there. Images of real libraries are

@@ -89,7 +89,7 @@ impl Structure<'_> {
         self.number_at(offset, 4).map(low)
     }
 
-    /// A number of so many bytes at an offset, after the call or before it.
+    /// Returns a number of `size` bytes at an offset, after the call or before it.
     pub(crate) fn number_at(&self, offset: usize, size: usize) -> Option<u64> {
         number(&self.output.data, offset, size).or_else(|| number(&self.input.data, offset, size))
     }

@@ -28,7 +28,7 @@ const MOST: usize = 1 << 18;
 const THERE_NS: i64 = 30_000;
 /// The same where what was seen of the end agrees: it was rung before the end, or so soon after it that nothing is wrong.
 const THERE_AGREED_NS: i64 = 10_000;
-/// A channel without work for so long starts its next kernel somewhat later, ns.
+/// Time without work after which a channel starts its next kernel somewhat later, ns.
 const IDLE_NS: u64 = 1_000_000;
 /// Distance at most of a word's release from when it was seen, beyond the time between two reads, ns.
 const WORD_ERROR_NS: u64 = 1_500;

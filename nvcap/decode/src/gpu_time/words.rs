@@ -44,7 +44,7 @@ impl SemaphoreNumbers {
         self.before.len() + self.rising.len()
     }
 
-    /// Keeps so many, the newest.
+    /// Keeps the newest `most`.
     fn keep(&mut self, most: usize) {
         let old = self.len().saturating_sub(most);
         let before = old.min(self.before.len());

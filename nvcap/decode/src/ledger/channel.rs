@@ -64,7 +64,7 @@ pub struct ChannelLedger {
     missing: Vec<Range<u64>>,
 }
 
-/// GP_PUT behind so many further entries of a ring that is not empty.
+/// Returns GP_PUT behind this number of further entries of a ring that is not empty.
 fn advanced(put: u32, entries: u64, ring: u32) -> u32 {
     let ring = u64::from(ring);
     ((u64::from(put) + entries % ring) % ring) as u32
