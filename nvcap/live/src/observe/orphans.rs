@@ -57,7 +57,7 @@ impl Session {
         own.is_some() && beside.any(|p| parent == 1 || descends(*p, parent))
     }
 
-    /// Says which of the processes that are kept in view have used a GPU for so long, ns, or ended with it open.
+    /// Says which of the processes that are kept in view have used a GPU for `found` ns, or ended with it open.
     pub(super) fn look_at_orphans(&mut self, found: u64) {
         let named = &self.options.named.channels;
         // Where the user names channels, those tell.
