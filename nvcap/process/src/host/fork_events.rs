@@ -189,7 +189,7 @@ fn birth(fields: &[u8]) -> Option<(u32, u32, u64)> {
 mod tests {
     use super::*;
 
-    /// Births of so many processes, each by the one before it; the first one by `first`.
+    /// Adds the births of these processes, each by the one before it, and of the first one by `first`.
     fn chain(births: &mut Births, first: u32, pids: impl Iterator<Item = u32>) {
         let mut maker = first;
         for pid in pids {
