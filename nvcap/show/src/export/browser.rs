@@ -212,7 +212,7 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", params);
     }
 
-    /// Drags from a place to the left, so many pixels a move.
+    /// Drags from a place to the left, `pixels` with each move.
     pub(super) fn drag(&mut self, (x, y): (f64, f64), pixels: f64, moves: u32) {
         for at in 0..moves + 2 {
             let (kind, held) = match at {

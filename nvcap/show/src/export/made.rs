@@ -11,7 +11,7 @@ use nvcap_decode::decode::event::{
 use nvcap_decode::record::{At, ChannelId, How};
 use nvcap_decode::wire::GpuVa;
 
-/// A place in memory that takes so many bytes, and refuses what does not fit.
+/// A place in memory of limited size, which refuses what does not fit.
 #[derive(Clone, Default)]
 pub(crate) struct Place {
     pub(crate) bytes: Arc<Mutex<Vec<u8>>>,

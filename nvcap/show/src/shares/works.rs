@@ -248,7 +248,7 @@ mod tests {
         works
     }
 
-    /// A kernel of so long, which was in the ring for `queued` before.
+    /// Makes a kernel of `ns`, which was in the ring for `queued` before.
     fn kernel(start: u64, ns: u64, queued: u64) -> GpuTime {
         GpuTime {
             start: Some(GpuMoment {
