@@ -45,7 +45,7 @@ pub(super) fn open(path: &Path) -> io::Result<(Box<dyn Read>, Reading)> {
     Ok((counter.counted(file), reading))
 }
 
-/// Watches how far files of so many bytes in all are read, which the counter gives.
+/// Watches the reading of files of `bytes` in all; the counter tells how far it is.
 pub(super) fn of_files(bytes: u64) -> (Reading, Counter) {
     reading(Some(bytes), false)
 }

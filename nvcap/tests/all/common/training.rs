@@ -202,7 +202,7 @@ fn copy(
     Record::Submission(queue.submit(doorbell, tid, skipped, &p))
 }
 
-/// The records of so many steps, and what ran.
+/// Makes the records of this number of steps, and tells what ran.
 pub fn records(steps: u32) -> (Vec<Record>, Vec<Ran>) {
     let channel = |queue: &Queue, engine| {
         Record::Channel(Box::new(Channel {
