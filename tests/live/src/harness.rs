@@ -66,7 +66,7 @@ impl Test {
         }
     }
 
-    /// The same, which may take so much longer than others.
+    /// Lets the test take longer than others, by this time.
     pub fn longer(mut self, by: Duration) -> Test {
         self.guard += by;
         self

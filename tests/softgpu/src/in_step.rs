@@ -24,7 +24,7 @@ pub struct Options {
 /// Going too far: so that a test knows to the entry by how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lap {
-    /// After so many submissions of each channel.
+    /// Number of submissions of each channel before it.
     pub after: u64,
     /// Number of further submissions of each channel.
     pub by: u64,
@@ -63,7 +63,7 @@ pub enum Next {
     Go,
     /// Go on, and pause afterwards: nobody is there yet.
     Slowly(Duration),
-    /// Wait until at most so many entries are unread.
+    /// Wait until no more than this number of entries are unread.
     Wait(u64),
 }
 

@@ -11,7 +11,7 @@ use crate::doorbells::Doorbells;
 use crate::layout::{Channel, ENTRIES};
 use crate::stream::semaphore;
 
-/// A kernel ends so long after the doorbell of the submission behind it at the earliest, ns: that one has waited for it, whatever the measure.
+/// Time after the doorbell of the submission behind it before which no kernel ends, ns: that submission has waited for it, whatever the measure.
 const THERE_NS: u64 = 40_000;
 
 /// The table that nvcap tells in.

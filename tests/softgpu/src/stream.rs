@@ -34,7 +34,7 @@ pub struct Shape {
     pub launches_only: bool,
     /// Launches are of the functions of [`crate::kernels`].
     pub kernels: bool,
-    /// After so many submissions of a channel it launches those of one module more (0: of the first alone).
+    /// Number of submissions of a channel after which it launches those of one module more (0: of the first alone).
     pub module_every: u64,
     /// Their code is written by the first submission of each channel.
     pub code: bool,

@@ -38,7 +38,7 @@ pub const COPY_TO_COPY: u64 = 300;
 pub const DOORBELL_TO_STAMP: u64 = 3000;
 /// Time from the kernel's start to the moment in which its word is one less than at its end, ns.
 pub const START_TO_RESET: u64 = 1500;
-/// A rank of a job looks at what is due so often.
+/// Time between two looks of a rank of a job at what is due.
 const TURN: Duration = Duration::from_micros(50);
 /// A plan that is so old is made anew: this thread had to wait for a processor.
 const STALE: u64 = 500;
@@ -298,7 +298,7 @@ fn come_last(worker: &Worker<'_>, job: &Job, peers: &Peers) {
     pause(behind(began.elapsed(), job.by));
 }
 
-/// Time by which a rank comes behind the others, of a round that took so long until then.
+/// Returns the time by which a rank comes behind the others, in a round that took `round` until then.
 fn behind(round: Duration, by: u64) -> Duration {
     (3 * round).max(Duration::from_nanos(by))
 }

@@ -81,7 +81,7 @@ impl InStep {
         Next::Slowly(pause.min(GUARD))
     }
 
-    /// Waits until at most so many of a channel's entries are unread. The channel is not locked: others go on.
+    /// Waits until at most `most` of a channel's entries are unread. The channel is not locked: others go on.
     pub fn wait(&self, memory: &Memory, channel: Channel, most: u64) {
         let ahead = |read| unread(memory.position(channel), read);
         self.wait_for(memory, channel, most, ahead);

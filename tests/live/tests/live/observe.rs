@@ -339,7 +339,7 @@ pub fn exec() -> Result<()> {
     Ok(())
 }
 
-/// The plan as each of so many programs submits it, one after the other.
+/// Runs the plan in this number of programs, one after the other.
 pub fn whole_programs(plan: &Plan, programs: u32, args: &[&str], flags: &[&str]) -> Result<()> {
     let images = 0..programs;
     let plans: Vec<Plan> = images.map(|n| image(plan, n * EXEC_STRIDE)).collect();

@@ -16,7 +16,7 @@ use softgpu::plan::Plan;
 use crate::attach::{at_work, attach_in_step, attached};
 use crate::setup::{LIMIT, expect_result, gpus, need_tracing, plan, plan_args, sized};
 
-/// Every channel of so many GPUs.
+/// Plan of every channel of this number of GPUs.
 pub fn plan_of(gpus: usize, seed: u64, submissions: u64) -> Plan {
     Plan {
         channels: Channel::first(CHANNELS * gpus, gpus),

@@ -392,7 +392,7 @@ enum Ends {
     Nothing,
 }
 
-/// Runs so many submissions, and compares: every statement is true, and everything is known that can be.
+/// Runs this number of submissions, and compares: every statement is true, and everything is known that can be.
 fn compared(way: Way, submissions: u64, options: &[&str], ends: Ends) -> Result<()> {
     let mut gpu: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
     gpu.push(format!("--submissions={submissions}"));
