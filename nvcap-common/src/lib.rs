@@ -36,7 +36,7 @@ pub const CODE: usize = 32;
 /// "No token": the register that the store takes the token from is not known yet.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// Number of looks at a channel for each that reads GP_GET (a power of two): see `read.rs`, `positions`.
+/// One look in so many at a channel reads GP_GET (a power of two): see `read.rs`, `positions`.
 pub const GET_EVERY: u64 = 16;
 /// "Not read": in [`Submit::get`].
 pub const NO_GET: u32 = u32::MAX;

@@ -104,7 +104,7 @@ pub struct Submit {
     pub count: u32,
     /// Address space.
     pub space: u32,
-    /// Address of the instruction behind the doorbell's store.
+    /// Behind the doorbell's store.
     pub ip: u64,
     /// Address of the doorbell word.
     pub doorbell: u64,
@@ -146,7 +146,7 @@ pub struct Data {
 pub struct Site {
     /// Header; `len` is 0.
     pub header: Header,
-    /// Address of the instruction behind the doorbell's store.
+    /// Behind the doorbell's store.
     pub ip: u64,
     /// The watched address.
     pub doorbell: u64,
@@ -176,7 +176,7 @@ pub struct Windows {
     pub put: u32,
     /// Unused, 0.
     pub pad: u32,
-    /// Error of the window of each register; 0 where it could be read.
+    /// By register: 0 where its window could be read.
     pub errors: [i32; REGS],
     /// Words from [`window_start`] of each register on.
     pub words: [[u32; WINDOW]; REGS],

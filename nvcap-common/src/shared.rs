@@ -156,7 +156,7 @@ pub mod trust {
     pub const GUESS: u32 = 1;
     /// Concluded from the rings. A doorbell scans after [`crate::MISSES`] in a row at which the channel had nothing new.
     pub const CONCLUDED: u32 = 2;
-    /// Not known to be of the doorbell's GPU: a doorbell at which the channel has nothing new scans.
+    /// It is not known whether the doorbell is of the channel's GPU: a doorbell at which the channel has nothing new scans.
     pub const MAYBE: u32 = 3;
 }
 
@@ -288,7 +288,7 @@ pub struct Stats {
     pub scans: u64,
     /// Doorbells whose work was put off because the ring buffer was full: it is done at a later one, or by nvcap.
     pub deferred: u64,
-    /// Walks that stopped early because the steps of one trap are bounded.
+    /// Walks that stopped early because one trap may take only so many steps.
     pub cut: u64,
     /// Driver records (ioctls, mappings, processes) dropped because the ring buffer was full.
     pub dropped: u64,
@@ -302,7 +302,7 @@ pub struct Stats {
     pub cached_put_wrong: u64,
     /// Stacks dropped because their ring buffer was full.
     pub stacks_lost: u64,
-    /// Doorbells whose stack was not asked for, where not every stack is.
+    /// Doorbells whose stack was not asked for, where one in so many is.
     pub stacks_passed: u64,
     /// Traps of `hits` that were at an execution breakpoint, before the doorbell was rung.
     pub before: u64,
@@ -320,10 +320,10 @@ pub struct Stats {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// Number of doorbells for each that reads a channel's ring: 1 for each doorbell, 0 for none. Doorbells whose channel is not certain read it
+    /// A channel's ring is read at one doorbell in so many: 1 at each, 0 at none. Doorbells whose channel is not certain read it
     /// anyhow, for that makes it known.
     pub every: u64,
-    /// Time after the first doorbell that was left to a later look from which on the ring is read anyway, ns.
+    /// And where the first doorbell that was left to a later look was so long ago, ns.
     pub within_ns: u64,
 }
 
