@@ -201,7 +201,7 @@ impl Functions {
         }
     }
 
-    /// All of them, each with its relocations in order.
+    /// Returns all functions, each with its relocations in order.
     fn in_order(mut self) -> Vec<Function> {
         for function in &mut self.functions {
             function.relocations.sort_unstable();

@@ -281,7 +281,7 @@ pub struct Memory {
     pub size: Option<u64>,
     /// Offset of the address in it.
     pub offset: u64,
-    /// The same byte in the process, if mapped there.
+    /// Address of the same byte in the process, if mapped there.
     pub cpu: Option<CpuVa>,
 }
 

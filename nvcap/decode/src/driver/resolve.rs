@@ -27,7 +27,7 @@ pub struct Resolved {
     pub aperture: Option<Aperture>,
     /// Caching of the object by the CPU.
     pub caching: Option<Caching>,
-    /// The same byte in the process, where it is mapped there.
+    /// Address of the same byte in the process, where it is mapped there.
     pub cpu: Option<CpuVa>,
     /// Bytes from the address on that are certain to lie in the same mapping.
     pub len: u64,

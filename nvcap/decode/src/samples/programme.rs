@@ -249,7 +249,7 @@ impl Programme {
         }
     }
 
-    /// The same with another value for switching on.
+    /// Returns the programme with another value for switching on.
     #[must_use]
     pub fn with_switch(&self, value: u32) -> Self {
         let mut same = self.clone();

@@ -282,7 +282,7 @@ impl Residence {
         let _ = self.take_stretch(switch);
     }
 
-    /// The same. Returns the stretch of its engine's time that the record ends.
+    /// Takes the next record. Returns the stretch of its engine's time that the record ends.
     pub(super) fn take_stretch(&mut self, switch: &Switch) -> Option<Stretch> {
         let instance = switch.instance;
         let has_instances = self.engines.last_key_value().is_some_and(|e| e.0.is_some());

@@ -198,7 +198,7 @@ impl GpuTime {
         Some(self.start?.gpu_ns.saturating_add(self.duration?.ns))
     }
 
-    /// These times with kernels counted from their first instruction (`--exec-time`).
+    /// Returns these times with kernels counted from their first instruction (`--exec-time`).
     #[must_use]
     pub fn by_exec(self) -> Self {
         let Some((exec, stamp)) = self.exec.zip(self.start) else {
@@ -230,7 +230,7 @@ impl GpuTime {
         self.by_stamp.is_some()
     }
 
-    /// These times with kernels counted from their launch's stamp, whatever is shown.
+    /// Returns these times with kernels counted from their launch's stamp, whatever is shown.
     #[must_use]
     pub fn by_stamp(self) -> Self {
         let Some(by_stamp) = self.by_stamp else {
