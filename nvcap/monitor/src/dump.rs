@@ -279,7 +279,7 @@ fn look_back(pids: &[u32], options: &DumpOptions, before: u32) -> Look {
     }
 }
 
-/// The same look as records, for the pipeline that all sources feed.
+/// Looks at processes, and returns the look as records, for the pipeline that all sources feed. Also returns the processes that could not be read.
 #[must_use]
 pub fn records(pids: &[u32], options: &DumpOptions) -> (Vec<Record>, Vec<(u32, Refused)>) {
     let (mut records, mut refused, mut next) = (Vec::new(), Vec::new(), 0);

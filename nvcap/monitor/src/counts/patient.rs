@@ -20,7 +20,7 @@ use nvcap_process::procfs::{mem::ReadMemory, stat::Stat};
 
 /// Time that a read of a process's memory may last.
 pub const PATIENCE: Duration = Duration::from_secs(4);
-/// Number of looks in this time at whether reads go on.
+/// Number of looks at whether reads go on, in the time of [`PATIENCE`].
 const LOOKS: u32 = 8;
 
 /// States of a process's reads.

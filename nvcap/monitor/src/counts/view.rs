@@ -243,7 +243,7 @@ pub struct View {
     pub stretched: u64,
 }
 
-/// The same moment on two clocks.
+/// A moment, on two clocks.
 pub(super) struct Clocks {
     pub now: u64,
     pub unix_ns: u64,

@@ -32,9 +32,9 @@ const JSON: &str = "application/json";
 
 /// Answers of the server. Called on threads that may block, but for [`Answers::health`].
 pub trait Answers: Send + Sync + 'static {
-    /// The metrics, as text of OpenMetrics.
+    /// Returns the metrics, as text of OpenMetrics.
     fn metrics(&self) -> String;
-    /// The same in Prometheus's own format.
+    /// Returns the metrics in Prometheus's own format.
     fn families(&self) -> Vec<u8>;
     /// Tells whether counting goes on; if not, why. Never blocks.
     ///

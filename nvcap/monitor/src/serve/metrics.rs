@@ -25,14 +25,14 @@ pub type Errors = BTreeMap<(Key, u32), u64>;
 /// The living processes of each series, summed up.
 type Now<'a> = BTreeMap<&'a Key, GpuView>;
 
-/// The metrics of a reading, as text of OpenMetrics.
+/// Returns the metrics of a reading, as text of OpenMetrics.
 pub fn metrics(view: &View, errors: Option<&Errors>, constants: &Constants) -> String {
     let mut text = Text::default();
     write(&mut text, view, errors, constants);
     text.end()
 }
 
-/// The same in Prometheus's own format.
+/// Returns the metrics of a reading in Prometheus's own format.
 pub fn families(view: &View, errors: Option<&Errors>, constants: &Constants) -> Vec<u8> {
     let mut families = Families::default();
     write(&mut families, view, errors, constants);
