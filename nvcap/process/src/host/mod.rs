@@ -109,7 +109,7 @@ impl Host {
         self.users.name(uid, Instant::now())
     }
 
-    /// These GPUs, by minor number.
+    /// Returns the GPUs with these minor numbers.
     fn used(&self, minors: impl IntoIterator<Item = u32>) -> Vec<UsedGpu> {
         gpus::used(minors, &self.uuids)
     }
