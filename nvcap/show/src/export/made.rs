@@ -59,7 +59,7 @@ pub(crate) fn context(channel: u32, serial: u64, time_ns: u64) -> Context {
     }
 }
 
-/// The same with one entry that ran from `start` for `ns`.
+/// Returns the context with one entry that ran from `start` for `ns`.
 pub(crate) fn timed(context: Context, start: u64, ns: u64) -> Context {
     let time = GpuTime {
         start: Some(GpuMoment {

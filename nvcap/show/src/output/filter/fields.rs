@@ -197,7 +197,7 @@ impl Field {
         self.row().3
     }
 
-    /// All of them.
+    /// Iterates over all fields.
     pub fn all() -> impl Iterator<Item = Self> {
         FIELDS.iter().map(|f| f.1)
     }
