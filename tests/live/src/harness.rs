@@ -58,7 +58,7 @@ impl Test {
         &self.name
     }
 
-    /// The same, run while no other test runs.
+    /// Lets the test run while no other one runs.
     pub fn alone(self) -> Test {
         Test {
             alone: true,

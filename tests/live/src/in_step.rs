@@ -30,7 +30,7 @@ impl Step {
         vec!["--in-step".to_owned(), self.0.display().to_string()]
     }
 
-    /// The same with these before them.
+    /// Returns the software GPU's options with these before them.
     pub fn with(&self, args: &[&str]) -> Vec<String> {
         let before = args.iter().map(|a| (*a).to_owned());
         before.chain(self.args()).collect()

@@ -540,7 +540,7 @@ pub fn exec() -> Result<()> {
     execs(&["--threads=3"])
 }
 
-/// The same, from a thread other than the first: the process's id moves to it.
+/// Two execs from a thread other than the first: the process's id moves to it.
 pub fn exec_from_thread() -> Result<()> {
     execs(&["--threads=3", "--exec-from-thread"])
 }

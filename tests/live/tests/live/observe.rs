@@ -439,7 +439,7 @@ pub fn peeks() -> Result<()> {
     Ok(())
 }
 
-/// The same for a process that already runs.
+/// Observing attaches to a process that already runs.
 pub fn found_when_attached() -> Result<()> {
     while_it_runs(93, &[FILES])
 }

@@ -112,7 +112,7 @@ pub fn precommit() -> Result<()> {
     mostly_before(gpus(), false, &["--precommit"], 81)
 }
 
-/// The same of a process that runs already.
+/// Every store of a process that runs already is stopped at before it rings, once it is known.
 pub fn precommit_attached() -> Result<()> {
     mostly_before(gpus(), true, &["--precommit"], 82)
 }
@@ -122,7 +122,7 @@ pub fn eight_gpus() -> Result<()> {
     mostly_before(if_native(), false, &[], 83)
 }
 
-/// The same, attached to.
+/// Eight GPUs in a process that is attached to have sixteen doorbells, and one debug register serves all.
 pub fn eight_gpus_attached() -> Result<()> {
     mostly_before(if_native(), true, &[], 84)
 }

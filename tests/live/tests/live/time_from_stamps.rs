@@ -460,7 +460,7 @@ fn compared(way: Way, submissions: u64, options: &[&str], ends: Ends) -> Result<
     Ok(())
 }
 
-/// The same comparison each way.
+/// Compares each way.
 fn all_ways(submissions: u64, options: &[&str], ends: Ends) -> Result<()> {
     each_way(&WAYS, |way| compared(way, submissions, options, ends))
 }
@@ -507,7 +507,7 @@ pub fn one_at_a_time() -> Result<()> {
     all_ways(120, &options, Ends::Words)
 }
 
-/// The same without words: nothing tells when a kernel ended before the next one was submitted, and no duration is made up.
+/// Kernels without words, one at a time with pauses: nothing tells when a kernel ended before the next one was submitted, and no duration is made up.
 pub fn ends_that_nothing_tells() -> Result<()> {
     let options = [
         "--channels=1",
