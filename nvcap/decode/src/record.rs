@@ -207,9 +207,9 @@ pub struct Mapping {
     pub start: CpuVa,
     /// Length in bytes.
     pub len: u64,
-    /// May be read.
+    /// True if it may be read.
     pub read: bool,
-    /// May be written.
+    /// True if it may be written.
     pub write: bool,
     /// True if the mapping existed before the trace began (found in `/proc/PID/maps`).
     pub found: bool,
@@ -304,7 +304,7 @@ pub struct Submission {
     pub doorbell: Option<CpuVa>,
     /// Way in which it was seen.
     pub how: How,
-    /// The entries were committed before this doorbell but could not be captured at their own.
+    /// True if the entries were committed before this doorbell but could not be captured at their own.
     pub late: bool,
     /// Name of the thread that rang, where known.
     pub thread: Option<std::sync::Arc<str>>,
@@ -376,7 +376,7 @@ pub struct Kernel {
     pub params: Option<Vec<KernelParam>>,
     /// Evidence for the name.
     pub by: NamedBy,
-    /// The evidence admits no other name. Otherwise it is the best guess.
+    /// True if the evidence admits no other name. Otherwise it is the best guess.
     pub certain: bool,
     /// True if the kernel is one of the driver's own: its name is one of theirs, and so are those of the functions beside it.
     pub driver: bool,

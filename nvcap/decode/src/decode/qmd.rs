@@ -147,7 +147,7 @@ impl Field {
         self.row.flags() & 1 != 0
     }
 
-    /// The array's count is only an upper bound.
+    /// Tells whether the array's count is only an upper bound.
     pub fn bound(self) -> bool {
         self.row.flags() & 2 != 0
     }

@@ -99,7 +99,7 @@ pub(super) struct Inline {
     pub line_bytes: u32,
     pub lines: u32,
     pub pitch: u32,
-    /// The destination is linear memory.
+    /// True if the destination is linear memory.
     pub linear: bool,
     /// Data words that were announced.
     pub words: u64,
@@ -113,7 +113,7 @@ pub(super) struct Inline {
     pub fill: Option<u32>,
     /// Address that a macro fetches the data from.
     pub fetched: Option<u64>,
-    /// A macro was called for the data.
+    /// True if a macro was called for the data.
     pub by_macro: bool,
     /// LAUNCH_DMA's data word.
     pub launch: u32,

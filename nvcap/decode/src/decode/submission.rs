@@ -49,9 +49,9 @@ pub(super) struct SubmissionDecoder<'a> {
     pub entry: u32,
     /// Its bytes.
     pub segment: &'a [u8],
-    /// Only inline data and semaphores were seen in this entry so far.
+    /// True if only inline data and semaphores were seen in this entry so far.
     pub only_inline: bool,
-    /// The inline write that is being finished is one of a batch.
+    /// True if the inline write that is being finished is one of a batch.
     pub in_batch: bool,
     /// The byte of this entry up to which it is known whether only inline writes follow, and whether they do.
     pub writes_until: Option<(usize, bool)>,

@@ -57,7 +57,7 @@ pub enum Family {
 pub struct Structure<'a> {
     /// Its layout, where the tables have one.
     pub layout: Option<Layout>,
-    /// The layout is that of an older release: the driver's may have moved fields, and nothing in the call says so.
+    /// True if the layout is that of an older release: the driver's may have moved fields, and nothing in the call says so.
     pub is_guess: bool,
     /// Before the call.
     pub input: &'a Bytes,

@@ -237,7 +237,7 @@ pub(crate) struct ChannelObject {
     pub submissions: u64,
     pub gp_get: Option<u32>,
     pub gp_put: Option<u32>,
-    /// A source named it: its number is the one used in the trace.
+    /// True if a source named it: its number is the one used in the trace.
     pub named: bool,
 }
 

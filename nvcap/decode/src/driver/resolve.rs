@@ -31,7 +31,7 @@ pub struct Resolved {
     pub cpu: Option<CpuVa>,
     /// Bytes from the address on that are certain to lie in the same mapping.
     pub len: u64,
-    /// A call named the object; otherwise it was inferred (from addresses, sizes and order).
+    /// True if a call named the object; otherwise it was inferred (from addresses, sizes and order).
     pub stated: bool,
     /// Minor number of the GPU that the object belongs to.
     pub gpu: Option<u32>,
@@ -55,7 +55,7 @@ pub struct Translation {
 pub struct AddressMap {
     /// Ranges by GPU address, not overlapping.
     pub ranges: Vec<Translation>,
-    /// An address outside all ranges is not mapped in the process. Otherwise it is at the same address, if mapped at all.
+    /// True if an address outside all ranges is not mapped in the process. Otherwise it is at the same address, if mapped at all.
     pub complete: bool,
 }
 

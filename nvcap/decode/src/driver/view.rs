@@ -162,9 +162,9 @@ pub struct MappingView {
     pub len: u64,
     /// The device file.
     pub device: Device,
-    /// May be read.
+    /// True if it may be read.
     pub read: bool,
-    /// May be written.
+    /// True if it may be written.
     pub write: bool,
     /// True if the mapping existed before the trace began.
     pub found: bool,

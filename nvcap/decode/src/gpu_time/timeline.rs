@@ -58,7 +58,7 @@ pub(crate) struct TimeSources<'a> {
     pub words: &'a Words,
     pub clock: &'a Clock,
     pub rules: &'a Rules,
-    /// Other channels of the process launch kernels, too.
+    /// True if other channels of the process launch kernels, too.
     pub shared: bool,
     /// Time up to which semaphores were read, ns.
     pub read_ns: u64,

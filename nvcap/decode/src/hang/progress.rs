@@ -21,7 +21,7 @@ pub struct ChannelProgress {
 }
 
 impl ChannelProgress {
-    /// Nothing in this channel moved.
+    /// Tells whether nothing in this channel moved.
     #[must_use]
     pub fn is_still(&self) -> bool {
         self.submitted == 0 && self.fetched == 0 && self.done.is_none_or(|n| n == 0)
@@ -43,7 +43,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// No channel moved and at least one has unfinished work: a hang, for as long as the looks lasted.
+    /// Tells whether no channel moved and at least one has unfinished work: a hang, for as long as the looks lasted.
     #[must_use]
     pub fn is_hang(&self) -> bool {
         let still = self.channels.iter().all(ChannelProgress::is_still);

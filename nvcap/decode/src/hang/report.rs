@@ -54,7 +54,7 @@ pub struct ProcessReport {
 }
 
 impl Report {
-    /// Some of its contents could not be read whole.
+    /// Tells whether some of its contents could not be read whole.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.processes

@@ -14,7 +14,7 @@ use crate::record::{ChannelId, Suspect, SuspectKind};
 pub struct Unended<'a> {
     /// Its kernels and copies, with their steps, in ring order.
     pub works: Vec<(&'a Step, &'a Operation)>,
-    /// The channel has no other: all that may run was read, and understood.
+    /// True if the channel has no other: all that may run was read, and understood.
     pub is_whole: bool,
 }
 

@@ -91,7 +91,7 @@ impl Xid {
         self.pid.filter(|_| !self.is_of_whole_gpu())
     }
 
-    /// The channel may be that with this work-submit token of the GPU. A runlist of 0 may also be none: then the number decides.
+    /// Tells whether the channel may be that with this work-submit token of the GPU. A runlist of 0 may also be none: then the number decides.
     pub fn may_be_of(&self, token: u32) -> bool {
         self.hardware_channel.is_some_and(|channel| {
             let runlist = channel >> 24 & RUNLIST;

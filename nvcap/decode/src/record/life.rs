@@ -29,7 +29,7 @@ pub enum Life {
     Identity(Box<Identity>),
     /// The thread `tid` ended; `process` is true if it was the last.
     Exit {
-        /// The whole process ended.
+        /// True if the whole process ended.
         process: bool,
     },
 }

@@ -160,7 +160,7 @@ pub struct Run<'a> {
     pub data: &'a [u8],
     /// Immediate data.
     pub immediate: u32,
-    /// Skipped by the subdevice mask.
+    /// True if the subdevice mask skips it.
     pub masked: bool,
 }
 

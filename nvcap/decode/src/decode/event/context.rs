@@ -24,7 +24,7 @@ pub struct Context {
     pub serial: u64,
     /// Way in which it was seen.
     pub how: How,
-    /// Fetched later than at its own doorbell.
+    /// True if it was fetched later than at its own doorbell.
     pub late: bool,
     /// Name of the labelled time range it falls into (`--phases`).
     pub phase: Option<std::sync::Arc<str>>,
