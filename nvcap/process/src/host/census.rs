@@ -67,10 +67,10 @@ pub struct GpuProcess {
     pub pid: u32,
     /// Identity of the process.
     pub identity: Identity,
-    /// The process used a GPU already at the first round: its earlier use is not known. Other processes began to use a GPU after the round before
-    /// the one that found them.
+    /// True if the process used a GPU already at the first round: its earlier use is not known. Other processes began to use a GPU after the round
+    /// before the one that found them.
     pub was_there: bool,
-    /// The process has mapped memory of a GPU that it may write, or the kernel reported such a mapping.
+    /// True if the process has mapped memory of a GPU that it may write, or the kernel reported such a mapping.
     pub can_submit: bool,
 }
 

@@ -46,7 +46,7 @@ struct Births {
     named: BTreeSet<Who>,
     /// Births beyond which some are forgotten.
     limit: usize,
-    /// Births are missing.
+    /// True if births are missing.
     lost: bool,
 }
 
