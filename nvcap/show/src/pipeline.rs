@@ -123,10 +123,10 @@ pub struct PipelineOptions {
     pub chip: Option<&'static Chip>,
     /// The driver's release, if known beforehand.
     pub driver_version: Option<Version>,
-    /// The first loss or undecodable entry ends the trace with an error ([`Pipeline::record`]). Without it everything whole
-    /// is shown, and the rest is reported.
+    /// True if the first loss or undecodable entry ends the trace with an error ([`Pipeline::record`]). Otherwise everything whole is shown, and the
+    /// rest is reported.
     pub strict: bool,
-    /// Kernels are timed from their first instruction (`--exec-time`), not from the stamp of their launch as CUPTI and nsys do.
+    /// True if kernels are timed from their first instruction (`--exec-time`), not from the stamp of their launch as CUPTI and nsys do.
     pub exec_time: bool,
 }
 

@@ -13,11 +13,11 @@ use crate::output::units::Bytes;
 /// Fit of the ledger's table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fit {
-    /// Shows every column, whatever is in it, and a row for each channel that submitted anything. A narrow terminal still loses columns.
+    /// True to show every column, whatever is in it, and a row for each channel that submitted anything. A narrow terminal still loses columns.
     pub all: bool,
     /// Width of the terminal in columns; `None` if the output is no terminal.
     pub width: Option<usize>,
-    /// Leaves the table out.
+    /// True to leave the table out.
     pub without_table: bool,
 }
 

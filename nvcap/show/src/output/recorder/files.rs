@@ -55,7 +55,7 @@ pub struct Files {
     given: u64,
     /// True if the one file was removed, renamed or replaced: nothing of it is left.
     lost: bool,
-    /// The next file could not be created for lack of room: that was told, and it is not tried again before this time.
+    /// True if it was told that the next file could not be created for lack of room; and the time before which that is not tried again.
     told_of_next: bool,
     not_before: Option<Instant>,
 }
